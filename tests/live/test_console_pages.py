@@ -50,7 +50,19 @@ STEPS = {
     ],
 }
 
-
+ASKS = {
+    "name": "asks",
+    "steps": [
+        {
+            "id": "order",
+            "elicit": {
+                "message": "How many <b>notes</b>?",
+                "schema": {"type": "object", "properties": {"count": {"type": "integer"}}},
+            },
+        },
+        {"output": "${{ steps.order.result.count }}"},
+    ],
+}
 TOOL = "/approvals/alpha/echo"
 
 
@@ -62,6 +74,7 @@ class Managed(Pinned):
         folder = self.folder / "steps"
         folder.mkdir(exist_ok=True)
         (folder / "rounds.json").write_text(json.dumps(STEPS))
+        (folder / "asks.json").write_text(json.dumps(ASKS))
         # A key at the top of the file stands before all tables.
         top, _, rest = EXTRA.lstrip().partition("\n")
         self.config.write_text(f"{top}\n{self.config.read_text()}\n{rest}")
@@ -161,6 +174,31 @@ def test_a_call_waits_for_a_person_on_the_page_and_runs_after_a_yes(
     shows(admin, "/approvals", "Agreed by")
     grant = admin.get("/approvals").fields()["id"] or ""
     assert "beta/echo is revoked." in admin.post("/approvals", do="revoke", id=grant).text
+
+
+@pytest.mark.promise("M52")
+def test_a_question_of_a_workflow_is_answered_on_the_page(
+    gateway: Managed, admin: ConsoleBrowser
+) -> None:
+    params: dict[str, Any] = {"name": "asks", "wait": False}
+    asked = gateway.ask("workflow-change", {"method": "workflow/run", "params": params})
+    run = asked["structured"]["run"]
+    page = shows(admin, "/approvals", "How many <b>notes</b>?")
+    assert "b" not in page.tags
+    order = {"run": run, "step": "order"}
+    assert {name: page.fields()[name] for name in order} == order
+    wrong = admin.post("/approvals", do="answer", **order, **{"q.count": "x"})
+    assert "the answer is wrong" in wrong.text
+    said = admin.post("/approvals", do="answer", **order, **{"q.count": "3"})
+    assert "The question of step order" in said.text
+    assert "is answered." in said.text
+
+    def output() -> object:
+        status = {"method": "workflow/status", "params": {"run": run}}
+        return gateway.ask("workflow", status)["structured"]["output"]
+
+    until(lambda: output() == 3, "it goes on by itself")
+    shows(admin, "/approvals", "No run of a workflow waits for an answer.")
 
 
 def test_a_tool_in_quarantine_is_shown_with_its_words_and_approved(

@@ -1,5 +1,5 @@
-"""Page of the approvals: calls that wait for a person, consent that counts for a time, tools that
-differ from what was approved.
+"""Page of the approvals: calls and workflows that wait for a person, consent that counts for a
+time, tools that differ from what was approved.
 
 Owns: columns, the parts of the page, orders. Never: which calls wait (fronts decide), how bad a
 difference is (`approval`).
@@ -12,7 +12,7 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import keys_page, word_diff
+from metamcp_supervisor.console import keys_page, word_diff, workflows_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -44,6 +44,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     return [
         ui.heading("Approvals", h.p["What a person decides."]),
         waiting(consent.questions, time.time(), names),
+        workflows_page.questions(await workflows_page.waiting(ask), request),
         grants(consent.grants, names),
         drifted(drift),
     ]
@@ -59,6 +60,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         done = codec.typed(Approved, await ask("lock-approve", asked))
         what = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
         said = f"{what} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
+        return [ui.notice(said), await show(ask, start)]
+    if form.get("do") in ("answer", "decline"):
+        said = await workflows_page.answer(ask, form)
         return [ui.notice(said), await show(ask, start)]
     order: dict[str, object] = {
         "what": form.get("do", ""), "ids": form.get("id", "").split(),

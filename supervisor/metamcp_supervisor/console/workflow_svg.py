@@ -8,6 +8,7 @@ a workflow (`metamcp_worker.engine.workflow`), colours (`console.css`).
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import htpy as h
 from htpy import Element, Node
@@ -33,6 +34,13 @@ _ORDER = (
 """States, the first of which is that of a step that ran several times."""
 
 
+class StepQuestion(Struct, frozen=True):
+    """Question of a step that waits for an answer."""
+
+    message: str
+    schema: dict[str, Any]
+
+
 class RunStep(Struct, frozen=True):
     """Step of a run, as `workflow/status` tells it."""
 
@@ -40,6 +48,7 @@ class RunStep(Struct, frozen=True):
     status: str
     attempts: int = 0
     error: str = ""
+    question: StepQuestion | None = None
 
 
 class _Size(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Page of the workflows: those of an endpoint, the graph of one, its runs, a run while it goes on.
 
-Owns: the parts of the page, orders about runs. Never: drawing (`workflow_svg`), carrying out runs
-(the engine).
+Owns: the parts of the page, orders about runs, the questions of runs and their answers. Never:
+drawing (`workflow_svg`), carrying out runs (the engine).
 """
 
 import json
@@ -12,11 +12,13 @@ import htpy as h
 from htpy import Element, Node
 from msgspec import Raw, Struct
 
+from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import workflow_svg
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.console.scripts_page import example
-from metamcp_supervisor.console.workflow_svg import RunStep
+from metamcp_supervisor.console.try_out import control
+from metamcp_supervisor.console.workflow_svg import RunStep, StepQuestion
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.workflow_orders import OrderResult
@@ -64,6 +66,7 @@ class RunListed(Struct, frozen=True):
     ended: float | None = None
     output: Raw = Raw(b"null")
     steps: tuple[RunStep, ...] = ()
+    question: str = ""
 
 
 class RunsListed(Struct, frozen=True):
@@ -170,11 +173,11 @@ def run_table(runs: Sequence[RunListed], endpoint: str) -> Element:
             ui.shown(one.step, 100),
             ui.when(one.created),
             ui.ago(one.ended - one.created) if one.ended else "",
-            ui.shown(one.error, 200),
+            ui.shown(one.error or one.question, 200),
         ]
         for one in runs
     ]
-    heads = ("Run", "Workflow", "State", "Step", "Began", "Took", "Error")
+    heads = ("Run", "Workflow", "State", "Step", "Began", "Took", "Error or question")
     return ui.table("Runs", heads, rows, empty="No run is recorded.")
 
 
@@ -225,6 +228,16 @@ def one_run(run: RunListed, graph: WorkflowGraph, request: PageRequest) -> Node:
                     ("Began", ui.when(run.created)),
                     ("Took", ui.ago(run.ended - run.created) if run.ended else "goes on"),
                     *([("Error", ui.shown(run.error))] if run.error else []),
+                    *(
+                        [
+                            (
+                                "Question",
+                                [ui.shown(run.question), " ", ui.link("/approvals", "answer")],
+                            )
+                        ]
+                        if run.question
+                        else []
+                    ),
                 ]
             ),
             request.role >= Role.DEVELOPER and goes_on and _orders(run, path),
@@ -250,6 +263,78 @@ def _orders(run: RunListed, path: str) -> Element:
             )
             for step in parked
             for do, label, question in _DECISIONS
+        ],
+    ]  # fmt: skip
+
+
+async def waiting(ask: Ask) -> list[RunListed]:
+    """Return the runs that wait for an answer, with their steps. Raises Failed."""
+    status = codec.typed(GatewayStatus, await ask("status"))
+    if not any(role.counts.get("needs_answer") for role in status.roles):
+        return []  # without an engine there is nobody to ask
+    engine = Engine(ask, "")
+    raw = await engine.ask("workflow/runs", status="needs_answer", limit=RUNS_MAX)
+    runs = codec.typed(RunsListed, raw).runs
+    return [
+        codec.typed(RunListed, await engine.ask("workflow/status", run=one.run)) for one in runs
+    ]
+
+
+async def answer(ask: Ask, form: Mapping[str, str]) -> str:
+    """Answer the question of a step with the fields of its form, and return what came of it. Raises
+    Failed."""
+    run, step, content = form.get("run", ""), form.get("step", ""), dict[str, object]()
+    accepts = form.get("do") == "answer"
+    if accepts:
+        raw = await Engine(ask, "").ask("workflow/status", run=run)
+        schema = next(
+            (one.question.schema for one in codec.typed(RunListed, raw).steps
+             if one.step == step and one.question is not None), {},
+        )  # fmt: skip
+        given = {name[2:]: text for name, text in form.items() if name.startswith("q.")}
+        try:
+            content = tool_form.arguments(schema, tool_form.filled(schema, given))
+        except tool_form.ArgumentsUnfit as why:
+            raise Failed(Exit.USAGE, "the answer is wrong", why.problems) from None
+    action = "accept" if accepts else "decline"
+    engine = Engine(ask, "", "workflow-change")
+    await engine.ask("workflow/answer", run=run, step=step, action=action, content=content)
+    return f"The question of step {step} of run {run} is {'answered' if accepts else 'declined'}."
+
+
+def questions(runs: Sequence[RunListed], request: PageRequest) -> Node:
+    """Return the questions of runs, each with the form of its answer."""
+    return [
+        h.h2["Workflows that wait"],
+        [
+            _question(run, one.step, one.question, request)
+            for run in runs
+            for one in run.steps
+            if one.question is not None
+        ]
+        or h.p(class_="empty")["No run of a workflow waits for an answer."],
+    ]
+
+
+def _question(run: RunListed, step: str, asked: StepQuestion, request: PageRequest) -> Element:
+    order = {"run": run.run, "step": step}
+    hidden = [h.input(type="hidden", name=name, value=value) for name, value in order.items()]
+    return h.section(class_="question")[
+        h.h3[ui.shown(f"{run.workflow}: {step}", 200)],
+        h.p[ui.shown(asked.message)],
+        h.p["Run ", ui.link(_at(run.workflow, "", run.run), run.run), ", began ",
+            ui.when(run.created)],
+        request.role >= Role.DEVELOPER
+        and [
+            ui.form(
+                "/approvals", hidden, h.input(type="hidden", name="do", value="answer"),
+                [control(field, "", "q.") for field in tool_form.fields(asked.schema)],
+                submit="Answer",
+            ),
+            ui.action(
+                "/approvals", "Decline", {**order, "do": "decline"}, danger=True,
+                confirm=f"Decline the question of step {step} of {run.workflow}?",
+            ),
         ],
     ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from metamcp_supervisor.console import (
     workflows_page,
 )
 from metamcp_supervisor.console.pages import PageRequest
-from metamcp_supervisor.console.workflow_svg import RunStep
+from metamcp_supervisor.console.workflow_svg import RunStep, StepQuestion
 from metamcp_supervisor.console.workflows_page import RunListed, WorkflowListed
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.audit_orders import AuditRecords
@@ -115,6 +115,12 @@ def run(text: str, status: str = "needs_decision") -> RunListed:
     return RunListed("0a", text, status, text, text, 1.0, None, Raw(b'"<b>out</b>"'), ran)
 
 
+def asking(text: str) -> RunListed:
+    schema = {"type": "object", "properties": {text: {"type": "string", "description": text}}}
+    step = RunStep(text, "needs_answer", 1, "", StepQuestion(text, schema))
+    return structs.replace(run(text, "needs_answer"), question=text, steps=(step,))
+
+
 def settings(text: str) -> SettingsShown:
     return SettingsShown(
         files=(text,), tables=(SettingsTable(text, 2, 1),),
@@ -153,6 +159,7 @@ PAGES: Mapping[str, Callable[[str], Node]] = {
     "run": lambda text: workflows_page.one_run(
         run(text), WorkflowGraph(name=text, steps=steps(text)), ADMIN
     ),
+    "questions": lambda text: workflows_page.questions([asking(text)], ADMIN),
     "settings": lambda text: config_page.in_force(settings(text), ""),
     "files": lambda text: config_page.files(compared(text, text), Role.ADMIN),
 }
@@ -209,6 +216,14 @@ def test_a_call_that_waits_says_how_long_it_still_does() -> None:
     assert "1970-01-01T00:00:00.000Z, as call 1-2" in text_of(page)
     assert "hx-trigger" in parsed(page).found[0][1]
     assert "hx-trigger" not in parsed(approvals_page.waiting([], 30.0)).found[0][1]
+
+
+def test_only_a_developer_answers_a_question_of_a_workflow() -> None:
+    operator = PageRequest(role=Role.OPERATOR)
+    assert "Which one?" in text_of(workflows_page.questions([asking("Which one?")], operator))
+    for role, forms in ((operator, 0), (ADMIN, 2)):
+        page = parsed(workflows_page.questions([asking("Which one?")], role))
+        assert [tag for tag, _ in page.found].count("form") == forms
 
 
 def test_a_person_sees_all_arguments_that_a_front_shows() -> None:
