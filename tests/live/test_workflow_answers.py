@@ -117,6 +117,23 @@ def test_a_terminal_asks_the_person_who_runs_a_workflow(gateway: Gateway) -> Non
         assert running.wait(60) == 0
 
 
+def test_a_later_client_is_asked_when_it_looks_at_the_run(gateway: Gateway) -> None:
+    run = begun(gateway)
+    params: dict[str, Any] = {
+        "name": "workflow_status", "arguments": {"run": run},
+        "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}},
+    }  # fmt: skip
+    with closing(Client(gateway.port, MODERN)) as client:
+        asked = client.request("tools/call", params)["result"]
+        ((key, question),) = asked["inputRequests"].items()
+        assert question["params"]["message"] == "How many?"
+        answers = {key: {"action": "accept", "content": {"count": 5}}}
+        again = {"inputResponses": answers, "requestState": asked["requestState"]}
+        assert not client.request("tools/call", {**params, **again})["result"]["isError"]
+    until(lambda: shown(gateway, run)["status"] == "done", "it goes on by itself")
+    assert shown(gateway, run)["output"] == "5 ordered"
+
+
 def test_a_person_declines_at_the_prompt(gateway: Gateway) -> None:
     run = begun(gateway)
     verb(gateway, "answer", run, "order", "--decline")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import Raw, json
 
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, RunOwner
 from tests.worker.engine.engines import engine
@@ -115,6 +115,26 @@ def test_a_question_is_left_to_others_when_its_client_cannot_answer(tmp_path: Pa
         assert (found["status"], done.failed) == ("needs_answer", False)
         peer.ask("workflow/answer", run=found["run"], step="name", content={"age": 36})
         assert finished(peer, found["run"])["status"] == "done"
+
+
+@pytest.mark.parametrize("action", ["accept", "cancel"])
+def test_a_later_client_is_asked_when_it_looks_at_its_run(tmp_path: Path, action: str) -> None:
+    def answer(ask: HostAsk) -> HostDone:
+        result = Raw(json.encode({"action": action, "content": {"age": 36}}))
+        return HostDone(call=ask.call, result=result)
+
+    with engine(tmp_path) as running:
+        first, later = running.peer(), running.peer({"": answer})
+        run = first.ask("workflow/run", definition=asks(), wait=False)[0]["run"]
+        reached(first, lambda found: found["status"] == "needs_answer")
+        assert later.ask("workflow/status", run=run)[0]["status"] == "needs_answer"
+        assert later.asked == []
+        later.ask("workflow/status", run=run, ask=True)
+        assert [one.kind for one in later.asked] == ["elicit"]
+        if action == "accept":
+            assert finished(later, run)["output"]["result"] == {"age": 36}
+        else:
+            assert later.ask("workflow/status", run=run)[0]["status"] == "needs_answer"
 
 
 def test_a_question_that_somebody_else_answered_is_withdrawn(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _workflow(given: WorkflowArguments, context: ToolContext) -> Decision:
 def _status(given: StatusArguments, context: ToolContext) -> Decision:
     if not given.run:
         return EngineWork("workflow/runs", Raw(b"{}"))
-    return EngineWork("workflow/status", Raw(codec.dump(given)))
+    return EngineWork("workflow/status", Raw(codec.dump({"run": given.run, "ask": True})))
 
 
 def catalogue(context: ToolContext, server: str = "") -> ToolReply:

@@ -121,11 +121,12 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of `workflow/status` and `workflow/cancel`. `wait`: for the end of the run, with
-    `workflow/status`."""
+    """Arguments of `workflow/status` and `workflow/cancel`. With `workflow/status`, `wait`: for the
+    end of the run; `ask`: have the client answer what the run asks, if it can."""
 
     run: str
     wait: bool = False
+    ask: bool = False
 
 
 class GraphQuestion(Struct, frozen=True, forbid_unknown_fields=True):
@@ -251,6 +252,16 @@ def of_code(done: HostDone) -> StepOutcome:
     return StepOutcome(expressions.step_result(found.get("value")))
 
 
+def pause_s(value: object) -> float:
+    """Return the seconds of a pause. Raises ExpressionError."""
+    ms = duration_ms(value) if isinstance(value, str) else None
+    if ms is None and isinstance(value, int | float) and not isinstance(value, bool):
+        ms = round(value * 1000)
+    if ms is None:
+        raise ExpressionError("'wait' is neither a duration such as \"5s\" nor a number")
+    return max(ms, 0) / 1000
+
+
 def late(step: Step) -> StepOutcome:
     """Return the end of an attempt whose time is over."""
     return StepOutcome({}, "timeout", f"the step did not end within {step.timeout_ms / 1000:g} s")
@@ -285,24 +296,29 @@ def wrong_answer(row: StepRecord, content: Raw) -> str:
     return re.sub(r"^args\b", "answer", found).replace("(parameters: ", "(schema: ")
 
 
+def action(answer: str) -> str:
+    """Return the word of a result of `elicitation/create`; empty for any other text."""
+    try:
+        found: object = codec.value(answer.encode())
+    except codec.Malformed:
+        return ""
+    return str(found.get("action") or "decline") if is_map(found) else ""
+
+
 def answered(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord:
     """Return the row of a question after an answer: the result of `elicitation/create`, or any
     other text after the end of the run."""
-    try:
-        found = codec.value(answer.encode())
-    except codec.Malformed:
-        found = None
-    action = found.get("action") if is_map(found) else None
-    if is_map(found) and action == "accept":
-        value = masked(expressions.step_result(found.get("content")), secrets)
-        output = json.encode(value)
+    word = action(answer)
+    if word == "accept":
+        content: object = codec.value(answer.encode()).get("content")
+        output = json.encode(masked(expressions.step_result(content), secrets))
         if len(output) <= RESULT_BYTES_MAX:
             return replace(row, status="done", output=output, error="")
         error = f"the answer has more than {RESULT_BYTES_MAX:,} bytes"
-    elif action is None:
+    elif not word:
         error = "the run failed before somebody answered"
     else:
-        error = f"the user {'cancelled' if action == 'cancel' else 'declined'} the question"
+        error = f"the user {'cancelled' if word == 'cancel' else 'declined'} the question"
     return replace(row, status="failed", output=json.encode(failed_value(error)), error=error)
 
 

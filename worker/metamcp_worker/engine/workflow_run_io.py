@@ -36,7 +36,6 @@ from metamcp_worker.engine.workflow import (
     SwitchStep,
     WaitStep,
     Workflow,
-    duration_ms,
     later_ids,
     walk,
 )
@@ -52,7 +51,7 @@ from metamcp_worker.engine.workflow_run import (
     StepRecord,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import HostDone, Kind
+from metamcp_worker.ipc.engine_runs import HostDone, Kind, RunOwner
 
 ANSWER_S_MAX = 5.0
 """Seconds beyond its time limit in which a front tells that a call is over."""
@@ -375,7 +374,8 @@ class RunningWorkflow:
         asked = json.decode(row.output, type=Elicitation)
         self._progress(step)
         if self.asks and self.order:
-            self.asking[row.path] = asyncio.ensure_future(self._ask_client(step, row, asked))
+            asking = self.ask_client(row.path, self.record.owner, self.host, self.order)
+            self.asking[row.path] = asyncio.ensure_future(asking)
         left_s = None if asked.until is None else max(asked.until - time.time(), 0.0)
         try:
             async with asyncio.timeout(left_s):
@@ -391,15 +391,21 @@ class RunningWorkflow:
         self._bytes += len(row.output)
         return self._known(step, row) or {}
 
-    async def _ask_client(self, step: ElicitStep, row: StepRecord, asked: Elicitation) -> None:
-        """Have the client that waits answer. If it cannot, the step waits for somebody else."""
+    async def ask_client(
+        self, path: str, owner: RunOwner, host: OrderHost, order: int, *, cancels: bool = True
+    ) -> None:
+        """Have the client of an order answer. If it cannot, the step waits for somebody else, and
+        without `cancels` also if its user puts the question aside."""
+        asked, run = json.decode(self._rows[path].output, type=Elicitation), self.record.id
+        params = json.encode(asked.params)
         try:
-            done = await self._ask(step, "elicit", asked.params, row)
+            done = await host.ask(owner, "elicit", arguments=params, run=run, order=order)
         finally:
-            self.asking.pop(row.path, None)
+            self.asking.pop(path, None)
             self._tell()
-        if not done.trouble:
-            self._give(row.path, bytes(done.result).decode())
+        answer = bytes(done.result).decode()
+        if not done.trouble and (cancels or workflow_run.action(answer) != "cancel"):
+            self._give(path, answer)
 
     async def _harmless(self, step: AnyStep) -> bool:
         """Whether a step that was interrupted may run again, by its tool if need be."""
@@ -517,12 +523,7 @@ class RunningWorkflow:
         """Return the seconds since the epoch at which a pause ends. Raises ExpressionError."""
         value = await self._evaluator.filled(step.pause or step.until, scope.variables)
         if step.pause:
-            ms = duration_ms(value) if isinstance(value, str) else None
-            if ms is None and isinstance(value, int | float) and not isinstance(value, bool):
-                ms = round(value * 1000)
-            if ms is None:
-                raise ExpressionError("'wait' is neither a duration such as \"5s\" nor a number")
-            return time.time() + max(ms, 0) / 1000
+            return time.time() + workflow_run.pause_s(value)
         with contextlib.suppress(ValueError):
             found = datetime.fromisoformat(str(value))
             return found.replace(tzinfo=found.tzinfo or UTC).timestamp()

@@ -167,6 +167,9 @@ class Workflows:
         journal = await self._ready()
         given = _arguments(RunQuestion, order)
         found = await self._seen(order, host, given.run, journal)
+        if given.ask and order.asks and (run := self._open.get(found.id)) is not None:
+            await self._asked(order, host, run)
+            found = run.record
         while given.wait and found.status in OPEN:
             if (run := self._open.get(found.id)) is not None:
                 await asyncio.wait([run.ended], timeout=LOOK_S)
@@ -174,6 +177,18 @@ class Workflows:
                 await asyncio.sleep(LOOK_S)
             found = await self._seen(order, host, given.run, journal)
         return await self._told(order, found, journal, failure=False)
+
+    async def _asked(self, order: EngineOrder, host: OrderHost, run: RunningWorkflow) -> None:
+        """Ask a client what its run waits for, unless another one is asked already."""
+        for row in run.parked:
+            if row.status != "needs_answer" or row.path in run.asking:
+                continue
+            asking = run.ask_client(row.path, order.owner, host, order.id, cancels=False)
+            task = run.asking[row.path] = asyncio.ensure_future(asking)
+            try:
+                await asyncio.wait([task])
+            finally:
+                task.cancel()
 
     async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/cancel`: calls under way are dropped."""
