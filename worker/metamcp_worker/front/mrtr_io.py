@@ -221,7 +221,7 @@ def _code(body: bytes) -> int:
         return Code.INTERNAL_ERROR
 
 
-GATHER_S = 0.005
+GATHER_S = 0.05
 """Seconds in which questions are gathered for one round: some servers ask several at once, and each
 round costs the client a request."""
 QUESTIONS_MAX = 128
