@@ -9,7 +9,7 @@ from typing import Any, Self
 
 PATH = "/v1/embeddings"
 SIZE = 64
-SYNONYMS = {"parrot": "echo", "repeats": "echo"}
+SYNONYMS = {"macaw": "echo", "cockatoo": "echo"}
 """Words that mean the same to it, and to no search by words."""
 
 

@@ -79,12 +79,12 @@ def test_a_reload_stops_nothing_that_runs_for_a_mistake_unless_somebody_says_yes
         gateway.write({"good": {**fake(), "foo": 1}, "other": fake(), "new": fake()})
         gateway.ctl("reload", ok=(65,))
         assert gateway.server("good")["pid"] == pid
-        gateway.ctl("reload", "--yes")
+        gateway.ctl("reload", "--yes", ok=(65,))
         until(lambda: gateway.server("good")["reason"] == "configuration", "it is stopped")
         gateway.wait("other", "new", state="active")
         # A mistake that is there already, and one in a server that is new, hold up nothing.
         gateway.write({"good": {**fake(), "bar": 1}, "other": fake(), "late": {"foo": 1}})
-        assert "remove" in gateway.ctl("reload")
+        assert "remove" in gateway.ctl("reload", ok=(65,))
         assert gateway.server("late")["state"] == "error"
 
 

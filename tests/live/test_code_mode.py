@@ -43,7 +43,7 @@ exposure = "search"
 [endpoints.brief]
 namespace = "default"
 exposure = "code"
-code = { timeout = "500ms", calls_max = 3 }
+code = { timeout = "2s", calls_max = 3 }
 """
 NOTES = {"command": [sys.executable, str(ROOT / "tests" / "fakes" / "notes_server.py")]}
 GUIDE = (ROOT / "docs" / "code-mode.md").read_text()

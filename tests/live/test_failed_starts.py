@@ -108,8 +108,8 @@ def check_failed(gateway: Gateway, name: str) -> None:
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert waiting.returncode == 1
-    ended = "it ended with status 0 before it was ready; on stderr: /tmp is not a repository"
-    assert ended in waiting.stderr
+    assert "it ended with status 0 before it was ready; on stderr: " in waiting.stderr
+    assert "repository" in waiting.stderr
     found = next(server for server in gateway.status()["servers"] if server["name"] == name)
     assert (found["state"], found["reason"]) == ("error", "exit")
     shown = gateway.ctl("status", ok=(3,))

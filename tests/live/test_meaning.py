@@ -76,7 +76,7 @@ def whole(gateway: Gateway) -> None:
     def all_of_them() -> bool:
         counts = texts(gateway)
         made = counts["embedded"] + counts["late"] + counts["kept"]
-        return bool(found(gateway, "parrot")) and made > tools
+        return bool(found(gateway, "macaw")) and made > tools
 
     until(all_of_them, "a search finds by meaning, among all tools")
 
@@ -86,17 +86,17 @@ def test_a_tool_is_found_by_its_meaning_alone_and_its_vector_outlasts_a_restart(
 ) -> None:
     with gateway_with(endpoint.url) as gateway:
         whole(gateway)
-        assert "one__echo" in found(gateway, "parrot")[:3]
+        assert "one__echo" in found(gateway, "macaw")[:3]
         assert found(gateway, "one__echo")[0] == "one__echo"
         assert {headers["authorization"] for headers in endpoint.headers} == {f"Bearer {TOKEN}"}
-        assert endpoint.texts.count("parrot") == 1
+        assert endpoint.texts.count("macaw") == 1
         asked = set(endpoint.texts)
         assert gateway.stop() == 0
         endpoint.texts.clear()
         gateway.start()
         whole(gateway)
-        assert "one__echo" in found(gateway, "parrot")[:3]
-        assert endpoint.texts == ["parrot"]
+        assert "one__echo" in found(gateway, "macaw")[:3]
+        assert endpoint.texts == ["macaw"]
         until(lambda: texts(gateway).get("kept"), "what was kept is counted")
         assert texts(gateway)["failed"] == 0
         kept = (gateway.folder / "state" / "vectors.db").read_bytes()
@@ -111,10 +111,10 @@ def test_no_search_waits_for_an_endpoint_that_does_not_answer(endpoint: Embeddin
         endpoint.open.clear()
         assert found(gateway, "echo")[0] in {"one__echo", "two__echo"}
         assert not endpoint.open.is_set()  # it was answered although the endpoint never did
-        assert found(gateway, "repeats") == []
+        assert found(gateway, "cockatoo") == []
         endpoint.open.set()
-        until(lambda: found(gateway, "repeats"), "the vector came later, and is there now")
-        assert endpoint.texts.count("repeats") == 1
+        until(lambda: found(gateway, "cockatoo"), "the vector came later, and is there now")
+        assert endpoint.texts.count("cockatoo") == 1
         until(lambda: texts(gateway)["late"], "that it came too late is counted")
 
 
@@ -124,7 +124,7 @@ def test_an_endpoint_that_is_down_is_said_once_and_words_go_on(endpoint: Embeddi
         assert found(gateway, "echo")[0] in {"one__echo", "two__echo"}
         until(lambda: texts(gateway).get("failed"), "it is counted")
         until(lambda: "makes no vectors" in gateway.log.read_text(), "it is said")
-        assert found(gateway, "parrot") == []
+        assert found(gateway, "macaw") == []
         lines = [line for line in gateway.log.read_text().splitlines() if "no vectors" in line]
         assert len(lines) == 1
         assert "searches go by words alone" in lines[0]
@@ -156,8 +156,8 @@ def test_an_upgrade_goes_on_with_what_is_kept(endpoint: Embeddings) -> None:
         endpoint.texts.clear()
         before = gateway.journal().count("embedder")
         gateway.ctl("upgrade")
-        until(lambda: found(gateway, "repeats"), "there is one of the new program")
-        assert set(endpoint.texts) == {"repeats"}
+        until(lambda: found(gateway, "cockatoo"), "there is one of the new program")
+        assert set(endpoint.texts) == {"cockatoo"}
         assert gateway.journal().count("embedder") > before
 
 
@@ -168,8 +168,8 @@ def test_a_killed_process_of_vectors_is_replaced_and_makes_nothing_anew(
         whole(gateway)
         endpoint.texts.clear()
         os.kill(embedder(gateway), 9)
-        until(lambda: found(gateway, "repeats"), "there is another one")
-        assert set(endpoint.texts) == {"repeats"}
+        until(lambda: found(gateway, "cockatoo"), "there is another one")
+        assert set(endpoint.texts) == {"cockatoo"}
 
 
 def test_the_process_of_vectors_is_shown_as_every_other_one_and_ends_with_its_section(
@@ -189,7 +189,7 @@ def test_the_process_of_vectors_is_shown_as_every_other_one_and_ends_with_its_se
         until(lambda: not os.path.exists(f"/proc/{pid}"), "it ends")
         assert "embedder" not in gateway.ctl("status")
         assert found(gateway, "echo")[0] in {"one__echo", "two__echo"}
-        assert found(gateway, "parrot") == []
+        assert found(gateway, "macaw") == []
 
 
 def embedder(gateway: Gateway) -> int:
