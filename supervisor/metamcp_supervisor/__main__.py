@@ -291,10 +291,10 @@ class LazyGroup(click.Group):
         grouped = {name for names in HEADINGS.values() for name in names}
         others = tuple(name for name in VERBS if name not in grouped)
         for heading, names in (*HEADINGS.items(), *([("Others", others)] if others else [])):
-            shown = [name for name in names if name in COMMON or ctx.meta[ALL]]
-            if shown:
+            verbs = [name for name in names if name in COMMON or ctx.meta[ALL]]
+            if verbs:
                 with formatter.section(heading):
-                    formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in shown])
+                    formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in verbs])
         if not ctx.meta[ALL]:
             formatter.write_paragraph()
             formatter.write_text(f"'metamcp --help {ALL}' shows all {len(VERBS)} verbs.")

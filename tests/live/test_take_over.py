@@ -123,6 +123,9 @@ def test_servers_of_all_files_move_behind_one_entry_and_back(developer: Develope
     assert secret.read_text() == SECRET
     assert secret.stat().st_mode & 0o777 == 0o600
 
+    until(lambda: not processes.marked(developer.mark), "the gateway ended with its last client")
+    with developer.client(developer.loads(project)["metamcp"]) as bridge:
+        assert bridge.text("alpha__echo", text="shared") == "shared"
     with developer.client(here["metamcp"]) as bridge:
         assert "search_tools" in bridge.tools()
         for server in ("alpha", "beta", "gamma", "delta"):
@@ -143,7 +146,10 @@ def test_what_cannot_be_edited_is_told_before_anything_is_written(developer: Dev
     before = developer.write(project, {"a": entry(fake()["command"])})
     config.write_text("[servers\n")
     told = developer.metamcp("install", "claude-code", "--take-over", "--yes", code=65)
-    assert "metamcp.toml, line 1: " in told
+    assert "metamcp.toml:1: Expected" in told
+    config.write_text("[servers.strange]\ncommand = ['touch', 'ran']\n")
+    told = developer.metamcp("install", "claude-code", "--take-over", code=77)
+    assert "its commands are not confirmed" in told
     config.unlink()
     for servers in ({"metamcp": entry(["other"])}, {"metamcp": {"command": 7}, "a": entry(["x"])}):
         before = developer.write(project, servers)

@@ -61,8 +61,9 @@ def status_head(status: GatewayStatus) -> str:
 
 def refused_text(status: GatewayStatus) -> str:
     """Return a line about a reload that was refused; empty if the last one was applied."""
-    why = status.reload_refused
-    return f"the files are not in force, because the last reload was refused: {why}" if why else ""
+    reason = status.reload_refused
+    start = "the files are not in force, because the last reload was refused: "
+    return f"{start}{reason}" if reason else ""
 
 
 def answers_text(status: GatewayStatus) -> str:

@@ -55,8 +55,8 @@ class InstallOptions:
     @property
     def shape(self) -> dict[str, str]:
         """Return the keys of an endpoint that the user gave, as options of `metamcp connect`."""
-        given = {"exposure": self.exposure, "naming": self.naming, "builtins": self.builtins}
-        return {key: value for key, value in given.items() if value}
+        keys = {"exposure": self.exposure, "naming": self.naming, "builtins": self.builtins}
+        return {key: value for key, value in keys.items() if value}
 
     @property
     def trust(self) -> list[str]:

@@ -30,9 +30,20 @@ from metamcp_supervisor.client_files.clients import (
     Scope,
 )
 from metamcp_supervisor.client_files.texts import TakenServers
-from metamcp_supervisor.config import client_shapes, files, formats, naming, places, show
-from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.config import (
+    client_shapes,
+    confirmation_io,
+    files,
+    formats,
+    naming,
+    places,
+    show,
+    sources,
+)
+from metamcp_supervisor.config.config import ConfigInvalid, Server
+from metamcp_supervisor.config.confirmation import NotConfirmed
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, spelled, table_of
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
@@ -94,6 +105,8 @@ def take_over(
     for table in tables:
         _check(table, wish)
     if not dry_run:
+        for target in dict.fromkeys(table.target for table in tables):
+            _confirm_target(target, wish, yes=wish.yes)
         _confirm(tables, yes=wish.yes)
     own = places.own_file(Path.home())
     for target in sorted({table.target for table in tables}, key=lambda path: path != own):
@@ -211,6 +224,29 @@ def _confirm(tables: Sequence[ClientTable], *, yes: bool) -> None:
         raise CommandRefused("nothing is written")
 
 
+def _confirm_target(target: Path, wish: InstallOptions, *, yes: bool) -> None:
+    """Have the commands that a folder's metamcp.toml has confirmed, as `metamcp up` does: what is
+    in a folder may be a stranger's. Raises CommandRefused and Failed."""
+    if wish.config is not None or target == places.own_file(Path.home()) or not target.exists():
+        return
+    from metamcp_supervisor.cli.up import ask
+
+    environ, home = os.environ, Path.home()
+    try:
+        config = sources.load(target, environ=environ, cwd=Path.cwd(), home=home)
+    except ConfigInvalid as invalid:
+        first, *others = map(str, invalid.problems)
+        raise Failed(Exit.CONFIG, first, tuple(others)) from None
+    state_dir = sources.trusted_state_dir(config, environ=environ, home=home, flags={})
+    person = ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    try:
+        warning = confirmation_io.ensure(config, target, state_dir, yes=yes, ask=person)
+    except NotConfirmed as refusal:
+        raise CommandRefused(str(refusal), Exit.NO_PERMISSION) from None
+    if warning:
+        click.echo(f"warning: {printable(warning)}", err=True)
+
+
 # What is done
 
 
@@ -230,13 +266,13 @@ def _move(
     begun = content.text if content.exists else server_entries.NEW
     own = _own(client, wish, target)
     there = {**_servers(begun), **_servers(own)}
-    sources = [
+    imported = [
         transfer.ImportSource(each.label, list(each.servers.values()), each.folders)
         for each in tables
     ]
     folder = _secrets(target)
     written = {path.name: path.read_text() for path in folder.glob("*")}
-    moved = transfer.moved(sources, there, begun, _short(folder), written)
+    moved = transfer.moved(imported, there, begun, _short(folder), written)
     for sentence in moved.told:
         click.echo(sentence, err=True)
     ready = {*moved.names, *moved.same}
@@ -255,6 +291,7 @@ def _move(
     for name in moved.secrets.keys() - written.keys():
         _write_secret(folder / name, moved.secrets[name])
     content = _written(content, text)
+    _confirm_target(target, wish, yes=True)  # what was added was confirmed before
     click.echo(f"{printable(str(target))}: added {', '.join(moved.names) or 'nothing'}")
     costs, failed = _started(wish, target)
     has_endpoints = any("endpoints" in formats.toml_loads(each) for each in (begun, own))
@@ -374,7 +411,7 @@ def _started(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointCost, l
         connect.await_serving(directory)
         end = time.monotonic() + SETTLE_S_MAX
         with client.connect(directory) as gateway:
-            gateway.call("reload", {"yes": True}, timeout_s=SETTLE_S_MAX)
+            gateway.call("reload", {}, timeout_s=SETTLE_S_MAX)
             while True:
                 status = codec.typed(GatewayStatus, gateway.call("status"))
                 busy = [each.name for each in status.servers if each.phase not in _DECIDED]
