@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from pathlib import Path
 
 
@@ -20,14 +21,15 @@ def parents() -> dict[int, int]:
 
 
 def below(root: int) -> set[int]:
-    """All descendants of a process, without itself."""
+    """All descendants of a process, without itself, that were there at one time: a new one may have
+    taken the place of one that ended while all were read."""
     table = parents()
     found: set[int] = set()
     border = {root}
     while border:
         border = {pid for pid, parent in table.items() if parent in border} - found
         found |= border
-    return found
+    return {pid for pid in found if os.path.exists(f"/proc/{pid}")}
 
 
 def zombies(parent: int) -> set[int]:
@@ -62,14 +64,13 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def lasting_descriptors(pid: int) -> int:
-    """Descriptors but those of files that are being written: their names begin with a dot until
-    they are complete."""
-    count = 0
+def targets(pid: int) -> Counter[str]:
+    """Where its descriptors lead, and how many to each: `socket`, `pipe`, a path."""
+    found: Counter[str] = Counter()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            count += not os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")).startswith(".")
-    return count
+            found[os.readlink(f"/proc/{pid}/fd/{fd}").partition(":[")[0]] += 1
+    return found
 
 
 def cpu_s(pid: int) -> float:

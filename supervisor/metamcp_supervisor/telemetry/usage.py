@@ -63,9 +63,9 @@ class Usage(Struct, frozen=True, kw_only=True):
     """Resources of a root and the processes that count for it. `pid`: of the root; `rss_bytes`:
     resident memory, in which pages shared by forked processes count for each of them; `pss_bytes`:
     the same with each shared page counted in part, None if not measured; `cpu_s`: processor time of
-    the processes that run now; `processes`: their number; `threads`: of all of them; `fds`,
-    `fds_max`: open descriptors and limit of the process that is nearest to its limit, 0 where the
-    system does not tell."""
+    the processes that run now; `processes`: number of those that were there at one time;
+    `threads`: of all of them; `fds`, `fds_max`: open descriptors and limit of the process that is
+    nearest to its limit, 0 where the system does not tell."""
 
     pid: int
     rss_bytes: int = 0
@@ -152,7 +152,7 @@ def sample(
             rss_bytes=rss_bytes,
             pss_bytes=_pss(own) if least is not None and rss_bytes > least else None,
             cpu_s=sum(one.cpu_s for one in own.values()),
-            processes=len(own),
+            processes=_count(own),
             threads=sum(one.threads for one in own.values()),
             fds=fds,
             fds_max=fds_max,
@@ -190,6 +190,12 @@ def _members(
                 if pid in old and one is not old[pid] and (one is None or one.ended):
                     known.look_closer()  # its children have another parent now
     return found
+
+
+def _count(pids: Collection[int]) -> int:
+    """Count those of the processes that are still there after the pass: others may have taken the
+    places of those that ended during it, and all together were never there at one time."""
+    return sum(os.path.exists(f"/proc/{pid}") for pid in pids) if _LINUX else len(pids)
 
 
 def _measured(pid: int, old: Mapping[int, _Process] | None = None) -> _Process | None:

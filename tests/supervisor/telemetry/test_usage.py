@@ -14,6 +14,7 @@ from metamcp_supervisor.telemetry.usage import (
     MeasuredProcess,
     sample,
 )
+from tests.live import processes
 from tests.waiting import until
 
 HELD_BYTES = 64 * 1024 * 1024
@@ -49,6 +50,33 @@ def test_a_root_counts_with_everything_below_it() -> None:
         assert both.rss_bytes > HELD_BYTES
         assert apart["child"].rss_bytes > HELD_BYTES > apart["parent"].rss_bytes
         assert both.cpu_s >= apart["parent"].cpu_s > 0
+
+
+CHANGING = (
+    "import os, time\n"
+    "until = time.monotonic() + 60\n"
+    "take, give = os.pipe()\n"
+    "for _ in range(20):\n"
+    "    if not os.fork():\n"
+    "        while time.monotonic() < until:\n"
+    "            os.read(take, 1)\n"
+    "            os.waitpid(os.fork() or os._exit(0), 0)\n"
+    "            os.write(give, b'.')\n"
+    "print(flush=True)\n"
+    "os.write(give, b'.')\n"
+    "time.sleep(60)\n"
+)
+"""Twenty processes, of which each starts one when it is its turn, and waits for its end."""
+
+
+def test_a_process_that_takes_the_place_of_another_during_a_look_is_not_counted_as_well() -> None:
+    with subprocess.Popen([sys.executable, "-c", CHANGING], stdout=subprocess.PIPE) as changing:
+        assert changing.stdout is not None
+        changing.stdout.readline()
+        counts = [sample({"all": changing.pid})["all"].processes for _ in range(1500)]
+        for pid in [*processes.below(changing.pid), changing.pid]:
+            os.kill(pid, signal.SIGKILL)
+    assert set(counts) <= {21, 22}
 
 
 LOOK = (
