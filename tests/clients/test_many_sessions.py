@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -29,6 +30,7 @@ SESSION_BYTES_MAX = 20 * 1024
 #: How much more the second ones may take than the first; a tenth of them would take as much.
 MORE_BYTES_MAX = 1024 * 1024
 CLOSED = 5_000
+ROUNDS = 4
 HELLO = initialize({"roots": {"listChanged": True}, "sampling": {}})
 
 
@@ -118,7 +120,7 @@ def test_sessions_that_are_closed_cost_neither_memory_nor_processes_any_more() -
         pid: int = gateway.status()["fronts"][0]["pid"]
         watched, children = Watched(pid), processes.below(gateway.pid)
         costs: list[int] = []
-        for _ in range(3):
+        for _ in range(ROUNDS):
             first = client.session
             ids = opened(client, CLOSED)
             costs.append(watched.kept)
@@ -127,7 +129,7 @@ def test_sessions_that_are_closed_cost_neither_memory_nor_processes_any_more() -
                 closed(client, session)
             client.session = first
             until(lambda: gateway.status()["fronts"][0]["sessions"] == 1, "one is left")
-        _, cost, again = costs  # the first ones leave holes and tables, once: 0.9 to 1.05 MiB
-        assert cost <= CLOSED * SESSION_BYTES_MAX
-        assert again - cost <= MORE_BYTES_MAX
+        assert max(costs) <= CLOSED * SESSION_BYTES_MAX
+        # Holes and tables come once, in the second round or the third; a leak comes in each.
+        assert min(more - cost for cost, more in pairwise(costs)) <= MORE_BYTES_MAX // 4
         client.close()

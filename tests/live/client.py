@@ -93,6 +93,7 @@ class Client:
     def text(self, tool: str, **arguments: Any) -> str:
         """The text of a result's first block."""
         answer = self.call(tool, **arguments)
+        assert "result" in answer, answer
         found: str = answer["result"]["content"][0]["text"]
         return found
 

@@ -11,6 +11,7 @@ from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.live.test_middleware import line
 from tests.live.test_owners import ABLE, made_key
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M60")]
 
@@ -61,9 +62,16 @@ def kept_result(client: Raw) -> str:
 
 
 def run(client: Raw) -> str:
-    return str(
-        called(client, "run_workflow", definition=RUN, wait=False)["structuredContent"]["run"]
-    )
+    """A run that has come to its wait."""
+    started = called(client, "run_workflow", definition=RUN, wait=False)["structuredContent"]
+    handle = str(started["run"])
+
+    def status() -> str:
+        structured = called(client, "workflow_status", run=handle)["structuredContent"]
+        return str(structured["status"])
+
+    until(lambda: status() == "waiting", "the run waits")
+    return handle
 
 
 def run_as_task(client: Raw) -> str:
