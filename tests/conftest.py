@@ -3,12 +3,14 @@
 import faulthandler
 import gc
 import json
+import math
 import os
 import re
 import signal
 import sys
 import threading
 import time
+import types
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -35,11 +37,13 @@ measured: defaultdict[str, float] = defaultdict(float)
 ERRORS = pytest.StashKey[int]()
 """Where standard error leads while nothing is captured."""
 LAST_WORDS_S = 1.0
-"""So long before its time is over the stacks of a test are told."""
+"""A lane that hangs has so long to print its stacks."""
 LANE_S_MAX = float(os.environ.get("METAMCP_LANE_S_MAX", "1200"))
 """A lane whose test takes longer hangs: no limit of a test is as long, and each was to end it."""
 running: dict[str, float] = {}
 """When each test began that a lane runs."""
+limit = types.SimpleNamespace(end=math.inf)
+"""The `end` of the test that runs in this process, as a time of the monotonic clock."""
 over = threading.Event()
 """Set at the end of the run."""
 
@@ -136,11 +140,20 @@ def end_hung_lanes(errors: int) -> None:
         os._exit(1)
 
 
+def end_late_test(errors: int) -> None:
+    """End this process, with its stacks, when the time of a test is over: a loop that hangs in its
+    own close can be ended from another thread only."""
+    while not over.wait(1.0):
+        if time.monotonic() > limit.end:
+            faulthandler.dump_traceback(file=errors)
+            os._exit(1)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        errors = (config.stash[ERRORS],)
-        threading.Thread(target=end_hung_lanes, args=errors, daemon=True).start()
+    lanes = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    watch, errors = end_hung_lanes if lanes else end_late_test, config.stash[ERRORS]
+    threading.Thread(target=watch, args=(errors,), daemon=True).start()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -176,16 +189,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[ERRORS])
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_timeout_set_timer(item: pytest.Item, settings: Timed) -> Generator[None, object, object]:
-    """A test whose time is over ends its process. What pytest-timeout says of it goes to standard
-    output, which leads nowhere in a lane of `make test`: all that is left is "node down"."""
-    left_s = max(settings.timeout - LAST_WORDS_S, settings.timeout / 2)
-    faulthandler.dump_traceback_later(left_s, file=item.config.stash[ERRORS])
-    return (yield)
+def pytest_timeout_set_timer(settings: Timed) -> bool:
+    """Set the end of a test. pytest-timeout would start a thread for each test, and wait for its
+    end: a third of the time of the pure tests."""
+    limit.end = time.monotonic() + settings.timeout
+    return True
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_timeout_cancel_timer(item: pytest.Item) -> Generator[None, object, object]:
-    faulthandler.cancel_dump_traceback_later()
-    return (yield)
+def pytest_timeout_cancel_timer() -> bool:
+    limit.end = math.inf
+    return True
+
+
+def pytest_enter_pdb() -> None:
+    limit.end = math.inf

@@ -61,7 +61,7 @@ def test_a_signal_for_a_process_that_is_not_there_does_not_reach_the_lanes(pid: 
 def test_a_test_that_takes_too_long_says_where_it_is_also_in_a_lane(tmp_path: Path) -> None:
     file = tmp_path / "test_one.py"
     file.write_text(HANGS)
-    options = ("-n", "1", "-p", "tests.conftest", "--timeout", "2", "--timeout-method", "thread")
+    options = ("-n", "1", "-p", "tests.conftest", "--timeout", "2")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(file)],
         cwd=tmp_path,
