@@ -4,6 +4,8 @@ eras: renamed, described, hidden, switched off, with fixed and default arguments
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +253,38 @@ def test_a_reload_of_overrides_restarts_nothing_and_tells_who_sees_another_list(
             gateway.stop()
             for stream in (*here, *there):
                 assert CHANGED.encode() not in b"".join(stream.rest()), "one change is told once"
+
+
+@pytest.mark.promise("M67")
+def test_verbs_hide_rename_and_switch_a_tool_of_a_gateway_that_runs() -> None:
+    extra = '[gateway]\nstate_dir = "state"\n[endpoints.default]\nnamespace = "default"\n'
+    with Gateway({"git": fake("--only", "echo,raw")}, extra=extra) as gateway:
+        client = Raw(gateway.port, MODERN)
+
+        def run(*arguments: str) -> str:
+            command = [sys.executable, "-m", "metamcp_supervisor", "tools", *arguments]
+            where = ["--config", str(gateway.config)]
+            done = subprocess.run(
+                [*command, *where], capture_output=True, text=True, timeout=60, check=False
+            )
+            return done.stdout + done.stderr
+
+        def tools(*arguments: str) -> None:
+            assert "git.echo" in run(*arguments)
+            gateway.ctl("reload")
+
+        assert "did you mean 'echo'?" in run("hide", "git.ecko")
+        tools("hide", "git.echo")
+        until(lambda: client.names() == ["git__raw"], "it is hidden")
+        assert client.text("git__echo", text="here") == "here"
+        tools("show", "git.echo")
+        tools("rename", "git.echo", "say")
+        until(lambda: set(client.names()) == {"git__raw", "say"}, "it has another name")
+        tools("disable", "git.echo", "--endpoint", "default")
+        until(lambda: client.names() == ["git__raw"], "it is switched off")
+        assert client.answer("tools/call", b'{"name":"say","arguments":{}}').error
+        tools("enable", "git.echo", "--endpoint", "default")
+        until(lambda: "say" in client.names(), "it is switched on")
 
 
 def test_what_is_wanted_for_nothing_is_said_in_the_log(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`metamcp init`, `add` and `remove`: edit the configuration in use as text.
+"""`metamcp init`, `add`, `remove`, `disable`, `enable`, and the verbs of `metamcp tools` that
+change one tool: edit the configuration in use as text.
 
 Owns: these verbs, the choice of the file, the content of an entry. Never: editing text
 (`client_files.texts`), reading and writing bytes
@@ -8,23 +9,26 @@ Owns: these verbs, the choice of the file, the content of an entry. Never: editi
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli import errors, offers
 from metamcp_supervisor.cli.errors import Command, CommandRefused, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import client_shapes, files, naming, places, sources
-from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit
+from metamcp_worker.ipc import exposed_names, server_catalog
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -77,6 +81,24 @@ class _File:
         if value is None:
             return texts.drop(kept, text, key, text) or ""
         return texts.put(kept, text, key, value)
+
+    def table(self, place: tuple[str, ...]) -> Mapping[str, object]:
+        """Return the table at a place of the file, an empty one if there is none."""
+        value: object = texts.values(self.kept, self.content.text)
+        for key in place:
+            value = (table_of(value) or {}).get(key)
+        return table_of(value) or {}
+
+    def put_table(self, place: tuple[str, ...], entry: Mapping[str, object]) -> str:
+        """Return the text with this table, or without it if it is empty, and without the tables
+        above that are empty then. Raises FileUnfit."""
+        *above, name = place
+        kept, text = replace(self.kept, place=tuple(above)), self.content.text
+        if entry and (self.table(tuple(above)) or not self.is_json):
+            return texts.put(kept, text, name, entry)
+        if entry or (self.is_json and len(self.table(tuple(above))) == 1):
+            return self.set(above[-2], above[-1], {name: entry} if entry else None)
+        return texts.drop(kept, text, name, text) or ""
 
     def without(self, name: str) -> str:
         """Return the text without this entry. Raises FileUnfit."""
@@ -201,6 +223,131 @@ def _switch(name: str, path: Path | None, *, on: bool, dry_run: bool) -> None:
     _edit(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
 
 
+def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what all verbs take that change the settings of one tool."""
+    for option in (
+        _CONFIG,
+        _DRY,
+        click.option("--namespace", metavar="NAME", help="Only in this namespace."),
+        click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
+    ):
+        command = option(command)
+    return click.argument("tool", metavar="SERVER.TOOL")(told(command))
+
+
+@click.command(cls=Command)
+@_tool_verb
+def hide(tool: str, **options: Any) -> None:
+    """Take a tool out of every list and search; clients can still call its name."""
+    _set_tool(tool, "hidden", True, "hidden", **options)
+
+
+@click.command(cls=Command)
+@_tool_verb
+def show(tool: str, **options: Any) -> None:
+    """List a hidden tool again."""
+    _set_tool(tool, "hidden", False, "shown", **options)
+
+
+@click.command(cls=Command, name="disable")
+@_tool_verb
+def disable_tool(tool: str, **options: Any) -> None:
+    """Switch a tool off: no list has it, and calls of it are refused."""
+    _set_tool(tool, "enabled", False, "disabled", **options)
+
+
+@click.command(cls=Command, name="enable")
+@_tool_verb
+def enable_tool(tool: str, **options: Any) -> None:
+    """Switch a tool on again."""
+    _set_tool(tool, "enabled", True, "enabled", **options)
+
+
+@click.command(cls=Command)
+@_tool_verb
+@click.argument("name", metavar="NAME")
+def rename(tool: str, name: str, **options: Any) -> None:
+    """Give a tool another name for clients; its own name takes the other one away again."""
+    _set_tool(tool, "name", name, f"named '{shown(name)}'", **options)
+
+
+TOOL_VERBS = (hide, show, disable_tool, enable_tool, rename)
+
+
+def _set_tool(
+    word: str,
+    key: str,
+    value: object,
+    state: str,
+    *,
+    endpoint: str | None,
+    namespace: str | None,
+    path: Path | None,
+    dry_run: bool,
+) -> None:
+    """Write a setting of a tool. The usual value needs no line in the table of the server; at an
+    endpoint or in a namespace it stands against the table of the server."""
+    server, dot, tool = word.partition(".")
+    if not (dot and tool):
+        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
+    if endpoint is not None and namespace is not None:
+        raise click.UsageError("say one of both: --endpoint or --namespace.")
+    file = _file(path)
+    place = _tools_of(file, server, endpoint, namespace)
+    _refuse_unknown(file, server, tool)
+    usual = {"hidden": False, "enabled": True, "name": tool}[key]
+    name = tool if place[-2] == server else f"{server}.{tool}"
+    ours = endpoint is None and namespace is None
+    entry = {**(table_of(file.table(place).get(name)) or {}), key: value}
+    if ours and value == usual:
+        del entry[key]
+    if entry == (table_of(file.table(place).get(name)) or {}):
+        click.echo(f"{file.label}: '{shown(word)}' is {state} already")
+        return
+    _edit(
+        file,
+        lambda: file.put_table((*place, name), entry),
+        f"'{shown(word)}' {state}",
+        dry_run=dry_run,
+        strict=True,
+    )
+
+
+def _refuse_unknown(file: _File, server: str, tool: str) -> None:
+    """Refuse a tool that its server did not offer when it was last seen. Raises CommandRefused."""
+    try:
+        catalogue = offers.kept(file.content.path, None, None).catalogues.get(server)
+    except control.Failed:  # the file has a mistake elsewhere
+        return
+    if catalogue is None or exposed_names.is_pattern(tool):
+        return
+    names = [each.key for each in server_catalog.keyed("tools", catalogue.tools)]
+    if tool not in names:
+        text = f"'{shown(server)}' has no tool '{shown(tool)}'; {hint(tool, names)}"
+        raise CommandRefused(text, Exit.UNKNOWN_NAME)
+
+
+def _tools_of(
+    file: _File, server: str, endpoint: str | None, namespace: str | None
+) -> tuple[str, ...]:
+    """Return the place of the tables of tools. Raises CommandRefused, and Failed if the file has a
+    mistake."""
+    if endpoint is None and namespace is None:
+        _known(file, server)
+        return (*file.kept.place, server, "tools")
+    config = offers.kept(file.content.path, None, None).config
+    groups = config.namespaces if endpoint is None else config.endpoints
+    table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
+    for word, known in ((server, config.servers), (name or "", groups)):
+        if word not in known:
+            text = f"{file.label} has no '{shown(word)}'; {hint(word, known)}"
+            raise CommandRefused(text, Exit.UNKNOWN_NAME)
+    if file.is_json:
+        text = f"{file.label} cannot have {table}: 'metamcp init' makes a file that includes it"
+        raise CommandRefused(text, Exit.CONFIG)
+    return (table, name or "", "tools")
+
+
 def _known(file: _File, name: str) -> Mapping[str, object]:
     """Return the entry of a server. Raises CommandRefused if the file does not have it."""
     if name not in file.servers:
@@ -277,26 +424,59 @@ def _file(given: Path | None) -> _File:
 
 
 def _edit(
-    file: _File, edit: Callable[[], str], what: str, *, dry_run: bool, command: bool = False
+    file: _File,
+    edit: Callable[[], str],
+    what: str,
+    *,
+    dry_run: bool,
+    command: bool = False,
+    strict: bool = False,
 ) -> None:
     """Edit the file, or show the difference. `command`: whether the edit adds a command that a
-    gateway will start. Raises CommandRefused and OSError."""
+    gateway will start; `strict`: whether a mistake that it brings refuses it. Raises CommandRefused
+    and OSError."""
     try:
         made = edit()
     except FileUnfit as unfit:
         text = f"{file.label} {unfit}; nothing is changed: do it by hand"
         raise CommandRefused(text, Exit.CONFIG) from None
+    if strict:
+        _refuse_mistakes(file, made)
     if dry_run:
         difference(file.label, file.content.text, made)
         return
     _write(file.content, made)
     click.echo(f"{file.label}: {what}")
-    try:
-        sources.load(file.content.path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    except ConfigInvalid as invalid:
-        for problem in invalid.problems:
-            errors.say(f"warning: {problem}")
+    for problem in _read_again(file.content.path):
+        errors.say(f"warning: {problem}")
     _bring_into_effect(asks=file.found and command)
+
+
+def _refuse_mistakes(file: _File, text: str) -> None:
+    """Refuse an edit that brings a mistake, before anybody else reads it. Raises CommandRefused."""
+    path = file.content.path
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=".metamcp-", suffix=path.suffix
+    ) as edited:
+        edited.write(text)
+        edited.flush()
+        new = _problems(Path(edited.name)) - _problems(path)
+    if new:
+        first, *others = sorted(new)
+        raise CommandRefused(f"{file.label}: {first}; nothing is changed", Exit.CONFIG, others)
+
+
+def _problems(path: Path) -> frozenset[str]:
+    """Return the mistakes in a file, without the name of the file."""
+    return frozenset(f"{each.place}: {each.message}" for each in _read_again(path))
+
+
+def _read_again(path: Path) -> Sequence[Problem]:
+    try:
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid as invalid:
+        return invalid.problems
+    return config.problems
 
 
 def _bring_into_effect(*, asks: bool) -> None:

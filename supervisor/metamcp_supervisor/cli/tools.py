@@ -15,9 +15,9 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
-from metamcp_supervisor.cli import call, lock, offers, recordings, show
+from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names
-from metamcp_supervisor.cli.errors import Command
+from metamcp_supervisor.cli.errors import Command, Group
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.control.client import Failed
@@ -290,7 +290,23 @@ RECORDED = "not locked"
 Row = tuple[str, str, str, str]
 
 
-@click.command(cls=Command)
+class _Tools(Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Search without the name of a verb."""
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["search", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Tools, commands=[*server_entries.TOOL_VERBS])
+def tools() -> None:
+    """List and search the tools of all servers; hide, switch and rename one in the configuration.
+
+    Without the name of a verb it is `search`: metamcp tools WORDS.
+    """
+
+
+@tools.command(cls=Command)
 @click.argument("words", metavar="[SERVER[.TOOL] | WORDS…]", nargs=-1)
 @click.option("--server", metavar="NAME", help="Only tools of this server; with WORDS.",
               shell_complete=complete_names)  # fmt: skip
@@ -304,7 +320,7 @@ Row = tuple[str, str, str, str]
 @lock.state_option
 @lock.lock_option
 @lock.json_option
-def tools(
+def search(
     words: tuple[str, ...],
     server: str | None,
     endpoint: str | None,
@@ -335,7 +351,7 @@ def tools(
     asked = {"server": server or "", "endpoint": endpoint or "", "key": key or ""}
     narrowed = any(asked.values()) or runtime_dir is not None or len(words) > 1
 
-    def search() -> int:
+    def searched() -> int:
         asked["query"] = " ".join(words)
         return call.search(runtime_dir, asked, as_json=as_json)
 
@@ -345,7 +361,7 @@ def tools(
             tell(what, path, state_dir, where, as_json=as_json)
             return Exit.OK
         if narrowed and not differences:
-            return search()
+            return searched()
         try:
             sight = offers.look(path, state_dir, where)
             wish = offers.wish(what, sight)
@@ -353,7 +369,7 @@ def tools(
             named = not words or "." in words[0]  # SERVER.TOOL, with a mistake
             if differences or named or not call.runs(runtime_dir):
                 raise unknown from None
-            return search()
+            return searched()
         if differences:
             found = [each for each in sight.drifts(wish) if each.change != "same"]
             if as_json:

@@ -43,6 +43,8 @@ _ALLOWED = ("includeTools", "include_tools", "enabledTools", "enabled_tools", "a
 _REFUSED = ("excludeTools", "exclude_tools", "disabledTools", "disabled_tools", "blockedTools",
             "excluded_tools")  # fmt: skip
 """Keys for lists of tools; those that are refused win."""
+_TOOL_SETTINGS: Mapping[str, type] = {"enabled": bool, "hidden": bool, "name": str}
+"""Keys that are read of a tool in the table `tools`."""
 _KINDS = ("type", "transport", "transportType", "protocol")
 """Keys that can hold the kind of a server; the first one with a string counts."""
 _STARTED = {"stdio", "local"}
@@ -301,28 +303,33 @@ class _EntryReader:
         tools = self.left.pop("tools", None)
         if list_of(tools) is not None:
             allowed = [*(allowed or ()), *texts_of(tools)]
-        switches: dict[str, bool] = {}
+        settings: dict[str, dict[str, object]] = {}
         for name, each in (table_of(tools) or {}).items():
             inner = table_of(each)
-            on = each if inner is None else inner.get("enabled")
-            if isinstance(on, bool):
-                switches[name] = on
+            wanted = {"enabled": each} if inner is None else inner
+            carried: dict[str, object] = {
+                key: value
+                for key, value in wanted.items()
+                if isinstance(value, _TOOL_SETTINGS.get(key, ()))
+            }
+            if carried:
+                settings[name] = carried
             elif inner is None:
                 self._lose("tools", name)
             for key in inner or ():
-                if key != "enabled":
+                if key not in carried:
                     self._lose("tools", name, key)
         if tools is not None and table_of(tools) is None and list_of(tools) is None:
             self._lose("tools")
         if allowed is not None and "*" not in allowed:
-            switches["*"] = False
-            on_names = [
-                one for one in allowed if not any(fnmatchcase(one, each) for each in refused or ())
-            ]
-            switches |= dict.fromkeys(on_names, True)
-        switches |= dict.fromkeys(refused or (), False)
-        if switches:
-            self.made.values["tools"] = {name: {"enabled": on} for name, on in switches.items()}
+            settings["*"] = {"enabled": False}
+            for one in allowed:
+                if not any(fnmatchcase(one, each) for each in refused or ()):
+                    settings.setdefault(one, {})["enabled"] = True
+        for one in refused or ():
+            settings.setdefault(one, {})["enabled"] = False
+        if settings:
+            self.made.values["tools"] = settings
 
     def _read_filter(self) -> None:
         """Read `options.toolFilter` of TBXark's mcp-proxy like the lists of other programs."""

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth, Server
+from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth, Server, ToolConfig
 from metamcp_supervisor.config.references import refers
 from metamcp_worker.access import api_key
 from tests.supervisor.configs import loaded, messages
@@ -262,6 +262,14 @@ def test_lists_of_tools_become_switches_and_what_is_refused_wins(
     got = loaded(tmp_path, text, name="x.json")
     found = {name: each.enabled for name, each in got.servers["a"].tools.items()}
     assert (found, got.warnings) == (switches, ())
+
+
+def test_a_tool_of_a_client_s_file_can_be_hidden_and_have_another_name(tmp_path: Path) -> None:
+    tools = {"a": {"hidden": True, "name": "b"}, "c": {"hidden": "yes"}}
+    text = json.dumps({"mcpServers": {"a": {"command": "x", "tools": tools}}})
+    got = loaded(tmp_path, text, name="x.json")
+    assert got.servers["a"].tools == {"a": ToolConfig(hidden=True, name="b")}
+    assert ["tools.c.hidden: is not carried over" in each for each in got.warnings] == [True]
 
 
 @pytest.mark.parametrize(
