@@ -63,7 +63,7 @@ _OAUTH_KEYS = (
 _OF_CLIENTS = {
     "alwaysAllow", "autoApprove", "bundled", "chatMenu", "default_tools_approval_mode",
     "description", "dev", "disabledAutoApproveTools", "displayName", "display_name", "gallery",
-    "icon", "iconPath", "icons", "id", "logo", "metadata", "name", "note", "notes",
+    "icon", "iconPath", "icons", "id", "logo", "metadata", "name", "namespaceId", "note", "notes",
     "supports_parallel_tool_calls", "tags", "title", "trust", "version",
 }  # fmt: skip
 """Keys that describe a server to people, or say what its client asks them: nothing is lost."""

@@ -8,7 +8,7 @@ that only metamcp.toml has (`parse`).
 The files are meant for other programs too, so unknown keys are not errors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from metamcp_supervisor.config.document import (
     ConfigDraft,
     ConfigFindings,
     EndpointDraft,
+    NamespaceDraft,
     Place,
     ServerDraft,
     Site,
@@ -103,10 +104,13 @@ def parse(
         folder=str(document.base) if folder is None else folder,
         user_home=str(home) if user_home is None else user_home,
     )
+    servers = tuple(reader.servers(document, client_shapes.entries(values, found, client)))
+    namespaces = _namespaces(site, values, reader.members, findings)
     return ConfigDraft(
         site=site,
-        servers=tuple(reader.servers(document, client_shapes.entries(values, found, client))),
-        endpoints=_endpoints(site, values, findings),
+        servers=servers,
+        namespaces=tuple(namespaces.values()),
+        endpoints=_endpoints(site, values, namespaces, findings),
         ai=engine_tables.read_ai_api(named, Resolving(references)),
     )
 
@@ -125,6 +129,7 @@ def _warn_of_the_rest(
         return
     known = {*_TOP_OF_CLIENTS, *(place[0] for place in found)}
     known |= {"endpoints"} if _has_endpoints(values) else set()
+    known |= {"namespaces"} if list_of(values.get("namespaces")) is not None else set()
     keys = [key for key in values if key not in known and not key.startswith(("_", "//", "$"))]
     if keys:
         named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
@@ -148,6 +153,8 @@ class _FileReader:
         self._client, self._findings = client, findings
         self._references, self._home = references, home
         self._folder, self._user_home = folder, user_home
+        self.members: dict[str, list[str]] = {}
+        """Servers by `namespaceId`, as they are written there."""
 
     def servers(self, document: ConfigDocument, entries: list[EntryPlace]) -> list[ServerDraft]:
         drafts: list[ServerDraft] = []
@@ -200,6 +207,8 @@ class _FileReader:
             what = f"the server '{shown(written)}' is called '{name}' here"
             findings.renamed.append(str(site.problem(what)))
             findings.warning(site, what)
+        if (namespace := Table(values, site, findings).text("namespaceId")) is not None:
+            self.members.setdefault(namespace, []).append(name)
         for place, what in read.lost:
             findings.lose(site.at(*place), what)
         for place, what in read.faults:
@@ -305,8 +314,44 @@ def _has_endpoints(values: Mapping[str, object]) -> bool:
     return any(table is not None and table.keys() & _OF_ENDPOINTS for table in tables)
 
 
+def _namespaces(
+    site: Site,
+    values: Mapping[str, object],
+    members: Mapping[str, Sequence[str]],
+    findings: ConfigFindings,
+) -> dict[str, NamespaceDraft]:
+    """Read namespaces as Borg writes them, by id. `members`: servers by the id of their namespace;
+    that of servers which name none is `default`."""
+    found: dict[str, NamespaceDraft] = {}
+    for at, item in enumerate(list_of(values.get("namespaces")) or ()):
+        table = Table(table_of(item) or {}, site.at("namespaces", at), findings)
+        written = table.text("id") or table.text("name") or ""
+        name = naming.adapted(table.text("name") or "") or naming.adapted(written)
+        if not name:
+            findings.error(table.site, "has no 'name' or 'id' that can be the name of a namespace")
+            continue
+        described = table.text("description") or ""
+        found[written] = NamespaceDraft(
+            name=name, site=table.site, servers=(), description=described
+        )
+    names = {namespace.name: written for written, namespace in found.items()}
+    for written, servers in members.items():
+        name = naming.adapted(written)
+        key = written if written in found else names.get(name, written)
+        namespace = found.setdefault(key, NamespaceDraft(name=name, site=site, servers=()))
+        joined = (*(namespace.servers or ()), *servers)
+        found[key] = replace(namespace, servers=joined)
+    return {
+        key: namespace if namespace.name != "default" else replace(namespace, servers=None)
+        for key, namespace in found.items()
+    }
+
+
 def _endpoints(
-    site: Site, values: Mapping[str, object], findings: ConfigFindings
+    site: Site,
+    values: Mapping[str, object],
+    namespaces: Mapping[str, NamespaceDraft],
+    findings: ConfigFindings,
 ) -> tuple[EndpointDraft, ...]:
     """Read endpoints as Borg writes them. A list of API keys means that one of them is needed."""
     found: list[EndpointDraft] = []
@@ -322,9 +367,11 @@ def _endpoints(
             continue
         keys = network.keys_of(table, "allowedApiKeys")
         guarded = table.flag("apiKeyRequired", default=False) or bool(keys)
+        namespace = table.text("namespaceId") or "default"
+        known = namespaces.get(namespace)
         endpoint = Endpoint(
             name=name,
-            namespace=table.text("namespaceId") or "default",
+            namespace=known.name if known is not None else namespace,
             path="" if path == name else path,
             keys=keys,
         )

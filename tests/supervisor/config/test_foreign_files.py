@@ -352,6 +352,62 @@ def test_endpoints_that_need_keys_are_read_with_the_keys_that_may(tmp_path: Path
     }
 
 
+GROUPED = """{
+  "mcpServers": {
+    "git": {"command": "git-mcp"},
+    "postgres": {"command": "pg", "namespaceId": "data-tools"},
+    "redis": {"command": "redis", "namespaceId": "7d4b"},
+    "files": {"command": "files", "namespaceId": "default"},
+    "slack": {"command": "slack", "namespaceId": "External"}
+  },
+  "namespaces": [
+    {"id": "default", "name": "Default"},
+    {"id": "data-tools", "name": "Data Tools", "description": "For analysis."},
+    {"id": "7d4b", "name": "Caches"}
+  ],
+  "endpoints": [
+    {"id": "1", "path": "dev", "namespaceId": "data-tools", "apiKeyRequired": false},
+    {"id": "2", "path": "all", "namespaceId": "default", "apiKeyRequired": false}
+  ]
+}"""
+
+
+@pytest.mark.promise("M16")
+@pytest.mark.promise("M61")
+def test_namespaces_and_the_one_of_each_server_are_read(tmp_path: Path) -> None:
+    got = loaded(tmp_path, GROUPED, name=".mcp.json")
+    caches, external = got.warnings
+    assert "[endpoints.caches]" in caches
+    assert "[endpoints.external]" in external
+    assert {name: one.servers for name, one in got.namespaces.items()} == {
+        "default": ("git", "files"),
+        "data-tools": ("postgres",),
+        "caches": ("redis",),
+        "external": ("slack",),
+    }
+    assert got.namespaces["data-tools"].description == "For analysis."
+    assert {name: one.namespace for name, one in got.endpoints.items()} == {
+        "dev": "data-tools",
+        "all": "default",
+    }
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "server", "message"),
+    [
+        ('[{"id": "a"}, {"id": "b", "name": "A"}]', "{}", "the namespace 'a' is already at"),
+        ('[{"id": "!", "name": "?"}]', "{}", "has no 'name' or 'id' that can be the name of a"),
+        ("[]", '{"namespaceId": 5}', "must be a string"),
+    ],
+)
+def test_a_mistake_in_a_namespace_is_named(
+    tmp_path: Path, namespaces: str, server: str, message: str
+) -> None:
+    entry = json.dumps({"command": "x", **json.loads(server)})
+    text = f'{{"mcpServers": {{"git": {entry}}}, "namespaces": {namespaces}}}'
+    assert any(message in one for one in messages(tmp_path, text, name=".mcp.json"))
+
+
 @pytest.mark.parametrize(
     ("endpoints", "said"),
     [
