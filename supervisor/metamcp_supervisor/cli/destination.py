@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.connect import check_credentials
 from metamcp_supervisor.client_files import clients, disk
 from metamcp_supervisor.client_files.clients import (
@@ -22,7 +23,8 @@ from metamcp_supervisor.client_files.clients import (
     FileFormat,
     Scope,
 )
-from metamcp_supervisor.config import places
+from metamcp_supervisor.config import places, sources
+from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit, GatewayStatus
@@ -164,6 +166,8 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
     if wish.url is not None:
         return clients.entry(kept.shape, wish.name, url=wish.url)
     found = goal(wish)
+    if found is not None and found.config is not None and not wish.trust:
+        _warn_of_key(found.config, wish.endpoint)
     if wish.http:
         default = f"{clients.DEFAULT_ORIGIN}/mcp" if found is None else found.url
         place = default if found is None or not wish.endpoint else found.endpoints[wish.endpoint]
@@ -178,6 +182,21 @@ def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
         what = "the gateway needs a configuration, and none was found"
         click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
     return clients.entry(kept.shape, wish.name, words=words)
+
+
+def _warn_of_key(path: Path, name: str | None) -> None:
+    """Say that an endpoint asks for a key which the entry does not have. `name`: None for the
+    default one."""
+    try:
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    except ConfigInvalid:
+        return
+    endpoint = config.endpoints.get(name or "default")
+    if endpoint is not None and endpoint.auth:
+        text = (
+            f"the endpoint '{endpoint.name}' asks for a key: 'metamcp keys create NAME --out FILE'"
+        )
+        errors.say(f"warning: {text} creates one, and --key-file FILE gives it to this entry")
 
 
 def connect_words(wish: InstallOptions, config: Path | None, runtime_dir: str | None) -> list[str]:

@@ -16,6 +16,7 @@ from metamcp_supervisor.client_files.clients import CLIENTS
 from metamcp_supervisor.config import formats, sources
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.verbs import Exit
+from metamcp_worker.access import api_key
 from tests.supervisor.clienthome import FILES, Home
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the paths are those of Linux")
@@ -316,6 +317,18 @@ def test_an_entry_that_starts_this_gateway_is_not_one_of_its_servers(home: Home)
     home.works("install", "cursor", "--config-file", str(path), "--config", str(path))
     config = sources.load(path, environ={}, cwd=home.project, home=home.folder)
     assert set(config.servers) == {"a"}
+
+
+def test_an_endpoint_that_asks_for_a_key_is_named_when_the_entry_has_none(home: Home) -> None:
+    home.config.write_text(f'{home.config.read_text()}auth = "keys"\n')
+    output = home.works("install", "cursor", "--endpoint", "dev")
+    assert "the endpoint 'dev' asks for a key: 'metamcp keys create NAME --out FILE'" in output
+    key = home.folder / "laptop.key"
+    key.write_text(api_key.make(bytes(range(40))))
+    key.chmod(0o600)
+    output = home.works("install", "cursor", "--endpoint", "dev", "--key-file", str(key))
+    assert "asks for a key" not in output
+    assert "asks for a key" not in home.works("install", "windsurf")
 
 
 def test_an_endpoint_that_there_is_not_is_refused(home: Home) -> None:
