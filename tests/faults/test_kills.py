@@ -67,10 +67,16 @@ def kill_all(gateway: Gateway, field: str) -> None:
 
 
 def lasting(pid: int) -> Counter[str]:
-    """Where the descriptors of a process lead, but those of the catalogues of servers, which a
-    thread writes after a start is over."""
-    targets = processes.targets(pid)
-    return Counter({target: n for target, n in targets.items() if "/catalogue/" not in target})
+    """Where the descriptors of a process lead, but those of the state that a thread writes after a
+    start is over: catalogues of servers, and files whose names begin with a dot until they are
+    complete."""
+    return Counter(
+        {
+            target: n
+            for target, n in processes.targets(pid).items()
+            if "/catalogue/" not in target and not os.path.basename(target).startswith(".")
+        }
+    )
 
 
 def has(pid: int, targets: Counter[str]) -> bool:
