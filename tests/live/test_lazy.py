@@ -2,11 +2,13 @@
 
 import http.client
 import os
+import shlex
 import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from tests.fakes import one_revision
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import SERVER, Gateway, fake
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
@@ -40,6 +42,20 @@ def listed(client: Client) -> int:
         page = client.request("tools/list", {"cursor": page["nextCursor"]})["result"]
         count += len(page["tools"])
     return count
+
+
+@pytest.mark.promise("M72")
+def test_the_first_call_to_a_server_that_was_mended_is_answered(tmp_path: Path) -> None:
+    needed = tmp_path / "needed"
+    script = f"test -e {needed} || exit 3; exec {shlex.join(SERVER)}"
+    broken = {"command": ["sh", "-c", script], "restarts_max": 1}
+    with Gateway({"broken": broken, "good": fake()}, wait=False) as gateway:
+        until(gateway.answers, "the gateway answers")
+        gateway.wait("good")
+        until(lambda: gateway.server("broken")["phase"] == "failed", "it is given up")
+        needed.touch()
+        with closing(Client(gateway.port)) as client:
+            assert client.text("broken__echo", text="here") == "here"
 
 
 @pytest.mark.promise("M76")

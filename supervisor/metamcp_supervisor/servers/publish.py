@@ -8,6 +8,7 @@ then the pipe, then the state: so a front can list and call every server that is
 """
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from metamcp_supervisor.servers.entry import ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.instances import Instance
 from metamcp_supervisor.servers.per_client import PARTED, Division, ProcessRefusal
 from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_supervisor.servers.server import ServerLife
+from metamcp_supervisor.servers.server import ServerLife, call_delay_s
 from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
@@ -295,10 +296,16 @@ def _state(server: Server, life: ServerLife, listed: bool, now: float) -> Server
         reason=str(life.reason or "") if state in DOWN else "",
         message=PARTED if life.parted else life.message if state in DOWN else "",
         retry_after_ms=_retry_after_ms(life, now),
+        call_after_ms=_call_after_ms(life, now),
         hold_ms=round(server.start_timeout_s * 1000)
         if server.lazy or _starts(life) or life.phase is ServerPhase.IDLE
         else -1,
     )
+
+
+def _call_after_ms(life: ServerLife, now: float) -> int:
+    delay_s = None if life.mistake else call_delay_s(life, now)
+    return -1 if delay_s is None else math.ceil(delay_s * 1000)
 
 
 def _retry_after_ms(life: ServerLife, now: float) -> int:

@@ -8,6 +8,7 @@ clocks, random numbers, processes, timers (`server_io` has them all).
 for the tree.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -231,7 +232,7 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
 
 
 def _start(life: ServerLife, by: Starter, now: float) -> Step:
-    if by == "client" and not _answers_clients(life, now):
+    if by == "client" and call_delay_s(life, now) != 0.0:
         return life, ()
     if by == "dependent" and life.phase is not ServerPhase.IDLE and not life.resting:
         return life, ()  # it runs, or comes back by itself, or an operator stopped it
@@ -264,13 +265,15 @@ def _refused(life: ServerLife) -> Step:
     return replace(life, reason=reason, message=message, retry_at=None, probing=False), actions
 
 
-def _answers_clients(life: ServerLife, now: float) -> bool:
-    """Whether a client's call may start the server: whatever ended it, unless it is an operator."""
+def call_delay_s(life: ServerLife, now: float) -> float | None:
+    """Return the seconds until the call of a client may start the server, whatever ended it; None
+    if no call does, because an operator ended it, or it runs."""
     if life.phase is ServerPhase.IDLE or life.resting:
-        return True
-    often = life.called_at is not None and now - life.called_at < backoff.DEMAND_S_MIN
-    alone = often or now < life.not_before
-    return life.phase in _WAITING and not alone
+        return 0.0
+    if life.phase not in _WAITING:
+        return None
+    again_at = -math.inf if life.called_at is None else life.called_at + backoff.DEMAND_S_MIN
+    return max(0.0, again_at - now, life.not_before - now)
 
 
 def _stop(life: ServerLife, restarting: bool, now: float) -> Step:

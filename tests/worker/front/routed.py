@@ -46,12 +46,17 @@ class Front:
         return call
 
     def state(
-        self, state: str, generation: int = 0, retry_after_ms: int = -1, hold_ms: int = -1
+        self,
+        state: str,
+        generation: int = 0,
+        retry_after_ms: int = -1,
+        hold_ms: int = -1,
+        call_after_ms: int = -1,
     ) -> None:
         self.routing.learn(
             ServerState(
                 server="git", state=state, listed=True, generation=generation,
-                retry_after_ms=retry_after_ms, hold_ms=hold_ms,
+                retry_after_ms=retry_after_ms, hold_ms=hold_ms, call_after_ms=call_after_ms,
                 reason=f"r-{state}", message=f"It is {state}.",
             )
         )  # fmt: skip

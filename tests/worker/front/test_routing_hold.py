@@ -91,6 +91,22 @@ def test_the_hold_decides_whether_the_next_start_is_near() -> None:
     with_front(talk, hold_s=1.0)
 
 
+@pytest.mark.promise("M72")
+def test_a_call_that_starts_a_failed_server_waits_for_it_and_is_told_of_its_new_failure() -> None:
+    async def talk(front: Front) -> None:
+        front.state("error", call_after_ms=LONG_MS)
+        assert front.call().answer.done(), "no call starts it yet"
+        front.state("error", call_after_ms=0)
+        call = front.call()
+        assert front.wanted == ["git", "git"]
+        front.state("warming", generation=2)
+        assert not call.answer.done()
+        front.state("error", generation=2, call_after_ms=LONG_MS)
+        assert "r-error" in error_data(call.answer.result().body)["reason"]
+
+    with_front(talk)
+
+
 @pytest.mark.promise("M98")
 def test_calls_that_waited_in_vain_leave_room_for_others() -> None:
     async def talk(front: Front) -> None:

@@ -116,7 +116,7 @@ class Routing:
 
     def learn(self, news: ServerState) -> None:
         link = self._link(news.server)
-        link.learn(news)
+        link.learn(news, self.loop.time())
         self._release(link)
 
     async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
@@ -265,7 +265,7 @@ class Routing:
     def _hold(self, link: ServerLink, call: Call) -> None:
         now = self.loop.time()
         self._wake(link, now)
-        if not link.worth_holding(self._hold_s):
+        if not link.worth_holding(self._hold_s, now):
             self._on_answer(call, call_faults.not_there(link, call))
         elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
             why = f"{len(link.held)} calls wait for it to come back"
@@ -278,7 +278,8 @@ class Routing:
 
     def _wake(self, link: ServerLink, now: float) -> None:
         """Ask the supervisor to start this server, because a call needs it."""
-        if link.state in _WAKEABLE and now - link.wanted_at >= WANTED_S_MIN:
+        new = link.wanted_at < link.called_after <= now  # what was asked before came too early
+        if link.state in _WAKEABLE and (new or now - link.wanted_at >= WANTED_S_MIN):
             link.wanted_at = now
             self._on_wanted(link.server)
 
@@ -287,7 +288,7 @@ class Routing:
         Calls that came before the state of the server was known are a reason to start it, too."""
         if link.held:
             self._wake(link, self.loop.time())
-        if link.target is None and not link.worth_holding(self._hold_s):
+        if link.target is None and not link.worth_holding(self._hold_s, self.loop.time()):
             self._fail_held(link)
         while link.target is not None and link.held:
             self._send(link.target, link.take())
@@ -396,8 +397,9 @@ class Routing:
     def _again(self, link: ServerLink, call: Call, frame: CallFrame) -> bool:
         """Send this call to the next generation, or hold it until there is one. Returns False if
         the time of the call is up, or no generation is likely to come."""
-        late = call.deadline - MARGIN_S <= self.loop.time()
-        if late or (link.target is None and not link.worth_holding(self._hold_s)):
+        now = self.loop.time()
+        late = call.deadline - MARGIN_S <= now
+        if late or (link.target is None and not link.worth_holding(self._hold_s, now)):
             return False
         call.ends, call.frame, call.wire = call.deadline, frame, None
         if link.target is not None:

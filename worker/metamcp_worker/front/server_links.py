@@ -8,6 +8,7 @@ names, views, which calls may be sent again and what their callers are told (`ca
 import asyncio
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
@@ -259,14 +260,15 @@ class Wire:
 class ServerLink:
     """Link to one server, or to its process for one client. `name`: name by which clients know the
     server. `target`: wire that takes new calls now; `held`: calls that wait for a wire,
-    `held_bytes` in all; `hold_ms`: how long they may wait, -1 for as long as at any server.
+    `held_bytes` in all; `called_after`: time from which a call starts the server; `hold_ms`: how
+    long they may wait, -1 for as long as at any server.
     `apart`: the process is for one client, or for the clients of one era, and may speak another era
     than its server."""
 
     __slots__ = (
-        "apart", "generation", "held", "held_bytes", "hold_ms", "message", "name", "reason",
-        "retry_after_ms", "server", "spare_bytes", "state", "target", "timeout_s", "wanted_at",
-        "wire",
+        "apart", "called_after", "generation", "held", "held_bytes", "hold_ms", "message", "name",
+        "reason", "retry_after_ms", "server", "spare_bytes", "state", "target", "timeout_s",
+        "wanted_at", "wire",
     )  # fmt: skip
 
     def __init__(self, server: str, timeout_s: float) -> None:
@@ -280,6 +282,7 @@ class ServerLink:
         self.reason = ""
         self.message = ""
         self.retry_after_ms = -1
+        self.called_after = math.inf
         self.hold_ms = -1
         self.spare_bytes = 0
         self.wire: Wire | None = None
@@ -288,7 +291,7 @@ class ServerLink:
         self.held_bytes = 0
         self.wanted_at = float("-inf")
 
-    def learn(self, news: ServerState) -> None:
+    def learn(self, news: ServerState, now: float) -> None:
         """Take over what the supervisor says of the server, unless it is about an older
         generation."""
         if self.wire is not None and 0 < news.generation < self.wire.generation:
@@ -298,6 +301,8 @@ class ServerLink:
         self.reason = news.reason
         self.message = news.message
         self.retry_after_ms = news.retry_after_ms
+        known = news.call_after_ms >= 0
+        self.called_after = now + news.call_after_ms / 1000 if known else math.inf
         self.hold_ms = news.hold_ms
         if self.hold_ms > 0:
             self._hold_longer(self.hold_ms / 1000)
@@ -325,6 +330,7 @@ class ServerLink:
         """Note that the server is gone, and does not come back under this link. `why`: a
         sentence."""
         self.state, self.message, self.retry_after_ms = "stopped", why, -1
+        self.called_after = math.inf
 
     def hold(self, call: Call) -> None:
         self.held.append(call)
@@ -356,10 +362,12 @@ class ServerLink:
         """Return the seconds that a call may wait for this server. `default_s`: for any server."""
         return default_s if self.hold_ms < 0 else self.hold_ms / 1000
 
-    def worth_holding(self, default_s: float) -> bool:
-        """Whether the server is likely to take calls again while a call may wait for it."""
+    def worth_holding(self, default_s: float, now: float) -> bool:
+        """Whether the server is likely to take calls again while a call may wait for it: it comes
+        by itself, or because of the call."""
         hold_s = self.hold_s(default_s)
-        return hold_s > 0 and (self.state in _COMING or 0 <= self.retry_after_ms <= hold_s * 1000)
+        soon = 0 <= self.retry_after_ms <= hold_s * 1000 or self.called_after <= now
+        return hold_s > 0 and (self.state in _COMING or soon)
 
     def keep(self, call: Call, frame: CallFrame) -> None:
         """Keep the frame of a call that was sent, if there is room, to send it again."""

@@ -314,8 +314,9 @@ class ServerState(Message, frozen=True, kw_only=True):
     quarantined`.
 
     `listed`: whether its tools are part of the lists now. `reason`, `message`: for `error`.
-    `retry_after_ms`: until the next start, -1 if none is planned. `hold_ms`: how long a call may
-    wait for the server, -1 for the default. `by`: whether it has a process for each client or
+    `retry_after_ms`: until the next start, -1 if none is planned. `call_after_ms`: until a call
+    starts it, -1 if none does. `hold_ms`: how long a call may wait for the server, -1 for the
+    default. `by`: whether it has a process for each client or
     project (`process_names.By`); `roots`: when it asks its client for roots, if that decides which
     process a client gets. `both`: it speaks both eras, as far as known, so clients with a session
     that have none of these processes share one of their era (`process_names.LEGACY`).
@@ -328,6 +329,7 @@ class ServerState(Message, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     retry_after_ms: int = -1
+    call_after_ms: int = -1
     hold_ms: int = -1
     by: By = ""
     roots: Asked = ""
