@@ -292,8 +292,21 @@ Row = tuple[str, str, str, str]
 
 class _Tools(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Search without the name of a verb."""
-        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+        """Search without the name of a verb, which may stand behind its options."""
+        parameters = [each for verb in self.commands.values() for each in verb.params]
+        valued = {
+            name
+            for each in parameters
+            if isinstance(each, click.Option) and not each.is_flag
+            for name in each.opts
+        }
+        at = 0
+        while at < len(args) and args[at].startswith("-"):
+            at += 2 if args[at] in valued else 1
+        word = args[at] if at < len(args) else ""
+        if word in self.commands:
+            args = [word, *args[:at], *args[at + 1 :]]
+        elif not args or args[0] not in ctx.help_option_names:
             args = ["search", *args]
         return super().parse_args(ctx, args)
 

@@ -115,8 +115,12 @@ def test_a_mistake_is_told_and_nothing_is_changed(
 
 
 def test_without_one_of_its_verbs_tools_searches(home: Home) -> None:
-    (home.project / "metamcp.toml").write_text(TOML)
+    path = home.project / "metamcp.toml"
+    path.write_text(TOML)
     assert home.works("tools") == home.works("tools", "search")
+    assert home.works("tools", "--json") == home.works("tools", "--json", "search")
+    home.works("tools", "--json", "--config", str(path), "hide", "git.reset")
+    assert "[servers.git.tools.reset]" in path.read_text()
 
 
 @pytest.fixture
