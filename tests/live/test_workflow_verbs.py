@@ -83,6 +83,15 @@ def test_a_run_tells_its_steps_and_prints_its_output(gateway: Gateway) -> None:
     assert re.fullmatch(r"done +1\.\d s  0", last), last
 
 
+def test_a_run_is_shown_with_its_steps(gateway: Gateway) -> None:
+    ran(gateway, "run", "hello", "--input", "who=you")
+    run = structured(gateway, "runs")["runs"][0]["run"]
+    head, step, _, output = ran(gateway, "show", run).stdout.splitlines()
+    assert head.split() == ["STEP", "STATE", "ATTEMPTS", "ERROR"]
+    assert step.split()[:3] == ["0", "done", "1"]
+    assert output == "Hello you"
+
+
 def test_a_terminal_shows_the_time_of_a_step_under_way(gateway: Gateway) -> None:
     ours, theirs = pty.openpty()
     place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]

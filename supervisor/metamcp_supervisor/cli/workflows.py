@@ -19,7 +19,7 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group
 from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.cli.show import printable
+from metamcp_supervisor.cli.show import Picture, picture, printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -245,8 +245,18 @@ def runs(ask: EngineOrders, status: str | None, limit: int) -> None:
 @click.argument("run_id", metavar="RUN")
 @at_gateway
 def show_(ask: EngineOrders, run_id: str) -> None:
-    """Show a run and its steps."""
-    ask("workflow/status", {"run": run_id})
+    """Show a run: its steps, and its output or what it waits for."""
+    found = ask.give("workflow/status", {"run": run_id})
+    rows = [
+        (each["step"], each["status"], str(each["attempts"]), printable(each.get("error", "")))
+        for each in found["structured"].get("steps", ())
+    ]
+    if rows and not ask.as_json:
+        picture(
+            Picture(("STEP", "STATE", "ATTEMPTS", "ERROR"), rows, right=frozenset({"ATTEMPTS"}))
+        )
+        click.echo()
+    _tell(found, as_json=ask.as_json)
 
 
 @workflow_.command()
