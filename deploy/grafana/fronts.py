@@ -88,6 +88,9 @@ def _clients() -> list[dashboard.Panel]:
         graph("Runs of workflows", "Runs that have not ended, by status; those with "
               "`needs_decision` or `needs_answer` wait for a person.", "short",
               Ask(total("metamcp_engine_runs", HERE, "status"), "{{status}}"), width=12),
+        graph("Waiting for people", "Runs of workflows that somebody has to answer or to decide "
+              "about, and calls that need consent.", "short",
+              Ask(total("metamcp_waiting_for_people", HERE, "kind"), "{{kind}}"), width=12),
     ]  # fmt: skip
 
 

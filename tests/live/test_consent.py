@@ -222,6 +222,8 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         until(lambda: listed(gateway)["questions"], "the call waits")
         (question,) = listed(gateway)["questions"]
         assert (question["server"], question["tool"], question["asked"]) == ("new", "echo", False)
+        one_waits = 'metamcp_waiting_for_people{kind="consent"} 1.0'
+        until(lambda: one_waits in gateway.ops("/metrics")[1], "the metric says so")
         assert question["id"] in consent(gateway, "list")
         assert LONG in consent(gateway, "list")
         assert LONG in question["arguments"]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
+from tests.live.test_metrics import page
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M52")]
@@ -73,6 +74,12 @@ def shown(gateway: Gateway, run: str) -> dict[str, Any]:
     return found
 
 
+def waiting(gateway: Gateway) -> dict[str, float]:
+    """What waits for people, by kind, on the page of metrics."""
+    samples = page(gateway)["metamcp_waiting_for_people"].samples
+    return {sample.labels["kind"]: sample.value for sample in samples}
+
+
 def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gateway) -> None:
     run = begun(gateway)
     gateway.stop()
@@ -82,6 +89,7 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     assert listed == f"{run} asks needs_answer order: How many?\n"
     assert "How many?" in verb(gateway, "show", run)
     until(lambda: "1 run of a workflow waits for an answer" in gateway.ctl("status"), "it is told")
+    until(lambda: waiting(gateway)["run"] == 1, "the metric says so")
     (role,) = [one for one in gateway.status()["roles"] if one["role"] == "engine"]
     assert role["counts"]["needs_answer"] == 1
     assert "answer.count" in verb(gateway, "answer", run, "order", "count=0", ok=1)
@@ -89,6 +97,7 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     verb(gateway, "answer", run, "order", "count=3", "note=soon")
     until(lambda: shown(gateway, run)["status"] == "done", "it goes on by itself")
     assert shown(gateway, run)["output"] == "3 ordered"
+    until(lambda: waiting(gateway) == {"run": 0, "consent": 0}, "nothing waits any more")
 
 
 def test_a_terminal_asks_the_person_who_runs_a_workflow(gateway: Gateway) -> None:

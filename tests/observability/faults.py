@@ -159,6 +159,7 @@ def _until_seen(run: Run) -> None:
     run.fires("MetaMCPServerFailed", "wiki")
     run.fires("MetaMCPServerQuarantined", "guest")
     run.fires("MetaMCPToolsKeptBack", "logs")
+    run.fires("MetaMCPWaitingForPeople")
     run.fires("MetaMCPServerFlapping", "flaky")
     run.fires("MetaMCPHighErrorRatio", "tickets")
     run.fires("MetaMCPHeartbeatLate", "db")
@@ -260,23 +261,30 @@ def _code_that_waits(run: Run) -> None:
         each.result()
 
 
+def _workflow(run: Run, *words: str) -> str:
+    where = ["--runtime-dir", str(run.gateway.folder / "run")]
+    command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *words, *where]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def _a_run_that_waits(run: Run) -> None:
     """A run of a workflow that waits, and orders to the engine about it."""
     folder = run.gateway.folder
     (folder / "waits.yaml").write_text("name: waits\nsteps:\n  - wait: 10m\n")
-
-    def ordered(*words: str) -> str:
-        where = ["--runtime-dir", str(folder / "run")]
-        command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *words, *where]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout
-
-    begun = ordered("run", str(folder / "waits.yaml"), "--no-wait").split()[1]
+    begun = _workflow(run, "run", str(folder / "waits.yaml"), "--no-wait").split()[1]
     run.sees("sum(metamcp_engine_runs) > 0", "it waits")
-    ordered("runs")
+    _workflow(run, "runs")
     run.sees('metamcp_engine_orders_total{method="workflow/runs"} > 0', "an order is counted")
-    ordered("runs")
-    ordered("cancel", begun)
+    _workflow(run, "runs")
+    _workflow(run, "cancel", begun)
+
+
+def _a_run_that_waits_for_a_person(run: Run) -> None:
+    """A run that asks, with nobody there to answer. It waits until the end."""
+    (run.gateway.folder / "asks.yaml").write_text(
+        "name: asks\nsteps:\n  - elicit: {message: Go on?, schema: {type: object}}\n"
+    )
+    _workflow(run, "run", str(run.gateway.folder / "asks.yaml"), "--no-wait")
 
 
 def _slow_calls(run: Run) -> None:
@@ -414,8 +422,8 @@ def _resident(pid: int) -> int:
 
 
 FAULTS = (
-    _half_a_request, _code_that_waits, _a_run_that_waits, _slow_calls, _somebody_is_kept_out,
-    _a_dead_worker, _a_frozen_worker,
+    _half_a_request, _code_that_waits, _a_run_that_waits, _a_run_that_waits_for_a_person,
+    _slow_calls, _somebody_is_kept_out, _a_dead_worker, _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _large_results, _a_late_answer, _strangers,
     _a_refused_right,
     _what_is_left_behind, _a_full_queue, _other_fronts, _other_tools, _few_descriptors,

@@ -181,6 +181,10 @@ class Household:
         """Return the id by which this gateway recognizes itself behind one of its servers."""
         return gateway_id(self.handle_key())
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many runs and calls wait for a person."""
+        return {"run": self.engine.parked, "consent": self.consents.waiting}
+
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
         self.views.welcome(front)

@@ -134,8 +134,7 @@ class Gateway:
         given: Inherited | None = None,
         handed: State | None = None,
     ) -> None:
-        self.version = version
-        self._handed = handed
+        self.version, self._handed = version, handed
         self._loop = asyncio.get_running_loop()
         self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
         self.metrics = Metrics(version)
@@ -167,7 +166,7 @@ class Gateway:
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
         self._house.tree = self._tree = self._planted(config, environ)
-        self._reloads = Reloads(
+        self._reloads = self.settings = Reloads(
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
@@ -176,9 +175,10 @@ class Gateway:
         self.succession = self._prepared()
         own = self._nursery, self._house.roles
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
-        running = self._tree.entries, self._fronts, self._hearts, *own, self._listeners
+        running = self._fronts, self._hearts, *own, self._listeners, self._house.waiting
+        reader = scrape.StateReader(self._tree.entries, *running)
         where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
-        admin = Admin(self.status, scrape.StateReader(*running), self.metrics, *where)
+        admin = Admin(self.status, reader, self.metrics, *where)
         self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
         self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
 
@@ -197,10 +197,6 @@ class Gateway:
     @property
     def results(self) -> ResultKeeper:
         return self._house.results
-
-    @property
-    def settings(self) -> Reloads:
-        return self._reloads
 
     @property
     def consents(self) -> Consents:

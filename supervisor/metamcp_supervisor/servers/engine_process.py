@@ -60,6 +60,11 @@ class EngineProcess(SocketProcess):
         self._now = EngineFigures(counts={})
         self._database = ""
 
+    @property
+    def parked(self) -> int:
+        """Number of runs that wait for a person."""
+        return self._now.parked
+
     def status(self) -> RoleStatus:
         counts = {"orders": sum(self._now.counts.values())} if self._pid else {}
         return structs.replace(

@@ -6,7 +6,7 @@ changing anything.
 
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from metamcp_supervisor.fronts.front import FrontProcess
@@ -41,6 +41,7 @@ class StateReader:
         nursery: Single,
         roles: Mapping[str, Single],
         listeners: Sequence[socket.socket],
+        waiting: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._entries = entries
         self._fronts = fronts
@@ -48,6 +49,7 @@ class StateReader:
         self._nursery = nursery
         self._roles = roles
         self._listeners = listeners
+        self._waiting = waiting
 
     def read(self) -> Readings:
         every = list(self._entries.values())
@@ -64,6 +66,7 @@ class StateReader:
             oom_kills=_sums((one.entry.base, one.leaf.oom_kills()) for one in copies if one.leaf),
             accept_queue=accept_queue(self._listeners),
             probing=frozenset(each.name for each in every if each.life.probing),
+            waiting=self._waiting(),
         )
 
     def pulse(self) -> GatewayPulse:

@@ -34,7 +34,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     `limits_bytes`: limits of memory, where set; `oom_kills`: processes killed by the kernel, in
     control groups that still exist; `accept_queue`: connections that wait for a front, None where
     the system does not tell; `probing`: servers with the single attempt of an open circuit under
-    way."""
+    way; `waiting`: runs and calls that wait for a person, by kind."""
 
     beat_ages_s: dict[tuple[str, str], float] = {}
     queued: dict[str, int] = {}
@@ -43,6 +43,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     oom_kills: dict[str, int] = {}
     accept_queue: int | None = None
     probing: frozenset[str] = frozenset()
+    waiting: dict[str, int] = {}
 
 
 #: States in which a server does its work; an idle one starts with the first call.

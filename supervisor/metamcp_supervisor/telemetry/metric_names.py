@@ -209,6 +209,8 @@ _HYGIENE = (
            "Orders to the engine that ended. Absent without an engine."),
     MetricFamily("metamcp_engine_runs", "gauge", ("status",),
            "Runs of workflows that have not ended, by status."),
+    MetricFamily("metamcp_waiting_for_people", "gauge", ("kind",),
+           "What waits for a person: runs of workflows, and calls that need consent."),
     MetricFamily("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
     MetricFamily("metamcp_embedded_texts_total", "counter", ("outcome",),

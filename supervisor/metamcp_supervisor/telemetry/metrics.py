@@ -382,7 +382,7 @@ class Metrics:
             self._used(known, readings),
             self._connected(readings),
             limits_of_use(status.limits),
-            self._told(status),
+            self._told(status, readings),
         ):
             found[name] = configured(name, rows, {*known, ""})
         found = self._caps.hold(found)
@@ -510,7 +510,7 @@ class Metrics:
         yield "metamcp_consent_total", by_one(self._fronts.sums().consent)
         yield from of_views(self._fronts.views())
 
-    def _told(self, status: GatewayStatus) -> Iterator[tuple[str, Values]]:
+    def _told(self, status: GatewayStatus, readings: Readings) -> Iterator[tuple[str, Values]]:
         """Yield the families about the gateway itself."""
         recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
         yield "metamcp_recorded_calls_total", by_one(recorded)
@@ -528,6 +528,7 @@ class Metrics:
             orders = ((name.rpartition(":")[::2], n) for name, n in self._ordered.items())
             yield "metamcp_engine_orders_total", list(orders)
             yield "metamcp_engine_runs", by_one(engine.runs)
+        yield "metamcp_waiting_for_people", by_one(readings.waiting)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]

@@ -125,6 +125,11 @@ class Consents:
 
     # Operators
 
+    @property
+    def waiting(self) -> int:
+        """Number of open questions."""
+        return len(self._open)
+
     def questions(self) -> tuple[OpenConsent, ...]:
         """Return the open questions, the oldest first, as many as one answer can have."""
         oldest = sorted(self._open.values(), key=lambda one: one.since)

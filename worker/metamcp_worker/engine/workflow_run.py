@@ -26,7 +26,7 @@ from metamcp_worker.engine.workflow import (
     duration_ms,
 )
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import Done, HostDone, RunOwner, Trouble
+from metamcp_worker.ipc.engine_runs import PARKED, Done, HostDone, RunOwner, Trouble
 
 RunStatus: TypeAlias = Literal[
     "queued", "running", "waiting", "needs_decision", "needs_answer", "done", "failed", "cancelled"
@@ -35,8 +35,6 @@ StepStatus: TypeAlias = Literal[
     "running", "waiting", "needs_decision", "needs_answer", "done", "failed", "skipped", "cancelled"
 ]
 Decision: TypeAlias = Literal["retry", "skip", "fail"]
-PARKED: Final = frozenset({"needs_decision", "needs_answer"})
-"""Words for runs and steps that wait for a person."""
 OPEN: Final = frozenset({"queued", "running", "waiting"}) | PARKED
 """Words for runs that have not ended."""
 RESULT_BYTES_MAX = VALUE_BYTES_MAX

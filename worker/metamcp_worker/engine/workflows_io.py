@@ -25,7 +25,6 @@ from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal
 from metamcp_worker.engine.workflow import Workflow, graph, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
     OPEN,
-    PARKED,
     RUNS_SHOWN_MAX,
     STEPS_SHOWN_MAX,
     GraphQuestion,
@@ -39,7 +38,7 @@ from metamcp_worker.engine.workflow_run import (
 )
 from metamcp_worker.engine.workflow_run_io import RunningWorkflow
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, EngineOn, EngineOrder, WorkflowGraph
+from metamcp_worker.ipc.engine_runs import PARKED, Done, EngineOn, EngineOrder, WorkflowGraph
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime.loop import Chores
 

@@ -35,6 +35,8 @@ Trouble = Literal["", "error", "timeout", "unavailable"]
 """Why a request of the engine has no result: a tool's or the gateway's error, its time is over, or
 the server or the front is not there (then the call may have happened)."""
 
+PARKED: Final = frozenset({"needs_decision", "needs_answer"})
+"""Statuses of runs that wait for a person."""
 SHIPPED: Final = "metamcp:"
 """Beginning of the path of a workflow that is shipped; alone it means the rules that are."""
 _SHOWN_CHARACTERS_MAX = 60
@@ -204,6 +206,11 @@ class EngineFigures(Message, frozen=True, kw_only=True):
     counts: dict[str, int]
     runs: Mapping[str, int] = {}
     trouble: str = ""
+
+    @property
+    def parked(self) -> int:
+        """Number of runs that wait for a person."""
+        return sum(self.runs.get(status, 0) for status in PARKED)
 
 
 class DefinitionProblem(Struct, frozen=True):
