@@ -137,11 +137,15 @@ def test_a_call_that_waits_appears_by_itself_and_runs_after_a_click(
     left = waiting.locator(".state").inner_text()
     expect(waiting.locator(".state")).not_to_have_text(left)  # the time runs
     judge(page)
+    page.get_by_role("link", name="Servers").click()
+    expect(page.locator("#waits")).to_have_text("1")
+    page.get_by_role("link", name="Approvals 1").click()
     waiting.get_by_role("button", name="Allow once").click()
     expect(page.get_by_role("status").first).to_contain_text("beta/echo is allowed.")
     caller.join(30)
     assert "result" in found[0]
     assert "call beta/echo (allow once)?" in asked[0]
+    expect(page.locator("#waits")).to_have_text("")
 
 
 def test_a_run_is_watched_in_its_graph_until_it_is_done(

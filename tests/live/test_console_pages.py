@@ -198,7 +198,7 @@ def test_a_question_of_a_workflow_is_answered_on_the_page(
         return gateway.ask("workflow", status)["structured"]["output"]
 
     until(lambda: output() == 3, "it goes on by itself")
-    shows(admin, "/approvals", "No run of a workflow waits for an answer.")
+    shows(admin, "/approvals", "No run of a workflow waits for a person.")
 
 
 def test_a_tool_in_quarantine_is_shown_with_its_words_and_approved(

@@ -221,6 +221,12 @@ class SmallGateway:
     def tree(self) -> ConfigTree:
         return ConfigTree(workspaces=())
 
+    parked = 0
+    """Runs that wait for a person."""
+
+    def waiting(self) -> Mapping[str, int]:
+        return {"run": self.parked, "consent": len(self.consents.open)}
+
     engine: Callable[[], socket.socket] | None = None
     """Makes a connection to an engine."""
 

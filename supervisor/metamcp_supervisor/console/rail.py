@@ -114,6 +114,13 @@ def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
             key and h.button(type="button", id="logout", title=f"API key {key}")["Log out"],
         ],
         h.nav(id="rail", aria_label="Pages")[
-            h.ul[[h.li[ui.link(ui.address(one.name), one.title)] for one in listed]]
+            h.ul[[h.li[ui.link(ui.address(one.name), _entry(one))] for one in listed]]
         ],
     ]
+
+
+def _entry(of: Page) -> Node:
+    """Return the text of a page in the rail. The script counts there what waits for a person."""
+    if of is not approvals_page.PAGE:
+        return of.title
+    return [of.title, " ", h.span(id="waits", title="Waiting for a person")]

@@ -24,7 +24,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.workflow_orders import OrderResult
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import WorkflowGraph
+from metamcp_worker.ipc.engine_runs import PARKED, WorkflowGraph
 
 RUNS_MAX = 50
 """Maximum runs on the page, the latest ones."""
@@ -268,15 +268,15 @@ def _orders(run: RunListed, path: str) -> Element:
 
 
 async def waiting(ask: Ask) -> list[RunListed]:
-    """Return the runs that wait for an answer, with their steps. Raises Failed."""
+    """Return the runs that wait for a person, with their steps. Raises Failed."""
     status = codec.typed(GatewayStatus, await ask("status"))
-    if not any(role.counts.get("needs_answer") for role in status.roles):
-        return []  # without an engine there is nobody to ask
-    engine = Engine(ask, "")
-    raw = await engine.ask("workflow/runs", status="needs_answer", limit=RUNS_MAX)
-    runs = codec.typed(RunsListed, raw).runs
+    engine, runs = Engine(ask, ""), list[RunListed]()
+    for word in sorted(PARKED):
+        if any(role.counts.get(word) for role in status.roles):  # else no engine may be there
+            raw = await engine.ask("workflow/runs", status=word, limit=RUNS_MAX)
+            runs += codec.typed(RunsListed, raw).runs
     return [
-        codec.typed(RunListed, await engine.ask("workflow/status", run=one.run)) for one in runs
+        codec.typed(RunListed, await engine.ask("workflow/status", run=run.run)) for run in runs
     ]
 
 
@@ -303,17 +303,25 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
 
 
 def questions(runs: Sequence[RunListed], request: PageRequest) -> Node:
-    """Return the questions of runs, each with the form of its answer."""
-    return [
-        h.h2["Workflows that wait"],
-        [
-            _question(run, one.step, one.question, request)
-            for run in runs
-            for one in run.steps
-            if one.question is not None
-        ]
-        or h.p(class_="empty")["No run of a workflow waits for an answer."],
+    """Return the questions of runs, each with the form of its answer, and links to the runs that
+    need a decision."""
+    asked = [
+        _question(run, step.step, step.question, request)
+        for run in runs
+        for step in run.steps
+        if step.question is not None
     ]
+    parked = [
+        h.p[
+            ui.link(_at(run.workflow, "", run.run), ui.shown(f"{run.workflow}: {step.step}", 200)),
+            " needs a decision: ", ui.shown(step.error, 300),
+        ]
+        for run in runs
+        for step in run.steps
+        if step.status == "needs_decision"
+    ]  # fmt: skip
+    empty = h.p(class_="empty")["No run of a workflow waits for a person."]
+    return [h.h2["Workflows that wait"], [*asked, *parked] or empty]
 
 
 def _question(run: RunListed, step: str, asked: StepQuestion, request: PageRequest) -> Element:

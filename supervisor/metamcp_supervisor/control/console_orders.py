@@ -157,13 +157,18 @@ def kind_of(event: JournalEvent) -> str:
 
 
 async def news(steering: Steering, line: ControlStream, params: NoParams) -> object:
-    """Push the kinds of what has happened, not more often than every NEWS_S, until the client
-    leaves or its session ends. `logs:NAME` tells of lines of a server."""
+    """Push the kinds of what has happened, and how much waits for a person, not more often than
+    every NEWS_S, until the client leaves or its session ends. `logs:NAME` tells of lines of a
+    server."""
+
+    def push(kinds: list[str]) -> None:
+        line.push("news", {"kinds": kinds, "waiting": sum(steering.waiting().values())})
+
     follower = steering.journal.follow(line.wake)
     seen = _Seen(steering)
     try:
         await line.answer({"v": VERSION})
-        line.push("news", {"kinds": []})
+        push([])
         while line.session is None or steering.console.sessions.goes_on(line.session):
             begun = time.monotonic()
             await line.woken(LOOK_S)
@@ -171,7 +176,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
             if follower.lagged:
                 steering.journal.unfollow(follower)
                 follower = steering.journal.follow(line.wake)
-            line.push("news", {"kinds": sorted(kinds)})
+            push(sorted(kinds))
             left = NEWS_S - (time.monotonic() - begun)
             while left > 0:
                 await line.woken(left)

@@ -280,6 +280,10 @@ class Steering(Protocol):
         """Return the status of now. `names`: only these servers are in it, those that exist."""
         ...
 
+    def waiting(self) -> Mapping[str, int]:
+        """Return how many runs and calls wait for a person, by kind."""
+        ...
+
     def engine_connection(self) -> socket.socket | None:
         """Return a new connection to the engine; None if the configuration has nothing for it.
         Raises OSError."""

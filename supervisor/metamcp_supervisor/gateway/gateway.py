@@ -462,6 +462,9 @@ class Gateway:
         entries = every if names is None else {name: every[name] for name in every.keys() & names}
         return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
+    def waiting(self) -> dict[str, int]:
+        return self._house.waiting()
+
     def longest_s(self) -> dict[str, float]:
         return self.metrics.longest_s()
 

@@ -372,6 +372,12 @@ def test_a_run_that_needs_a_decision_offers_one_for_its_step() -> None:
     assert not [1 for _, attrs in parsed(over).found if attrs.get("hx-confirm")]
 
 
+def test_a_run_that_needs_a_decision_is_a_link_beside_the_questions() -> None:
+    page = parsed(workflows_page.questions([run("fetch")], ADMIN))
+    assert "fetch: fetch needs a decision: fetch" in page.text
+    assert [attrs["href"] for tag, attrs in page.found if tag == "a"] == ["/workflows/fetch?run=0a"]
+
+
 def test_a_reload_that_needs_a_yes_asks_for_it_with_its_reason() -> None:
     page = parsed(config_page.files(compared("git", "1 command is new:\n- npx x"), Role.ADMIN))
     values = {attrs.get("name"): attrs.get("value") for tag, attrs in page.found if tag == "input"}

@@ -5,6 +5,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import htpy as h
 import pytest
 
 from metamcp_supervisor import runtime
@@ -254,6 +255,28 @@ def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
         assert (await browser.get("/servers")).status_code == 401
 
     run(test, *SERVERS)
+
+
+def test_a_page_hears_how_much_waits_for_a_person() -> None:
+    async def test(browser: Browser) -> None:
+        await browser.login()
+        counts: list[int] = []
+        async with browser.http.stream("GET", "/events", headers=browser.headers) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    counts.append(json.loads(line.removeprefix("data: "))["waiting"])
+                    browser.gateway.parked = 3
+                if counts[-1:] == [3]:
+                    break
+        assert counts[0] == 0
+
+    run(test, *SERVERS)
+
+
+def test_only_who_may_answer_has_a_place_for_the_count_of_what_waits() -> None:
+    places = [Elements(str(h.fragment[rail.frame(role, "1", "here")])).found for role in Role]
+    waits = [any(attrs.get("id") == "waits" for _, attrs in found) for found in places]
+    assert waits == [role >= Role.OPERATOR for role in Role]
 
 
 def test_more_browsers_than_may_follow_are_told_and_pages_still_answer() -> None:

@@ -271,10 +271,12 @@ tabs.addEventListener("message", (event) => {
   if (news) heard(news);
 });
 
-function heard(kinds) {
+function heard({ kinds, waiting: count }) {
   fresh = Date.now();
   pulse();
   wake(kinds);
+  const waits = document.getElementById("waits");
+  if (waits && waits.textContent !== String(count || "")) waits.textContent = count || "";
 }
 
 function wake(kinds) {
@@ -316,9 +318,9 @@ async function read(signal) {
     rest = events.pop();
     for (const event of events) {
       if (event.startsWith("event: ended")) return ended();
-      const { kinds } = JSON.parse(event.slice(event.indexOf("data: ") + 6));
-      tabs.postMessage({ news: kinds });
-      heard(kinds);
+      const news = JSON.parse(event.slice(event.indexOf("data: ") + 6));
+      tabs.postMessage({ news });
+      heard(news);
     }
   }
 }
