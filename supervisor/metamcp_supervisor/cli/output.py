@@ -26,7 +26,7 @@ from metamcp_supervisor import signals
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.config.config import UNIX, ConfigInvalid
 from metamcp_supervisor.control.services import NotNow, ReloadRefused
-from metamcp_supervisor.telemetry.history import NEXT
+from metamcp_supervisor.telemetry.journal import NEXT
 from metamcp_supervisor.verbs import GatewayStatus, JournalEvent, LogLine
 from metamcp_supervisor.views import tool_costs
 from metamcp_worker.ipc import codec

@@ -38,8 +38,7 @@ from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
-from metamcp_supervisor.telemetry.history import History, HistorySnapshot
-from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.journal import History, HistorySnapshot, Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views

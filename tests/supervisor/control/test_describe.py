@@ -8,7 +8,7 @@ import pytest
 from metamcp_supervisor.cli.describe import facts, processes, when
 from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, why
-from metamcp_supervisor.telemetry.history import ENDS_MAX, SERVERS_MAX, Histories
+from metamcp_supervisor.telemetry.journal import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Description, Exit, JournalEvent, LogLine, ServerProcess
 from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run

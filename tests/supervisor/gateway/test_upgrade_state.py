@@ -21,7 +21,7 @@ from metamcp_supervisor.servers.instances import InstanceSnapshot
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.counters import TallySnapshot
-from metamcp_supervisor.telemetry.history import HistorySnapshot
+from metamcp_supervisor.telemetry.journal import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import Ended, JournalEvent, LogLine
