@@ -225,6 +225,8 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         one_waits = 'metamcp_waiting_for_people{kind="consent"} 1.0'
         until(lambda: one_waits in gateway.ops("/metrics")[1], "the metric says so")
         assert question["id"] in consent(gateway, "list")
+        (event,) = [each for each in gateway.events() if each["what"] == "waiting"]
+        assert event["cause"].endswith(f"'metamcp consent approve {question['id']}'")
         assert LONG in consent(gateway, "list")
         assert LONG in question["arguments"]
         said = consent(gateway, "approve", question["id"], "--for", scope)

@@ -90,6 +90,8 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     assert "How many?" in verb(gateway, "show", run)
     until(lambda: "1 run of a workflow waits for an answer" in gateway.ctl("status"), "it is told")
     until(lambda: waiting(gateway)["run"] == 1, "the metric says so")
+    (event,) = [each for each in gateway.events() if each["what"] == "waiting"]
+    assert event["cause"].endswith(f"needs an answer: 'metamcp workflow answer {run} order'")
     (role,) = [one for one in gateway.status()["roles"] if one["role"] == "engine"]
     assert role["counts"]["needs_answer"] == 1
     assert "answer.count" in verb(gateway, "answer", run, "order", "count=0", ok=1)

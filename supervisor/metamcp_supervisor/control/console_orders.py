@@ -13,6 +13,7 @@ from msgspec import Struct
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import LINK_S
 from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
+from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent
 from metamcp_worker.ipc.errors import ProtocolError
 
@@ -145,6 +146,7 @@ async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke)
 _KINDS = {
     "reload": "config", "toolsets": "views", "keys": "keys", "consent": "approvals",
     "scripts": "runs", "workflow": "runs", "engine": "runs", "quarantine": "approvals",
+    WAITING: "approvals",
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import Tree
 from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.store.database import Database
-from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
@@ -110,6 +110,9 @@ class Household:
         def note(sentence: str) -> None:
             journal.add("gateway", "error", sentence)
 
+        def opened(sentence: str) -> None:
+            journal.add("gateway", WAITING, sentence)
+
         database = Database(config().gateway.state_dir)
         self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
         self.keys = ApiKeys(
@@ -131,6 +134,7 @@ class Household:
             lambda: rules_mark(specs.consent_spec(config()), config().policies),
             self.keys.has,
             note,
+            opened,
         )
         self.embedder = Embedder(
             self._forker,
@@ -183,7 +187,7 @@ class Household:
 
     def waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""
-        return {"run": self.engine.parked, "consent": self.consents.waiting}
+        return {"run": self.engine.waiting, "consent": self.consents.waiting}
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)

@@ -13,7 +13,7 @@ from metamcp_supervisor.config.config import AiConfig, Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.socket_process import SocketProcess
-from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
@@ -22,6 +22,7 @@ from metamcp_worker.ipc.engine_runs import (
     EngineFigures,
     EngineOn,
     EngineSettings,
+    ParkedRun,
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Beat
@@ -58,12 +59,14 @@ class EngineProcess(SocketProcess):
         self._count = count
         self._reconfigure = reconfigure
         self._now = EngineFigures(counts={})
+        self._parked: tuple[ParkedRun, ...] = ()
+        """Runs of the last figures, also of an engine that has ended."""
         self._database = ""
 
     @property
-    def parked(self) -> int:
+    def waiting(self) -> int:
         """Number of runs that wait for a person."""
-        return self._now.parked
+        return self._now.waiting
 
     def status(self) -> RoleStatus:
         counts = {"orders": sum(self._now.counts.values())} if self._pid else {}
@@ -108,8 +111,18 @@ class EngineProcess(SocketProcess):
 
     def _heard(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, EngineFigures):
-            self._now = message
+            for run in message.parked:
+                if run not in self._parked:
+                    self._journal.add(self.who, WAITING, _waits(run))
+            self._now, self._parked = message, message.parked
             self._count(self._grown(message.counts), message)
+
+
+def _waits(parked: ParkedRun) -> str:
+    decides = parked.status == "needs_decision"
+    needs, verb = ("a decision", "decide") if decides else ("an answer", "answer")
+    how = f"'metamcp workflow {verb} {parked.run} {parked.step}'"
+    return f"the workflow {parked.workflow} needs {needs}: {how}"
 
 
 def settings(found: Config) -> EngineOn | None:

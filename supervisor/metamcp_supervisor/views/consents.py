@@ -50,7 +50,8 @@ class ConsentUnknown(MetaMCPError, LookupError):
 class Consents:
     """Consent of a gateway. `clock`: seconds since the epoch; `rules`: returns the mark of the
     rules in force; `has_key`: whether an API key with this id may still be used; `note`: called
-    with a sentence about an error."""
+    with a sentence about an error; `opened`: with one about a question that is open from now
+    on."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Consents:
         rules: Callable[[], str],
         has_key: Callable[[str], bool],
         note: Callable[[str], None],
+        opened: Callable[[str], None],
     ) -> None:
         self._database = database
         self._clock = clock
@@ -67,6 +69,7 @@ class Consents:
         self._rules = rules
         self._has_key = has_key
         self._note = note
+        self._opened = opened
         self._open: dict[str, OpenConsent] = {}
         self._grants: dict[str, ConsentGrant] = {}
         self._changed = False
@@ -111,6 +114,8 @@ class Consents:
         match message:
             case ConsentOpened(question=question):
                 if len(self._open) < OPEN_MAX and _front_of(question.id) == front.number:
+                    if question.id not in self._open:  # else a front tells it again
+                        self._opened(_waits(question))
                     self._open[question.id] = question
             case ConsentClosed(id=name):
                 if _front_of(name) == front.number:
@@ -206,6 +211,11 @@ class Consents:
             self._note(f"consent that was given ends with this gateway: {why}")
         finally:
             self._writing = None
+
+
+def _waits(question: OpenConsent) -> str:
+    tool = f"{question.server}/{question.tool}"
+    return f"a call of {tool} needs consent: 'metamcp consent approve {question.id}'"
 
 
 def _front_of(question: str) -> int:

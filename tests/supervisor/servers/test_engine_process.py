@@ -2,6 +2,7 @@
 it. Its socket and start are as those of the process of the sandboxes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import AiConfig, Endpoint, EngineConfig, WorkflowFiles
-from metamcp_supervisor.processes.nursery import ForkedWorker
+from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
 from metamcp_supervisor.servers.engine_process import EngineProcess
+from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ParkedRun
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
 from tests.supervisor.servers.test_code_process import CodeHouse, PlayedSandboxes
@@ -180,5 +182,35 @@ def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
         house.front()
         await until(lambda: house.engines[0].gone, "it is to end")
         assert house.figures[-1] == ({}, None)
+
+    play(tmp_path, test)
+
+
+def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def test(house: EngineHouse) -> None:
+        house.config = replace(house.config, workflows=FILES)
+        asks = ParkedRun("1a", "hello", "order", "needs_answer")
+        stuck = ParkedRun("2b", "hello", "0/fetch", "needs_decision")
+
+        async def engine(number: int, *parked: ParkedRun) -> None:
+            house.front()
+            with house.connect():
+                await until(lambda: len(house.engines) > number, "an engine is forked")
+                await until(lambda: hasattr(house.engines[number], "told"), "it has its settings")
+            runs = dict(Counter(run.status for run in parked))
+            house.engines[number].say(EngineFigures(counts={}, runs=runs, parked=parked))
+            await until(lambda: house.engine.waiting == len(parked), "they are counted")
+
+        await engine(0, asks)
+        house.engine.exited(WorkerExit(house.engines[0].pid, None, 9, 0, "exit"))
+        assert house.engine.waiting == 0
+        await engine(1, asks, stuck)
+        told = [each.cause for each in house.journal.since(0) if each.what == WAITING]
+        assert told == [
+            "the workflow hello needs an answer: 'metamcp workflow answer 1a order'",
+            "the workflow hello needs a decision: 'metamcp workflow decide 2b 0/fetch'",
+        ]
 
     play(tmp_path, test)

@@ -27,13 +27,14 @@ pytestmark = pytest.mark.process
 
 
 class Place:
-    """What decides whether a grant counts. `noted`: errors."""
+    """What decides whether a grant counts. `noted`: errors; `opened`: questions."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.rules = "mark"
         self.keys = {"k"}
         self.noted: list[str] = []
+        self.opened: list[str] = []
 
 
 def consents(stage: Stage, folder: Path, place: Place) -> Consents:
@@ -44,6 +45,7 @@ def consents(stage: Stage, folder: Path, place: Place) -> Consents:
         lambda: place.rules,
         lambda key: key in place.keys,
         place.noted.append,
+        place.opened.append,
     )
     return stage.consents
 
@@ -172,6 +174,23 @@ def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -
         for name in (f"{number}-17", "99-1", "", "x", "1-2-3", "-", "9" * 50):
             with pytest.raises(ConsentUnknown):
                 kept.decide(name, "once", "ops")
+
+    played(tmp_path, play)
+
+
+def test_a_question_is_an_event_once_although_its_front_tells_it_again(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        place = Place()
+        kept = consents(stage, tmp_path, place)
+        front = await front_up(stage)
+        number = stage.fronts.serving()[0].number
+        for call in (1, 1, 2):
+            front.say(ConsentOpened(question=question(f"{number}-{call}")))
+        await until(lambda: kept.waiting == 2, "both are open")
+        assert place.opened == [
+            f"a call of git/push needs consent: 'metamcp consent approve {number}-{call}'"
+            for call in (1, 2)
+        ]
 
     played(tmp_path, play)
 

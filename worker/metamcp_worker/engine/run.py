@@ -199,7 +199,9 @@ class EngineWorker(RoleWorker):
     def figures(self) -> EngineFigures:
         work = self._workflows
         counts = dict(self._counts)
-        return EngineFigures(counts=counts, runs=work.statuses, trouble=work.trouble)
+        return EngineFigures(
+            counts=counts, runs=work.statuses, parked=work.parked, trouble=work.trouble
+        )
 
     def faulty(self, error: BaseException) -> None:
         if not isinstance(error, JournalError):

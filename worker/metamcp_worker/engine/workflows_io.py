@@ -38,7 +38,16 @@ from metamcp_worker.engine.workflow_run import (
 )
 from metamcp_worker.engine.workflow_run_io import RunningWorkflow
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import PARKED, Done, EngineOn, EngineOrder, WorkflowGraph
+from metamcp_worker.ipc.engine_runs import (
+    PARKED,
+    PARKED_SHOWN_MAX,
+    STEP_SHOWN_CHARACTERS_MAX,
+    Done,
+    EngineOn,
+    EngineOrder,
+    ParkedRun,
+    WorkflowGraph,
+)
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.runtime.loop import Chores
 
@@ -109,6 +118,15 @@ class Workflows:
     def statuses(self) -> dict[str, int]:
         """Runs that have not ended, by status."""
         return dict(Counter(run.record.status for run in self._open.values()))
+
+    @property
+    def parked(self) -> tuple[ParkedRun, ...]:
+        """The newest runs that wait for a person, the oldest of them first."""
+        records = [run.record for run in self._open.values() if run.record.status in PARKED]
+        return tuple(
+            ParkedRun(run.id, run.name, run.step[:STEP_SHOWN_CHARACTERS_MAX], run.status)
+            for run in records[-PARKED_SHOWN_MAX:]
+        )
 
     @property
     def trouble(self) -> str:

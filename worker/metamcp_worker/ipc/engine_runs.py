@@ -37,6 +37,9 @@ the server or the front is not there (then the call may have happened)."""
 
 PARKED: Final = frozenset({"needs_decision", "needs_answer"})
 """Statuses of runs that wait for a person."""
+PARKED_SHOWN_MAX: Final = 64
+"""Maximum of such runs in the figures of the engine, which are one packet."""
+STEP_SHOWN_CHARACTERS_MAX: Final = 256
 SHIPPED: Final = "metamcp:"
 """Beginning of the path of a workflow that is shipped; alone it means the rules that are."""
 _SHOWN_CHARACTERS_MAX = 60
@@ -198,17 +201,28 @@ class EngineSettings(Message, frozen=True):
     packet. The second descriptor, the acceptor, comes with the first message alone."""
 
 
+class ParkedRun(Struct, frozen=True):
+    """Run that waits for a person. `step`: path of the step, cut to STEP_SHOWN_CHARACTERS_MAX;
+    `status`: needs_answer or needs_decision."""
+
+    run: str
+    workflow: str
+    step: str
+    status: str
+
+
 class EngineFigures(Message, frozen=True, kw_only=True):
     """Engine to supervisor, when they have changed: orders since the process began by
-    `METHOD:OUTCOME`; runs of workflows now by status; `trouble`: sentence why runs cannot be
-    used."""
+    `METHOD:OUTCOME`; runs of workflows now by status; `parked`: the newest runs that wait for a
+    person; `trouble`: sentence why runs cannot be used."""
 
     counts: dict[str, int]
     runs: Mapping[str, int] = {}
+    parked: tuple[ParkedRun, ...] = ()
     trouble: str = ""
 
     @property
-    def parked(self) -> int:
+    def waiting(self) -> int:
         """Number of runs that wait for a person."""
         return sum(self.runs.get(status, 0) for status in PARKED)
 
