@@ -23,6 +23,8 @@ EXTRA = """
 [endpoints.default]
 namespace = "default"
 builtins = ["workflows"]
+[notify]
+command = ["sh", "-c", "echo $METAMCP_NOTIFY_TEXT >> notified"]
 """
 ASKS = """
 name: asks
@@ -92,6 +94,8 @@ def test_a_run_waits_for_an_answer_over_a_restart_of_the_gateway(gateway: Gatewa
     until(lambda: waiting(gateway)["run"] == 1, "the metric says so")
     (event,) = [each for each in gateway.events() if each["what"] == "waiting"]
     assert event["cause"].endswith(f"needs an answer: 'metamcp workflow answer {run} order'")
+    notified = gateway.folder / "notified"
+    until(lambda: notified.exists() and event["cause"] in notified.read_text(), "a command ran")
     (role,) = [one for one in gateway.status()["roles"] if one["role"] == "engine"]
     assert role["counts"]["needs_answer"] == 1
     assert "answer.count" in verb(gateway, "answer", run, "order", "count=0", ok=1)

@@ -50,8 +50,8 @@ from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
 
-_OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "metrics",
-            "traces", "embeddings", "policies")  # fmt: skip
+_OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "notify",
+            "metrics", "traces", "embeddings", "policies")  # fmt: skip
 """Tables of the main file alone."""
 
 
@@ -251,6 +251,7 @@ def assemble(
         consent=main.consent or ConsentConfig(),
         ai=next((draft.ai for draft in drafts if draft.ai), AiConfig()),
         engine=main.engine or EngineConfig(),
+        notify=main.notify,
         metrics=main.metrics or MetricsConfig(),
         traces=main.traces or TracesConfig(),
         embeddings=main.embeddings or Embeddings(),

@@ -550,6 +550,8 @@ class Config:
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""
     engine: EngineConfig = EngineConfig()
+    notify: tuple[str, ...] = ()
+    """Command of `[notify]`; empty without one."""
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     embeddings: Embeddings = Embeddings()

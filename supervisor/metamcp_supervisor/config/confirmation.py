@@ -10,7 +10,7 @@ author. So the user is shown the commands once, and again whenever they change.
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from metamcp_supervisor.config import environment, sandboxes
@@ -24,7 +24,7 @@ from metamcp_worker.ipc import codec
 Decision = Literal["start", "ask", "refuse"]
 DIGITS = 32
 """Digits of the digest of a part."""
-_PROGRAM, _SENT = "program ", "sent by the gateway"
+_PROGRAM, _SENT, _NOTIFY = "program ", "sent by the gateway", "command of [notify]"
 """Names of parts; no server has a space in its name."""
 
 
@@ -39,7 +39,8 @@ class NotConfirmed(Exception):
 
 def parts(config: Config) -> Mapping[str, str]:
     """Return the digest of each part that needs confirmation: what an enabled server would start or
-    give away (by its name), each program of a reference, and what the gateway itself would send.
+    give away (by its name), each program of a reference, what the gateway itself would send, and
+    the command of `[notify]`.
 
     Variables and headers count as written in the file, with references not resolved: `PATH` or
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
@@ -49,6 +50,7 @@ def parts(config: Config) -> Mapping[str, str]:
     }
     found |= {_PROGRAM + reference: reference for reference in config.programs}
     found |= {_SENT: sent} if (sent := _sent(config)) else {}
+    found |= {_NOTIFY: config.notify} if config.notify else {}
     return {
         name: hashlib.sha256(ascii(part).encode()).hexdigest()[:DIGITS]
         for name, part in found.items()
@@ -58,7 +60,7 @@ def parts(config: Config) -> Mapping[str, str]:
 def digest(config: Config, file: str) -> str:
     """Return the digest of all parts together, as versions before 0.2 kept it for a file."""
     servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
-    everything = [file, servers, *filter(None, [config.programs, _sent(config)])]
+    everything = [file, servers, *filter(None, [config.programs, _sent(config), config.notify])]
     return hashlib.sha256(ascii(everything).encode()).hexdigest()
 
 
@@ -124,6 +126,8 @@ def question(config: Config, file: str, known: Collection[str] = ()) -> str:
         lines += [f"    {opened}"] if (opened := sandboxes.needs_text(server)) else []
     for name, text in _sent(config) if _SENT in new else ():
         lines.append(f"  it sends: {printable(name)}={printable(_hidden(name, text))}")
+    if _NOTIFY in new:
+        lines.append(f"  when something waits: {_json(config.notify)}")
     programs = (each for each in config.programs if _PROGRAM + each in new)
     lines += [f"  for a value: {printable(reference)}" for reference in programs]
     return "\n".join(lines)
@@ -184,5 +188,9 @@ def _words(server: Server) -> str:
         return printable(masked_url(server.url_written or server.url))
     if not server.command:
         return f"the transport {printable(server.transport)}, which an installed package brings"
-    # As JSON, so that spaces, quotes and empty arguments cannot be mistaken.
-    return printable(codec.dump(_command(server)).decode())
+    return _json(_command(server))
+
+
+def _json(words: Sequence[str]) -> str:
+    """Return a command as JSON, so that spaces, quotes and empty arguments cannot be mistaken."""
+    return printable(codec.dump(words).decode())

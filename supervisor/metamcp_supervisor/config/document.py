@@ -347,6 +347,7 @@ class ConfigDraft:
     rules: tuple["NamedPath", ...] | None = None
     ai: AiConfig | None = None
     engine: EngineConfig | None = None
+    notify: tuple[str, ...] = ()
     shipped_rules: bool = True
     metrics: MetricsConfig | None = None
     traces: TracesConfig | None = None

@@ -54,6 +54,7 @@ _INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
     ("", "suggestions"): ("suggestions", False),
     ("", "ai"): ("ai", False),
     ("", "engine"): ("engine", False),
+    ("", "notify"): ("notify", False),
     ("", "metrics"): ("metrics", False),
     ("", "traces"): ("traces", False),
     ("", "embeddings"): ("embeddings", False),

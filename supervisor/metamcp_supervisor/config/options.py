@@ -13,7 +13,7 @@ from metamcp_supervisor.config import environment
 
 Section = Literal[
     "", "gateway", "gateway.tls", "log", "recording", "audit", "code", "middleware[]", "consent",
-    "consent.rules[]", "suggestions", "ai", "engine", "metrics", "traces", "embeddings",
+    "consent.rules[]", "suggestions", "ai", "engine", "notify", "metrics", "traces", "embeddings",
     "policies[]", "servers.*", "servers.*.oauth", "servers.*.tools.*", "namespaces.*",
     "namespaces.*.tools.*", "endpoints.*", "servers.*.limits", "servers.*.network",
     "endpoints.*.naming", "endpoints.*.limits", "endpoints.*.code", "endpoints.*.oauth",
@@ -130,6 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("", "ai", "table", "", "in place",
            "The model that agents and suggestions use, and what an agent may use of it."),
     Option("", "engine", "table", "", "in place", "How runs of workflows are kept."),
+    Option("", "notify", "table", "", "in place", "What runs when something waits for a person."),
     Option("", "metrics", "table", "", "in place", "How much `/metrics` tells."),
     Option("", "traces", "table", "", "in place", "Where spans of calls go."),
     Option("", "embeddings", "table", "", "in place", "Where searches get vectors from."),
@@ -278,6 +279,8 @@ OPTIONS: tuple[Option, ...] = (
            ("full", "normal")),
     Option("engine", "runs_max", "integer", "64", "in place",
            "Workflow runs under way at once; more wait."),
+    Option("notify", "command", "strings", "[]", "in place",
+           "A program and its arguments, run when a run or a call begins to wait for a person."),
     Option("metrics", "per_tool", "boolean", "false", "in place",
            "Times of calls for each tool by itself, up to 200 per server."),
     Option("traces", "endpoint", "string", "", "in place",

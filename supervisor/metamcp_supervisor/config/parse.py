@@ -124,6 +124,7 @@ def parse(
         shipped_rules=shipped_rules,
         ai=engine_tables.read_ai(top.table("ai", "ai"), Resolving(references)),
         engine=engine_tables.read_engine(top.table("engine", "engine"), Resolving(references)),
+        notify=program.read_notify(top.table("notify", "notify")),
         metrics=sections.metrics(metrics) if metrics else None,
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,

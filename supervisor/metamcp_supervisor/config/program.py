@@ -1,4 +1,5 @@
-"""The program of a server: command, environment and directory, in files of every shape.
+"""The program of a server: command, environment and directory, in files of every shape; and the
+command of `[notify]`.
 
 Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their limits. Never: the
 other settings of a server (`parse`), the places of servers in foreign files (`foreign_files`).
@@ -57,6 +58,21 @@ def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> Se
     if program.command and not program.command[0]:
         table.error("command", "is empty; name a program")
     return program
+
+
+def read_notify(table: Table | None) -> tuple[str, ...]:
+    """Return the command of `[notify]`, whose references are not expanded; empty without one."""
+    if table is None:
+        return ()
+    table.refuse_unknown()
+    words = table.texts("command") if table.has("command") else ()
+    if words is None:
+        return ()
+    if not any(words[:1]):
+        table.error("command", "is empty; name a program")
+    if len(words) > ARGUMENTS_MAX:
+        table.error("command", f"has more than {ARGUMENTS_MAX} arguments")
+    return words
 
 
 def start_timeout_s(command: Sequence[str], otherwise: float) -> float:

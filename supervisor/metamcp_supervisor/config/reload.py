@@ -66,8 +66,8 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[metrics]`,
-    `[traces]`, `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and
+    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[notify]`,
+    `[metrics]`, `[traces]`, `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and
     `workspaces.NAME`; servers
     cannot have such names, because of the brackets and the dot. A server that is added or removed
     does not count as a change of its namespaces.
@@ -86,6 +86,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *_table("[workflows]", old.workflows, new.workflows),
             *_table("[ai]", old.ai, new.ai),
             *_table("[engine]", old.engine, new.engine),
+            *_notify(old.notify, new.notify),
             *_table("[metrics]", old.metrics, new.metrics),
             *_table("[traces]", old.traces, new.traces),
             *_table("[embeddings]", old.embeddings, new.embeddings),
@@ -142,6 +143,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.traces), _plain(config.embeddings)],
             [_plain(config.ai), _plain(config.engine)],
             config.policies,
+            config.notify,
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -227,6 +229,11 @@ def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
     if changed := [each for each in names if _differ(old, new, each)]:
         why = _sentence([f"{_key(key)} changed" for key in changed])
         yield PlannedChange(server=name, action="in-place", why=why)
+
+
+def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
+    if old != new:
+        yield PlannedChange(server="[notify]", action="in-place", why="command changed")
 
 
 def _policies(old: Sequence[PolicySpec], new: Sequence[PolicySpec]) -> Iterator[PlannedChange]:

@@ -194,6 +194,7 @@ def tables(config: Config) -> dict[str, object]:
         **consent_rules.written(config.consent),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
+        **({"notify": {"command": list(masked(config.notify))}} if config.notify else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),

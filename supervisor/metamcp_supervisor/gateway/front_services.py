@@ -36,6 +36,7 @@ from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.notifier import Notifier
 from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc.consent_records import (
@@ -76,6 +77,7 @@ class Household:
     engine: EngineProcess
     results: ResultKeeper
     middlewares: Middlewares
+    notifier: Notifier
     sockets: Mapping[str, SocketProcess]
     """Processes whose waiting connections survive an upgrade, by name."""
     roles: Mapping[str, RoleProcess]
@@ -102,9 +104,10 @@ class Household:
         journal: Journal,
         config: Callable[[], Config],
         version: str,
+        environ: Mapping[str, str],
     ) -> None:
         """Make the parts that are left; see the attributes. `config`: returns the one in force;
-        `version`: of the gateway."""
+        `version`, `environ`: of the gateway."""
         self._journal, self._config = journal, config
 
         def note(sentence: str) -> None:
@@ -153,7 +156,14 @@ class Household:
         kept = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {each.who: each for each in kept}
         self.roles = roles
+        self.notifier = Notifier(journal, config, environ, self.waiting)
         self.sockets = {each.who: each for each in kept if isinstance(each, SocketProcess)}
+
+    def begin(self) -> None:
+        """Listen for the console, and run the command of `[notify]` from now on. Raises
+        listen.CannotBind."""
+        self.console.begin()
+        self.notifier.begin()
 
     def with_roles(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with what they know of these processes, which take
@@ -243,6 +253,7 @@ class Household:
         return any(each.exited(end) for each in self.roles.values())
 
     async def close(self) -> None:
+        await self.notifier.close()
         await self.keys.close()
         await self.quotas.close()
         await self.consents.close()

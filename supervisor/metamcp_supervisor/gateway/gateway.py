@@ -172,7 +172,7 @@ class Gateway:
         )  # fmt: skip
         self._reloads.processes = self._pids
         self._control = self._controlled(config)
-        self.succession = self._prepared()
+        self.succession = self._prepared(environ)
         own = self._nursery, self._house.roles
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
         running = self._fronts, self._hearts, *own, self._listeners, self._house.waiting
@@ -237,9 +237,9 @@ class Gateway:
             config=str(config.files[0]) if config.files else "",
         )
 
-    def _prepared(self) -> Succession:
+    def _prepared(self, environ: Mapping[str, str]) -> Succession:
         self._house.furnish(
-            self._fronts, self._routes, self.journal, lambda: self.config, self.version
+            self._fronts, self._routes, self.journal, lambda: self.config, self.version, environ
         )
         parts = SurvivingParts(
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
@@ -360,7 +360,7 @@ class Gateway:
 
     async def _begin_health(self) -> None:
         """Listen on `health_listen` and `console_listen`, if they are set. Raises CannotBind."""
-        self.console.begin()
+        self._house.begin()
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 

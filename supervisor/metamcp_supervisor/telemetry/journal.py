@@ -19,7 +19,7 @@ from metamcp_supervisor.verbs import Ended, JournalEvent
 T = TypeVar("T")
 
 WAITING = "waiting"
-"""What an event is called that tells of a run or a call that begins to wait for a person."""
+"""Name of the event about a run or a call that begins to wait for a person."""
 EVENTS_MAX = 4096
 """Maximum number of events that are kept: some hours of a gateway with trouble, about a
 megabyte."""

@@ -58,6 +58,26 @@ def test_the_exact_commands_are_shown_and_confirmed_once(tmp_path: Path) -> None
     )
 
 
+def test_the_command_of_notify_is_confirmed_like_those_of_servers(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        return True
+
+    path = tmp_path / "metamcp.toml"
+    for word in ("a b", "c"):
+        text = f'[notify]\ncommand = ["sh", "{word}"]\n'
+        for _ in range(2):
+            confirmation_io.ensure(
+                found(tmp_path, text), path, tmp_path / "state", yes=False, ask=ask
+            )
+    assert [question.splitlines()[1:] for question in asked] == [
+        ['  when something waits: ["sh","a b"]'],
+        ['  when something waits: ["sh","c"]'],
+    ]
+
+
 def test_a_no_starts_nothing_and_is_not_remembered(tmp_path: Path) -> None:
     path = tmp_path / "metamcp.toml"
     for _ in range(2):

@@ -38,6 +38,7 @@ HEADINGS = {
     "suggestions": "`[suggestions]`",
     "ai": "`[ai]`",
     "engine": "`[engine]`",
+    "notify": "`[notify]`",
     "metrics": "`[metrics]`",
     "traces": "`[traces]`",
     "embeddings": "`[embeddings]`",

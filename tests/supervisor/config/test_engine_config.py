@@ -102,6 +102,9 @@ def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) ->
         ('[engine]\ndatabase = "mysql://host/x"', "engine.database: must begin with postgresql://"),
         ('[engine]\ndatabase = "${env:NOT_SET}"', "engine.database: the environ"),
         ("[engine]\nruns_max = 0", "engine.runs_max: must be from 1 to"),
+        ("[notify]", "notify.command: is empty; name a program"),
+        ('[notify]\ncommand = ["", "x"]', "notify.command: is empty; name a program"),
+        ('[notify]\ncommand = "say"', "notify.command: must be a list of strings"),
         ('[endpoints.x]\nnamespace = "default"\nbuiltins = ["catalogue"]', "mean 'catalog'"),
     ],
 )
@@ -157,3 +160,16 @@ def test_ai_api_takes_the_usual_key_of_its_provider_and_says_why_it_cannot_be_us
         ai, warnings = read(text)
         assert (ai, len(warnings)) == (AiConfig(), 1)
         assert said in warnings[0]
+
+
+def test_the_command_of_notify_is_taken_as_written_and_shown_without_secrets(
+    tmp_path: Path,
+) -> None:
+    text = '[notify]\ncommand = ["say", "${env:TOKEN}", "--token", "abc"]\n'
+    found = loaded(tmp_path, f"{text}{GIT}", environ=ENVIRON)
+    assert found.notify == ("say", "${env:TOKEN}", "--token", "abc")
+    assert tables(found)["notify"] == {"command": ["say", "${env:TOKEN}", "--token", "***"]}
+    plain = loaded(tmp_path, GIT)
+    (change,) = [each for each in plan(plain, found).changes if each.why]
+    assert (change.server, change.action, change.why) == ("[notify]", "in-place", "command changed")
+    assert fingerprint(plain) != fingerprint(found)

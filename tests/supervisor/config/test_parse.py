@@ -118,6 +118,9 @@ keep = "7d"
 sync = "normal"
 runs_max = 3
 
+[notify]
+command = ["say", "it"]
+
 [workspaces.acme.limits]
 in_flight = 9
 [workspaces.acme.servers.git]
@@ -264,6 +267,7 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.engine == EngineConfig(
         database="postgresql://u:somebody@host/runs", keep_s=7 * 86_400.0, sync="normal", runs_max=3
     )
+    assert got.notify == ("say", "it")
     assert got.embeddings == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,
