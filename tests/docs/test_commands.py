@@ -64,6 +64,10 @@ ELSEWHERE = {
     "metamcp install claude-code --take-over": (
         "tests/live/test_take_over.py::test_servers_of_all_files_move_behind_one_entry_and_back"
     ),
+    "metamcp consent watch": (
+        "tests/supervisor/cli/test_follow.py"
+        "::test_consent_watch_shows_what_begins_to_wait_and_nothing_else"
+    ),
     "metamcp consent approve 1-17": (
         "tests/live/test_consent.py::test_an_operator_answers_for_clients_that_cannot_ask"
     ),

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli import follow, show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.control import client
+from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.verbs import ConsentList
 from metamcp_worker.ipc import codec
 
@@ -22,6 +23,7 @@ WORDS = {
     "show": "open questions and grants are listed by 'metamcp consent list'",
     "accept": "did you mean 'approve'?",
     "allow": "did you mean 'approve'?",
+    "follow": "did you mean 'watch'?",
     "refuse": "did you mean 'deny'?",
     "grant": "a call is let through with 'metamcp consent approve ID'",
     "rm": "a grant ends with 'metamcp consent revoke ID'",
@@ -61,6 +63,15 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
              for one in found.grants]  # fmt: skip
     if given:
         show.picture(show.Picture(GRANTS, given))
+
+
+@consent_.command()
+@json_option
+@click.pass_obj
+def watch(runtime_dir: str | None, as_json: bool) -> None:
+    """Show what begins to wait for a person, until interrupted: calls, and runs of workflows."""
+    wanted = {"n": 0, "follow": True, "type": WAITING}
+    follow.show_events(runtime_dir, wanted, as_json=as_json)
 
 
 @consent_.command()

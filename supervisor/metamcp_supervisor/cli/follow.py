@@ -18,6 +18,8 @@ from metamcp_worker.ipc import codec
 
 LINES = 100
 """Number of past lines or events to show if the user does not say."""
+RECONNECT_S = 20.0
+"""Seconds to wait for a gateway that restarts if the user does not say."""
 AGAIN_S = 0.2
 """Seconds between two checks whether the gateway is back."""
 #: Failures that pass while a gateway starts: it does not run or answer, or knows no server yet.
@@ -39,7 +41,7 @@ reconnect_option = click.option(
     "--reconnect",
     "reconnect_s",
     type=Duration(),
-    default="20s",
+    default=f"{RECONNECT_S:g}s",
     show_default=True,
     metavar="DURATION",
     help="With --follow: wait so long for a gateway that restarts.",
@@ -111,6 +113,18 @@ def events(
         wanted["since"] = int(since)
     else:
         wanted["since_s"] = Duration().convert(since, None, None)
+    show_events(runtime_dir, wanted, reconnect_s, as_json=as_json)
+
+
+def show_events(
+    runtime_dir: str | None,
+    wanted: Mapping[str, object],
+    reconnect_s: float = RECONNECT_S,
+    *,
+    as_json: bool,
+) -> None:
+    """Print events of the journal, one a line. `wanted`: parameters of the verb `events`. Raises
+    Failed."""
 
     def text(raw: bytes) -> str:
         event = codec.typed(verbs.JournalEvent, raw)

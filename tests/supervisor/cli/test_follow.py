@@ -1,9 +1,12 @@
-"""`logs -f` and `events -f` go on when the gateway is another one."""
+"""`logs -f` and `events -f` go on when the gateway is another one; `consent watch` follows, too."""
 
+import asyncio
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.control.follow import newer
+from metamcp_supervisor.telemetry.journal import WAITING, Follower, Journal
 from metamcp_supervisor.verbs import Exit, JournalEvent
 from tests.supervisor.cli.test_ctl import run, start
 from tests.supervisor.small_gateway import SmallGateway, server
@@ -97,6 +101,50 @@ def test_a_gateway_that_is_gone_for_good_ends_the_following() -> None:
                 refused = await start(directory, "logs", "got", "-f")
                 assert await refused.wait() == Exit.UNKNOWN_NAME, "not waited for: it is there"
             assert await process.wait() == Exit.NOT_RUNNING
+        finally:
+            shutil.rmtree(directory)
+
+    run(main())
+
+
+class FollowedJournal(Journal):
+    """`followed`: set as soon as somebody follows it."""
+
+    def __init__(self) -> None:
+        super().__init__(time.time)
+        self.followed = asyncio.Event()
+
+    def follow(self, wake: Callable[[], None]) -> Follower[JournalEvent]:
+        self.followed.set()
+        return super().follow(wake)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("as_json", [True, False])
+def test_consent_watch_shows_what_begins_to_wait_and_nothing_else(as_json: bool) -> None:
+    async def main() -> None:
+        directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+        gateway = SmallGateway(server("git"))
+        gateway.journal = journal = FollowedJournal()
+        journal.add("gateway", WAITING, "before")
+        try:
+            async with running(gateway, directory):
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "metamcp_supervisor", "consent",
+                    "--runtime-dir", str(directory), "watch", *["--json"] * as_json,
+                    stdout=asyncio.subprocess.PIPE,
+                )  # fmt: skip
+                assert process.stdout is not None
+                await journal.followed.wait()
+                journal.add("git", "warming→ready")
+                journal.add("engine", WAITING, asks := "a run needs an answer")
+                line = (await process.stdout.readline()).decode()
+                if as_json:
+                    assert json.loads(line)["cause"] == asks
+                else:
+                    assert line.split(maxsplit=3)[1:] == ["engine", WAITING, f"{asks}\n"]
+                process.terminate()
+                await process.wait()
         finally:
             shutil.rmtree(directory)
 
