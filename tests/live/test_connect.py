@@ -205,7 +205,7 @@ def test_a_named_endpoint_is_the_one_that_is_bridged(gateway: Gateway, era: str)
         (("--endpoint", "nope"), 8, "no endpoint is named 'nope'; there are: default, bare"),
         (("--url", "file:///etc/passwd"), 2, "only URLs that begin with http"),
         (("--url", "http://127.0.0.1:9/mcp", "--start"), 2, "--url says it all"),
-        (("--config", "x.toml"), 2, "--config is for the gateway that --start starts"),
+        (("--keep",), 2, "--keep is for the gateway that --start starts"),
     ],
 )
 def test_what_cannot_be_bridged_is_one_sentence_and_an_exit_code(

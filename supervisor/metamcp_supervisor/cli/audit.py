@@ -18,9 +18,8 @@ from msgspec import structs
 
 from metamcp_supervisor.cli import recordings, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.errors import Group, tell
+from metamcp_supervisor.cli.errors import Group, gateway_options, tell
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import audit_segments
 from metamcp_supervisor.control.audit_segments import AuditDenied, AuditQuestion, AuditUnread
 from metamcp_supervisor.control.client import Failed
@@ -59,8 +58,7 @@ def audit() -> None:
     "--limit", type=click.IntRange(min=1), default=LINES, show_default=True, help="At most so many."
 )
 @json_option
-@state_option
-@config_option
+@gateway_options("path", "state_dir")
 def list_(
     since: float | None,
     until: float | None,
@@ -106,8 +104,7 @@ def list_(
 @audit.command("show")
 @click.argument("seq", type=click.IntRange(min=1))
 @json_option
-@state_option
-@config_option
+@gateway_options("path", "state_dir")
 def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> None:
     """Show all of one record."""
 
@@ -126,8 +123,7 @@ def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> 
 @audit.command()
 @click.option("--expect", metavar="SEQ:HASH", help="A checkpoint from the log that must be there.")
 @json_option
-@state_option
-@config_option
+@gateway_options("path", "state_dir")
 def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path | None) -> None:
     """Check every record against the chain, and every sealed segment against its digest.
 
@@ -159,8 +155,7 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
 
 @audit.command()
 @click.option("--json", "as_json", is_flag=True, help="JSON, one record a line; the only form.")
-@state_option
-@config_option
+@gateway_options("path", "state_dir")
 def export(as_json: bool, state_dir: str | None, path: Path | None) -> None:
     """Print all records with their hashes, the oldest first."""
 

@@ -12,7 +12,7 @@ import click
 
 from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import say
+from metamcp_supervisor.cli.errors import gateway_options, say, state_option
 from metamcp_supervisor.cli.keys import configured, taken
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
@@ -23,27 +23,21 @@ from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
-_config = click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file."
-)
-_state_dir = click.option("--state-dir", metavar="PATH", help="Where the database is.")
-
 
 @click.command(cls=errors.Command)
 @click.argument("file", type=click.Path(path_type=Path))
-@_config
-@_state_dir
-@click.option("--runtime-dir", metavar="PATH", help="Of a running gateway.")
+@gateway_options()
+@state_option
 @json_option
 def backup(
-    file: Path, config: Path | None, state_dir: str | None, runtime_dir: str | None, as_json: bool
+    file: Path, path: Path | None, state_dir: str | None, runtime_dir: str | None, as_json: bool
 ) -> None:
     """Copy tool sets, views, scripts and API keys to a new FILE, while the gateway runs or not.
 
     Keys are in it as digests, which need the file keys.pepper of the state directory: copy that
     file once, to a place for secrets.
     """
-    directory = Path(state_dir) if state_dir else _used(config, runtime_dir)
+    directory = Path(state_dir) if state_dir else _used(path, runtime_dir)
     try:
         with progress("copies the database"):
             content = copies.backup(directory, file)
@@ -60,15 +54,14 @@ def backup(
 
 @click.command(cls=errors.Command)
 @click.argument("file", type=click.Path(path_type=Path))
-@_config
-@_state_dir
+@gateway_options("path", "state_dir")
 @json_option
-def restore(file: Path, config: Path | None, state_dir: str | None, as_json: bool) -> None:
+def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool) -> None:
     """Put a FILE of 'backup' in the place of the database of a gateway that does not run.
 
     The database that was there stays beside it.
     """
-    directory = Path(state_dir) if state_dir else configured(config).gateway.state_dir
+    directory = Path(state_dir) if state_dir else configured(path).gateway.state_dir
     held = taken(directory, "stop it first ('metamcp down'), and start it after that")
     try:
         with progress("checks the copy and puts it in place"):

@@ -29,7 +29,7 @@ from metamcp_supervisor.cli.connect import (
     trust_of,
 )
 from metamcp_supervisor.cli.ctl import Duration, complete_endpoints, json_option, runtime_dir_of
-from metamcp_supervisor.cli.errors import Command
+from metamcp_supervisor.cli.errors import Command, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
@@ -90,7 +90,7 @@ def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: 
     "--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, metavar="DURATION",
     help="How long an answer may take.",
 )  # fmt: skip
-@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
+@gateway_options("runtime_dir")
 @credential_options
 @json_option
 def call(

@@ -18,6 +18,7 @@ import click
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import RELOAD_S, json_option, show_plan
+from metamcp_supervisor.cli.errors import gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, ReloadPlan
@@ -38,15 +39,6 @@ WORDS = {
     "add": "it stands alone: 'metamcp add NAME -- COMMAND…'",
     "remove": "it stands alone: 'metamcp remove NAME'",
 }
-_JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
-_FILE = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The file; without it, the one that `metamcp up` would take.",
-)
-
-
 _ELSEWHERE = {"schema": "metamcp_supervisor.cli.shipped_files:schema"}
 
 
@@ -56,8 +48,8 @@ def config() -> None:
 
 
 @config.command()
-@_FILE
-@_JSON
+@gateway_options("path")
+@json_option
 @click.option("--strict", is_flag=True, help="A warning is an error.")
 def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Check the configuration and report every error at once (exit code 65)."""
@@ -85,8 +77,8 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
 
 
 @config.command()
-@_FILE
-@_JSON
+@gateway_options("path")
+@json_option
 def show(path: Path | None, as_json: bool) -> None:
     """Print the settings in effect, with defaults, and with secrets masked."""
     from metamcp_supervisor.config.origins import heads, toml

@@ -52,16 +52,14 @@ def credential_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--endpoint", metavar="NAME", help="Which endpoint; without it the default one.")
 @click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
 @click.option("--start", is_flag=True, help="Start a gateway in the background if none runs.")
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="With --start: the configuration; without it the usual places are searched.",
-)
 @click.option("--keep", is_flag=True, help="With --start: it goes on after its last client.")
 @click.option("--exposure", metavar="WORD", help="With --start: how much it shows at first.")
 @click.option("--naming", metavar="STYLE", help="With --start: how it calls its tools.")
 @click.option("--builtins", metavar="NAME,…", help="With --start: further tools of it.")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), metavar="FILE",
+    help="The configuration of the gateway; else the one that `metamcp up` takes here.",
+)  # fmt: skip
 @click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @credential_options
 def connect(
@@ -85,7 +83,7 @@ def connect(
     if url is not None and (endpoint is not None or start):
         raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
     shape = {"exposure": exposure, "naming": naming, "builtins": builtins}
-    of_start = {"config": path, "keep": keep, **shape}
+    of_start = {"keep": keep, **shape}
     if not start and (given := next((word for word, it in of_start.items() if it), "")):
         raise click.UsageError(f"--{given} is for the gateway that --start starts.")
     if not _open_streams():
@@ -95,8 +93,12 @@ def connect(
         # Chosen only once, so that this bridge never changes to the gateway of another project.
         if start:
             directory = ensure(path, {"runtime_dir": runtime_dir, **shape}, keep=keep)
+        elif url is not None:
+            directory = runtime_dir or ""
+        elif runtime_dir is None and path is not None:
+            directory = client.directory_of(path)
         else:
-            directory = runtime_dir or ("" if url is not None else client.meant())
+            directory = runtime_dir or client.meant()
         code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory, url))
     except Failed as failed:
         for line in (str(failed), *failed.details):

@@ -8,11 +8,11 @@ Scripts run `ctl status` every second, so this module imports only what that ver
 
 import contextlib
 import io
-import itertools
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -97,12 +97,19 @@ WORDS = {
 }
 
 
+def typed_value(ctx: click.Context, name: str) -> Any:
+    """Return the value of an option that the verb has, or else the group before it."""
+    value = ctx.params.get(name)
+    if value is None and ctx.parent is not None:
+        value = ctx.parent.params.get(name)
+    return value
+
+
 def runtime_dir_of(ctx: click.Context) -> str | None:
-    """Return the value of `--runtime-dir`, given to the verb or to the group before it."""
-    found = ctx.params.get("runtime_dir")
-    if found is None and ctx.parent is not None:
-        found = ctx.parent.params.get("runtime_dir")
-    return found
+    """Return the runtime directory that a line names by `--runtime-dir` or `--config`."""
+    directory: str | None = typed_value(ctx, "runtime_dir")
+    path: Path | None = typed_value(ctx, "path")
+    return directory if directory is not None or path is None else client.directory_of(path)
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -120,15 +127,6 @@ def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 class _Verbs(errors.Group):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take --runtime-dir from behind the verb too, where the other verbs have it."""
-        for at, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
-            if word.partition("=")[0] == "--runtime-dir":
-                end = at + (1 if "=" in word else 2)
-                args = [*args[at:end], *args[:at], *args[end:]]
-                break
-        return super().parse_args(ctx, args)
-
     def meant(self, ctx: click.Context, word: str) -> str:
         from metamcp_supervisor.__main__ import VERBS
 
@@ -137,8 +135,8 @@ class _Verbs(errors.Group):
         return super().meant(ctx, word)
 
 
-def outward(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every group of verbs that talks to a gateway; `begin` applies them."""
+def look_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for what a verb prints; `begin` applies them."""
     for option in (
         click.option(
             "-q", "--quiet", is_flag=True, help="Nothing on standard output: the exit code tells."
@@ -146,12 +144,14 @@ def outward(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--no-color", is_flag=True, help="No colours on a terminal either, as NO_COLOR."
         ),
-        click.option(
-            "--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket."
-        ),
     ):
         command = option(command)
     return command
+
+
+def outward(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every group of verbs that talks to a gateway; `begin` applies them."""
+    return errors.gateway_options("runtime_dir")(look_options(command))
 
 
 @click.group(cls=_Verbs, elsewhere=ELSEWHERE, words=WORDS)

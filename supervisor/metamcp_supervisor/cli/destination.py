@@ -227,10 +227,10 @@ def program(*, shared: bool) -> tuple[str, ...]:
     )
 
 
-def origins(*urls: str | None) -> set[str]:
+def origins(*urls: str | None, runtime_dir: str | None = None) -> set[str]:
     """Return the origins of this gateway: the usual origin, the origin of the gateway that runs,
-    and those of `urls`."""
-    status = _status(None)
+    there or for this folder, and those of `urls`."""
+    status = _status(runtime_dir)
     known = [*urls, status.url if status is not None else None]
     found = {clients.DEFAULT_ORIGIN}
     for place in filter(None, known):

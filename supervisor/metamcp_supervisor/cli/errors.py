@@ -1,8 +1,9 @@
 """Verbs that fail: a sentence on stderr and an exit code.
 
 Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code (or,
-with `--json`, an object on stderr), groups that suggest a verb for a wrong word, and `told`, which
-adds `--json` to a verb that prints sentences. Never: reasons to refuse (the verbs).
+with `--json`, an object on stderr), groups that suggest a verb for a wrong word, the options that
+name a gateway, and `told`, which adds `--json` to a verb that prints sentences. Never: reasons to
+refuse (the verbs).
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import importlib
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -18,8 +20,9 @@ import click
 
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
 _JSON_ASKED = "metamcp.json"
@@ -105,6 +108,12 @@ class _Refusing(click.Command):
         return found
 
 
+def _options_of(command: click.Command) -> dict[str, click.Option]:
+    """Return the options of a verb by each of their names."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    return {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
+
+
 class Command(_Refusing):
     """Verb that may be refused."""
 
@@ -132,6 +141,26 @@ class Group(_Refusing, click.Group):
             return super().get_command(ctx, cmd_name)
         return imported(self.elsewhere[cmd_name])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the options of the group from behind the verb, too, unless the verb has them."""
+        own, verbs, words = _options_of(self), dict[str, click.Option](), [*args]
+        ahead, behind, verb = list[str](), list[str](), None
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                behind += [word, *words]
+                break
+            name, equals, _ = word.partition("=")
+            option = verbs.get(name) or own.get(name)
+            end = 0 if option is None or equals or option.is_flag else option.nargs
+            side = ahead if name in own and name not in verbs else behind
+            side += [word, *words[:end]]
+            del words[:end]
+            if verb is None and option is None and not word.startswith("-"):
+                verb = self.get_command(ctx, word)
+                verbs = _options_of(verb) if verb is not None else {}
+        return super().parse_args(ctx, [*ahead, *behind])
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -144,6 +173,63 @@ class Group(_Refusing, click.Group):
     def meant(self, ctx: click.Context, word: str) -> str:
         """Return the second half of the sentence about an unknown verb."""
         return self.words.get(word) or hint(word, self.list_commands(ctx))
+
+
+state_option = click.option(
+    "--state-dir", metavar="PATH", help="Of the gateway; else as its configuration says."
+)
+_PLACE = (
+    click.option(
+        "--config",
+        "path",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The configuration of the gateway; else the one that `metamcp up` takes here.",
+    ),
+    click.option(
+        "--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket."
+    ),
+)
+
+
+def gateway_options(*members: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds `--config` and `--runtime-dir`, which name a gateway.
+
+    `members`: those of `path`, `runtime_dir` and `state_dir` that the verb gets, all of the same
+    gateway, whichever of them the user typed; without any, it gets the first two as they were
+    typed. The third adds `--state-dir`.
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(
+            *arguments: Any,
+            path: Path | None,
+            runtime_dir: str | None,
+            state_dir: str | None = None,
+            **others: Any,
+        ) -> None:
+            place = {"path": path, "runtime_dir": runtime_dir, "state_dir": state_dir}
+            if path is None and runtime_dir is not None and {"path", "state_dir"} & {*members}:
+                place |= _place_of(runtime_dir, state_dir)
+            elif path is not None and runtime_dir is None and "runtime_dir" in members:
+                place["runtime_dir"] = client.directory_of(path)
+            command(*arguments, **others, **{name: place[name] for name in members})
+
+        decorated = call if members else command
+        for option in (*([state_option] if "state_dir" in members else []), *reversed(_PLACE)):
+            decorated = option(decorated)
+        return decorated
+
+    return add
+
+
+def _place_of(runtime_dir: str, state_dir: str | None) -> dict[str, Any]:
+    """Return main file and state directory of the gateway that runs there. Raises Failed."""
+    with client.connect(runtime_dir) as gateway:
+        status = codec.typed(GatewayStatus, gateway.call("status"))
+    path = Path(status.config_files[0]) if status.config_files else None
+    return {"path": path, "state_dir": state_dir or status.state_dir or None}
 
 
 def imported(place: str) -> click.Command:

@@ -13,9 +13,9 @@ from typing import Any
 import click
 from msgspec import Raw
 
-from metamcp_supervisor.cli import errors, lock, offers, recordings, show
+from metamcp_supervisor.cli import errors, offers, recordings, show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Command, Group
+from metamcp_supervisor.cli.errors import Command, Group, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, PathShown
@@ -40,7 +40,7 @@ def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--as", "key", default="", metavar="KEY", help="For this API key."),
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
         click.option("--args", "arguments", metavar="JSON", help="Arguments of the call."),
-        click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
+        gateway_options("runtime_dir"),
         json_option,
     )):  # fmt: skip
         command = option(command)
@@ -133,8 +133,7 @@ def _asked(
 
 
 @policy.command()
-@lock.config_option
-@lock.state_option
+@gateway_options("path", "state_dir")
 @json_option
 @click.option("--strict", is_flag=True, help="A warning is an error.")
 def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool) -> None:

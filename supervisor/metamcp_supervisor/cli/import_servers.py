@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.errors import Command, CommandRefused, say, tell, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, say, tell, told
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import disk, transfer
 from metamcp_supervisor.client_files.clients import (
@@ -42,12 +42,8 @@ FORMS = (*CLIENTS, *_SHORT, TOML)
 
 @click.command("import", cls=Command)
 @click.argument("clients", nargs=-1, metavar="[CLIENT]…")
-@click.option(
-    "--to",
-    "to",
-    type=click.Path(path_type=Path),
-    help="The metamcp.toml to add them to; without it the one that `metamcp up` would take.",
-)
+@gateway_options("path")
+@click.option("--to", type=click.Path(path_type=Path), hidden=True, help="The same as --config.")
 @click.option(
     "--include", is_flag=True, help="Name the files in 'include' instead; secrets stay in them."
 )
@@ -59,6 +55,7 @@ FORMS = (*CLIENTS, *_SHORT, TOML)
 @told
 def import_(
     clients: tuple[str, ...],
+    path: Path | None,
     to: Path | None,
     include: bool,
     words: tuple[str, ...],
@@ -81,10 +78,10 @@ def import_(
         _list(found)
         return
     _report(found, strict=strict)
-    target = _target(to)
+    target = _target(path or to)
     if not dry_run and target.exists() and not os.access(target, os.W_OK, effective_ids=True):
         why = (
-            "may not be written by this user; --dry-run prints what to add, --to FILE names another"
+            "may not be written by this user; --dry-run prints what to add, --config names another"
         )
         raise CommandRefused(f"{printable(str(target))} {why}", Exit.NO_PERMISSION)
     try:
@@ -232,12 +229,7 @@ def _target(to: Path | None) -> Path:
     "--to", "form", required=True, type=click.Choice(FORMS), help="Program that reads the file."
 )
 @click.option("--endpoint", metavar="NAME", help="Only the servers behind this endpoint.")
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The configuration; without it, the one that `metamcp up` would take.",
-)
+@gateway_options("path")
 @click.option(
     "-o",
     "--output",

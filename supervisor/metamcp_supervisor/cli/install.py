@@ -19,7 +19,7 @@ import click
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
-from metamcp_supervisor.cli.errors import Command, CommandRefused, tell, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, tell, told
 from metamcp_supervisor.client_files import clients, disk, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
@@ -42,7 +42,7 @@ _SCOPE = click.option(
     help="Your own file (the default), or the one of the project in this folder.",
 )
 _FILE = click.option(
-    "--config-file", "path", type=click.Path(path_type=Path), help="Another file than the usual."
+    "--config-file", "file", type=click.Path(path_type=Path), help="Another file than the usual."
 )
 _DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
 _FORCE = click.option("--force", is_flag=True, help="Also an entry that is not of this gateway.")
@@ -58,11 +58,6 @@ _START = click.option(
     default=None,
     help="Does the command start a gateway if none runs? It does unless you say no.",
 )
-_CONFIG = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Of that gateway; without it, the one that runs or that `metamcp up` would take.",
-)
 _YES = click.option("--yes", is_flag=True, help="Confirm its commands without asking.")
 _KEY_ENV = click.option(
     "--key-env", metavar="NAME", help="Variable with an API key of that gateway."
@@ -74,8 +69,7 @@ _NAMING = click.option(
     "--naming", "style", metavar="STYLE", help="How its endpoints call their tools."
 )
 _BUILTINS = click.option("--builtins", metavar="NAME,…", help="Further tools of its endpoints.")
-_RUNTIME = click.option("--runtime-dir", metavar="PATH", help="Where that gateway is reached.")
-_OPTIONS = (_CLIENT, _HTTP, _URL, _ENDPOINT, _NAME, _SCOPE, _START, _CONFIG, _YES, _RUNTIME,
+_OPTIONS = (_CLIENT, _HTTP, _URL, _ENDPOINT, _NAME, _SCOPE, _START, gateway_options(), _YES,
             _KEY_ENV, _KEY_FILE, _CA, _EXPOSURE, _NAMING, _BUILTINS)  # fmt: skip
 
 
@@ -91,7 +85,7 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
         url: str | None,
         endpoint: str | None,
         start: bool | None,
-        config: Path | None,
+        path: Path | None,
         yes: bool,
         runtime_dir: str | None,
         key_env: str | None,
@@ -112,7 +106,7 @@ def _wishing(command: Callable[..., None]) -> Callable[..., None]:
             url=url,
             endpoint=endpoint,
             start=start,
-            config=config,
+            config=path,
             yes=yes,
             runtime_dir=runtime_dir,
             key_env=key_env,
@@ -165,7 +159,7 @@ class _Target:
 def install(
     client: str,
     wish: InstallOptions,
-    path: Path | None,
+    file: Path | None,
     skill: bool,
     dry_run: bool,
     force: bool,
@@ -179,11 +173,11 @@ def install(
     if take_over:
         from metamcp_supervisor.cli import take_over as taking
 
-        taking.take_over(destination.known(client), wish, path, dry_run=dry_run)
+        taking.take_over(destination.known(client), wish, file, dry_run=dry_run)
         if skill:
             put(dry_run=dry_run, force=force)
         return
-    target = _target(client, wish, path)
+    target = _target(client, wish, file)
     if skill and target.client.name != "claude-code":
         raise click.UsageError("--skill is for claude-code.")
     _install(target, wish, dry_run=dry_run, force=force)
@@ -198,9 +192,16 @@ def install(
 @_FILE
 @_DRY
 @_FORCE
+@gateway_options("runtime_dir")
 @told
 def uninstall(
-    client: str, path: Path | None, dry_run: bool, force: bool, scope: Scope | None, name: str
+    client: str,
+    file: Path | None,
+    dry_run: bool,
+    force: bool,
+    scope: Scope | None,
+    name: str,
+    runtime_dir: str | None,
 ) -> None:
     """Take MetaMCP out of the configuration of CLIENT, and the skill with it.
 
@@ -208,16 +209,17 @@ def uninstall(
     """
     from metamcp_supervisor.cli import take_over as taking
 
-    usual = _target(client, InstallOptions(name=name, scope=scope or "user"), path)
+    usual = _target(client, InstallOptions(name=name, scope=scope or "user"), file)
+    origins = destination.origins(runtime_dir=runtime_dir)
     is_elsewhere = False
-    for other in taking.taken_files(usual.client) if scope is None and path is None else ():
+    for other in taking.taken_files(usual.client) if scope is None and file is None else ():
         if other != usual.content.path:
             there = _target(client, InstallOptions(name=name, scope="project"), other)
-            _uninstall(there, name, "project", dry_run=dry_run, force=force)
+            _uninstall(there, name, "project", origins, dry_run=dry_run, force=force)
             is_elsewhere = True
     if name in usual.taken or not is_elsewhere:
-        _uninstall(usual, name, scope or "user", dry_run=dry_run, force=force)
-    if usual.client.name == "claude-code" and path is None and scope != "project":
+        _uninstall(usual, name, scope or "user", origins, dry_run=dry_run, force=force)
+    if usual.client.name == "claude-code" and file is None and scope != "project":
         drop(dry_run=dry_run)
 
 
@@ -248,7 +250,8 @@ def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
 def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: bool) -> None:
     name, kept = wish.name, target.kept
     new = destination.entry(kept, wish)
-    origins = destination.origins(wish.url, clients.target_of(new)[1])
+    urls = wish.url, clients.target_of(new)[1]
+    origins = destination.origins(*urls, runtime_dir=wish.runtime_dir)
     ours = target.ours(origins)
     if (old := target.found.get(name)) and not _differ(name, old, new):
         ours.add(name)
@@ -277,7 +280,9 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
     _warn_of_command(new, wish)
 
 
-def _uninstall(target: _Target, name: str, scope: Scope, *, dry_run: bool, force: bool) -> None:
+def _uninstall(
+    target: _Target, name: str, scope: Scope, origins: set[str], *, dry_run: bool, force: bool
+) -> None:
     from metamcp_supervisor.cli import take_over as taking
 
     path = target.content.path
@@ -294,7 +299,6 @@ def _uninstall(target: _Target, name: str, scope: Scope, *, dry_run: bool, force
         click.echo(f"{target.label}: has no entry '{shown(name)}'")
         return
     backup = _read(disk.backup_of(path))
-    origins = destination.origins()
     ours = target.ours(origins)
     was = _earlier(target.kept, backup, name)
     if backup.exists and was is None:

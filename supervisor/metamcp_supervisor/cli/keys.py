@@ -16,8 +16,8 @@ import click
 from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import show
-from metamcp_supervisor.cli.ctl import begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, say
+from metamcp_supervisor.cli.ctl import begin, json_option, look_options
+from metamcp_supervisor.cli.errors import Group, gateway_options, say, state_option
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -61,21 +61,21 @@ class GatewayPlace(Struct):
 
 
 @click.group(cls=Group, words=WORDS)
-@outward
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
-@click.option("--state-dir", metavar="PATH", help="For a gateway that is not running.")
+@look_options
+@gateway_options()
+@state_option
 @click.pass_context
 def keys(
     ctx: click.Context,
     runtime_dir: str | None,
     no_color: bool,
     quiet: bool,
-    config: Path | None,
+    path: Path | None,
     state_dir: str | None,
 ) -> None:
     """Make, list and end API keys, of a running gateway or before its first start."""
     begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-    ctx.obj = GatewayPlace(runtime_dir, state_dir, config, quiet)
+    ctx.obj = GatewayPlace(runtime_dir, state_dir, path, quiet)
 
 
 def _id(ctx: click.Context, argument: click.Parameter, word: str) -> str:

@@ -17,7 +17,8 @@ from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.cli import offers, recordings
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import Group, gateway_options, told
 from metamcp_supervisor.cli.offers import OfferComparison
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control.client import Failed
@@ -27,19 +28,12 @@ from metamcp_worker.ipc import codec
 DIFF_LINES_MAX = 300
 """Maximum lines of the difference of a tool; the lock and the server have the whole definitions."""
 
-config_option = click.option(
-    "--config", "path", type=click.Path(path_type=Path), help="The configuration of the gateway."
-)
-state_option = click.option(
-    "--state-dir", metavar="PATH", help="Of the gateway; else as its configuration says."
-)
 lock_option = click.option(
     "--lock",
     "where",
     type=click.Path(path_type=Path),
     help="The file; else metamcp.lock beside the configuration.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 what_argument = click.argument("what", metavar="[SERVER[.TOOL]]", required=False)
 
 
@@ -64,8 +58,7 @@ def lock() -> None:
 
 
 @lock.command()
-@config_option
-@state_option
+@gateway_options("path", "state_dir")
 @lock_option
 @told
 def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
@@ -97,8 +90,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
 
 @lock.command()
 @what_argument
-@config_option
-@state_option
+@gateway_options("path", "state_dir")
 @lock_option
 @json_option
 def diff(
@@ -121,8 +113,7 @@ def diff(
 
 @lock.command()
 @what_argument
-@config_option
-@state_option
+@gateway_options("path", "state_dir")
 @lock_option
 @told
 def approve(what: str | None, path: Path | None, state_dir: str | None, where: Path | None) -> None:

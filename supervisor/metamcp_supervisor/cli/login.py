@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import gateway_options, state_option
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -34,15 +36,9 @@ MARGIN_S = 10.0
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--state-dir", metavar="PATH", help="Where the gateway keeps its tokens."),
-        click.option("--runtime-dir", metavar="PATH", help="Where its control socket is."),
-        click.option(
-            "--config",
-            "path",
-            type=click.Path(path_type=Path),
-            help="The configuration of the gateway; without it the usual places are searched.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="For programs."),
+        state_option,
+        gateway_options(),
+        json_option,
         click.argument("server"),
     ):
         command = option(command)

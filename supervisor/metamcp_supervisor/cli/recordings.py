@@ -25,7 +25,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.errors import Command
+from metamcp_supervisor.cli.errors import Command, gateway_options
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec, records
@@ -205,13 +205,6 @@ FOLLOW_S = 0.3
 NAME_CHARACTERS_MAX = 48
 COLUMNS = ("TIME", "ID", "SERVER", "NAME", "OUTCOME", "TOOK", "IN", "OUT", "ENDPOINT")
 
-state_option = click.option(
-    "--state-dir", metavar="PATH", help="Of the gateway; else as its configuration says."
-)
-config_option = click.option(
-    "--config", "path", type=click.Path(path_type=Path), help="The configuration of the gateway."
-)
-
 
 @click.command(cls=Command)
 @click.argument("word", metavar="[ID]", required=False)
@@ -235,8 +228,7 @@ config_option = click.option(
 )
 @click.option("-f", "--follow", is_flag=True, help="And every one that comes, until interrupted.")
 @json_option
-@state_option
-@config_option
+@gateway_options("path", "state_dir")
 def calls(
     word: str | None,
     server: str | None,

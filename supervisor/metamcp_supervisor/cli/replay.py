@@ -19,9 +19,9 @@ from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
-from metamcp_supervisor.cli.errors import Command, told
+from metamcp_supervisor.cli.errors import Command, gateway_options, told
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.cli.recordings import config_option, pretty, state_option
+from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
@@ -45,10 +45,8 @@ DIFF_LINES_MAX = 40
     "--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, metavar="DURATION",
     help="How long the answer may take.",
 )  # fmt: skip
-@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @credential_options
-@state_option
-@config_option
+@gateway_options("path", "runtime_dir", "state_dir")
 @told
 def replay(
     word: str,

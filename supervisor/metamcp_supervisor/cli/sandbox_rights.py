@@ -20,9 +20,8 @@ from metamcp_supervisor.calls import tool_call
 from metamcp_supervisor.cli import recordings, replay, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, gateway_options
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.cli.recordings import config_option, state_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.control.path_orders import TRIAL_S_MAX, TrialNews
@@ -58,11 +57,9 @@ def sandbox() -> None:
     "--timeout", "timeout_s", type=Duration(), default="1m", show_default=True, metavar="DURATION",
     help="How long each answer may take.",
 )  # fmt: skip
-@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @credential_options
 @json_option
-@state_option
-@config_option
+@gateway_options("path", "runtime_dir", "state_dir")
 def learn(
     name: str,
     for_s: float,

@@ -16,8 +16,8 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
-from metamcp_supervisor.cli.ctl import Duration, begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group, tell, told
+from metamcp_supervisor.cli.ctl import Duration, begin, json_option, look_options
+from metamcp_supervisor.cli.errors import Group, gateway_options, state_option, tell, told
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
@@ -68,9 +68,9 @@ class _Where(Struct):
 
 
 @click.group(cls=Group, words=WORDS)
-@outward
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
-@click.option("--state-dir", metavar="PATH", help="Of a gateway that does not run.")
+@look_options
+@gateway_options()
+@state_option
 @click.option(
     "--workspace", default=DEFAULT, show_default=True, metavar="NAME", help="Of this workspace."
 )
@@ -80,13 +80,13 @@ def scripts_(
     runtime_dir: str | None,
     no_color: bool,
     quiet: bool,
-    config: Path | None,
+    path: Path | None,
     state_dir: str | None,
     workspace: str,
 ) -> None:
     """Save, list and run scripts, of a running gateway or before its first start."""
     begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-    ctx.obj = _Where(GatewayPlace(runtime_dir, state_dir, config), workspace)
+    ctx.obj = _Where(GatewayPlace(runtime_dir, state_dir, path), workspace)
 
 
 name_argument = click.argument("name")

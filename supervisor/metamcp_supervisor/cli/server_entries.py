@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from metamcp_supervisor.cli import errors, offers
-from metamcp_supervisor.cli.errors import Command, CommandRefused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
@@ -39,12 +39,6 @@ OFF = "disabled"
 _SWITCHES = ("enabled", OFF, "isActive")
 """Keys that switch a server off or on in the files of clients."""
 _NOWHERE = Path("/nonexistent")
-_CONFIG = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The file; without it, the one that `metamcp up` would take.",
-)
 _DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
 _NAME = click.argument("name", metavar="NAME")
 
@@ -52,12 +46,14 @@ _NAME = click.argument("name", metavar="NAME")
 @dataclass(frozen=True, slots=True)
 class _File:
     """Configuration in use, already read. `kept`: the place of its servers in it; `found`: whether
-    the file was only found in this folder, and not named by the user."""
+    the file was only found in this folder, and not named by the user; `runtime_dir`: that of its
+    gateway, None for the gateway of this folder."""
 
     content: disk.Content
     kept: FileFormat
     servers: Mapping[str, object]
     found: bool
+    runtime_dir: str | None
 
     @property
     def label(self) -> str:
@@ -143,7 +139,7 @@ def init() -> None:
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Sent to the URL.")
 @click.option("--force", is_flag=True, help="In place of a server of that name.")
 @_DRY
-@_CONFIG
+@gateway_options("path", "runtime_dir")
 @told
 def add(
     name: str,
@@ -154,6 +150,7 @@ def add(
     force: bool,
     dry_run: bool,
     path: Path | None,
+    runtime_dir: str | None,
 ) -> None:
     """Add a server to the configuration: metamcp add git -- uvx mcp-server-git
 
@@ -165,7 +162,7 @@ def add(
         raise click.UsageError("say one of both: '-- COMMAND…' or '--url URL'.")
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.UsageError("--url begins with http:// or https://.")
-    file = _file(path)
+    file = _file(path, runtime_dir)
     if name in file.servers and not force:
         why = f"{file.label} has a server '{name}' already"
         raise CommandRefused(f"{why}; choose another name, or replace it with --force")
@@ -181,11 +178,11 @@ def add(
 @click.command(cls=Command)
 @_NAME
 @_DRY
-@_CONFIG
+@gateway_options("path", "runtime_dir")
 @told
-def remove(name: str, dry_run: bool, path: Path | None) -> None:
+def remove(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Take a server out of the configuration. The rest of the file stays as it is."""
-    file = _file(path)
+    file = _file(path, runtime_dir)
     _known(file, name)
     _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
 
@@ -193,25 +190,24 @@ def remove(name: str, dry_run: bool, path: Path | None) -> None:
 @click.command(cls=Command)
 @_NAME
 @_DRY
-@_CONFIG
+@gateway_options("path", "runtime_dir")
 @told
-def disable(name: str, dry_run: bool, path: Path | None) -> None:
+def disable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server off in the configuration, in which it stays."""
-    _switch(name, path, on=False, dry_run=dry_run)
+    _switch(name, _file(path, runtime_dir), on=False, dry_run=dry_run)
 
 
 @click.command(cls=Command)
 @_NAME
 @_DRY
-@_CONFIG
+@gateway_options("path", "runtime_dir")
 @told
-def enable(name: str, dry_run: bool, path: Path | None) -> None:
+def enable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server on in the configuration."""
-    _switch(name, path, on=True, dry_run=dry_run)
+    _switch(name, _file(path, runtime_dir), on=True, dry_run=dry_run)
 
 
-def _switch(name: str, path: Path | None, *, on: bool, dry_run: bool) -> None:
-    file = _file(path)
+def _switch(name: str, file: _File, *, on: bool, dry_run: bool) -> None:
     entry = _known(file, name)
     usual = OFF if file.is_json else "enabled"
     key = next((key for key in _SWITCHES if key in entry), usual)
@@ -226,7 +222,7 @@ def _switch(name: str, path: Path | None, *, on: bool, dry_run: bool) -> None:
 def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
     """Add what all verbs take that change the settings of one tool."""
     for option in (
-        _CONFIG,
+        gateway_options("path", "runtime_dir"),
         _DRY,
         click.option("--namespace", metavar="NAME", help="Only in this namespace."),
         click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
@@ -283,6 +279,7 @@ def _set_tool(
     endpoint: str | None,
     namespace: str | None,
     path: Path | None,
+    runtime_dir: str | None,
     dry_run: bool,
 ) -> None:
     """Write a setting of a tool. The usual value needs no line in the table of the server; at an
@@ -292,7 +289,7 @@ def _set_tool(
         raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
     if endpoint is not None and namespace is not None:
         raise click.UsageError("say one of both: --endpoint or --namespace.")
-    file = _file(path)
+    file = _file(path, runtime_dir)
     place = _tools_of(file, server, endpoint, namespace)
     _refuse_unknown(file, server, tool)
     usual = {"hidden": False, "enabled": True, "name": tool}[key]
@@ -389,7 +386,7 @@ def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
 # The file
 
 
-def _file(given: Path | None) -> _File:
+def _file(given: Path | None, runtime_dir: str | None) -> _File:
     """Read the configuration in use. Raises CommandRefused."""
     path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     if path is None or not path.exists():
@@ -420,7 +417,7 @@ def _file(given: Path | None) -> _File:
         raise CommandRefused(text, Exit.CONFIG)
     kept = replace(kept, place=place)
     was_found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return _File(content, kept, table_of(servers) or {}, was_found)
+    return _File(content, kept, table_of(servers) or {}, was_found, runtime_dir)
 
 
 def _edit(
@@ -449,7 +446,7 @@ def _edit(
     click.echo(f"{file.label}: {what}")
     for problem in _read_again(file.content.path):
         errors.say(f"warning: {problem}")
-    _bring_into_effect(asks=file.found and command)
+    _bring_into_effect(file.runtime_dir, asks=file.found and command)
 
 
 def _refuse_mistakes(file: _File, text: str) -> None:
@@ -479,14 +476,14 @@ def _read_again(path: Path) -> Sequence[Problem]:
     return config.problems
 
 
-def _bring_into_effect(*, asks: bool) -> None:
+def _bring_into_effect(runtime_dir: str | None, *, asks: bool) -> None:
     """Have a gateway that runs start what was added, or say what starts it. `asks`: whether a
     gateway wants it confirmed. Raises Failed without a yes at a terminal."""
     from metamcp_supervisor.cli.config import apply_asked
     from metamcp_supervisor.cli.ctl import show_plan
 
     try:
-        gateway = control.connect_here(None)
+        gateway = control.connect_here(runtime_dir)
     except control.Failed:
         errors.say("'metamcp up' starts the servers in it")
         return

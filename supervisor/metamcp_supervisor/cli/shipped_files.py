@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor.cli.errors import Command, CommandRefused, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
 from metamcp_supervisor.client_files import disk
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.config.json_schema import schema as made
@@ -61,19 +61,14 @@ def _written(path: Path, new: bytes) -> str:
 
 @click.command(cls=Command)
 @click.option("--write", is_flag=True, help="Write it beside the file, and name it there.")
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    default=Path("metamcp.toml"),
-    help="The file that --write is about; without it, metamcp.toml in this folder.",
-)
-def schema(write: bool, path: Path) -> None:
+@gateway_options("path")
+def schema(write: bool, path: Path | None) -> None:
     """Print a JSON schema of metamcp.toml, for editors that complete and check during typing."""
     text = codec.dump(made()).decode() + "\n"
     if not write:
         click.echo(text, nl=False)
         return
+    path = path or Path("metamcp.toml")
     label = printable(str(path))
     content = disk.read(path)
     if not content.exists:

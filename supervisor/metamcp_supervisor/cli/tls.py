@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, gateway_options, told
 from metamcp_supervisor.cli.keys import configured
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -42,12 +42,11 @@ class _Place(Struct):
 
 
 @click.group(cls=Group, words={"create": "did you mean 'init'?", "list": "did you mean 'show'?"})
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Main file.")
-@click.option("--state-dir", metavar="PATH", help="Of the gateway; else as its file says.")
+@gateway_options("path", "state_dir")
 @click.pass_context
-def tls(ctx: click.Context, config: Path | None, state_dir: str | None) -> None:
+def tls(ctx: click.Context, path: Path | None, state_dir: str | None) -> None:
     """Make and show the certificates of a gateway that has none of its own."""
-    ctx.obj = _Place(config, state_dir)
+    ctx.obj = _Place(path, state_dir)
 
 
 @tls.command()

@@ -16,10 +16,11 @@ from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
 from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
-from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names
-from metamcp_supervisor.cli.errors import Command, Group
+from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names, json_option
+from metamcp_supervisor.cli.errors import Command, Group, gateway_options, state_option
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
+from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.servers.specs import front_spec
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -326,13 +327,12 @@ def tools() -> None:
 @click.option("--endpoint", metavar="NAME", help="Where to search; without it the default one.",
               shell_complete=complete_endpoints)  # fmt: skip
 @click.option("--as", "key", metavar="KEY", help="Search what the holder of this API key sees.")
-@click.option("--runtime-dir", metavar="PATH", help="Where the gateway keeps its control socket.")
 @click.option("--diff", "differences", is_flag=True, help="How they differ from what was approved.")
 @click.option("--tokens", "costs", is_flag=True, help="What they cost, and what exposures save.")
-@lock.config_option
-@lock.state_option
+@gateway_options()
+@state_option
 @lock.lock_option
-@lock.json_option
+@json_option
 def search(
     words: tuple[str, ...],
     server: str | None,
@@ -364,9 +364,11 @@ def search(
     asked = {"server": server or "", "endpoint": endpoint or "", "key": key or ""}
     narrowed = any(asked.values()) or runtime_dir is not None or len(words) > 1
 
+    place = runtime_dir if path is None or runtime_dir is not None else client.directory_of(path)
+
     def searched() -> int:
         asked["query"] = " ".join(words)
-        return call.search(runtime_dir, asked, as_json=as_json)
+        return call.search(place, asked, as_json=as_json)
 
     def work() -> int:
         what = words[0] if words else None
@@ -380,7 +382,7 @@ def search(
             wish = offers.wish(what, sight)
         except Failed as unknown:
             named = not words or "." in words[0]  # SERVER.TOOL, with a mistake
-            if differences or named or not call.runs(runtime_dir):
+            if differences or named or not call.runs(place):
                 raise unknown from None
             return searched()
         if differences:
@@ -469,9 +471,8 @@ class CatalogServer(Struct, frozen=True):
 
 @click.command(cls=Command)
 @click.argument("server", metavar="[SERVER]", required=False)
-@lock.config_option
-@lock.state_option
-@lock.json_option
+@gateway_options("path", "state_dir")
+@json_option
 def catalog(server: str | None, path: Path | None, state_dir: str | None, as_json: bool) -> None:
     """List all commands of all servers, as they were last offered.
 

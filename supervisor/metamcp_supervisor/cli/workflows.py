@@ -16,7 +16,7 @@ from msgspec import Raw, structs
 from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import CommandRefused, Group
+from metamcp_supervisor.cli.errors import CommandRefused, Group, gateway_options
 from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.cli.show import Picture, picture, printable
@@ -83,7 +83,7 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         command(EngineOrders(runtime_dir, endpoint, as_json=as_json), **given)
 
     for option in (
-        click.option("--runtime-dir", metavar="PATH", help="Where the control socket is."),
+        gateway_options("runtime_dir"),
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
         json_option,
     ):

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -192,6 +193,15 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
         text = f"no gateway of this folder is running at {own}"
         raise Failed(Exit.NOT_RUNNING, text, _others())
     return connect(runtime_dir)
+
+
+def directory_of(path: Path) -> str:
+    """Return the runtime directory of the gateway of a configuration. Raises Failed."""
+    from metamcp_supervisor.config import places
+
+    if not path.exists():
+        raise Failed(Exit.CONFIG, f"{path}: does not exist")
+    return str(places.here(path).runtime_dir)
 
 
 def meant() -> str:

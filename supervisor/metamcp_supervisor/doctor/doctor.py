@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import show
-from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.ctl import json_option, typed_value
 from metamcp_supervisor.cli.errors import Command, CommandRefused
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
@@ -166,21 +166,16 @@ CATALOGUES_MAX = 1000
 
 @click.command(cls=Command)
 @click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The file; without it that of the running gateway, or the one that `metamcp up` takes.",
-)
-@click.option(
     "--upgrade-from",
     "since",
     metavar="VERSION",
     help="Only what changed since that version and concerns the configuration.",
 )
 @json_option
-@click.pass_obj
-def doctor(runtime_dir: str | None, path: Path | None, since: str | None, as_json: bool) -> None:
+@click.pass_context
+def doctor(ctx: click.Context, since: str | None, as_json: bool) -> None:
     """Show what hinders a gateway, and what to do about it. Exit 1 if a check fails."""
+    runtime_dir, path = ctx.obj, typed_value(ctx, "path")
     found: list[DoctorFinding] = []
     with progress("checks this machine") as shown:
         for finding in _changes(runtime_dir, path, since) if since else findings(runtime_dir, path):

@@ -32,6 +32,17 @@ WITHOUT_JSON = {
     "toolsets export": "prints JSON in any case",
 }
 """Verbs without `--json`, and the reason."""
+WITHOUT_GATEWAY = {
+    "init": "makes the configuration of this folder",
+    "dashboards": "writes files that are the same for every gateway",
+    "systemd install": "writes a unit, whose gateway has a directory of systemd",
+    "systemd show": "prints that unit",
+    "systemd uninstall": "removes that unit",
+    "workflow check": "reads files of workflows",
+    "workflow graph": "reads a file of a workflow",
+    "workflow schema": "prints what is the same for every gateway",
+}
+"""Verbs that meet no gateway, and the reason."""
 
 
 async def said(*arguments: str) -> tuple[int, str, str]:
@@ -69,6 +80,18 @@ def every() -> dict[str, click.Command]:
     return verbs
 
 
+def options_at_all_levels() -> dict[str, set[str]]:
+    """Options of every verb, and of the groups before it."""
+    assert isinstance(main, click.Group)
+    above = {words.strip(): _options(group) for words, group in groups(main)}
+    return {
+        words: _options(verb).union(
+            *(above[group] for group in above if words.startswith(f"{group} "))
+        )
+        for words, verb in every().items()
+    }
+
+
 @pytest.mark.promise("M109")
 def test_every_verb_that_prints_can_do_it_for_programs() -> None:
     found = {words for words, verb in every().items() if "--json" not in _options(verb)}
@@ -78,9 +101,67 @@ def test_every_verb_that_prints_can_do_it_for_programs() -> None:
 @pytest.mark.parametrize("name", ALONE)
 def test_a_verb_of_ctl_that_stands_alone_knows_the_same_and_where_the_gateway_is(name: str) -> None:
     found = every()
-    beside = {"--runtime-dir", "--no-color", "--quiet", "-q"}
+    beside = {"--config", "--runtime-dir", "--no-color", "--quiet", "-q"}
     assert _options(found[name]) == _options(found[f"ctl {name}"]) | beside
     assert found[name].help == found[f"ctl {name}"].help
+
+
+def test_every_verb_that_meets_a_gateway_is_told_which_one_by_its_directory_or_its_file() -> None:
+    without = {
+        words
+        for words, options in options_at_all_levels().items()
+        if not {"--config", "--runtime-dir"} <= options
+    }
+    assert without == WITHOUT_GATEWAY.keys()
+
+
+def test_an_option_of_a_group_stands_before_or_behind_the_verb_with_the_same_effect(
+    tmp_path: Path,
+) -> None:
+    place = ("--state-dir", str(tmp_path / "state"))
+    CliRunner().invoke(main, ["keys", *place, "create", "config"], catch_exceptions=False)
+    lines = [
+        ["keys", *place, "list", "--json"],
+        ["keys", "list", *place, "--json"],
+        ["keys", "list", "--json", f"{place[0]}={place[1]}"],
+        ["keys", "show", "config", "--json", *place],
+    ]
+    shown = [CliRunner().invoke(main, line).stdout for line in lines]
+    assert shown[0].count('"name":"config"') == 1
+    assert shown == [shown[0]] * len(lines)
+    quiet = CliRunner().invoke(main, ["keys", "list", "-q", *place])
+    assert (quiet.exit_code, quiet.stdout) == (0, "")
+
+
+def test_an_option_that_verb_and_group_have_is_that_of_the_verb_behind_it() -> None:
+    done = CliRunner().invoke(main, ["console", "sessions", "--json", "--runtime-dir", "/none"])
+    assert done.exit_code == Exit.NOT_RUNNING
+    assert json.loads(done.stderr)["error"]["code"] == "not_running"
+
+
+@pytest.mark.process
+def test_a_gateway_is_found_by_its_configuration_and_a_configuration_by_its_gateway(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with steered(server("git")) as (_, directory):
+            file = tmp_path / "metamcp.toml"
+            file.write_text(f'[gateway]\nruntime_dir = "{directory}"\n')
+            for order in ("status", "ctl status"):
+                code, out, _ = await said(*order.split(), "--config", str(file), "-o", "name")
+                assert (code, out) == (Exit.OK, "git\n")
+            no = str(tmp_path / "no.toml")
+            missing = Exit.CONFIG, "", f"metamcp: {no}: does not exist\n"
+            assert await said("status", "--config", no) == missing
+            place = ("--runtime-dir", str(directory))
+            _, _, shown = await said("config", "show", *place)
+            assert "/etc/metamcp/metamcp.toml: does not exist" in shown
+            _, _, listed = await said("calls", "--state-dir", str(tmp_path), *place)
+            assert "/etc/metamcp/metamcp.toml: does not exist" in listed
+            _, _, read = await said("audit", "list", *place)
+            assert "/state/audit" in read
+
+    run(main())
 
 
 def test_a_misspelt_verb_is_told_the_right_one_at_every_level() -> None:
