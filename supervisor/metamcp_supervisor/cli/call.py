@@ -20,7 +20,7 @@ from metamcp_supervisor.calls import tool_call, tool_form
 from metamcp_supervisor.calls.endpoint_client import EndpointClient
 from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion, RequestForm, ResultPart
 from metamcp_supervisor.calls.tool_form import ArgumentsUnfit, FormField
-from metamcp_supervisor.cli import columns, recordings, show
+from metamcp_supervisor.cli import columns, errors, recordings, show
 from metamcp_supervisor.cli.connect import (
     await_serving,
     credential_options,
@@ -182,7 +182,7 @@ async def _answer_of(
     url: str, trust: "Trust", timeout_s: float, one: _Call, *, whole: bool
 ) -> Envelope:
     """Make the call. `whole`: read a result that the gateway keeps. Raises Failed."""
-    form = RequestForm(capabilities=ASKABLE if at_terminal() else {})
+    form = RequestForm(capabilities=ASKABLE if errors.at_terminal() else {})
     progress = _Progress()
     async with EndpointClient(url, trust, form, timeout_s) as asker:
         definition = await one.definition(asker)
@@ -235,11 +235,6 @@ def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]
 # Questions and progress
 
 
-def at_terminal() -> bool:
-    """Whether a person can be asked here."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 class _Progress:
     """Line on a terminal that shows how far a call is."""
 
@@ -270,7 +265,7 @@ class _Progress:
 
 def ask_person(question: InputQuestion, asker: str = "The server") -> Mapping[str, object]:
     """Return a person's answer to a question. Raises Failed."""
-    if question.method != ELICIT or not at_terminal():
+    if question.method != ELICIT or not errors.at_terminal():
         raise Failed(Exit.FAILED, f"the server asks for {question.method}, which is not answered")
     _say(f"{asker} asks: {question.message}")
     try:

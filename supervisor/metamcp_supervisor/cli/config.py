@@ -6,9 +6,7 @@ secrets (`config.show`), the meaning of a setting (`sources`, `options`), what h
 (`config.confirmation`), the schema (`shipped_files`), reloading (`gateway.reload`).
 """
 
-import contextlib
 import os
-import sys
 from collections.abc import Iterator, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +155,7 @@ def _shown(path: Path) -> str:
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Unasked.")
+@errors.yes_option
 @json_option
 @click.pass_obj
 def confirm(runtime_dir: str | None, yes: bool, as_json: bool) -> None:
@@ -178,18 +176,7 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
     plan = codec.typed(ReloadPlan, raw)
     if plan.question:
         click.echo(plan.question, err=True)
-        _sure(yes=yes)
+        nobody = Failed(Exit.NO_PERMISSION, "nobody can be asked here; --yes confirms it")
+        errors.confirm("Apply it?", yes=yes, refusal=nobody)
     asked = {"expect": plan.hash, "yes": True}
     return gateway.call("reload", asked, timeout_s=RELOAD_S)
-
-
-def _sure(*, yes: bool) -> None:
-    """Ask for confirmation, unless `yes` is given. Raises Failed without a yes."""
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failed(Exit.NO_PERMISSION, "nobody can be asked here; --yes confirms it")
-    with contextlib.suppress(click.Abort):
-        if click.confirm("Apply it?", default=False, err=True):
-            return
-    raise Failed(Exit.FAILED, "not confirmed: nothing is changed")

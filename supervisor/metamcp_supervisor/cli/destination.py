@@ -147,7 +147,7 @@ def _configured(wish: InstallOptions) -> Goal | None:
     from metamcp_supervisor.servers.status import url, urls
 
     read = CommandLineConfig(wish.config, {"runtime_dir": wish.runtime_dir}, any_port=True)
-    read.confirm(yes=wish.yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    read.confirm(yes=wish.yes, ask=ask if errors.at_terminal() else None)
     config, gateway = read.config, read.config.gateway
     listen = reachable(gateway.listen)
     if port := places.client_port(gateway):

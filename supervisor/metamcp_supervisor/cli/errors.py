@@ -2,7 +2,8 @@
 
 Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code (or,
 with `--json`, an object on stderr), groups that suggest a verb for a wrong word, the options that
-name a gateway, and `told`, which adds `--json` to a verb that prints sentences. Never: reasons to
+name a gateway, the question before what cannot be taken back, and `told`, which adds `--json` to a
+verb that prints sentences. Never: reasons to
 refuse (the verbs).
 """
 
@@ -11,6 +12,7 @@ import functools
 import importlib
 import io
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +34,7 @@ _WORDS = {int(code): code.name.lower() for code in Exit}
 UNFIT = "the configuration has errors"
 INTERRUPTED = 130
 """Exit code of an interrupted verb, as in every shell: 128 plus the number of SIGINT."""
+_PLACE_NAMES = {"--config", "--runtime-dir", "--state-dir"}
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -142,23 +145,25 @@ class Group(_Refusing, click.Group):
         return imported(self.elsewhere[cmd_name])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the options of the group from behind the verb, too, unless the verb has them."""
-        own, verbs, words = _options_of(self), dict[str, click.Option](), [*args]
-        ahead, behind, verb = list[str](), list[str](), None
-        while words:
+        """Take the options of the group from behind the verb, too, unless the verb has them, and
+        those that name a gateway from before a verb that has them alone."""
+        own, others, words = _options_of(self), dict[str, click.Option](), [*args]
+        ahead, behind, has_verb = list[str](), list[str](), False
+        while words and words[0] != "--":
             word = words.pop(0)
-            if word == "--":
-                behind += [word, *words]
-                break
+            if not has_verb and not word.startswith("-"):
+                verb, has_verb = self.get_command(ctx, word), True
+                others = _options_of(verb) if verb is not None else {}
+                behind.insert(0, word)
+                continue
             name, equals, _ = word.partition("=")
-            option = verbs.get(name) or own.get(name)
-            end = 0 if option is None or equals or option.is_flag else option.nargs
-            side = ahead if name in own and name not in verbs else behind
-            side += [word, *words[:end]]
-            del words[:end]
-            if verb is None and option is None and not word.startswith("-"):
-                verb = self.get_command(ctx, word)
-                verbs = _options_of(verb) if verb is not None else {}
+            option = others.get(name) or own.get(name)
+            count = int(name in _PLACE_NAMES) if option is None else option.nargs
+            count = 0 if equals or (option is not None and option.is_flag) else count
+            is_own = name not in others if name in own else not (has_verb or name in _PLACE_NAMES)
+            (ahead if is_own else behind).extend([word, *words[:count]])
+            del words[:count]
+        behind += words
         return super().parse_args(ctx, [*ahead, *behind])
 
     def resolve_command(
@@ -230,6 +235,29 @@ def _place_of(runtime_dir: str, state_dir: str | None) -> dict[str, Any]:
         status = codec.typed(GatewayStatus, gateway.call("status"))
     path = Path(status.config_files[0]) if status.config_files else None
     return {"path": path, "state_dir": state_dir or status.state_dir or None}
+
+
+yes_option = click.option("--yes", is_flag=True, help="Unasked.")
+
+
+def at_terminal() -> bool:
+    """Whether a person can be asked here."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, *, yes: bool, refusal: Failed | None = None) -> None:
+    """Ask a person, unless `yes`, before something is done for good. Raises Failed after a no;
+    where nobody can be asked, go on, or raise `refusal`."""
+    if yes:
+        return
+    if not at_terminal():
+        if refusal is not None:
+            raise refusal
+        return
+    with contextlib.suppress(click.Abort):
+        if click.confirm(show.printable(question), default=False, err=True):
+            return
+    raise Failed(Exit.FAILED, "not confirmed: nothing is changed")
 
 
 def imported(place: str) -> click.Command:

@@ -17,7 +17,14 @@ from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, look_options
-from metamcp_supervisor.cli.errors import Group, gateway_options, say, state_option
+from metamcp_supervisor.cli.errors import (
+    Group,
+    confirm,
+    gateway_options,
+    say,
+    state_option,
+    yes_option,
+)
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -184,10 +191,12 @@ def expire(where: GatewayPlace, key: str, as_json: bool) -> None:
 
 @keys.command()
 @key_argument
+@yes_option
 @json_option
 @click.pass_obj
-def revoke(where: GatewayPlace, key: str, as_json: bool) -> None:
+def revoke(where: GatewayPlace, key: str, yes: bool, as_json: bool) -> None:
     """End a key, its streams, sessions and calls, and forget it."""
+    confirm(f"End the key {key}, and forget it?", yes=yes)
     _say(_ordered(where, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
 
 

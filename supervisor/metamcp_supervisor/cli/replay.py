@@ -6,7 +6,6 @@ about the difference. Never: the recordings (`recordings`), the call (`calls.end
 
 import asyncio
 import difflib
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from metamcp_supervisor.calls import tool_call
 from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
-from metamcp_supervisor.cli import columns, recordings, show
+from metamcp_supervisor.cli import columns, errors, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
 from metamcp_supervisor.cli.errors import Command, gateway_options, told
@@ -145,14 +144,8 @@ def _agreed(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, An
     if yes or tool_call.reads_only(tool):
         return tool
     what = f"{name} does not say that it only reads: calling it again may change something"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failed(Exit.USAGE, f"{what}; say --yes to call it")
-    try:
-        agreed = click.confirm(show.printable(f"{what}. Call it?"), default=False, err=True)
-    except click.Abort:
-        agreed = False
-    if not agreed:
-        raise Failed(Exit.FAILED, "nothing was called")
+    nobody = Failed(Exit.USAGE, f"{what}; say --yes to call it")
+    errors.confirm(f"{what}. Call it?", yes=yes, refusal=nobody)
     return tool
 
 

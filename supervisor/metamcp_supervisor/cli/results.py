@@ -8,7 +8,7 @@ import click
 
 from metamcp_supervisor.cli import columns, show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
-from metamcp_supervisor.cli.errors import Group
+from metamcp_supervisor.cli.errors import Group, confirm, yes_option
 from metamcp_supervisor.control import client, result_orders
 from metamcp_supervisor.control.result_orders import ResultList, ResultShown, ResultsPurged
 from metamcp_worker.ipc import codec
@@ -78,14 +78,17 @@ def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
 @results_.command()
 @click.argument("handles", nargs=-1, metavar="[HANDLE…]")
 @click.option("--all", "everything", is_flag=True, help="All results of all clients.")
+@yes_option
 @json_option
 @click.pass_obj
 def purge(
-    runtime_dir: str | None, handles: tuple[str, ...], everything: bool, as_json: bool
+    runtime_dir: str | None, handles: tuple[str, ...], everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove results now; their clients cannot read them any more."""
     if everything is bool(handles):
         raise click.UsageError("give handles, or --all")
+    what = " ".join(handles) or "all results of all clients"
+    confirm(f"Remove {what}?", yes=yes)
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("results-purge", result_orders.ResultsPurge(handles=handles))
     found = codec.typed(ResultsPurged, raw)

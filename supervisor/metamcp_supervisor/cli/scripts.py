@@ -17,7 +17,15 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.cli import columns, keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, look_options
-from metamcp_supervisor.cli.errors import Group, gateway_options, state_option, tell, told
+from metamcp_supervisor.cli.errors import (
+    Group,
+    confirm,
+    gateway_options,
+    state_option,
+    tell,
+    told,
+    yes_option,
+)
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
@@ -193,10 +201,12 @@ def export(where: _Where, folder: Path) -> None:
 
 @scripts_.command()
 @name_argument
+@yes_option
 @json_option
 @click.pass_obj
-def delete(where: _Where, name: str, as_json: bool) -> None:
+def delete(where: _Where, name: str, yes: bool, as_json: bool) -> None:
     """Delete a script with all of its versions."""
+    confirm(f"Delete the script {name} with all of its versions?", yes=yes)
     raw = _ordered(where, DeleteScript(name))
     click.echo(raw if as_json else show.printable(f"script {name} is deleted"))
 

@@ -8,7 +8,6 @@ Owns: these verbs, the choice of the file, the content of an entry. Never: editi
 
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -178,12 +177,14 @@ def add(
 @click.command(cls=Command)
 @_NAME
 @_DRY
+@errors.yes_option
 @gateway_options("path", "runtime_dir")
 @told
-def remove(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
+def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Take a server out of the configuration. The rest of the file stays as it is."""
     file = _file(path, runtime_dir)
     _known(file, name)
+    errors.confirm(f"Take '{name}' out of {file.label}?", yes=yes or dry_run)
     _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
 
 
@@ -488,7 +489,7 @@ def _bring_into_effect(runtime_dir: str | None, *, asks: bool) -> None:
         errors.say("'metamcp up' starts the servers in it")
         return
     with gateway:
-        if asks and sys.stdin.isatty() and sys.stderr.isatty():
+        if asks and errors.at_terminal():
             show_plan(apply_asked(gateway, yes=False), as_json=False)
         elif asks:
             errors.say("the gateway that runs starts it after 'metamcp confirm'")

@@ -293,14 +293,16 @@ def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
     "--timeout", "timeout_s", type=Duration(), default="90s", show_default=True,
     help="How long to wait.",
 )  # fmt: skip
+@errors.yes_option
 @json_option
 @click.pass_obj
-def down(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
+def down(runtime_dir: str | None, timeout_s: float, yes: bool, as_json: bool) -> None:
     """End the gateway of this folder, and its servers after their calls. Exit 5 if none runs."""
     with client.connect_here(runtime_dir) as gateway:
         pid = gateway.pid()
         if pid <= 0:
             pid = codec.typed(GatewayStatus, gateway.call("status")).pid
+    errors.confirm(f"End the gateway (process {pid}) and its servers?", yes=yes)
     try:
         os.kill(pid, signal.SIGTERM)
     except PermissionError:

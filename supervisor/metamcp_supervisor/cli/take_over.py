@@ -9,7 +9,6 @@ The files of the client are written last, after its servers were started once be
 """
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from metamcp_supervisor.cli import destination, tools
+from metamcp_supervisor.cli import destination, errors, tools
 from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.cli.progress import progress
@@ -210,18 +209,17 @@ def _table(
 
 
 def _confirm(tables: Sequence[ClientTable], *, yes: bool) -> None:
-    """Show what moves, and ask. Raises CommandRefused without a yes."""
+    """Show what moves, and ask. Raises Failed without a yes."""
     for table in tables:
         click.echo(f"{table.label} → {printable(str(table.target))}:")
         for name, server in table.servers.items():
             words = show.masked(server.command_written) or (show.masked_url(server.url or ""),)
             click.echo(f"  {printable(name)}: {printable(' '.join(words))}")
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise CommandRefused("nothing is written without a yes: repeat it with --yes")
-    if not click.confirm("Start them behind the gateway, and take them out of these files?"):
-        raise CommandRefused("nothing is written")
+    errors.confirm(
+        "Start them behind the gateway, and take them out of these files?",
+        yes=yes,
+        refusal=Failed(Exit.FAILED, "nothing is written without a yes: repeat it with --yes"),
+    )
 
 
 def _confirm_target(target: Path, wish: InstallOptions, *, yes: bool) -> None:
@@ -238,7 +236,7 @@ def _confirm_target(target: Path, wish: InstallOptions, *, yes: bool) -> None:
         first, *others = map(str, invalid.problems)
         raise Failed(Exit.CONFIG, first, tuple(others)) from None
     state_dir = sources.trusted_state_dir(config, environ=environ, home=home, flags={})
-    person = ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    person = ask if errors.at_terminal() else None
     try:
         warning = confirmation_io.ensure(config, target, state_dir, yes=yes, ask=person)
     except NotConfirmed as refusal:

@@ -4,14 +4,13 @@ Owns: these verbs at the prompt. Never: making certificates (`certificates.autho
 the system.
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, structs
 
-from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Group, gateway_options, told
 from metamcp_supervisor.cli.keys import configured
@@ -51,16 +50,18 @@ def tls(ctx: click.Context, path: Path | None, state_dir: str | None) -> None:
 
 @tls.command()
 @click.option("--name", "names", multiple=True, metavar="HOST", help="By which clients reach it.")
-@click.option("--yes", is_flag=True, help="In place of another authority, unasked.")
+@errors.yes_option
 @json_option
 @click.pass_obj
 def init(place: _Place, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Make a local authority for these names, and a certificate of the gateway."""
     from metamcp_supervisor.certificates import authority
 
-    again = (place.state_dir / authority.CA).exists()
-    if again and not yes:
-        _confirm(place.state_dir / authority.CA)
+    ca = place.state_dir / authority.CA
+    if again := ca.exists():
+        what = f"{ca} is there: every client that trusts it will need the new one"
+        more = "say --yes to make it, 'metamcp tls show' shows this one"
+        errors.confirm(f"{what}. Make it?", yes=yes, refusal=Failed(Exit.USAGE, f"{what}; {more}"))
     try:
         authority.make(place.state_dir, names)
     except authority.AuthorityUnfit as why:
@@ -86,16 +87,6 @@ def show_(place: _Place, as_json: bool) -> None:
 def trust_help(place: _Place) -> None:
     """Say how clients come to trust the local authority."""
     click.echo(HELP.format(ca=_found(place).ca))
-
-
-def _confirm(ca: Path) -> None:
-    """Ask before another authority takes the place of the one in this file. Raises Failed without a
-    yes."""
-    what = f"{ca} is there: every client that trusts it will need the new one"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failed(Exit.USAGE, f"{what}; say --yes to make it, 'metamcp tls show' shows this one")
-    if not click.confirm(show.printable(f"{what}. Make it?"), default=False, err=True):
-        raise Failed(Exit.FAILED, "nothing is made")
 
 
 def _found(place: _Place) -> "Certificate":

@@ -19,7 +19,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import columns, errors, show
 from metamcp_supervisor.cli.ctl import (
     begin,
     complete_endpoints,
@@ -193,15 +193,18 @@ def remove(runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: 
 
 @toolsets.command()
 @name_argument
-@click.option("--yes", is_flag=True, help="Without asking.")
+@errors.yes_option
 @json_option
 @click.pass_obj
 def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool) -> None:
     """Delete a tool set, and take its tools out of the views in which it is equipped."""
     with client.connect(runtime_dir) as gateway:
         found = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
-        if not yes:
-            _confirm(name, found)
+        errors.confirm(
+            _question(name, found),
+            yes=yes,
+            refusal=Failed(Exit.USAGE, "nobody can be asked here: say --yes to delete it"),
+        )
         raw = _order(gateway, {"type": "Delete", "toolset": name})
     _say(raw, f"{name}: deleted", as_json=as_json)
 
@@ -291,16 +294,12 @@ def _order(
     )
 
 
-def _confirm(name: str, found: ToolSets) -> None:
-    """Ask before a tool set is deleted. Raises Failed without a yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failed(Exit.USAGE, "nobody can be asked here: say --yes to delete it")
+def _question(name: str, found: ToolSets) -> str:
+    """Return the question before a tool set is deleted."""
     where = _where(name, found)
     equipped = f", which is equipped on {where}" if where else ""
     tools = len(found.toolsets[0].tools)
-    question = f"Delete the tool set {name} of {_tools(tools)}{equipped}?"
-    if not click.confirm(show.printable(question), default=False, err=True):
-        raise Failed(Exit.FAILED, "nothing is deleted")
+    return f"Delete the tool set {name} of {_tools(tools)}{equipped}?"
 
 
 def _pairs(tools: Iterable[str]) -> list[Pair]:

@@ -200,9 +200,9 @@ def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wa
 def _answered(ask: EngineOrders, found: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the outcome of a run whose questions the person at the terminal answers."""
     from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion
-    from metamcp_supervisor.cli.call import ask_person, at_terminal
+    from metamcp_supervisor.cli.call import ask_person
 
-    while at_terminal() and (asked := _questions(found)):
+    while errors.at_terminal() and (asked := _questions(found)):
         step, each = next(iter(asked.items()))
         question = InputQuestion(
             key=step, method=ELICIT, message=each["message"], schema=each["schema"]

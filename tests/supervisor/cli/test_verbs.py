@@ -133,6 +133,18 @@ def test_an_option_of_a_group_stands_before_or_behind_the_verb_with_the_same_eff
     assert (quiet.exit_code, quiet.stdout) == (0, "")
 
 
+@pytest.mark.parametrize("order", ["config check", "audit list", "lock diff", "policy check"])
+def test_what_names_a_gateway_may_stand_before_a_verb_whose_group_does_not_have_it(
+    tmp_path: Path, order: str
+) -> None:
+    group, verb = order.split()
+    place = ("--config", str(tmp_path / "no.toml"))
+    before = CliRunner().invoke(main, [group, *place, verb])
+    behind = CliRunner().invoke(main, [group, verb, *place])
+    assert (before.exit_code, before.stderr) == (behind.exit_code, behind.stderr)
+    assert "no.toml: does not exist" in before.stderr
+
+
 def test_an_option_that_verb_and_group_have_is_that_of_the_verb_behind_it() -> None:
     done = CliRunner().invoke(main, ["console", "sessions", "--json", "--runtime-dir", "/none"])
     assert done.exit_code == Exit.NOT_RUNNING
