@@ -25,6 +25,9 @@ namespace = "default"
 [endpoints.few]
 namespace = "default"
 exposure = "search"
+[endpoints.bare]
+namespace = "default"
+naming = { style = "bare" }
 """
 TYPED = {"module": "tests.fakes.typed_tools:server", "env": {"PYTHONPATH": str(ROOT)}}
 PICTURE = base64.b64encode(b"\x89PNG picture").decode()
@@ -276,6 +279,26 @@ def test_the_name_of_a_tool_shows_how_it_is_called(gateway: Gateway) -> None:
     assert "Count the letters of each word." in said
     assert re.search(r"words +list of string +required", said)
     assert "usage: metamcp call typed__count words=STRING… [upper=BOOLEAN]" in said
+
+
+@pytest.mark.parametrize("tool", ["typed__count", "typed.count", "typed/count"])
+@pytest.mark.parametrize("endpoint", ["default", "few", "bare"])
+def test_a_tool_is_called_and_shown_in_three_spellings_at_every_endpoint(
+    gateway: Gateway, endpoint: str, tool: str
+) -> None:
+    done = metamcp(gateway, "call", "--endpoint", endpoint, tool, "words=abc")
+    assert (json.loads(done.stdout), done.returncode) == ({"abc": 3}, 0)
+    said = metamcp(gateway, "tools", tool, "--endpoint", endpoint).stdout
+    assert "Count the letters of each word." in said
+    assert re.search(r"words +list of string +required", said)
+
+
+def test_a_tool_is_called_in_three_spellings_by_the_url_of_an_endpoint(gateway: Gateway) -> None:
+    for tool in ("typed__count", "typed.count", "typed/count"):
+        done = metamcp(gateway, "call", "--url", gateway.url, tool, "words=abc")
+        assert (json.loads(done.stdout), done.returncode) == ({"abc": 3}, 0)
+    done = metamcp(gateway, "call", "--url", gateway.url, "typed.cuont")
+    assert (done.returncode, "typed__count" in done.stderr) == (8, True)
 
 
 def test_calls_and_errors_of_a_tool_are_counted(gateway: Gateway) -> None:

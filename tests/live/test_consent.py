@@ -230,7 +230,7 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         assert LONG in consent(gateway, "list")
         assert LONG in question["arguments"]
         said = consent(gateway, "approve", question["id"], "--for", scope)
-        assert "new/echo approved" in said
+        assert "new.echo approved" in said
         waiting.join(30)
         assert answers[0]["result"]["content"][0]["text"] == LONG
         assert "no question" in consent(gateway, "approve", question["id"], ok=8)

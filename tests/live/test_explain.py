@@ -122,6 +122,12 @@ def test_a_call_that_would_be_refused_ends_with_1_and_says_at_which_step(gateway
     assert "the call would run if a person agrees" in run(gateway, "explain", "one__fail")
 
 
+def test_a_tool_is_explained_in_three_spellings(gateway: Gateway) -> None:
+    for tool in ("one__pid", "one.pid", "one/pid"):
+        assert steps(gateway, tool)["name"] == "one__pid is one.pid"
+        assert "allow; decides: none" in run(gateway, "policy", "explain", tool)
+
+
 def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     for name, scopes in (("guest", ()), ("boss", ()), ("reader", ("--scope", "mcp:list"))):
         keys(gateway, "create", name, *scopes)

@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
@@ -161,12 +162,13 @@ class EndpointClient:
 
     async def known(self, name: str) -> dict[str, Any]:
         """Return the definition of a tool. Raises Failed with the name that may be meant."""
-        names: list[str] = []
-        async for tool in self.tools():
-            if tool.get("name") == name:
+        tools = {str(tool.get("name")): tool async for tool in self.tools()}
+        if name in tools:
+            return tools[name]
+        for exposed, tool in tools.items():
+            if is_named(name, "", "", exposed):
                 return tool
-            names.append(str(tool.get("name")))
-        raise Failed(Exit.UNKNOWN_NAME, f"the endpoint lists no tool {name!r}; {hint(name, names)}")
+        raise Failed(Exit.UNKNOWN_NAME, f"the endpoint lists no tool {name!r}; {hint(name, tools)}")
 
     async def call(
         self,

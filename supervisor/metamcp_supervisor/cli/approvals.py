@@ -15,6 +15,7 @@ from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.verbs import ConsentList
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import written
 
 QUESTIONS = ("ID", "TOOL", "BY", "WAITS", "ARGUMENTS")
 GRANTS = ("ID", "TOOL", "OF", "UNTIL")
@@ -52,14 +53,14 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     now = time.time()
     waiting = [
         (
-            one.id, f"{one.server}/{one.tool}", one.client or one.principal,
+            one.id, written((one.server, one.tool)), one.client or one.principal,
             f"{max(0.0, one.until - now):.0f}s left", one.arguments,
         )
         for one in found.questions
     ]  # fmt: skip
     foot = "" if waiting else "no call waits for an answer"
     show.picture(show.Picture(QUESTIONS if waiting else ("",), waiting, foot=foot))
-    given = [(one.id, f"{one.server}/{one.tool}", one.principal, _date(one.until))
+    given = [(one.id, written((one.server, one.tool)), one.principal, _date(one.until))
              for one in found.grants]  # fmt: skip
     if given:
         show.picture(show.Picture(GRANTS, given))
@@ -118,7 +119,7 @@ def revoke(
         click.echo(raw)
         return
     for one in codec.typed(ConsentList, raw).grants:
-        click.echo(show.printable(f"{one.id}: {one.server}/{one.tool} revoked"))
+        click.echo(show.printable(f"{one.id}: {written((one.server, one.tool))} revoked"))
 
 
 def _tell(raw: bytes, what: str, *, as_json: bool) -> None:
@@ -126,7 +127,7 @@ def _tell(raw: bytes, what: str, *, as_json: bool) -> None:
         click.echo(raw)
         return
     for one in codec.typed(ConsentList, raw).questions:
-        click.echo(show.printable(f"{one.id}: {one.server}/{one.tool} {what}"))
+        click.echo(show.printable(f"{one.id}: {written((one.server, one.tool))} {what}"))
 
 
 def _asked(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:

@@ -35,6 +35,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.figures import KEY_NEEDED
@@ -114,7 +115,7 @@ def call(
 
     \b
     metamcp call notes__add_note text='buy milk'
-    metamcp call git__git_log max_count=3
+    metamcp call git.git_log max_count=3
     metamcp call api__query --args '{"filter": {"open": true}}'
     """
     if url is not None and endpoint is not None:
@@ -157,11 +158,13 @@ class _Call:
 
     async def definition(self, asker: EndpointClient) -> Mapping[str, Any]:
         try:
-            return await asker.known(self.tool)
+            found: Mapping[str, Any] = await asker.known(self.tool)
         except Failed as failed:
             if failed.exit != Exit.UNKNOWN_NAME or self.find is None:
                 raise
-            return self.find()
+            found = self.find()
+        self.tool = str(found.get("name"))
+        return found
 
     def arguments(self, definition: Mapping[str, Any]) -> object:
         if not self.words and self.base is not None:
@@ -392,12 +395,14 @@ def runs(runtime_dir: str | None) -> bool:
 
 
 def search(runtime_dir: str | None, asked: Mapping[str, str], *, as_json: bool) -> int:
-    """Print the tools that match, or the page of the tool that has this very name. Return the exit
-    code. Raises Failed."""
+    """Print the tools that match, or the page of the tool that is named. Return the exit code.
+    Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("tools", asked, timeout_s=SEARCH_S)
         found = codec.typed(ToolList, raw)
-        name = next((one.name for one in found.tools if one.name == asked.get("query")), "")
+        word = asked.get("query", "")
+        named = (one.name for one in found.tools if is_named(word, one.server, one.tool, one.name))
+        name = next(named, "")
         if name and not as_json:
             raw = gateway.call("tools", {**asked, "query": "", "name": name}, timeout_s=SEARCH_S)
             _page(codec.typed(ToolList, raw).tools[0])
@@ -414,6 +419,19 @@ def search(runtime_dir: str | None, asked: Mapping[str, str], *, as_json: bool) 
         )  # fmt: skip
         show.picture(shown)
     return Exit.OK
+
+
+def show_page(runtime_dir: str | None, word: str) -> bool:
+    """Print the page of a tool of the running gateway, and return whether it has the tool."""
+    try:
+        with client.connect(runtime_dir) as gateway:
+            raw = gateway.call("tools", {"name": word}, timeout_s=SEARCH_S)
+    except Failed:
+        return False
+    shown = [one for one in codec.typed(ToolList, raw).tools if one.definition]
+    for one in shown:
+        _page(one)
+    return bool(shown)
 
 
 def row(one: ToolListed) -> tuple[str, ...]:

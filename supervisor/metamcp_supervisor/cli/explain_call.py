@@ -55,8 +55,8 @@ def explain(
 ) -> None:  # fmt: skip
     """Show the way of a call, and what would happen to it now, without calling.
 
-    TOOL is a name that clients see, or SERVER.TOOL. Exit 0 if the call would run, 1 if it would be
-    refused, 8 for an unknown name.
+    TOOL is a name that clients see, or SERVER.TOOL, SERVER/TOOL or SERVER__TOOL. Exit 0 if the call
+    would run, 1 if it would be refused, 8 for an unknown name.
     """
     raw = _asked(runtime_dir, tool, endpoint, key, arguments)
     found = codec.typed(PathShown, raw)

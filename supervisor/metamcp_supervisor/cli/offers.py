@@ -27,7 +27,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.services import UnknownName
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import json_schemas, server_catalog, validation
+from metamcp_worker.ipc import disclosure, json_schemas, server_catalog, validation
 from metamcp_worker.ipc.server_catalog import SchemaFaults, ServerCatalogue
 from metamcp_worker.ipc.validation import Invalid
 
@@ -167,14 +167,14 @@ def wish(word: str | None, sight: OfferComparison) -> ToolFilter:
 def wished(
     word: str | None, servers: Collection[str], tools: Callable[[str], Collection[str] | None]
 ) -> ToolFilter:
-    """Return the filter for SERVER or SERVER.TOOL; names of servers do not contain a dot. `tools`:
-    returns the tools of a server, None if it was not seen yet. Raises Failed."""
+    """Return the filter for SERVER or SERVER.TOOL. `tools`: returns the tools of a server, None if
+    it was not seen yet. Raises Failed."""
     if word is None:
         return ToolFilter()
-    server, dot, tool = word.partition(".")
+    server, tool = disclosure.read(word) or (word, "")
     if server not in servers:
         raise Failed(Exit.UNKNOWN_NAME, str(UnknownName([server], servers)))
-    if not dot:
+    if not tool:
         return ToolFilter(server)
     names = tools(server)
     if names is None:

@@ -29,6 +29,7 @@ from metamcp_supervisor.cli.errors import Command, gateway_options
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec, records
+from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.records import FOLDER, FinishedCall, Gap, is_file_name
 
@@ -252,7 +253,7 @@ def calls(
     def fits(call: FinishedCall) -> bool:
         return (
             (server is None or call.server == server)
-            and (tool is None or call.name == tool)
+            and (tool is None or is_named(tool, call.server, call.name, call.name))
             and (key is None or call.key == key)
             and (not errors or call.failed)
             and (since is None or datetime.fromisoformat(call.time) >= since)

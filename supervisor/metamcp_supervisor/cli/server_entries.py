@@ -27,7 +27,7 @@ from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, t
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import exposed_names, server_catalog
+from metamcp_worker.ipc import disclosure, exposed_names, server_catalog
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -285,9 +285,10 @@ def _set_tool(
 ) -> None:
     """Write a setting of a tool. The usual value needs no line in the table of the server; at an
     endpoint or in a namespace it stands against the table of the server."""
-    server, dot, tool = word.partition(".")
-    if not (dot and tool):
+    pair = disclosure.read(word)
+    if pair is None:
         raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
+    server, tool = pair
     if endpoint is not None and namespace is not None:
         raise click.UsageError("say one of both: --endpoint or --namespace.")
     file = _file(path, runtime_dir)

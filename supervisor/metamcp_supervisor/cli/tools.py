@@ -349,7 +349,8 @@ def search(
     """List the tools that the servers offered last, and whether they are as approved; with WORDS,
     search the tools of the running gateway.
 
-    A search looks for the same words as search_tools. The name of a tool shows its arguments.
+    A search looks for the same words as search_tools. The name of a tool, as git__status,
+    git.status or git/status, shows its arguments.
 
     Without WORDS, tools are compared with metamcp.lock, or with what a server offered when it was
     first seen. Clients do not get tools in quarantine, nor definitions that are not valid. Each
@@ -385,6 +386,11 @@ def search(
             if differences or named or not call.runs(place):
                 raise unknown from None
             return searched()
+        if wish.tool is not None and not differences:
+            if as_json and words[0].startswith(f"{wish.server}__") and call.runs(place):
+                return searched()
+            if not as_json and call.show_page(place, words[0]):
+                return Exit.OK
         if differences:
             found = [each for each in sight.drifts(wish) if each.change != "same"]
             if as_json:

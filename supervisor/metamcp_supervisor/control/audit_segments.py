@@ -17,6 +17,7 @@ from metamcp_supervisor.store import database
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
+from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.errors import MetaMCPError
 
 ALL = 1 << 60
@@ -88,7 +89,10 @@ class AuditQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
             and self.event in {"", record.event}
             and self.server in {"", record.server, _subject(record)}
-            and self.tool in {"", record.tool, record.exposed}
+            and (
+                self.tool in {"", record.tool}
+                or is_named(self.tool, record.server, record.tool, record.exposed)
+            )
             and self.outcome in {"", record.outcome}
         )
 

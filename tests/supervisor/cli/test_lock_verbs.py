@@ -249,8 +249,10 @@ def test_tools_are_listed_with_how_they_stand(place: Place) -> None:
         "write": "compatible, words, in quarantine",
     }
     assert all(each["fingerprint"].startswith("v1:") for each in listed)
-    one = json.loads(place.run("tools", "files.new", "--json").stdout)["tools"]
-    assert [each["tool"] for each in one] == ["new"]
+    for word in ("files.new", "files/new", "files__new"):
+        one = json.loads(place.run("tools", word, "--json").stdout)["tools"]
+        assert [each["tool"] for each in one] == ["new"]
+        assert "files.new: added" in place.run("lock", "diff", word).stdout
 
 
 def test_without_a_lock_tools_are_compared_with_what_was_seen_first(place: Place) -> None:

@@ -60,6 +60,8 @@ def test_calls_of_all_files_are_one_table_with_the_newest_last(tmp_path: Path) -
     [
         (("--server", "notes"), [2]),
         (("--tool", "git__status"), [1, 3, 4]),
+        (("--tool", "git.status"), [1, 3, 4]),
+        (("--tool", "git/status"), [1, 3, 4]),
         (("--errors",), [4]),
         (("--limit", "2"), [4, 5]),
         (("--since", "1h"), []),

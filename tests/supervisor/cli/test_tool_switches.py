@@ -39,7 +39,9 @@ def test_a_tool_is_switched_and_switched_back_and_the_rest_of_the_file_stays(
     home.works("tools", verb, "git.reset")
     assert path.read_text() == f"{TOML}\n[servers.git.tools.reset]\n{line}\n"
     assert "already" in home.works("tools", verb, "git.reset")
-    home.works("tools", {"hide": "show", "disable": "enable"}[verb], "git.reset")
+    for spelling in ("git/reset", "git__reset"):
+        assert "already" in home.works("tools", verb, spelling)
+    home.works("tools", {"hide": "show", "disable": "enable"}[verb], "git/reset")
     assert path.read_text() == TOML
 
 

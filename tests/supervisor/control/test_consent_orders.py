@@ -59,7 +59,7 @@ def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
     async def test(gateway: SmallGateway, said: Said) -> None:
         code, shown, _ = await said("list")
         assert code == 0
-        for text in ("1-17", "git/push", "g1", "ann"):
+        for text in ("1-17", "git.push", "g1", "ann"):
             assert text in shown
         assert "\x1b" not in shown
         assert "a" * 100 in shown  # what runs, whole
@@ -77,11 +77,11 @@ def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
 @pytest.mark.promise("M97")
 def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
     async def test(gateway: SmallGateway, said: Said) -> None:
-        assert await said("approve", "1-17", "--for", "24h") == (0, "1-17: git/push approved\n", "")
+        assert await said("approve", "1-17", "--for", "24h") == (0, "1-17: git.push approved\n", "")
         code, _, why = await said("approve", "1-17")
         assert (code, "no question '1-17' is open" in why) == (Exit.UNKNOWN_NAME, True)
         gateway.consents.open[QUESTION.id] = QUESTION
-        assert (await said("deny", "1-17"))[1] == "1-17: git/push denied\n"
+        assert (await said("deny", "1-17"))[1] == "1-17: git.push denied\n"
         assert gateway.consents.answers == [("1-17", "24h"), ("1-17", None)]
         told = [one.cause for one in gateway.journal.since(0) if one.what == "consent"]
         assert told[0].startswith("git/push approved (24h) by ")
@@ -95,7 +95,7 @@ def test_grants_end_by_name_or_all_together() -> None:
     async def test(gateway: SmallGateway, said: Said) -> None:
         assert (await said("revoke"))[0] == Exit.USAGE
         assert (await said("revoke", "g9"))[0] == Exit.UNKNOWN_NAME
-        assert (await said("revoke", "g1"))[1] == "g1: git/push revoked\n"
+        assert (await said("revoke", "g1"))[1] == "g1: git.push revoked\n"
         gateway.consents.given[GRANT.id] = GRANT
         found = json.loads((await said("revoke", "--all", "--json"))[1])
         assert [one["id"] for one in found["grants"]] == ["g1"]

@@ -216,6 +216,20 @@ def test_the_list_of_a_server_has_what_the_gateway_tells_of_it(tmp_path: Path) -
     assert [codec.value(line.encode())["seq"] for line in found] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("word", ["log", "git_log", "git.log", "git/log", "git__log"])
+def test_the_list_of_a_tool_finds_it_in_every_spelling(tmp_path: Path, word: str) -> None:
+    made = [
+        AuditRecord(ts=1, n=1, origin="a", event="call", server="git", tool="log",
+                    exposed="git_log"),
+        AuditRecord(ts=2, n=2, origin="a", event="call", server="git", tool="status",
+                    exposed="git_status"),
+        AuditRecord(ts=3, n=3, origin="a", event="gateway", who="git", text="launched"),
+    ]  # fmt: skip
+    begun(tmp_path / audit.FOLDER).add([audit.encoded(one) for one in made], {})
+    found = asked(tmp_path, "list", "--tool", word, "--json").stdout.splitlines()
+    assert [codec.value(line.encode())["seq"] for line in found] == [1]
+
+
 def asked(state_dir: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["audit", *words, "--state-dir", str(state_dir)])
 

@@ -1,10 +1,21 @@
 """What is told of views: the difference leads from what was known to what is known now."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Everything, Shift, Shown, ToolSet, ViewOwner, shift
+from metamcp_worker.ipc.disclosure import (
+    Everything,
+    Shift,
+    Shown,
+    ToolSet,
+    ViewOwner,
+    is_named,
+    read,
+    shift,
+    written,
+)
 
 VIEWS = some.dictionaries(
     some.builds(
@@ -46,3 +57,28 @@ def test_what_is_shown_to_many_is_told_once() -> None:
     sessions = [ViewOwner("desk", "me", str(number)) for number in range(3)]
     after = Everything(tuple((whose, Shown(tools)) for whose in sessions))
     assert shift(Everything(), after) == Shift(((Shown(tools), tuple(sessions)),))
+
+
+SERVERS = some.from_regex(r"[a-z0-9](?:[a-z0-9-]|_(?!_))*(?<!_)", fullmatch=True)
+TOOLS = some.text(min_size=1).filter(lambda text: text[0] not in "_")
+
+
+@given(SERVERS, TOOLS, some.sampled_from(["__", ".", "/"]))
+def test_a_tool_is_read_in_three_spellings_whatever_its_own_name_has(
+    server: str, tool: str, separator: str
+) -> None:
+    assert read(f"{server}{separator}{tool}") == (server, tool) == read(written((server, tool)))
+
+
+@pytest.mark.parametrize("text", ["", "git", "git.", "git__", "/status", "__status", "git_status"])
+def test_a_text_without_server_or_tool_names_none(text: str) -> None:
+    assert read(text) is None
+    assert not is_named(text, "git", "status", "other")
+
+
+@pytest.mark.parametrize("exposed", ["git__status", "git_status", "git.status", "status"])
+def test_a_tool_is_named_in_three_spellings_however_an_endpoint_calls_it(exposed: str) -> None:
+    for text in ("git__status", "git.status", "git/status", exposed):
+        assert is_named(text, "git", "status", exposed)
+    for text in ("git__log", "hub/status", "stat"):
+        assert not is_named(text, "git", "status", exposed)

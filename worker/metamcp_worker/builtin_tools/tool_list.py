@@ -15,6 +15,7 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ShowTools, ToolOrder
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import HITS_MAX
@@ -59,18 +60,17 @@ def _replied(found: Sequence[ShownTool], more: int = 0) -> ToolReply:
 
 def _named(name: str, view: View, context: ToolContext) -> ToolReply:
     listed = _listed(view)
-    for entry in _entries(view, context):
-        if entry.key == name:
-            raw = definition(entry)
-            row = _row(
-                entry, view, listed, context, raw if len(raw) <= DEFINITION_BYTES_MAX else b""
-            )
-            return ToolReply("", {"tools": [row]})
-    found = [one for one in _withheld(context) if one.name == name]
+    entries = list(_entries(view, context))
+    exact = [one for one in entries if one.key == name]
+    meant = (one for one in entries if is_named(name, one.server, one.item.key, one.key))
+    for entry in exact or meant:
+        raw = definition(entry)
+        row = _row(entry, view, listed, context, raw if len(raw) <= DEFINITION_BYTES_MAX else b"")
+        return ToolReply("", {"tools": [row]})
+    found = [one for one in _withheld(context) if is_named(name, one.server, one.tool, one.name)]
     if found:
         return ToolReply("", {"tools": found})
-    names = [entry.key for entry in _entries(view, context)]
-    return ToolReply("", {"names": names[:NAMES_MAX]})
+    return ToolReply("", {"names": [entry.key for entry in entries[:NAMES_MAX]]})
 
 
 def _page(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply:

@@ -19,7 +19,7 @@ from metamcp_worker.catalog.views import View
 from metamcp_worker.guard.conditions import Thing
 from metamcp_worker.guard.guard_rules import CallFacts, CallVerdict, GuardRules
 from metamcp_worker.guard.policies import CLOSED
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, disclosure
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.figures import CallPath, PathStep, PolicyValue
 
@@ -86,9 +86,9 @@ def _named(view: View, everything: Merged, name: str) -> tuple[str, Owner | None
     owner = merged.tools.get(name) or merged.aliases.get(name) or everything.tool_named(name)
     if owner is not None:
         return name, owner
-    server, _, tool = name.partition(".")
+    pair = disclosure.read(name)
     for exposed, each in everything.tools.items():
-        if each.server == server and codec.text(each.original) == tool:
+        if pair == (each.server, codec.text(each.original)):
             return exposed, each
     return name, None
 

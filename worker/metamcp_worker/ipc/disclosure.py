@@ -10,6 +10,7 @@ lists. Only then clients are told and the client that asked is answered: a clien
 change finds it in the list of every front.
 """
 
+import re
 from typing import Literal, TypeVar
 
 from msgspec import Struct, structs
@@ -329,13 +330,22 @@ def labelled(kept: _Kept) -> _Kept:
     return structs.replace(kept, name=process_names.label(kept.name))
 
 
+_SEPARATOR = re.compile(r"__|[./]")
+
+
 def written(pair: Pair) -> str:
     """Return a tool as people write it, whatever an endpoint calls it: `git.status`."""
     return f"{pair[0]}.{pair[1]}"
 
 
 def read(text: str) -> Pair | None:
-    """Return the tool that a text names; None if the text cannot name a tool. The name of a server
-    never has a dot."""
-    server, dot, tool = text.partition(".")
-    return (server, tool) if server and dot and tool else None
+    """Return the tool that a text names, as `git.status`, `git/status` or `git__status`; None if it
+    cannot name one. The name of a server never has what separates it from its tool."""
+    parts = _SEPARATOR.split(text, maxsplit=1)
+    return (parts[0], parts[1]) if len(parts) > 1 and all(parts) else None
+
+
+def is_named(text: str, server: str, tool: str, exposed: str) -> bool:
+    """Whether a text names this tool of a server, which clients know as `exposed`."""
+    pair = read(text)
+    return text == exposed or (pair is not None and pair in ((server, tool), read(exposed)))
