@@ -181,9 +181,9 @@ def programs() -> list[tuple[str, ...]]:
         ("scripts", "run", "largest-files", "--args", args),
         ("scripts", "run", "todo-list", "--args", args),
         ("scripts", "run", "changed-files", "--args", args),
-        ("workflow", "run", "review-change", "--inputs", json.dumps({"repository": folder})),
-        ("workflow", "run", "refactor-function", "--inputs", json.dumps(refactor)),
-        ("workflow", "run", "add-endpoint", "--inputs", json.dumps(endpoint)),
+        ("workflow", "run", "review-change", "--args", json.dumps({"repository": folder})),
+        ("workflow", "run", "refactor-function", "--args", json.dumps(refactor)),
+        ("workflow", "run", "add-endpoint", "--args", json.dumps(endpoint)),
     ]
 
 

@@ -132,12 +132,12 @@ def test_a_key_has_its_own_way(gateway: Gateway) -> None:
     for name, scopes in (("guest", ()), ("boss", ()), ("reader", ("--scope", "mcp:list"))):
         keys(gateway, "create", name, *scopes)
     where = ("--endpoint", "closed", "one__pid")
-    assert steps(gateway, *where, "--as", "boss")["gate"] == "boss may call tools"
-    told = steps(gateway, *where, "--as", "guest", ok=1)
+    assert steps(gateway, *where, "--key", "boss")["gate"] == "boss may call tools"
+    told = steps(gateway, *where, "--key", "guest", ok=1)
     assert (told["view"], told["policies"]) == ("in no list, and can be called",
                                                 "deny: guests decides")  # fmt: skip
-    assert "needs the scope mcp:call" in steps(gateway, *where, "--as", "reader", ok=1)["gate"]
-    words = ("policy", "explain", *where, "--as")
+    assert "needs the scope mcp:call" in steps(gateway, *where, "--key", "reader", ok=1)["gate"]
+    words = ("policy", "explain", *where, "--key")
     text = run(gateway, *words, "guest", ok=1)
     assert "principal.name == 'guest'" in text
     assert "deny; decides: guests" in text
@@ -185,7 +185,7 @@ def test_a_tool_that_is_not_there_is_explained_by_its_server_or_its_switch(
     [
         (("explain", "sya"), "no tool is named 'sya' at the endpoint default; did you mean 'say'?"),
         (("explain", "say", "--endpoint", "defalt"), "no endpoint is named 'defalt'; did you mean"),
-        (("explain", "say", "--as", "nobody"), "nobody"),
+        (("explain", "say", "--key", "nobody"), "nobody"),
         (("policy", "explain", "sya"), "no tool is named 'sya'"),
     ],
 )

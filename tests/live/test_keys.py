@@ -181,7 +181,7 @@ def test_a_mistake_is_answered_with_what_was_meant(gateway: Gateway) -> None:
     said = keys(gateway, "create", "x", "--expires", "soon", ok=2)
     assert "'soon' is not a duration; write it like" in said
     assert "'call_per_day' is not a limit" in keys(
-        gateway, "create", "x", "--limit", "call_per_day=1", ok=2
+        gateway, "create", "x", "--quota", "call_per_day=1", ok=2
     )
     assert "is not a duration" in keys(gateway, "rotate", "first", "--grace", "soon", ok=2)
     secret = gateway.environ["FIRST"].rpartition("_")[2]

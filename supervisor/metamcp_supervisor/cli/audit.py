@@ -55,7 +55,12 @@ def audit() -> None:
 @click.option("--event", type=click.Choice(records.ALL_EVENTS), metavar="WORD", help=EVENTS_HELP)
 @click.option("--outcome", type=click.Choice(records.OUTCOMES), help="Calls that ended so.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=LINES, show_default=True, help="At most so many."
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=LINES,
+    show_default=True,
+    help="At most so many.",
 )
 @json_option
 @gateway_options("path", "state_dir")

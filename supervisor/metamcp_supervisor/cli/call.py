@@ -84,7 +84,8 @@ def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: 
               shell_complete=complete_endpoints)  # fmt: skip
 @click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="PATH",
+    "-o", "--out", "output", cls=errors.Renamed, before=("--output",),
+    type=click.Path(path_type=Path), metavar="PATH",
     help="File or folder for the result: images and other files, or else the text.",
 )  # fmt: skip
 @click.option(
@@ -158,13 +159,13 @@ class _Call:
 
     async def definition(self, asker: EndpointClient) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = await asker.known(self.tool)
+            tool: Mapping[str, Any] = await asker.known(self.tool)
         except Failed as failed:
             if failed.exit != Exit.UNKNOWN_NAME or self.find is None:
                 raise
-            found = self.find()
-        self.tool = str(found.get("name"))
-        return found
+            tool = self.find()
+        self.tool = str(tool.get("name"))
+        return tool
 
     def arguments(self, definition: Mapping[str, Any]) -> object:
         if not self.words and self.base is not None:
@@ -226,7 +227,7 @@ def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]
         found = codec.typed(ToolList, gateway.call("tools", asked, timeout_s=SEARCH_S))
     if not found.tools:
         if found.refused == KEY_NEEDED:  # the call has a key; the control socket does not
-            why = f"'metamcp explain {tool} --as KEY' says why"
+            why = f"'metamcp explain {tool} --key KEY' says why"
             raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r} for this key; {why}")
         raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r}: {found.refused}")
     if found.tools[0].why:
@@ -428,10 +429,10 @@ def show_page(runtime_dir: str | None, word: str) -> bool:
             raw = gateway.call("tools", {"name": word}, timeout_s=SEARCH_S)
     except Failed:
         return False
-    shown = [one for one in codec.typed(ToolList, raw).tools if one.definition]
-    for one in shown:
-        _page(one)
-    return bool(shown)
+    tools = [tool for tool in codec.typed(ToolList, raw).tools if tool.definition]
+    for tool in tools:
+        _page(tool)
+    return bool(tools)
 
 
 def row(one: ToolListed) -> tuple[str, ...]:

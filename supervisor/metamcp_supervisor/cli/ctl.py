@@ -218,9 +218,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 @click.option("--watch", is_flag=True, help="Again and again, until interrupted.")
 @click.option("--every", "every_s", type=Duration(), metavar="DURATION", help="With --watch. [2s]")
 @click.option(
-    "-o",
-    "--output",
-    "fields",
+    "--fields",
+    cls=errors.Renamed,
+    before=("-o", "--output"),
     metavar="FIELD,FIELD",
     help="Only these members of --json, a line per server, tabs between them.",
 )
@@ -448,7 +448,7 @@ def _fields(text: str) -> tuple[str, ...]:
     found = tuple(field.strip() for field in text.split(","))
     if unknown := [field for field in found if field not in known]:
         raise click.BadParameter(
-            f"a server has no {unknown[0]!r}; it has: {', '.join(known)}", param_hint="'-o'"
+            f"a server has no {unknown[0]!r}; it has: {', '.join(known)}", param_hint="'--fields'"
         )
     return found
 

@@ -3,8 +3,7 @@
 Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code (or,
 with `--json`, an object on stderr), groups that suggest a verb for a wrong word, the options that
 name a gateway, the question before what cannot be taken back, and `told`, which adds `--json` to a
-verb that prints sentences. Never: reasons to
-refuse (the verbs).
+verb that prints sentences. Never: reasons to refuse (the verbs).
 """
 
 import contextlib
@@ -111,10 +110,14 @@ class _Refusing(click.Command):
         return found
 
 
-def _options_of(command: click.Command) -> dict[str, click.Option]:
+def options_of(command: click.Command) -> dict[str, click.Option]:
     """Return the options of a verb by each of their names."""
-    options = [one for one in command.params if isinstance(one, click.Option)]
-    return {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
+    options: dict[str, click.Option] = {}
+    for option in command.params:
+        if isinstance(option, click.Option):
+            before = option.before if isinstance(option, Renamed) else ()
+            options |= dict.fromkeys((*option.opts, *option.secondary_opts, *before), option)
+    return options
 
 
 class Command(_Refusing):
@@ -147,13 +150,13 @@ class Group(_Refusing, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the options of the group from behind the verb, too, unless the verb has them, and
         those that name a gateway from before a verb that has them alone."""
-        own, others, words = _options_of(self), dict[str, click.Option](), [*args]
+        own, others, words = options_of(self), dict[str, click.Option](), [*args]
         ahead, behind, has_verb = list[str](), list[str](), False
         while words and words[0] != "--":
             word = words.pop(0)
             if not has_verb and not word.startswith("-"):
                 verb, has_verb = self.get_command(ctx, word), True
-                others = _options_of(verb) if verb is not None else {}
+                others = options_of(verb) if verb is not None else {}
                 behind.insert(0, word)
                 continue
             name, equals, _ = word.partition("=")
@@ -235,6 +238,20 @@ def _place_of(runtime_dir: str, state_dir: str | None) -> dict[str, Any]:
         status = codec.typed(GatewayStatus, gateway.call("status"))
     path = Path(status.config_files[0]) if status.config_files else None
     return {"path": path, "state_dir": state_dir or status.state_dir or None}
+
+
+class Renamed(click.Option):
+    """Option with names from earlier versions, which work, and which nothing shows."""
+
+    def __init__(self, *arguments: Any, before: Sequence[str], **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.before = before
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        names = self.opts
+        self.opts = [*names, *self.before]
+        super().add_to_parser(parser, ctx)
+        self.opts = names
 
 
 yes_option = click.option("--yes", is_flag=True, help="Unasked.")

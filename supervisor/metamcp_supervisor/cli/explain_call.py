@@ -37,7 +37,8 @@ def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
     """Add the arguments of a verb about a call that is not made."""
     for option in reversed((
         click.argument("tool", metavar="TOOL"),
-        click.option("--as", "key", default="", metavar="KEY", help="For this API key."),
+        click.option("--key", cls=errors.Renamed, before=("--as",), default="", metavar="KEY",
+                     help="For this API key."),
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
         click.option("--args", "arguments", metavar="JSON", help="Arguments of the call."),
         gateway_options("runtime_dir"),

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from metamcp_supervisor.cli import destination
-from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, say, tell, told
+from metamcp_supervisor.cli.errors import (
+    Command,
+    CommandRefused,
+    Renamed,
+    gateway_options,
+    say,
+    tell,
+    told,
+)
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import disk, transfer
 from metamcp_supervisor.client_files.clients import (
@@ -232,7 +240,10 @@ def _target(to: Path | None) -> Path:
 @gateway_options("path")
 @click.option(
     "-o",
-    "--output",
+    "--out",
+    "output",
+    cls=Renamed,
+    before=("--output",),
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="A new file; without it, standard output.",

@@ -19,7 +19,14 @@ import click
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
-from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, tell, told
+from metamcp_supervisor.cli.errors import (
+    Command,
+    CommandRefused,
+    Renamed,
+    gateway_options,
+    tell,
+    told,
+)
 from metamcp_supervisor.client_files import clients, disk, texts
 from metamcp_supervisor.client_files.clients import (
     ClientProgram,
@@ -46,6 +53,8 @@ _FILE = click.option(
 )
 _DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
 _FORCE = click.option("--force", is_flag=True, help="Also an entry that is not of this gateway.")
+_REPLACE = click.option("--replace", "force", cls=Renamed, before=("--force",), is_flag=True,
+                        help="Also an entry that is not of this gateway.")  # fmt: skip
 _TAKE_OVER = click.option(
     "--take-over", is_flag=True, help="Move the servers of the client behind the gateway."
 )
@@ -153,7 +162,7 @@ class _Target:
 @_FILE
 @_SKILL
 @_DRY
-@_FORCE
+@_REPLACE
 @_TAKE_OVER
 @told
 def install(
@@ -258,7 +267,7 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
     if name in target.taken and name not in ours and not force:
         raise CommandRefused(
             f"{target.label} has an entry '{shown(name)}' that does not lead to this gateway;"
-            " choose another --name, or replace it with --force"
+            " choose another --name, or replace it with --replace"
         )
     if name in ours:
         new = clients.renewed(target.found[name], new)
@@ -457,8 +466,8 @@ def put(*, dry_run: bool, force: bool) -> None:
     copy, at = canonical(), link()
     if _is_strange(at) and not force:
         raise CommandRefused(
-            f"{_shown(at)} is there and not of this skill; it stays (--force replaces it, and keeps"
-            " a copy)"
+            f"{_shown(at)} is there and not of this skill; it stays (--replace writes over it,"
+            " and keeps a copy)"
         )
     old = _text(copy)
     if old == text():

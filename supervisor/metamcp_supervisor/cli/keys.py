@@ -19,6 +19,7 @@ from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, look_options
 from metamcp_supervisor.cli.errors import (
     Group,
+    Renamed,
     confirm,
     gateway_options,
     say,
@@ -92,7 +93,9 @@ def _id(ctx: click.Context, argument: click.Parameter, word: str) -> str:
 
 
 key_argument = click.argument("key", metavar="ID", callback=_id)
-out_option = click.option("--out", metavar="FILE", help="Write the key there, for this user alone.")
+out_option = click.option(
+    "-o", "--out", metavar="FILE", help="Write the key there, for this user alone."
+)
 
 
 @keys.command()
@@ -114,7 +117,10 @@ out_option = click.option("--out", metavar="FILE", help="Write the key there, fo
 @click.option("--principal", default="", metavar="NAME", help="Shares views and sessions with it.")
 @click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
 @out_option
-@click.option("--limit", "limits", multiple=True, metavar="KEY=N", help="As calls_per_minute=60.")
+@click.option(
+    "--quota", "limits", cls=Renamed, before=("--limit",), multiple=True, metavar="KEY=N",
+    help="As calls_per_minute=60.",
+)  # fmt: skip
 @json_option
 @click.pass_obj
 def create(
@@ -203,7 +209,7 @@ def revoke(where: GatewayPlace, key: str, yes: bool, as_json: bool) -> None:
 def _limit(text: str) -> tuple[str, float]:
     name, mark, value = text.partition("=")
     if not mark or not (value.isascii() and value.isdigit()):
-        raise click.UsageError(f"--limit {text[:64]}: write it like calls_per_minute=60.")
+        raise click.UsageError(f"--quota {text[:64]}: write it like calls_per_minute=60.")
     return name, float(value)
 
 

@@ -221,6 +221,7 @@ COLUMNS = ("TIME", "ID", "SERVER", "NAME", "OUTCOME", "TOOK", "IN", "OUT", "ENDP
     help="Not older than this: 10m, 2d.",
 )
 @click.option(
+    "-n",
     "--limit",
     type=click.IntRange(min=1),
     default=LINES,

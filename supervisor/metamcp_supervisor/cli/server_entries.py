@@ -136,7 +136,8 @@ def init() -> None:
 @click.option("--url", metavar="URL", help="A server elsewhere, in place of a command.")
 @click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="A variable for it.")
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Sent to the URL.")
-@click.option("--force", is_flag=True, help="In place of a server of that name.")
+@click.option("--replace", "force", cls=errors.Renamed, before=("--force",), is_flag=True,
+              help="In place of a server of that name.")  # fmt: skip
 @_DRY
 @gateway_options("path", "runtime_dir")
 @told
@@ -164,7 +165,7 @@ def add(
     file = _file(path, runtime_dir)
     if name in file.servers and not force:
         why = f"{file.label} has a server '{name}' already"
-        raise CommandRefused(f"{why}; choose another name, or replace it with --force")
+        raise CommandRefused(f"{why}; choose another name, or replace it with --replace")
     entry = _entry(_words(command), url, is_json=file.is_json)
     if env:
         entry["env"] = _pairs(env, "=", "--env")

@@ -17,7 +17,14 @@ from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
 from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names, json_option
-from metamcp_supervisor.cli.errors import Command, Group, gateway_options, state_option
+from metamcp_supervisor.cli.errors import (
+    Command,
+    Group,
+    Renamed,
+    gateway_options,
+    options_of,
+    state_option,
+)
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
 from metamcp_supervisor.config.config import Pinning
 from metamcp_supervisor.control import client
@@ -294,13 +301,8 @@ Row = tuple[str, str, str, str]
 class _Tools(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Search without the name of a verb, which may stand behind its options."""
-        parameters = [each for verb in self.commands.values() for each in verb.params]
-        valued = {
-            name
-            for each in parameters
-            if isinstance(each, click.Option) and not each.is_flag
-            for name in each.opts
-        }
+        options = [pair for verb in self.commands.values() for pair in options_of(verb).items()]
+        valued = {name for name, option in options if not option.is_flag}
         at = 0
         while at < len(args) and args[at].startswith("-"):
             at += 2 if args[at] in valued else 1
@@ -326,7 +328,8 @@ def tools() -> None:
               shell_complete=complete_names)  # fmt: skip
 @click.option("--endpoint", metavar="NAME", help="Where to search; without it the default one.",
               shell_complete=complete_endpoints)  # fmt: skip
-@click.option("--as", "key", metavar="KEY", help="Search what the holder of this API key sees.")
+@click.option("--key", cls=Renamed, before=("--as",), metavar="KEY",
+              help="Search what the holder of this API key sees.")  # fmt: skip
 @click.option("--diff", "differences", is_flag=True, help="How they differ from what was approved.")
 @click.option("--tokens", "costs", is_flag=True, help="What they cost, and what exposures save.")
 @gateway_options()

@@ -258,7 +258,10 @@ def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> N
 
 @toolsets.command("export")
 @click.argument("names", nargs=-1, metavar="[NAME…]", shell_complete=_complete_sets)
-@click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Else standard output.")
+@click.option(
+    "-o", "--out", "output", cls=errors.Renamed, before=("--output",), metavar="FILE",
+    type=click.Path(), help="Else standard output.",
+)  # fmt: skip
 @click.pass_obj
 def export(runtime_dir: str | None, names: tuple[str, ...], output: str | None) -> None:
     """Write tool sets as JSON: an object if a single name is given, else a list."""

@@ -171,7 +171,8 @@ def schema() -> None:
 @workflow_.command()
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--input", "given", multiple=True, metavar="NAME=VALUE", help="JSON, or a text.")
-@click.option("--inputs", default="{}", metavar="JSON", help="All inputs, as an object.")
+@click.option("--args", "inputs", cls=errors.Renamed, before=("--inputs",), default="{}",
+              metavar="JSON", help="All inputs, as an object.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Print the id of the run at once.")
 @at_gateway
 def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
@@ -179,7 +180,7 @@ def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wa
     try:
         values = codec.typed(dict[str, object], inputs.encode())
     except codec.Malformed as error:
-        raise click.UsageError(f"--inputs is not a JSON object: {error}") from None
+        raise click.UsageError(f"--args is not a JSON object: {error}") from None
     for each in given:
         key, equals, text = each.partition("=")
         if not equals:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from metamcp_supervisor.__main__ import HEADINGS, VERBS, main
+from metamcp_supervisor.cli.errors import Renamed
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.small_gateway import server, steered
@@ -43,6 +45,24 @@ WITHOUT_GATEWAY = {
     "workflow schema": "prints what is the same for every gateway",
 }
 """Verbs that meet no gateway, and the reason."""
+RENAMED = {
+    "add --replace": "--force",
+    "install --replace": "--force",
+    "call --out": "--output",
+    "export --out": "--output",
+    "toolsets export --out": "--output",
+    "status --fields": "-o --output",
+    "ctl status --fields": "-o --output",
+    "explain --key": "--as",
+    "policy explain --key": "--as",
+    "tools search --key": "--as",
+    "workflow run --args": "--inputs",
+    "keys create --quota": "--limit",
+    "import --config": "--to",
+}
+"""Options, and their names of earlier versions."""
+SHORT = {"-n": {"--limit", "--tail"}, "-o": {"--out"}}
+"""Short options, and the only long ones that they stand for."""
 
 
 async def said(*arguments: str) -> tuple[int, str, str]:
@@ -176,6 +196,47 @@ def test_a_gateway_is_found_by_its_configuration_and_a_configuration_by_its_gate
     run(main())
 
 
+def test_an_option_of_an_earlier_version_works_and_no_help_shows_it() -> None:
+    renamed = {
+        f"{words} {max(option.opts, key=len)}": " ".join(option.before)
+        for words, verb in every().items()
+        for option in verb.params
+        if isinstance(option, Renamed)
+    }
+    assert renamed | {"import --config": "--to"} == RENAMED
+    for option, before in RENAMED.items():
+        *words, _ = option.split()
+        shown = CliRunner().invoke(main, [*words, "--help"]).output
+        verb = every()[" ".join(words)]
+        for name in before.split():
+            assert not re.search(rf"(?<![\w-]){name}(?![\w-])", shown), (words, name)
+            done = CliRunner().invoke(verb, [name])
+            assert "No such option" not in done.output, (words, name)
+
+
+def test_one_thing_has_one_option_at_every_verb() -> None:
+    for words, verb in every().items():
+        for option in verb.params:
+            names = set(option.opts) if isinstance(option, click.Option) else set()
+            for short, long in SHORT.items():
+                if short in names:
+                    assert names & long, f"{words}: {names}"
+                elif names & long:
+                    raise AssertionError(f"{words}: {names} without {short}")
+    gone = {"--as", "--inputs", "--output"}
+    assert not [words for words, verb in every().items() if gone & _options(verb)]
+
+
+def test_values_are_the_same_by_the_name_of_an_earlier_version(tmp_path: Path) -> None:
+    place = ("--state-dir", str(tmp_path))
+    for number, option in enumerate(("--quota", "--limit")):
+        line = ["keys", "create", f"k{number}", option, "calls_per_minute=7", *place, "--json"]
+        done = CliRunner().invoke(main, line)
+        assert done.exit_code == 0, done.output
+        shown = CliRunner().invoke(main, ["keys", "show", f"k{number}", *place]).stdout
+        assert "calls_per_minute=7" in shown
+
+
 def test_a_misspelt_verb_is_told_the_right_one_at_every_level() -> None:
     assert isinstance(main, click.Group)
     for words, group in groups(main):
@@ -270,7 +331,7 @@ def test_a_server_is_put_in_and_taken_out_and_nothing_else_changes(
     assert made.replace(added, "") == text
     again = metamcp(tmp_path, "add", "git", "--url", "https://x.example/mcp")
     assert again.returncode == Exit.FAILED
-    assert "--force" in again.stderr
+    assert "--replace" in again.stderr
     assert path.read_text() == made
     assert metamcp(tmp_path, "remove", "git", "--json").returncode == 0
     assert path.read_text() == text

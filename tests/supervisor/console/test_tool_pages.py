@@ -173,7 +173,7 @@ def test_an_endpoint_that_wants_a_key_says_so_and_counts_no_tools(
     found = ToolList(endpoint="team", tools=(), refused=refused)
     page = markup(tools_page.listed(found, status(), asked(role)))
     assert said in page.text
-    assert not [words for words in ("--as", "0 at", "No tool") if words in page.text]
+    assert not [words for words in ("--key", "0 at", "No tool") if words in page.text]
 
 
 def test_only_developers_get_a_form_and_only_a_tool_that_may_change_something_asks() -> None:

@@ -290,7 +290,7 @@ class ShownTool(Struct, frozen=True, kw_only=True):
     definition: Raw = Raw(b"{}")
 
 
-KEY_NEEDED = "a credential is needed: name an API key (--as)"
+KEY_NEEDED = "a credential is needed: name an API key (--key)"
 """Sentence of `ShownTools.refused`, and of the step `gate` of a path, if a key was not named."""
 
 
