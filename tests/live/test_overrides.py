@@ -277,6 +277,8 @@ def test_verbs_hide_rename_and_switch_a_tool_of_a_gateway_that_runs() -> None:
         tools("hide", "git.echo")
         until(lambda: client.names() == ["git__raw"], "it is hidden")
         assert client.text("git__echo", text="here") == "here"
+        call = gateway.command("call", "git.echo", "text=here")
+        assert subprocess.check_output(call, text=True, timeout=60) == "here\n"
         tools("show", "git.echo")
         tools("rename", "git.echo", "say")
         until(lambda: set(client.names()) == {"git__raw", "say"}, "it has another name")

@@ -233,7 +233,7 @@ def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]
     if found.tools[0].why:
         raise Failed(Exit.DENIED, found.tools[0].why)
     definition: Mapping[str, Any] = codec.value(found.tools[0].definition)
-    return definition
+    return {"name": found.tools[0].name, **definition}  # a hidden tool has no definition
 
 
 # Questions and progress
