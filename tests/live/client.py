@@ -22,8 +22,12 @@ class Client:
                 "capabilities": {},
                 "clientInfo": {"name": "raw", "version": "1"},
             }
-            self.initialized = self.request("initialize", params)["result"]
-            self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            try:
+                self.initialized = self.request("initialize", params)["result"]
+                self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            except BaseException:
+                self.close()  # nobody else has it
+                raise
 
     @classmethod
     def joining(cls, other: "Client", port: int) -> "Client":
