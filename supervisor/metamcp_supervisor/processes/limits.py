@@ -26,6 +26,10 @@ HIGH_SHARE = 0.8
 LOOKS_MIN = 5
 """Number of samples in a row above the soft limit (ten seconds) that mean a leak, not a short
 peak."""
+CROWD_TIMES = 2
+"""A server with more than this many times `processes_max` processes is ended at once, with fewer at
+the second look in a row: while it forks on and on, its worker counts processes that come and go, so
+a few more may be there for a moment."""
 CALM_SHARE = 0.9
 """Share of the soft limit below which a server is calm again, and may be recycled once more."""
 RECYCLE_S_MIN = 300.0
@@ -111,12 +115,13 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 class LimitRecord(Struct, frozen=True, kw_only=True):
     """The last sample of one instance, and the verdicts about it. `over`: samples in a row above
-    the soft limit; `asked`: recycling was ordered; `killed`: a kill was ordered. Each is ordered
-    only once."""
+    the soft limit; `crowded`: the last one had too many processes; `asked`: recycling was ordered;
+    `killed`: a kill was ordered. Each is ordered only once."""
 
     at: float = float("-inf")
     memory_bytes: int = 0
     over: int = 0
+    crowded: bool = False
     asked: bool = False
     killed: bool = False
 
@@ -200,8 +205,10 @@ def judge(
     `recycled_at`: when the server was last ordered to be recycled."""
     if now.at <= record.at:
         return record, FINE
-    record = replace(record, at=now.at, memory_bytes=now.memory_bytes)
-    if broken := _broken(limits, now):
+    broken = _broken(limits, now, crowded=record.crowded)
+    crowded = limits.processes_max is not None and now.processes > limits.processes_max
+    record = replace(record, at=now.at, memory_bytes=now.memory_bytes, crowded=crowded)
+    if broken:
         verdict = FINE if record.killed else LimitVerdict(Fate.KILL, broken)
         return replace(record, killed=True), verdict
     high = limits.memory_high if now.serving else None
@@ -303,13 +310,14 @@ def _used(count: int) -> str:
     return f"it used {mebibytes(count)}"
 
 
-def _broken(limits: Limits, now: Sample) -> str:
-    """Return the hard limit that the sample exceeds, as a sentence, or ""."""
+def _broken(limits: Limits, now: Sample, *, crowded: bool) -> str:
+    """Return the hard limit that the sample exceeds, as a sentence, or "". `crowded`: there were
+    too many processes at the last look, too."""
     most = limits.memory_max
     if most is not None and now.memory_bytes > most:
         return f"{_used(now.memory_bytes)}, memory_max is {mebibytes(most)}"
     most = limits.processes_max
-    if most is not None and now.processes > most:
+    if most is not None and now.processes > (most if crowded else CROWD_TIMES * most):
         return f"it had {now.processes} processes, processes_max is {most}"
     if now.disk is not None:
         most, held = limits.disk_max or now.disk.limit, now.disk.held_bytes

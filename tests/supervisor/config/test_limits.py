@@ -82,12 +82,18 @@ def test_a_leak_is_recycled_a_peak_is_not_and_a_danger_is_killed(
 
 def test_people_are_told_what_it_used_and_what_it_may() -> None:
     assert Watch().one(612) == (Fate.KILL, "it used 612 MiB, memory_max is 512 MiB")
-    assert Watch().one(1, processes=11) == (
-        Fate.KILL, "it had 11 processes, processes_max is 10",
+    assert Watch().one(1, processes=21) == (
+        Fate.KILL, "it had 21 processes, processes_max is 10",
     )  # fmt: skip
     watch = Watch()
     watch.look(*[450] * (LOOKS_MIN - 1))
     assert watch.one(430)[1] == "it used 430 MiB and more for a while, memory_high is 400 MiB"
+
+
+def test_a_few_processes_more_end_a_server_at_the_second_look_in_a_row() -> None:
+    watch = Watch()
+    assert [watch.one(1, processes=count)[0] for count in (20, 10, 11)] == [Fate.FINE] * 3
+    assert watch.one(1, processes=11) == (Fate.KILL, "it had 11 processes, processes_max is 10")
 
 
 def test_a_recycling_is_not_asked_for_twice() -> None:
