@@ -296,8 +296,8 @@ def _set_tool(
     place = _tools_of(file, server, endpoint, namespace)
     _refuse_unknown(file, server, tool)
     usual = {"hidden": False, "enabled": True, "name": tool}[key]
-    name = tool if place[-2] == server else f"{server}.{tool}"
     ours = endpoint is None and namespace is None
+    name = tool if ours else f"{server}.{tool}"
     entry = {**(table_of(file.table(place).get(name)) or {}), key: value}
     if ours and value == usual:
         del entry[key]

@@ -71,6 +71,13 @@ def test_a_tool_is_hidden_at_one_endpoint_or_in_one_namespace(group: str, home: 
     assert "did you mean 'default'?" in result.output
 
 
+def test_a_namespace_may_have_the_name_of_a_server(home: Home) -> None:
+    path = home.project / "metamcp.toml"
+    path.write_text(f'{TOML}[namespaces.other]\nservers = ["other"]\n')
+    home.works("tools", "hide", "other.x", "--namespace", "other")
+    assert '[namespaces.other.tools."other.x"]' in path.read_text()
+
+
 def test_a_tool_is_hidden_in_a_file_of_json(home: Home) -> None:
     path = home.project / ".mcp.json"
     path.write_text(JSON)
