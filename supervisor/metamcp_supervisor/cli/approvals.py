@@ -71,8 +71,8 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
 @click.pass_obj
 def watch(runtime_dir: str | None, as_json: bool) -> None:
     """Show what begins to wait for a person, until interrupted: calls, and runs of workflows."""
-    wanted = {"n": 0, "follow": True, "type": WAITING}
-    follow.show_events(runtime_dir, wanted, as_json=as_json)
+    query = {"n": 0, "follow": True, "type": WAITING}
+    follow.show_events(runtime_dir, query, as_json=as_json)
 
 
 @consent_.command()

@@ -298,10 +298,11 @@ def _set_tool(
     usual = {"hidden": False, "enabled": True, "name": tool}[key]
     ours = endpoint is None and namespace is None
     name = tool if ours else f"{server}.{tool}"
-    entry = {**(table_of(file.table(place).get(name)) or {}), key: value}
+    old = table_of(file.table(place).get(name)) or {}
+    entry = {**old, key: value}
     if ours and value == usual:
         del entry[key]
-    if entry == (table_of(file.table(place).get(name)) or {}):
+    if entry == old:
         click.echo(f"{file.label}: '{shown(word)}' is {state} already")
         return
     _edit(
