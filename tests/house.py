@@ -5,6 +5,7 @@ Owns: which files there are, their syntax trees, read once. Never: what is expec
 
 import ast
 import functools
+import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,7 +26,14 @@ EVERYTHING = sorted(
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    """The tree of a file. It stays, so the collector need not look at it: it did, for longer than
+    the reading takes."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @functools.cache

@@ -293,7 +293,7 @@ def test_yaml_that_is_not_understood_is_refused(text: str, why: str) -> None:
         (MAPPING, "a: 'b\nc: d\n", 1),
         (MAPPING, "- a\n- b\n", None),
         (MAPPING, "a: \0\n", None),
-        (MAPPING, "[" * 9999, None),
+        (MAPPING, "[" * 700, None),
         (MAPPING, "a: !!bool b\n", None),
         (MAPPING, "{a: {b: c}: d}\n", 1),
     ],

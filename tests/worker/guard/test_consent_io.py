@@ -25,6 +25,7 @@ from metamcp_worker.ipc.consent_records import (
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.spec import ConsentSpec, Unaskable
+from tests.examples import examples
 from tests.worker.front.talks import Clock
 
 TIMEOUT_S = 60.0
@@ -370,7 +371,7 @@ def happen(front: Bench, model: Model, definition: bytes, step: Any) -> bytes:
 
 
 @pytest.mark.promise("M97")
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.lists(STEPS, max_size=25))
 def test_a_server_sees_a_call_exactly_if_there_was_a_valid_grant(steps: list[Any]) -> None:
     with bench() as front:

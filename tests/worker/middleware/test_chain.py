@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.middleware.chain import Chain, HookAnswer, LevelFacts
+from tests.examples import examples
 
 ANSWER = HookAnswer(b'{"content":[]}')
 
@@ -166,7 +167,7 @@ EVENTS = ("passed_on", "ended", "same", "failed", "answered", "cancel")
 
 
 @pytest.mark.promise("M100")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.sampled_from(["enforce", "permissive"]), min_size=1, max_size=3),
     st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=20),
