@@ -29,17 +29,34 @@ def put(
     text: str, path: tuple[str, ...], entry: Mapping[str, object], old: Mapping[str, object] | None
 ) -> str:
     """Return `text` with `entry` as the table at `path`. `old`: the table there now; a setting that
-    is the same keeps its line. Raises FileUnfit."""
+    is the same keeps its line, and a table in it that has a header keeps that. Raises FileUnfit."""
     import tomlkit
 
     newline = "\r\n" if "\r\n" in text else "\n"
-    if old is None:
-        lines = [f"[{tomlkit.key(list(path)).as_string()}]", *_lines(entry)]
-        return _appended(text, newline.join(lines), newline)
+    was = old or {}
+    own_heads = {keys[len(path)] for _, _, keys in _tables(text, path) if len(keys) > len(path)}
+    for key in sorted(own_heads):
+        inner, before = table_of(entry.get(key)), table_of(was.get(key))
+        if key not in entry:
+            text = drop(text, (*path, key))
+        elif entry[key] != was.get(key):
+            if inner is None or before is None:
+                raise _unfit()
+            text = put(text, (*path, key), inner, before)
+    settings = {key: value for key, value in entry.items() if key not in own_heads}
     for start, end, keys in _tables(text, path):
         if keys == path:
-            return text[:start] + _changed(text[start:end], path, entry, newline) + text[end:]
-    raise FileUnfit("is laid out in a way that cannot be edited safely")
+            return text[:start] + _changed(text[start:end], path, settings, newline) + text[end:]
+    if old is not None and not own_heads:
+        raise _unfit()
+    if own_heads and not settings:
+        return text
+    lines = [f"[{tomlkit.key(list(path)).as_string()}]", *_lines(settings)]
+    return _appended(text, newline.join(lines), newline)
+
+
+def _unfit() -> FileUnfit:
+    return FileUnfit("is laid out in a way that cannot be edited safely")
 
 
 def drop(text: str, path: tuple[str, ...]) -> str:
