@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from metamcp_supervisor.telemetry.exemplars import Exemplar, Exemplars
+from metamcp_supervisor.telemetry.histograms import Exemplar, Exemplars
 from metamcp_supervisor.telemetry.metric_names import FAMILIES, Labels, MetricFamily
 from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot, Row
 from metamcp_worker.ipc.messages import Durations

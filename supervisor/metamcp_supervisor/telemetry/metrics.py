@@ -18,9 +18,15 @@ from metamcp_supervisor.telemetry.counters import (
     WorkerCounters,
     add_counts,
 )
-from metamcp_supervisor.telemetry.exemplars import FAMILY, Spanned
 from metamcp_supervisor.telemetry.health import Readings
-from metamcp_supervisor.telemetry.histograms import Counts, Histogram, Lately, quantile
+from metamcp_supervisor.telemetry.histograms import (
+    FAMILY,
+    Counts,
+    Histogram,
+    Lately,
+    Spanned,
+    quantile,
+)
 from metamcp_supervisor.telemetry.metric_names import (
     AUDITED,
     DRIFT,

@@ -17,8 +17,7 @@ from operator import add
 
 from msgspec import Struct
 
-from metamcp_supervisor.telemetry.exemplars import Exemplars
-from metamcp_supervisor.telemetry.histograms import Histogram
+from metamcp_supervisor.telemetry.histograms import Exemplars, Histogram
 from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER, Labels
 from metamcp_supervisor.verbs import LimitStatus
 from metamcp_worker.access import gate

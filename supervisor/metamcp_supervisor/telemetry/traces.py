@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import TracesConfig as Wanted
-from metamcp_supervisor.telemetry.exemplars import Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.histograms import Exemplar, Spanned, exemplars
 from metamcp_supervisor.telemetry.metric_names import SPANS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import Span

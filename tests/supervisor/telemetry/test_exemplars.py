@@ -5,7 +5,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 from prometheus_client.samples import Timestamp
 
-from metamcp_supervisor.telemetry.exemplars import FAMILY, SERIES_MAX, Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.histograms import FAMILY, SERIES_MAX, Exemplar, Spanned, exemplars
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.ipc.messages import BUCKETS_S, Span
 from tests.supervisor.scraped import calls, figures, gateway, summary, text

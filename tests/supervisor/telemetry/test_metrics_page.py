@@ -7,8 +7,8 @@ import pytest
 
 from metamcp_supervisor.telemetry import exposition
 from metamcp_supervisor.telemetry.admin import wants_openmetrics
-from metamcp_supervisor.telemetry.exemplars import Exemplar
 from metamcp_supervisor.telemetry.health import Readings
+from metamcp_supervisor.telemetry.histograms import Exemplar
 from metamcp_supervisor.telemetry.metric_names import OTHER
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.page_rows import SERIES_MAX, Caps, Row, Table, size

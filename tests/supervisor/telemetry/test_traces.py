@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 
 from metamcp_supervisor.config.config import TracesConfig as Wanted
-from metamcp_supervisor.telemetry.exemplars import Spanned
+from metamcp_supervisor.telemetry.histograms import Spanned
 from metamcp_supervisor.telemetry.otlp import EXPORT_S_MAX
 from metamcp_supervisor.telemetry.traces import QUEUE_MAX, Traces
 from metamcp_worker.ipc import codec
