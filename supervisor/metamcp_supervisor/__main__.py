@@ -44,6 +44,18 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.server_entries:enable",
         "Switch a server on in the configuration.",
     ),
+    "namespaces": (
+        "metamcp_supervisor.cli.settings:namespaces",
+        "List, add, change and remove groups of servers.",
+    ),
+    "endpoints": (
+        "metamcp_supervisor.cli.settings:endpoints",
+        "List, add, change and remove what clients connect to.",
+    ),
+    "workspaces": (
+        "metamcp_supervisor.cli.settings:workspaces_",
+        "List, add, change and remove workspaces.",
+    ),
     "calls": (
         "metamcp_supervisor.cli.recordings:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
@@ -99,7 +111,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Save, list and run scripts: programs that call tools.",
     ),
     "results": (
-        "metamcp_supervisor.cli.results:results_",
+        "metamcp_supervisor.cli.listings:results_",
         "List, show and remove large results that are kept.",
     ),
     "workflow": (
@@ -157,8 +169,8 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    "Begin": ("up", "init", "add", "remove", "disable", "enable", "import", "export", "install",
-              "uninstall", "snippet", "connect"),
+    "Begin": ("up", "init", "add", "remove", "disable", "enable", "namespaces", "endpoints",
+              "workspaces", "import", "export", "install", "uninstall", "snippet", "connect"),
     "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
              "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),

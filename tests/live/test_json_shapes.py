@@ -46,7 +46,13 @@ ANSWERS = (
     "workflow graph hello.yaml", "workflow list", "workflow runs", "workflow suggest hello",
     "consent list", "audit verify", "sandbox learn git --for 1s",
     "console --no-open", "console sessions", "console revoke --all", "dashboards boards",
-    "call git__echo text=x", "backup backup.db", "down",
+    "call git__echo text=x", "namespaces add few servers=git", "namespaces list",
+    "namespaces show few", "namespaces set few description=Few", "namespaces remove few --yes",
+    "endpoints add more namespace=default", "endpoints list", "endpoints show more",
+    "endpoints set more sse=false", "endpoints remove more --yes",
+    "workspaces add acme limits.in_flight=5", "workspaces list", "workspaces show acme",
+    "workspaces set acme limits.in_flight=6", "workspaces remove acme --yes",
+    "backup backup.db", "down",
     "restore backup.db", "init",
 )  # fmt: skip
 """Command lines, in an order in which each finds what it needs."""

@@ -1,9 +1,8 @@
-"""`metamcp init`, `add`, `remove`, `disable`, `enable`, and the verbs of `metamcp tools` that
-change one tool: edit the configuration in use as text.
+"""`metamcp init`, `add`, `remove`, `disable`, `enable`: edit the configuration in use as text.
 
-Owns: these verbs, the choice of the file, the content of an entry. Never: editing text
-(`client_files.texts`), reading and writing bytes
-(`client_files.disk`), what a configuration means (`sources`).
+Owns: these verbs, the choice of the file, the content of an entry, the edit of a file and what
+follows it. Never: other tables of the file (`settings`), editing text (`client_files.texts`),
+reading and writing bytes (`client_files.disk`), what a configuration means (`sources`).
 """
 
 import os
@@ -12,11 +11,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from metamcp_supervisor.cli import errors, offers
+from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, texts, toml_edit
@@ -27,7 +25,6 @@ from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, t
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import disclosure, exposed_names, server_catalog
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -38,12 +35,14 @@ OFF = "disabled"
 _SWITCHES = ("enabled", OFF, "isActive")
 """Keys that switch a server off or on in the files of clients."""
 _NOWHERE = Path("/nonexistent")
-_DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show the difference and write nothing."
+)
 _NAME = click.argument("name", metavar="NAME")
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class ConfigFile:
     """Configuration in use, already read. `kept`: the place of its servers in it; `found`: whether
     the file was only found in this folder, and not named by the user; `runtime_dir`: that of its
     gateway, None for the gateway of this folder."""
@@ -84,15 +83,20 @@ class _File:
             value = (table_of(value) or {}).get(key)
         return table_of(value) or {}
 
-    def put_table(self, place: tuple[str, ...], entry: Mapping[str, object]) -> str:
-        """Return the text with this table, or without it if it is empty, and without the tables
-        above that are empty then. Raises FileUnfit."""
+    def put_at(self, place: tuple[str, ...], entry: Mapping[str, object]) -> str:
+        """Return the text with this table at a place. Raises FileUnfit."""
         *above, name = place
+        if self.is_json and not self.table(tuple(above)):
+            return self.set(above[-2], above[-1], {name: entry})
+        return texts.put(replace(self.kept, place=tuple(above)), self.content.text, name, entry)
+
+    def without_at(self, place: tuple[str, ...]) -> str:
+        """Return the text without the table at a place; a file of JSON loses the table above as
+        well, if that is empty then. Raises FileUnfit."""
+        *above, name = place
+        if self.is_json and len(self.table(tuple(above))) == 1:
+            return self.set(above[-2], above[-1], None)
         kept, text = replace(self.kept, place=tuple(above)), self.content.text
-        if entry and (self.table(tuple(above)) or not self.is_json):
-            return texts.put(kept, text, name, entry)
-        if entry or (self.is_json and len(self.table(tuple(above))) == 1):
-            return self.set(above[-2], above[-1], {name: entry} if entry else None)
         return texts.drop(kept, text, name, text) or ""
 
     def without(self, name: str) -> str:
@@ -138,7 +142,7 @@ def init() -> None:
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Sent to the URL.")
 @click.option("--replace", "force", cls=errors.Renamed, before=("--force",), is_flag=True,
               help="In place of a server of that name.")  # fmt: skip
-@_DRY
+@dry_run_option
 @gateway_options("path", "runtime_dir")
 @told
 def add(
@@ -162,7 +166,7 @@ def add(
         raise click.UsageError("say one of both: '-- COMMAND…' or '--url URL'.")
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.UsageError("--url begins with http:// or https://.")
-    file = _file(path, runtime_dir)
+    file = read_file(path, runtime_dir)
     if name in file.servers and not force:
         why = f"{file.label} has a server '{name}' already"
         raise CommandRefused(f"{why}; choose another name, or replace it with --replace")
@@ -172,45 +176,45 @@ def add(
     if header:
         entry["headers"] = _pairs(header, ":", "--header")
     added = f"'{name}' added"
-    _edit(file, lambda: file.put(name, entry), added, dry_run=dry_run, command=bool(command))
+    edit_file(file, lambda: file.put(name, entry), added, dry_run=dry_run, command=bool(command))
 
 
 @click.command(cls=Command)
 @_NAME
-@_DRY
+@dry_run_option
 @errors.yes_option
 @gateway_options("path", "runtime_dir")
 @told
 def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Take a server out of the configuration. The rest of the file stays as it is."""
-    file = _file(path, runtime_dir)
-    _known(file, name)
+    file = read_file(path, runtime_dir)
+    entry_of(file, name)
     errors.confirm(f"Take '{name}' out of {file.label}?", yes=yes or dry_run)
-    _edit(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
+    edit_file(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
 
 
 @click.command(cls=Command)
 @_NAME
-@_DRY
+@dry_run_option
 @gateway_options("path", "runtime_dir")
 @told
 def disable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server off in the configuration, in which it stays."""
-    _switch(name, _file(path, runtime_dir), on=False, dry_run=dry_run)
+    _switch(name, read_file(path, runtime_dir), on=False, dry_run=dry_run)
 
 
 @click.command(cls=Command)
 @_NAME
-@_DRY
+@dry_run_option
 @gateway_options("path", "runtime_dir")
 @told
 def enable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server on in the configuration."""
-    _switch(name, _file(path, runtime_dir), on=True, dry_run=dry_run)
+    _switch(name, read_file(path, runtime_dir), on=True, dry_run=dry_run)
 
 
-def _switch(name: str, file: _File, *, on: bool, dry_run: bool) -> None:
-    entry = _known(file, name)
+def _switch(name: str, file: ConfigFile, *, on: bool, dry_run: bool) -> None:
+    entry = entry_of(file, name)
     usual = OFF if file.is_json else "enabled"
     key = next((key for key in _SWITCHES if key in entry), usual)
     if (bool(entry.get(key, key != OFF)) is not (key == OFF)) is on:
@@ -218,138 +222,10 @@ def _switch(name: str, file: _File, *, on: bool, dry_run: bool) -> None:
         return
     value = None if on else key == OFF
     what = f"'{name}' {'enabled' if on else 'disabled'}"
-    _edit(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
+    edit_file(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
 
 
-def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what all verbs take that change the settings of one tool."""
-    for option in (
-        gateway_options("path", "runtime_dir"),
-        _DRY,
-        click.option("--namespace", metavar="NAME", help="Only in this namespace."),
-        click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
-    ):
-        command = option(command)
-    return click.argument("tool", metavar="SERVER.TOOL")(told(command))
-
-
-@click.command(cls=Command)
-@_tool_verb
-def hide(tool: str, **options: Any) -> None:
-    """Take a tool out of every list and search; clients can still call its name."""
-    _set_tool(tool, "hidden", True, "hidden", **options)
-
-
-@click.command(cls=Command)
-@_tool_verb
-def show(tool: str, **options: Any) -> None:
-    """List a hidden tool again."""
-    _set_tool(tool, "hidden", False, "shown", **options)
-
-
-@click.command(cls=Command, name="disable")
-@_tool_verb
-def disable_tool(tool: str, **options: Any) -> None:
-    """Switch a tool off: no list has it, and calls of it are refused."""
-    _set_tool(tool, "enabled", False, "disabled", **options)
-
-
-@click.command(cls=Command, name="enable")
-@_tool_verb
-def enable_tool(tool: str, **options: Any) -> None:
-    """Switch a tool on again."""
-    _set_tool(tool, "enabled", True, "enabled", **options)
-
-
-@click.command(cls=Command)
-@_tool_verb
-@click.argument("name", metavar="NAME")
-def rename(tool: str, name: str, **options: Any) -> None:
-    """Give a tool another name for clients; its own name takes the other one away again."""
-    _set_tool(tool, "name", name, f"named '{shown(name)}'", **options)
-
-
-TOOL_VERBS = (hide, show, disable_tool, enable_tool, rename)
-
-
-def _set_tool(
-    word: str,
-    key: str,
-    value: object,
-    state: str,
-    *,
-    endpoint: str | None,
-    namespace: str | None,
-    path: Path | None,
-    runtime_dir: str | None,
-    dry_run: bool,
-) -> None:
-    """Write a setting of a tool. The usual value needs no line in the table of the server; at an
-    endpoint or in a namespace it stands against the table of the server."""
-    pair = disclosure.read(word)
-    if pair is None:
-        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
-    server, tool = pair
-    if endpoint is not None and namespace is not None:
-        raise click.UsageError("say one of both: --endpoint or --namespace.")
-    file = _file(path, runtime_dir)
-    place = _tools_of(file, server, endpoint, namespace)
-    _refuse_unknown(file, server, tool)
-    usual = {"hidden": False, "enabled": True, "name": tool}[key]
-    ours = endpoint is None and namespace is None
-    name = tool if ours else f"{server}.{tool}"
-    old = table_of(file.table(place).get(name)) or {}
-    entry = {**old, key: value}
-    if ours and value == usual:
-        del entry[key]
-    if entry == old:
-        click.echo(f"{file.label}: '{shown(word)}' is {state} already")
-        return
-    _edit(
-        file,
-        lambda: file.put_table((*place, name), entry),
-        f"'{shown(word)}' {state}",
-        dry_run=dry_run,
-        strict=True,
-    )
-
-
-def _refuse_unknown(file: _File, server: str, tool: str) -> None:
-    """Refuse a tool that its server did not offer when it was last seen. Raises CommandRefused."""
-    try:
-        catalogue = offers.kept(file.content.path, None, None).catalogues.get(server)
-    except control.Failed:  # the file has a mistake elsewhere
-        return
-    if catalogue is None or exposed_names.is_pattern(tool):
-        return
-    names = [each.key for each in server_catalog.keyed("tools", catalogue.tools)]
-    if tool not in names:
-        text = f"'{shown(server)}' has no tool '{shown(tool)}'; {hint(tool, names)}"
-        raise CommandRefused(text, Exit.UNKNOWN_NAME)
-
-
-def _tools_of(
-    file: _File, server: str, endpoint: str | None, namespace: str | None
-) -> tuple[str, ...]:
-    """Return the place of the tables of tools. Raises CommandRefused, and Failed if the file has a
-    mistake."""
-    if endpoint is None and namespace is None:
-        _known(file, server)
-        return (*file.kept.place, server, "tools")
-    config = offers.kept(file.content.path, None, None).config
-    groups = config.namespaces if endpoint is None else config.endpoints
-    table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
-    for word, known in ((server, config.servers), (name or "", groups)):
-        if word not in known:
-            text = f"{file.label} has no '{shown(word)}'; {hint(word, known)}"
-            raise CommandRefused(text, Exit.UNKNOWN_NAME)
-    if file.is_json:
-        text = f"{file.label} cannot have {table}: 'metamcp init' makes a file that includes it"
-        raise CommandRefused(text, Exit.CONFIG)
-    return (table, name or "", "tools")
-
-
-def _known(file: _File, name: str) -> Mapping[str, object]:
+def entry_of(file: ConfigFile, name: str) -> Mapping[str, object]:
     """Return the entry of a server. Raises CommandRefused if the file does not have it."""
     if name not in file.servers:
         where = _elsewhere(name, file.content.path) or hint(name, file.servers)
@@ -390,7 +266,7 @@ def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
 # The file
 
 
-def _file(given: Path | None, runtime_dir: str | None) -> _File:
+def read_file(given: Path | None, runtime_dir: str | None) -> ConfigFile:
     """Read the configuration in use. Raises CommandRefused."""
     path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     if path is None or not path.exists():
@@ -421,11 +297,11 @@ def _file(given: Path | None, runtime_dir: str | None) -> _File:
         raise CommandRefused(text, Exit.CONFIG)
     kept = replace(kept, place=place)
     was_found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return _File(content, kept, table_of(servers) or {}, was_found, runtime_dir)
+    return ConfigFile(content, kept, table_of(servers) or {}, was_found, runtime_dir)
 
 
-def _edit(
-    file: _File,
+def edit_file(
+    file: ConfigFile,
     edit: Callable[[], str],
     what: str,
     *,
@@ -453,7 +329,7 @@ def _edit(
     _bring_into_effect(file.runtime_dir, asks=file.found and command)
 
 
-def _refuse_mistakes(file: _File, text: str) -> None:
+def _refuse_mistakes(file: ConfigFile, text: str) -> None:
     """Refuse an edit that brings a mistake, before anybody else reads it. Raises CommandRefused."""
     path = file.content.path
     with tempfile.NamedTemporaryFile(
