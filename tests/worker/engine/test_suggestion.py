@@ -105,6 +105,22 @@ def test_the_best_tools_are_a_sequence_that_can_be_run_with_its_inputs() -> None
     assert made["name"] == "read-it"
 
 
+def test_a_sequence_has_no_deprecated_tool_and_no_two_that_do_the_same() -> None:
+    schema = {"properties": {"path": {"type": "string"}}, "required": ["path"]}
+    raw = Raw(codec.dump({"definition": {"inputSchema": schema}}))
+    best = [
+        {**tool("files", "read_file"), "description": "Reads a file. DEPRECATED: use another."},
+        tool("files", "read_text_file"),
+        tool("files", "readMediaFile"),
+        tool("git", "git_status"),
+        tool("git", "git_log"),
+    ]
+    made = suggestion.sequence("Read", best, [raw] * 5)
+    called = [step["call"] for step in made["steps"]]
+    assert called == ["files.read_text_file", "git.git_status", "git.git_log"]
+    assert suggestion.distinct(best[:1], [raw]) == []
+
+
 def test_arguments_of_the_same_name_and_another_type_are_inputs_of_their_own() -> None:
     def described(kind: str) -> Raw:
         schema = {"properties": {"n": {"type": kind}}, "required": ["n"]}

@@ -34,6 +34,8 @@ TYPE_CHARACTERS_MAX = 4000
 
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
 _NAME = re.compile(r"[^a-z0-9]+")
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
+_DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
 _FORM = """\
 You write workflows that call tools of MCP servers, as one JSON object and nothing else:
 {"name": "lower-case-name", "description": "…", "inputs": {"path": {"type": "string"}},
@@ -193,13 +195,32 @@ def prompt(
     return models.begun(_FORM, "\n".join(lines), tokens_max)
 
 
+def distinct(
+    best: Sequence[Mapping[str, str]], details: Sequence[Raw]
+) -> list[tuple[Mapping[str, str], Raw]]:
+    """Return the tools that are not called deprecated, each with its arguments. Of the tools of a
+    server with the same verb and the same required arguments only the best stays."""
+    found: dict[tuple[str, str, str], tuple[Mapping[str, str], Raw]] = {}
+    for one, tool in zip(best, details, strict=False):
+        if not _DEPRECATED.search(one.get("description", "")):
+            required = ",".join(sorted(agent.required_schemas(tool)))
+            found.setdefault((one.get("server", ""), _verb(one), required), (one, tool))
+    return list(found.values())
+
+
+def _verb(tool: Mapping[str, str]) -> str:
+    """Return the first word in the name of a tool that is not the name of its server."""
+    words = _WORD.findall(tool.get("tool") or tool["name"])
+    return next((word.lower() for word in words if word.lower() != tool.get("server")), "")
+
+
 def sequence(
     task: str, best: Sequence[Mapping[str, str]], details: Sequence[Raw]
 ) -> dict[str, Any]:
     """Return the best tools as steps one after the other; what they require are inputs."""
     inputs: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
-    for number, (one, tool) in enumerate(zip(best[:STEPS_MAX], details, strict=False), 1):
+    for number, (one, tool) in enumerate(distinct(best, details)[:STEPS_MAX], 1):
         arguments: dict[str, str] = {}
         for name, schema in agent.required_schemas(tool).items():
             key = _identifier(name)

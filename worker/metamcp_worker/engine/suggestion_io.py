@@ -104,7 +104,7 @@ def _by_tools(
     catalogue: ToolRoutes,
     notes: Sequence[str],
 ) -> Done:
-    if not best:
+    if not suggestion.distinct(best, details):
         text = " ".join(("No rule matches, and no tool fits the task.", *notes))
         return Done(id=order.id, text=text, failed=True)
     made, problems = suggestion.fitted(suggestion.sequence(given.task, best, details), catalogue)
