@@ -549,6 +549,7 @@ def _missing(
 ) -> list[Endpoint]:
     """Return an endpoint for each workspace that has none, with the name of the workspace."""
     having = {endpoint.workspace for endpoint in endpoints.values()}
+    builtins = next((draft.builtins for draft in drafts if draft.builtins), ())
     found: list[Endpoint] = []
     for workspace in workspaces.names(drafts):
         if workspace in endpoints and workspace not in having:
@@ -558,8 +559,14 @@ def _missing(
             )
             findings.error(sites[workspace], what)
         elif workspace not in having:
-            namespace = within(workspace, "default")
-            found.append(Endpoint(name=workspace, namespace=namespace, workspace=workspace))
+            found.append(
+                Endpoint(
+                    name=workspace,
+                    namespace=within(workspace, "default"),
+                    workspace=workspace,
+                    builtins=builtins if workspace == DEFAULT else (),
+                )
+            )
     return found
 
 

@@ -332,7 +332,8 @@ class WorkspaceDraft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDraft:
     """Settings of a file. `workflows`: paths of files and folders; `rules`: of suggestions, None
-    without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped."""
+    without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped;
+    `builtins`: families of tools at the default endpoint, if no file has endpoints."""
 
     site: Site
     includes: tuple[tuple[str, Site], ...] = ()
@@ -356,6 +357,7 @@ class ConfigDraft:
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()
+    builtins: tuple[str, ...] = ()
     workspaces: tuple[WorkspaceDraft, ...] = ()
 
 

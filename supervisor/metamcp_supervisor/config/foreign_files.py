@@ -30,6 +30,7 @@ from metamcp_supervisor.config.document import (
     ConfigDraft,
     ConfigFindings,
     EndpointDraft,
+    GatewayDraft,
     NamespaceDraft,
     Place,
     ServerDraft,
@@ -106,8 +107,12 @@ def parse(
     )
     servers = tuple(reader.servers(document, client_shapes.entries(values, found, client)))
     namespaces = _namespaces(site, values, reader.members, findings)
+    ours = _is_of_a_gateway(values)
     return ConfigDraft(
         site=site,
+        gateway=_gateway(top, home, findings) if ours else GatewayDraft(),
+        rules=() if ours else None,
+        builtins=("catalog", "workflows") if ours else (),
         servers=servers,
         namespaces=tuple(namespaces.values()),
         endpoints=_endpoints(site, values, namespaces, findings),
@@ -129,6 +134,7 @@ def _warn_of_the_rest(
         return
     known = {*_TOP_OF_CLIENTS, *(place[0] for place in found)}
     known |= {"endpoints"} if _has_endpoints(values) else set()
+    known |= {"storage_path"} if _is_of_a_gateway(values) else set()
     known |= {"namespaces"} if list_of(values.get("namespaces")) is not None else set()
     keys = [key for key in values if key not in known and not key.startswith(("_", "//", "$"))]
     if keys:
@@ -306,6 +312,23 @@ def _oauth(
     found, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
     port = inner.whole("callback_port", default=found.callback_port, low=1, high=65535)
     return replace(found, callback_port=port), replace(written, callback_port=port)
+
+
+def _is_of_a_gateway(values: Mapping[str, object]) -> bool:
+    """Whether the file is the `config.json` of a meta-mcp: its clients ask for the catalogue, for
+    suggestions and for workflows."""
+    return list_of(values.get("mcp_servers")) is not None
+
+
+def _gateway(top: Table, home: Path, findings: ConfigFindings) -> GatewayDraft:
+    """Read where the gateway stores its state: in the folder of the file that is named."""
+    written = top.text("storage_path")
+    if not written:
+        return GatewayDraft()
+    folder = program.directory(written, base=top.site.document.base, home=home).parent
+    what = f"names a file; the database, and all else that is kept, stands in its folder: {folder}"
+    findings.lose(top.site.at("storage_path"), what)
+    return GatewayDraft(state_dir=folder)
 
 
 def _has_endpoints(values: Mapping[str, object]) -> bool:

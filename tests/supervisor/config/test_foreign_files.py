@@ -99,9 +99,14 @@ def test_a_config_json_of_meta_mcp_is_read_and_its_rest_named(tmp_path: Path) ->
     assert got.servers["file_mcp"].command == ("/path/to/server", "--config", "/x")
     remote = got.servers["git_mcp"]
     assert (remote.url, remote.headers) == ("http://localhost:9001/sse", {"A": "B"})
-    assert [each.replace(f"{tmp_path}/", "") for each in got.warnings] == [
-        "config.json: means nothing here and is ignored: 'storage_path'",
-    ]
+    (warning,) = [each.replace(f"{tmp_path}/", "") for each in got.warnings]
+    assert warning == (
+        "config.json:7: storage_path: names a file; the database, and all else that is kept,"
+        " stands in its folder: home/.meta-mcp"
+    )
+    assert got.gateway.state_dir == tmp_path / "home/.meta-mcp"
+    assert got.workflows.rules_shipped
+    assert got.endpoints["default"].builtins == ("catalog", "workflows")
     assert (got.ai.provider, got.ai.url) == ("openai", "https://api.example.com/v1")
     assert (got.ai.key, refers(got.ai.key_written)) == ("", True)
 
