@@ -60,6 +60,12 @@ class InstallOptions:
         keys = {"exposure": self.exposure, "naming": self.naming, "builtins": self.builtins}
         return {key: value for key, value in keys.items() if value}
 
+    def with_skill(self) -> "InstallOptions":
+        """Return the options for a client with the skill, whose gateway shows what it calls."""
+        if self.http or self.url or self.endpoint or self.start is False:
+            return self
+        return replace(self, exposure=self.exposure or "servers", naming=self.naming or "bare")
+
     @property
     def trust(self) -> list[str]:
         """Return the options of `metamcp connect` for a key and an authority."""

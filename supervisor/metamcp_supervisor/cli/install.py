@@ -179,17 +179,16 @@ def install(
     The rest of the file stays as it is, to the byte, and a copy is kept beside it. With
     --take-over, the servers in it move behind the gateway; 'metamcp uninstall' puts them back.
     """
+    known = destination.known(client)
+    if skill and known.name != "claude-code":
+        raise click.UsageError("--skill is for claude-code.")
+    wish = wish.with_skill() if skill else wish
     if take_over:
         from metamcp_supervisor.cli import take_over as taking
 
-        taking.take_over(destination.known(client), wish, file, dry_run=dry_run)
-        if skill:
-            put(dry_run=dry_run, force=force)
-        return
-    target = _target(client, wish, file)
-    if skill and target.client.name != "claude-code":
-        raise click.UsageError("--skill is for claude-code.")
-    _install(target, wish, dry_run=dry_run, force=force)
+        taking.take_over(known, wish, file, dry_run=dry_run)
+    else:
+        _install(_target(client, wish, file), wish, dry_run=dry_run, force=force)
     if skill:
         put(dry_run=dry_run, force=force)
 

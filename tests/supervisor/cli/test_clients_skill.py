@@ -1,5 +1,6 @@
 """The skill of Claude Code: one copy and a link to it, again and again."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,23 @@ def test_the_skill_is_a_copy_and_a_link_to_it(home: Home) -> None:
     assert home.listing() == set()
     assert not copy.parent.parent.exists()
     assert not link.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "options"),
+    [
+        ((), ["--exposure", "servers", "--naming", "bare"]),
+        (("--exposure", "all"), ["--exposure", "all", "--naming", "bare"]),
+        (("--no-start",), []),
+    ],
+)
+def test_the_gateway_that_is_started_shows_what_the_skill_calls(
+    more: tuple[str, ...], options: list[str], home: Home
+) -> None:
+    home.works(*INSTALL, *more)
+    entry = json.loads((home.folder / ".claude.json").read_text())["mcpServers"]["metamcp"]
+    words = {"--exposure", "servers", "all", "--naming", "bare"}
+    assert [word for word in entry["args"] if word in words] == options
 
 
 @pytest.mark.promise("M39")
