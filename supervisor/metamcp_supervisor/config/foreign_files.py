@@ -326,7 +326,7 @@ def _gateway(top: Table, home: Path, findings: ConfigFindings) -> GatewayDraft:
     if not written:
         return GatewayDraft()
     folder = program.directory(written, base=top.site.document.base, home=home).parent
-    what = f"names a file; the database, and all else that is kept, stands in its folder: {folder}"
+    what = "names a file; a gateway with this file as its configuration keeps all in that folder"
     findings.lose(top.site.at("storage_path"), what)
     return GatewayDraft(state_dir=folder)
 

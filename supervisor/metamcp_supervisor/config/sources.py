@@ -45,6 +45,7 @@ from metamcp_supervisor.config.document import (
     ConfigDocument,
     ConfigDraft,
     ConfigFindings,
+    GatewayDraft,
     Site,
     Table,
     flaw,
@@ -374,6 +375,8 @@ class _Reading:
                 draft = foreign_files.parse(
                     document, references, self.home, self.findings, project=project
                 )
+                if by:  # what the gateway is like is for the main file to say
+                    draft = replace(draft, gateway=GatewayDraft(), rules=None, builtins=())
             else:
                 draft = parse.parse(document, references, self.home, self.findings)
         except files.FileUnreadable as why:

@@ -101,12 +101,16 @@ def test_a_config_json_of_meta_mcp_is_read_and_its_rest_named(tmp_path: Path) ->
     assert (remote.url, remote.headers) == ("http://localhost:9001/sse", {"A": "B"})
     (warning,) = [each.replace(f"{tmp_path}/", "") for each in got.warnings]
     assert warning == (
-        "config.json:7: storage_path: names a file; the database, and all else that is kept,"
-        " stands in its folder: home/.meta-mcp"
+        "config.json:7: storage_path: names a file; a gateway with this file as its configuration"
+        " keeps all in that folder"
     )
     assert got.gateway.state_dir == tmp_path / "home/.meta-mcp"
     assert got.workflows.rules_shipped
     assert got.endpoints["default"].builtins == ("catalog", "workflows")
+    included = loaded(tmp_path, 'include = ["config.json"]\n')
+    assert included.gateway.state_dir != got.gateway.state_dir
+    assert not included.workflows.rules_shipped
+    assert included.endpoints["default"].builtins == ()
     assert (got.ai.provider, got.ai.url) == ("openai", "https://api.example.com/v1")
     assert (got.ai.key, refers(got.ai.key_written)) == ("", True)
 

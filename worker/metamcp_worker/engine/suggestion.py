@@ -198,8 +198,8 @@ def prompt(
 def distinct(
     best: Sequence[Mapping[str, str]], details: Sequence[Raw]
 ) -> list[tuple[Mapping[str, str], Raw]]:
-    """Return the tools that are not called deprecated, each with its arguments. Of the tools of a
-    server with the same verb and the same required arguments only the best stays."""
+    """Return the tools that are not called deprecated, each with its arguments. The best stays of
+    those of a server with the same verb and the same required arguments."""
     found: dict[tuple[str, str, str], tuple[Mapping[str, str], Raw]] = {}
     for one, tool in zip(best, details, strict=False):
         if not _DEPRECATED.search(one.get("description", "")):
