@@ -52,6 +52,7 @@ ANSWERS = (
     "endpoints set more sse=false", "endpoints remove more --yes",
     "workspaces add acme limits.in_flight=5", "workspaces list", "workspaces show acme",
     "workspaces set acme limits.in_flight=6", "workspaces remove acme --yes",
+    "config set log.level=debug log.level=",
     "backup backup.db", "down",
     "restore backup.db", "init",
 )  # fmt: skip

@@ -283,10 +283,11 @@ def test_two_workspaces_have_keys_and_encryption(user: User) -> None:
         user.types("workspaces", "add", name, "limits.calls_per_minute=600")
         user.types("namespaces", "add", f"{name}:default", f"servers=default:{name}")
     user.types("endpoints", "add", "acme:acme", "namespace=default", "exposure=search")
+    user.types("config", "set", "gateway.tls=required", "gateway.auth=keys")
     user.types("tls", "init", "--name", "localhost")
     port, ops = free_port(), free_port()
     listen = ("--port", str(port), "--ops-listen", f"127.0.0.1:{ops}")
-    user.starts("up", "--yes", *listen, "--tls", "required", "--auth", "keys")
+    user.starts("up", "--yes", *listen)
     until(lambda: ready(user), "all servers are ready")
     key = json.loads(user.types("keys", "create", "ada", "--workspace", "acme", "--json"))["key"]
     authority = json.loads(user.types("tls", "show", "--json"))["ca"]
@@ -310,7 +311,7 @@ def test_two_workspaces_have_keys_and_encryption(user: User) -> None:
                     assert "hello from acme" in text
 
     talk(works())
-    assert len(user.commands) <= 13
+    assert len(user.commands) <= 14
 
 
 def ready(user: User) -> bool:

@@ -3,7 +3,8 @@ confirm the commands that a changed configuration starts.
 
 Owns: the verbs `check`, `show` and `confirm`, their output and exit codes. Never: masking
 secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
-(`config.confirmation`), the schema (`shipped_files`), reloading (`gateway.reload`).
+(`config.confirmation`), the schema (`shipped_files`), changing settings (`settings`), reloading
+(`gateway.reload`).
 """
 
 import os
@@ -31,13 +32,15 @@ WORDS = {
     "test": "did you mean 'check'?",
     "print": "did you mean 'show'?",
     "get": "did you mean 'show'?",
-    "set": "write it into the file; for a time, 'metamcp ctl set NAME KEY=VALUE' does",
-    "edit": "a server is put in by 'metamcp add', all else is written into the file",
+    "edit": "a server is put in by 'metamcp add', a setting by 'metamcp config set KEY=VALUE'",
     "init": "it stands alone: 'metamcp init'",
     "add": "it stands alone: 'metamcp add NAME -- COMMAND…'",
     "remove": "it stands alone: 'metamcp remove NAME'",
 }
-_ELSEWHERE = {"schema": "metamcp_supervisor.cli.shipped_files:schema"}
+_ELSEWHERE = {
+    "schema": "metamcp_supervisor.cli.shipped_files:schema",
+    "set": "metamcp_supervisor.cli.settings:set_keys",
+}
 
 
 @click.group(cls=errors.Group, words=WORDS, elsewhere=_ELSEWHERE)

@@ -99,6 +99,9 @@ class ConfigFile:
         kept, text = replace(self.kept, place=tuple(above)), self.content.text
         return texts.drop(kept, text, name, text) or ""
 
+    def with_text(self, text: str) -> "ConfigFile":
+        return replace(self, content=replace(self.content, text=text))
+
     def without(self, name: str) -> str:
         """Return the text without this entry. Raises FileUnfit."""
         return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
@@ -317,6 +320,9 @@ def edit_file(
     except FileUnfit as unfit:
         text = f"{file.label} {unfit}; nothing is changed: do it by hand"
         raise CommandRefused(text, Exit.CONFIG) from None
+    if made == file.content.text:
+        click.echo(f"{file.label}: nothing changes")
+        return
     if strict:
         _refuse_mistakes(file, made)
     if dry_run:

@@ -1,5 +1,5 @@
-"""`metamcp namespaces`, `endpoints` and `workspaces`, and the verbs of `metamcp tools` that change
-one tool: settings in the tables of the configuration.
+"""`metamcp namespaces`, `endpoints` and `workspaces`, `metamcp config set`, and the verbs of
+`metamcp tools` that change one tool: settings in the tables of the configuration.
 
 Owns: these verbs, the place of a table in the file, the value that a text means for a key. Never:
 editing a file (`server_entries`), which keys there are (`config.options`), what they mean
@@ -7,9 +7,8 @@ editing a file (`server_entries`), which keys there are (`config.options`), what
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import click
 
@@ -129,7 +128,7 @@ def _add_verb(table: TableName) -> click.Command:
             text = f"{file.label} has {_one(noun)} '{shown(name)}' already"
             way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
             raise CommandRefused(f"{text}; {way}")
-        entry, kept = _with(table, {}, settings), _with_default(file, table)
+        entry, kept = _with(f"{table}.*", {}, settings), _with_default(file, table)
         what = f"{noun} '{shown(name)}' added"
         edit_file(file, lambda: kept.put_at(at, entry), what, dry_run=dry_run, strict=True)
         _tell_moved(file, before)
@@ -156,7 +155,7 @@ def _set_verb(table: TableName) -> click.Command:
         at = _place(file, table, name)
         old = file.table(at)
         implied = {"namespace": before.endpoints[name].namespace} if table == "endpoints" else {}
-        entry = _with(table, implied | dict(old), settings)
+        entry = _with(f"{table}.*", implied | dict(old), settings)
         if entry == old:
             click.echo(f"{file.label}: {noun} '{shown(name)}' is so already")
             return
@@ -191,6 +190,58 @@ def _remove_verb(table: TableName) -> click.Command:
     return remove
 
 
+@click.command("set", cls=Command)
+@_SETTINGS
+@dry_run_option
+@gateway_options("path", "runtime_dir")
+@told
+def set_keys(
+    settings: tuple[str, ...], dry_run: bool, path: Path | None, runtime_dir: str | None
+) -> None:
+    """Change settings in the configuration: metamcp config set gateway.auth=keys log.level=debug
+
+    KEY names the tables that lead to it: servers.git.timeout. KEY= gives it its default again.
+    """
+    if not settings:
+        raise click.UsageError("say what to change: metamcp config set gateway.auth=keys")
+    file = read_file(path, runtime_dir)
+    _refuse_json(file, "settings of a gateway")
+    what = f"{', '.join(_split(setting)[0] for setting in settings)} changed"
+    edit_file(file, lambda: _with_keys(file, settings), what, dry_run=dry_run, strict=True)
+
+
+def _with_keys(file: ConfigFile, settings: Sequence[str]) -> str:
+    """Return the text with these settings. Raises UsageError and FileUnfit."""
+    for setting in settings:
+        key, text = _split(setting)
+        place, section = _table_of(key)
+        inner = key.split(".")[len(place) :]
+        entry = _with(section, file.table(place), [f"{'.'.join(inner)}={text}"])
+        is_named = section.endswith("*")
+        changed_text = file.put_at(place, entry) if entry or is_named else file.without_at(place)
+        file = file.with_text(changed_text)
+    return file.content.text
+
+
+def _table_of(key: str) -> tuple[tuple[str, ...], str]:
+    """Return the place of the table that a key is written into, and its section: that of the
+    innermost name in it. Raises UsageError."""
+    *tables, _ = key.split(".")
+    for section in get_args(Section):
+        words = section.split(".")
+        if len(words) == len(tables) and all(
+            word in ("*", table) for word, table in zip(words, tables, strict=True)
+        ):
+            length = max((at + 1 for at, word in enumerate(words) if word == "*"), default=1)
+            return tuple(tables[:length]), ".".join(words[:length])
+    if not tables:
+        raise click.UsageError(f"'{shown(key)}' names no table: write gateway.{shown(key)}, or"
+                               " another table that has it")  # fmt: skip
+    names = [name for name in get_args(Section) if name and not {"*", "["} & set(name)]
+    named = ".".join(tables)
+    raise click.UsageError(f"no table is named '{shown(named)}'; {hint(named, sorted(names))}")
+
+
 def _file(table: TableName, path: Path | None, runtime_dir: str | None) -> ConfigFile:
     """Read the file in use. Raises CommandRefused for one that cannot have such tables."""
     file = read_file(path, runtime_dir)
@@ -216,8 +267,7 @@ def _with_default(file: ConfigFile, table: TableName) -> ConfigFile:
     if table != "endpoints" or DEFAULT not in endpoints or file.table((table,)):
         return file
     entry = {"namespace": endpoints[DEFAULT].namespace}
-    text = file.put_at((table, DEFAULT), entry)
-    return replace(file, content=replace(file.content, text=text))
+    return file.with_text(file.put_at((table, DEFAULT), entry))
 
 
 def _tell_moved(file: ConfigFile, before: Config) -> None:
@@ -311,26 +361,30 @@ def _example(table: TableName) -> str:
 # Values
 
 
-def _with(
-    table: TableName, old: Mapping[str, object], settings: Sequence[str]
-) -> dict[str, object]:
-    """Return the table with these settings. Raises UsageError."""
+def _with(section: str, old: Mapping[str, object], settings: Sequence[str]) -> dict[str, object]:
+    """Return a table of this section with these settings. Raises UsageError."""
     entry = dict(old)
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(setting)}'.")
+        key, text = _split(setting)
         outer, dot, inner = key.partition(".")
         if not dot:
-            _put(entry, key, f"{table}.*", text)
+            _put(entry, key, section, text)
             continue
-        _option(f"{table}.*", outer)
+        _option(section, outer)
         below = dict(table_of(entry.get(outer)) or {})
-        _put(below, inner, f"{table}.*.{outer}", text)
+        _put(below, inner, f"{section}.{outer}", text)
         entry[outer] = below
         if not below:
             del entry[outer]
     return entry
+
+
+def _split(setting: str) -> tuple[str, str]:
+    """Return key and value of a setting. Raises UsageError."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(setting)}'.")
+    return key, text
 
 
 def _put(entry: dict[str, object], key: str, section: str, text: str) -> None:

@@ -118,6 +118,31 @@ def test_a_workspace_gets_its_namespace_and_endpoint(home: Home) -> None:
     assert text == f'{TOML}\n[endpoints.default]\nnamespace = "default"\n'
 
 
+@pytest.mark.parametrize(
+    ("settings", "old", "new"),
+    [
+        (("gateway.auth=keys", "log.level="), "", '\n[gateway]\nauth = ["keys"]\n'),
+        (("servers.git.timeout=7m",), "# c\n", '# c\ntimeout = "7m"\n'),
+        (("servers.git.limits.in_flight=4",), "# c\n", "# c\nlimits = {in_flight = 4}\n"),
+        (
+            ("servers.git.tools.reset.hidden=true",),
+            "",
+            "\n[servers.git.tools.reset]\nhidden = true\n",
+        ),
+        (("endpoints.t.limits.streams=7",), "streams = 5", "streams = 7"),
+    ],
+)
+def test_a_key_anywhere_is_set(settings: tuple[str, ...], old: str, new: str, home: Home) -> None:
+    text = edited(home, TOML + ENDPOINTS, "config", "set", *settings)
+    before = TOML + ENDPOINTS
+    assert text == (before.replace(old, new, 1) if old else before + new)
+
+
+def test_a_table_goes_with_its_last_key(home: Home) -> None:
+    text = edited(home, TOML, "config", "set", "log.level=debug")
+    assert edited(home, text, "config", "set", "log.level=") == TOML
+
+
 def test_lists_and_settings_are_shown(home: Home) -> None:
     (home.project / "metamcp.toml").write_text(TOML + ENDPOINTS)
     assert "t         /metamcp/t/mcp        tools      search" in home.works("endpoints", "list")
@@ -144,6 +169,12 @@ def test_lists_and_settings_are_shown(home: Home) -> None:
         (("endpoints", "create", "u"), Exit.USAGE, "did you mean 'add'?"),
         (("namespaces", "remove", "tools", "--yes"), Exit.CONFIG, "nothing is changed"),
         (("namespaces", "remove", "default", "--yes"), Exit.UNKNOWN_NAME, "without a table"),
+        (("config", "set", "gatewy.auth=keys"), Exit.USAGE, "did you mean 'gateway'?"),
+        (("config", "set", "gateway.aut=keys"), Exit.USAGE, "did you mean 'auth'?"),
+        (("config", "set", "gateway.auth=kys"), Exit.CONFIG, "did you mean 'keys'?; nothing is"),
+        (("config", "set", "auth=keys"), Exit.USAGE, "write gateway.auth"),
+        (("config", "set", "endpoints.t.tools=4"), Exit.USAGE, "have verbs of their own"),
+        (("config", "set"), Exit.USAGE, "say what to change"),
         (("workspaces", "show", "acme"), Exit.UNKNOWN_NAME, "no workspace 'acme'"),
     ],
 )
