@@ -22,7 +22,7 @@ from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front.mcp_request import METHODS
 from metamcp_worker.front.request_facts import MCP, HeaderRefusal, McpRequest, Route
 from metamcp_worker.guard import consent
-from metamcp_worker.guard.conditions import CallKnows, Thing
+from metamcp_worker.guard.conditions import CallKnows, PolicySubject, Thing
 from metamcp_worker.guard.policies import Policies, PolicyRuling
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -127,7 +127,7 @@ def config(data: bytes) -> None:
 def _denies(when: str) -> PolicyRuling:
     """What is known of a tool that a policy denies under a condition."""
     policies = Policies([PolicySpec(name="p", match=("*/*",), when=when)])
-    found = policies.ruling(Thing("tools", "s", "t"), PrincipalFacts(), "default")
+    found = policies.ruling(Thing("tools", "s", "t"), PolicySubject(PrincipalFacts()))
     assert found is not None
     return found
 

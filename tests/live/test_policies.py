@@ -79,6 +79,12 @@ match = "two/environ"
 effect = "ask"
 
 [[policies]]
+name = "counted-alone"
+match = "one/progress"
+when = "endpoint.name == 'counted' && endpoint.namespace == 'default'"
+effect = "deny"
+
+[[policies]]
 name = "admins"
 match = "two/fail"
 when = "principal.name != 'admin'"
@@ -276,6 +282,16 @@ def test_each_key_sees_what_policies_allow_it(gateway: Gateway) -> None:
                 client.end()
         assert seen[admin] - seen[guest] == {"two__fail"}
         assert seen[guest] < seen[admin]
+
+
+def test_an_endpoint_can_have_rules_of_its_own(gateway: Gateway) -> None:
+    for path, is_denied in (("/mcp", False), ("/metamcp/counted/mcp", True)):
+        for era in (MODERN, LEGACY):
+            with closing(AtPath(gateway.port, era, "", path)) as client:
+                assert ("one__progress" in client.tools()) is not is_denied
+                answer = client.call("one__progress", n=1)
+                assert ("counted-alone" in json.dumps(answer)) is is_denied
+                client.end()
 
 
 class AtPath(WithKey):

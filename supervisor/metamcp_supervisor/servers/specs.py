@@ -323,6 +323,7 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         name=endpoint.name,
         path=endpoint.path or endpoint.name,
         servers=config.namespaces[endpoint.namespace].servers,
+        namespace=endpoint.namespace,
         description=config.namespaces[endpoint.namespace].description,
         naming=assemble.spec_of(endpoint.naming),
         safe_schemas=endpoint.schemas == "safe",

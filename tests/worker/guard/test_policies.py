@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from metamcp_worker.engine.expressions import ExpressionError
-from metamcp_worker.guard.conditions import READ_BYTES_MAX, CallKnows, Thing, parse
+from metamcp_worker.guard.conditions import READ_BYTES_MAX, CallKnows, PolicySubject, Thing, parse
 from metamcp_worker.guard.policies import Policies, PolicyVerdict
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
+from metamcp_worker.ipc.spec import EndpointSpec, PolicySpec, PrincipalFacts
 
 ANN = PrincipalFacts(id="key:1", name="ann", scopes=("mcp:call", "mcp:list"))
+SUBJECT = PolicySubject(ANN, "acme", "desk", "acme:tools")
 
 
 def rule(effect: str = "deny", when: str = "", *match: str, **more: str) -> PolicySpec:
@@ -33,12 +34,12 @@ def decided(
     rules: Sequence[PolicySpec], thing: Thing, call: CallKnows | None = None
 ) -> PolicyVerdict:
     """The verdict of these rules on a call."""
-    ruling = Policies(rules).ruling(thing, ANN, "acme")
+    ruling = Policies(rules).ruling(thing, SUBJECT)
     return PolicyVerdict() if ruling is None else ruling.decide(call or knows())
 
 
 def hidden(rules: Sequence[PolicySpec], thing: Thing) -> bool:
-    ruling = Policies(rules).ruling(thing, ANN, "acme")
+    ruling = Policies(rules).ruling(thing, SUBJECT)
     return ruling is not None and ruling.hidden
 
 
@@ -64,10 +65,10 @@ def test_a_server_of_a_workspace_is_matched_by_both_of_its_names() -> None:
 
 
 def test_what_no_rule_speaks_of_costs_nothing() -> None:
-    assert Policies().ruling(tool(), ANN, "acme") is None
-    assert Policies([rule("deny", "", "git/*")]).ruling(tool(), ANN, "acme") is None
-    assert Policies([rule("deny", "1 == 2")]).ruling(tool(), ANN, "acme") is None
-    assert Policies([rule("allow", "", "fs/*")]).ruling(tool(), ANN, "acme") is None
+    assert Policies().ruling(tool(), SUBJECT) is None
+    assert Policies([rule("deny", "", "git/*")]).ruling(tool(), SUBJECT) is None
+    assert Policies([rule("deny", "1 == 2")]).ruling(tool(), SUBJECT) is None
+    assert Policies([rule("allow", "", "fs/*")]).ruling(tool(), SUBJECT) is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_what_a_rule_does_not_read_may_have_any_size() -> None:
 
 
 def test_arguments_of_one_call_are_not_seen_by_the_next() -> None:
-    ruling = Policies([rule("deny", "has(mcp.tool.arguments.force)")]).ruling(tool(), ANN, "acme")
+    ruling = Policies([rule("deny", "has(mcp.tool.arguments.force)")]).ruling(tool(), SUBJECT)
     assert ruling is not None
     assert ruling.decide(knows(force=True)).effect == "deny"
     assert ruling.decide(knows()).effect == "allow"
@@ -214,11 +215,11 @@ def test_each_rule_that_concerns_a_tool_is_told_with_its_value() -> None:
         rule("log", "principal.name == 'ann'"), rule("deny", "", "git/*"),
     ]  # fmt: skip
     policies = Policies(rules)
-    told = [one.value for one in policies.values(tool(), ANN, "acme")]
+    told = [one.value for one in policies.values(tool(), SUBJECT)]
     assert told[0] == "at the call"
     assert told[1].startswith("fails: 'tool.annotations.none' has no value: ")
     assert told[2:] == ["true"]
-    told = [one.value for one in policies.values(tool(), ANN, "acme", knows(n=2))]
+    told = [one.value for one in policies.values(tool(), SUBJECT, knows(n=2))]
     assert (told[0], len(told)) == ("true", 3)
 
 
@@ -227,7 +228,22 @@ def test_principals_that_no_rule_can_tell_apart_are_the_same() -> None:
     by_scope = Policies([rule("deny", "'mcp:read' in principal.scopes")])
     assert by_scope.reads == ("scopes",)
     other = PrincipalFacts(id="key:2", name="bob", scopes=ANN.scopes)
-    assert by_scope.who(ANN) == by_scope.who(other)
+    assert by_scope.subject(at("a", ANN)) == by_scope.subject(at("b", other))
+
+
+def test_rules_name_endpoints_and_namespaces() -> None:
+    rules = [rule("deny", "endpoint.name == 'desk' && endpoint.namespace.startsWith('acme:')")]
+    assert hidden(rules, tool())
+    assert not hidden([rule("deny", "endpoint.name == 'other'")], tool())
+    by_endpoint = Policies([rule("deny", "endpoint.name == 'desk'")])
+    assert by_endpoint.subject(at("desk")) != by_endpoint.subject(at("other"))
+    by_namespace = Policies([rule("deny", "endpoint.namespace == 'dev'")])
+    assert by_namespace.subject(at("desk")) == by_namespace.subject(at("other"))
+    assert by_namespace.subject(at("desk")).namespace == "dev"
+
+
+def at(endpoint: str, who: PrincipalFacts = ANN) -> EndpointSpec:
+    return EndpointSpec(name=endpoint, servers=("fs",), namespace="dev", who=who)
 
 
 @pytest.mark.parametrize(

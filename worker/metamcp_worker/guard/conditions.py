@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.engine import expressions
 from metamcp_worker.engine.expressions import Expression, ExpressionError
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import PrincipalFacts
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ CLIENT: Final = frozenset({"client.name", "client.version"})
 VARIABLES: Final = (
     "mcp.tool.name", "mcp.tool.target", ARGUMENTS, "mcp.prompt.name", "mcp.prompt.target",
     "mcp.resource.name", "mcp.resource.target", ANNOTATIONS, "client.name", "client.version",
-    "principal.id", "principal.name", "principal.workspace", "principal.scopes", "source",
+    "principal.id", "principal.name", "principal.workspace", "principal.scopes",
+    "endpoint.name", "endpoint.namespace", "source",
 )  # fmt: skip
 """Variables of conditions; those that agentgateway has, too, have its names."""
 LATE: Final = CLIENT | {ARGUMENTS, "source"}
@@ -44,7 +46,9 @@ DEPTH_MAX = 64
 """Maximum levels of lists and maps in what a condition reads."""
 CLIENT_CHARACTERS_MAX = 256
 """Maximum characters of the name and the version of a client; the rest is cut."""
-_DEPTHS: Final[Mapping[str, int]] = {"mcp": 3, "tool": 2, "client": 2, "principal": 2, "source": 1}
+_DEPTHS: Final[Mapping[str, int]] = {
+    "mcp": 3, "tool": 2, "client": 2, "principal": 2, "endpoint": 2, "source": 1,
+}  # fmt: skip
 _GIVEN = "arguments"
 """Variable in place of ARGUMENTS in what is executed: what is below a map is slow to replace."""
 _HINTS: Final[Mapping[str, bool]] = {
@@ -72,6 +76,15 @@ class Thing(Struct, frozen=True, gc=False):
     server: str
     name: str
     definition: bytes = b""
+
+
+class PolicySubject(Struct, frozen=True):
+    """Who asks, and where. `endpoint`, `namespace`: their names."""
+
+    who: PrincipalFacts
+    workspace: str = DEFAULT
+    endpoint: str = ""
+    namespace: str = ""
 
 
 class CallKnows(Struct, frozen=True, gc=False):
@@ -185,10 +198,10 @@ def _is_text(word: str, tokens: Sequence[str], after: int) -> bool:
     return quoted and after < len(tokens) and tokens[after] == ")"
 
 
-def facts(thing: Thing, who: PrincipalFacts, workspace: str) -> dict[str, object]:
+def facts(thing: Thing, subject: PolicySubject) -> dict[str, object]:
     """Return what is known of a thing when lists are made, by the names of VARIABLES; each value
     can be compared."""
-    one = thing.kind.removesuffix("s")
+    one, who = thing.kind.removesuffix("s"), subject.who
     return {
         "kind": one,
         f"mcp.{one}.name": thing.name,
@@ -196,8 +209,10 @@ def facts(thing: Thing, who: PrincipalFacts, workspace: str) -> dict[str, object
         ANNOTATIONS: _raw_annotations(thing.definition) if one == "tool" else b"",
         "principal.id": who.id,
         "principal.name": who.name,
-        "principal.workspace": workspace,
+        "principal.workspace": subject.workspace,
         "principal.scopes": who.scopes,
+        "endpoint.name": subject.endpoint,
+        "endpoint.namespace": subject.namespace,
     }
 
 
@@ -255,10 +270,12 @@ class Variables:
         return given, unread
 
 
-def _known(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, dict[str, object]]:
+def _known(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, object]:
     """Return what is known when lists are made as variables, as far as it is read. Annotations that
     cannot be read are left out, so that conditions that read them fail."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, object] = {}
+    principal: dict[str, object] = {}
+    endpoint: dict[str, object] = {}
     for name in reads:
         root, _, rest = name.partition(".")
         if root == "mcp":
@@ -269,7 +286,11 @@ def _known(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, dict[
         elif root == "principal":
             value = facts[name]
             known = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
-            found.setdefault("principal", {})[rest] = known
+            principal[rest] = known
+            found["principal"] = principal
+        elif root == "endpoint":
+            endpoint[rest] = facts[name]
+            found["endpoint"] = endpoint
         elif root == "tool":
             with contextlib.suppress(ConditionFails, codec.Malformed):
                 found["tool"] = {"annotations": _annotations(cast("bytes", facts[ANNOTATIONS]))}

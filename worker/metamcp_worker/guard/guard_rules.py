@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.guard.conditions import CallKnows, Thing, ThingKind
+from metamcp_worker.guard.conditions import CallKnows, PolicySubject, Thing, ThingKind
 from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
 from metamcp_worker.ipc import codec, process_names, resource_uris
 from metamcp_worker.ipc.consent_records import rules_mark
@@ -67,7 +67,7 @@ class CallVerdict(Struct, frozen=True, gc=False):
 
 _ALLOWED = CallVerdict()
 NO_POLICIES = Policies()
-LOCAL = PrincipalFacts()
+LOCAL = PolicySubject(PrincipalFacts())
 NAMES_MAX = 4096
 """Maximum guards that are kept of things that no list has."""
 
@@ -142,22 +142,20 @@ class CallGuard(Struct, frozen=True, gc=False):
 
 
 class GuardRules:
-    """Rules of one configuration, for clients with these facts in a workspace. `mark`: as of
+    """Rules of one configuration, for these clients. `mark`: as of
     `consent_records.rules_mark`."""
 
     def __init__(
         self,
         consent: ConsentSpec,
         policies: Policies = NO_POLICIES,
-        who: PrincipalFacts = LOCAL,
-        workspace: str = process_names.DEFAULT,
+        subject: PolicySubject = LOCAL,
         *,
         middleware: Sequence[MiddlewareSpec] = (),
     ) -> None:
         self.consent = consent
         self.policies = policies
-        self.who = who
-        self.workspace = workspace
+        self.subject = subject
         self.middleware = tuple(middleware)
         self._through = [
             (one.name, re.compile("|".join(map(translate, one.match)))) for one in middleware
@@ -165,7 +163,7 @@ class GuardRules:
         self.failures: dict[str, PolicyNote] = {}
         """Policies that failed for a thing while lists were made, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
-        self._others: dict[tuple[PrincipalFacts, str], GuardRules] = {}
+        self._others: dict[PolicySubject, GuardRules] = {}
         self.mark = rules_mark(consent, policies.specs)
         self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
         effects: list[GuardEffect] = [one.effect for one in consent.rules for _ in one.match]
@@ -186,14 +184,14 @@ class GuardRules:
     def at(self, endpoint: EndpointSpec) -> "GuardRules":
         """Return the rules as they are for the clients of an endpoint; the same object each
         time."""
-        where = self.policies.who(endpoint.who), endpoint.workspace
-        if where == (self.who, self.workspace):
+        subject = self.policies.subject(endpoint)
+        if subject == self.subject:
             return self
-        if where not in self._others:
-            self._others[where] = GuardRules(
-                self.consent, self.policies, *where, middleware=self.middleware
+        if subject not in self._others:
+            self._others[subject] = GuardRules(
+                self.consent, self.policies, subject, middleware=self.middleware
             )
-        return self._others[where]
+        return self._others[subject]
 
     def guard(
         self, kind: ThingKind, server: str, name: str, definition: bytes = b"", digest: bytes = b""
@@ -202,7 +200,7 @@ class GuardRules:
         own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
         thing = Thing(kind, server, name, definition)
-        ruling = self.policies.ruling(thing, self.who, self.workspace)
+        ruling = self.policies.ruling(thing, self.subject)
         through = self._middleware(server, kind, name) if self._through else ()
         if effect == "allow" and ruling is None and not through:
             return None
@@ -225,7 +223,7 @@ class GuardRules:
         call = None
         if facts is not None:
             call = CallKnows(facts.arguments, facts.client, facts.source)
-        return tuple(self.policies.values(thing, self.who, self.workspace, call))
+        return tuple(self.policies.values(thing, self.subject, call))
 
     def hides(self, kind: ThingKind, server: str, name: str) -> bool:
         """Whether lists leave out something other than a tool."""

@@ -23,13 +23,14 @@ from metamcp_worker.guard.conditions import (
     CallKnows,
     Condition,
     ConditionFails,
+    PolicySubject,
     Thing,
     ThingKind,
     Variables,
 )
 from metamcp_worker.ipc import process_names, resource_uris
 from metamcp_worker.ipc.figures import PolicyValue
-from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
+from metamcp_worker.ipc.spec import EndpointSpec, PolicySpec, PrincipalFacts
 
 if TYPE_CHECKING:
     import cel
@@ -243,7 +244,8 @@ class _ServerRules:
 
 class Policies:
     """Rules of a configuration. `reads`: what they read of a principal, of `id`, `name` and
-    `scopes`. Raises ExpressionError for a condition that was not checked."""
+    `scopes`; `reads_where`: the variables of the endpoint. Raises ExpressionError for a condition
+    that was not checked."""
 
     def __init__(self, specs: Sequence[PolicySpec] = ()) -> None:
         self.specs = tuple(specs)
@@ -254,13 +256,20 @@ class Policies:
         self.reads = tuple(
             one for one in PrincipalFacts.__struct_fields__ if f"principal.{one}" in read
         )
+        self.reads_where = frozenset({"endpoint.name", "endpoint.namespace"} & read)
 
-    def who(self, facts: PrincipalFacts) -> PrincipalFacts:
-        """Return these facts, as far as the rules read them: principals with the same see the
-        same."""
-        return PrincipalFacts(**{name: getattr(facts, name) for name in self.reads})
+    def subject(self, endpoint: EndpointSpec) -> PolicySubject:
+        """Return who asks at an endpoint, and where, as far as the rules read it: clients with the
+        same see the same."""
+        who = PrincipalFacts(**{name: getattr(endpoint.who, name) for name in self.reads})
+        return PolicySubject(
+            who,
+            endpoint.workspace,
+            endpoint.name if "endpoint.name" in self.reads_where else "",
+            endpoint.namespace if "endpoint.namespace" in self.reads_where else "",
+        )
 
-    def ruling(self, thing: Thing, who: PrincipalFacts, workspace: str) -> PolicyRuling | None:
+    def ruling(self, thing: Thing, subject: PolicySubject) -> PolicyRuling | None:
         """Return what is known of a thing when lists are made; None if the rules let every call of
         it through, without a word."""
         if not self._rules:
@@ -271,7 +280,7 @@ class Policies:
         rules = self._concerned(named or thing)
         if not rules and not closed and not formless:
             return None
-        facts = conditions.facts(named or thing, who, workspace)
+        facts = conditions.facts(named or thing, subject)
         found = PolicyRuling(rules, facts, closed=closed, formless=formless)
         return found if found.late or found.verdict != ALLOWED else None
 
@@ -280,12 +289,12 @@ class Policies:
         return bool(self._closed) or bool(self._of(server).all())
 
     def values(
-        self, thing: Thing, who: PrincipalFacts, workspace: str, call: CallKnows | None = None
+        self, thing: Thing, subject: PolicySubject, call: CallKnows | None = None
     ) -> Iterator[PolicyValue]:
         """Yield the value of each rule that concerns a thing, in the order of the configuration.
         `call`: None if none is known."""
         thing = _normal(thing) or thing
-        facts, rules = conditions.facts(thing, who, workspace), self._concerned(thing)
+        facts, rules = conditions.facts(thing, subject), self._concerned(thing)
         variables = _variables(rules, facts)
         for rule in rules:
             spec = rule.spec

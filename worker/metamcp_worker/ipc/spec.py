@@ -309,15 +309,17 @@ class PrincipalFacts(Struct, frozen=True, kw_only=True):
 class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Configuration of one endpoint: its paths, its servers in order, its naming.
 
-    `path`: part of its URLs; empty: the name. `description`: of its namespace. `disabled`: pairs
-    (server, tool) that are switched off. `switches`: for each server with patterns, the switches of
-    its tools by name or pattern; later layers win. `overrides`: at most one for each other tool.
+    `path`: part of its URLs; empty: the name. `namespace`: its name, `description`: what it is for.
+    `disabled`: pairs (server, tool) that are switched off. `switches`: for each server with
+    patterns, the switches of its tools by name or pattern; later layers win. `overrides`: at most
+    one for each other tool.
     `default`: the endpoint answers at `/mcp` too.
     """
 
     name: str
     servers: tuple[str, ...]
     path: str = ""
+    namespace: str = ""
     description: str = ""
     naming: NamingSpec = NamingSpec()
     safe_schemas: bool = False
