@@ -44,6 +44,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.server_entries:enable",
         "Switch a server on in the configuration.",
     ),
+    "rename": (
+        "metamcp_supervisor.cli.server_entries:rename",
+        "Give a server another name.",
+    ),
     "namespaces": (
         "metamcp_supervisor.cli.settings:namespaces",
         "List, add, change and remove groups of servers.",
@@ -169,8 +173,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    "Begin": ("up", "init", "add", "remove", "disable", "enable", "namespaces", "endpoints",
-              "workspaces", "import", "export", "install", "uninstall", "snippet", "connect"),
+    "Begin": ("up", "init", "add", "remove", "disable", "enable", "rename", "namespaces",
+              "endpoints", "workspaces", "import", "export", "install", "uninstall", "snippet",
+              "connect"),
     "Look": ("status", "console", "top", "logs", "events", "calls", "tools", "catalog", "explain",
              "doctor", "wait"),
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
@@ -216,8 +221,6 @@ WORDS = {
     "new": "metamcp.toml is made by 'metamcp init'",
     "create": "metamcp.toml is made by 'metamcp init', a tool set by 'metamcp toolsets create'",
     "delete": "a server is taken out with 'metamcp remove NAME'",
-    "rename": "a server is renamed in the configuration, a tool by"
-    ' tools.NAME = { name = "…" } of its server',
     "update": "the program is updated as it was installed; then 'metamcp ctl upgrade' lets the new"
     " version take over",
     "rm": "a server is taken out with 'metamcp remove NAME'",

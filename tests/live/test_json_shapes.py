@@ -26,7 +26,7 @@ ANSWERS = (
     "ctl clear time", "reload", "confirm --yes", "logs git", "events", "top", "doctor",
     "ctl calls", "ctl describe git", "ctl views", "ctl tree", "ctl set git timeout=5s",
     "ctl signal git CONT", "ctl roll", "ctl dump-stacks git", "import", "add other -- other",
-    "disable other", "enable other", "remove other", "install cursor", "uninstall cursor",
+    "disable other", "enable other", "rename other others", "rename others other", "remove other", "install cursor", "uninstall cursor",
     "lock write", "lock approve",
     "tls init", "tls show", "tls trust-help", "systemd install --user --dry-run",
     "systemd uninstall --user --dry-run", "systemd show --user", "snippet cursor",

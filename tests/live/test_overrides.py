@@ -289,6 +289,23 @@ def test_verbs_hide_rename_and_switch_a_tool_of_a_gateway_that_runs() -> None:
         until(lambda: "say" in client.names(), "it is switched on")
 
 
+@pytest.mark.promise("M67")
+def test_a_server_gets_another_name_while_the_gateway_runs() -> None:
+    with Gateway({"git": fake("--only", "echo,raw")}) as gateway:
+
+        def run(*arguments: str) -> str:
+            command = gateway.command(*arguments)
+            return subprocess.check_output(command, text=True, timeout=60)
+
+        run("toolsets", "create", "dev", "git.echo")
+        said = run("rename", "git", "vcs", "--config", str(gateway.config))
+        assert "tool set dev: 'git' is 'vcs' now" in said
+        gateway.ctl("reload")
+        client = Raw(gateway.port, MODERN)
+        until(lambda: client.names() == ["vcs__echo", "vcs__raw"], "clients know the name")
+        assert '"vcs.echo"' in run("toolsets", "export", "dev")
+
+
 def test_what_is_wanted_for_nothing_is_said_in_the_log(tmp_path: Path) -> None:
     extra = '[endpoints.default]\nnamespace = "default"\ntools."old.rwa" = { hidden = true }\n'
     with Gateway(servers(tmp_path), extra=extra) as gateway:

@@ -1,4 +1,5 @@
-"""`metamcp init`, `add`, `remove`, `disable`, `enable`: edit the configuration in use as text.
+"""`metamcp init`, `add`, `remove`, `disable`, `enable`, `rename`: edit the configuration in use as
+text.
 
 Owns: these verbs, the choice of the file, the content of an entry, the edit of a file and what
 follows it. Never: other tables of the file (`settings`), editing text (`client_files.texts`),
@@ -10,21 +11,26 @@ import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import click
 
+from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
 from metamcp_supervisor.cli.install import difference
 from metamcp_supervisor.client_files import disk, texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import client_shapes, files, naming, places, sources
-from metamcp_supervisor.config.config import ConfigInvalid, Problem
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
-from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.store import database
+from metamcp_supervisor.verbs import Exit, ToolSets
+from metamcp_worker.ipc import codec, disclosure
+from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -102,9 +108,61 @@ class ConfigFile:
     def with_text(self, text: str) -> "ConfigFile":
         return replace(self, content=replace(self.content, text=text))
 
+    def renamed(self, name: str, new: str) -> "ConfigFile":
+        """Return the file with another name for a server, also where namespaces and endpoints name
+        it. Raises FileUnfit."""
+        place = self.kept.place
+        if self.is_json:
+            entry = self.servers[name]
+            file = self.with_text(texts.put(self.kept, self.content.text, new, entry))
+            return file.with_text(file.without(name))
+        text = toml_edit.move(self.content.text, (*place, name), (*place, new))
+        moved = {(new if each == name else each): entry for each, entry in self.servers.items()}
+        if texts.values(self.kept, text) != {**self.table(()), **_nested(place, moved)}:
+            raise FileUnfit("is laid out in a way that cannot be edited safely")
+        file = self.with_text(text)
+        spaces = ((), *(("workspaces", each) for each in self.table(("workspaces",))))
+        for space, kind in product(spaces, ("namespaces", "endpoints")):
+            mark = f"{DEFAULT}{WORKSPACE_MARK}" if space else ""
+            for each in self.table((*space, kind)):
+                at = (*space, kind, each)
+                changed = _with_name(file.table(at), f"{mark}{name}", f"{mark}{new}")
+                for key in table_of(file.table(at).get("tools")) or {}:
+                    if key.startswith(f"{name}."):
+                        file = file.moved((*at, "tools", key), f"{new}{key.removeprefix(name)}")
+                file = file.with_text(file.put_at(at, changed))
+        return file
+
+    def moved(self, place: tuple[str, ...], name: str) -> "ConfigFile":
+        """Return the file with another name for a table, as it is if that has no header."""
+        try:
+            text = toml_edit.move(self.content.text, place, (*place[:-1], name))
+        except FileUnfit:
+            return self
+        return self.with_text(text)
+
     def without(self, name: str) -> str:
         """Return the text without this entry. Raises FileUnfit."""
         return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
+
+
+def _nested(place: tuple[str, ...], value: object) -> dict[str, object]:
+    for key in reversed(place):
+        value = {key: value}
+    return dict(table_of(value) or {})
+
+
+def _with_name(entry: Mapping[str, object], name: str, new: str) -> dict[str, object]:
+    """Return the table of a namespace or endpoint with another name for a server."""
+    changed = dict(entry)
+    if isinstance(servers := entry.get("servers"), list):
+        changed["servers"] = [new if each == name else each for each in servers]
+    if (tools := table_of(entry.get("tools"))) is not None:
+        changed["tools"] = {
+            f"{new}{key.removeprefix(name)}" if key.startswith(f"{name}.") else key: value
+            for key, value in tools.items()
+        }
+    return changed
 
 
 class _Add(Command):
@@ -194,6 +252,74 @@ def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: 
     entry_of(file, name)
     errors.confirm(f"Take '{name}' out of {file.label}?", yes=yes or dry_run)
     edit_file(file, lambda: file.without(name), f"'{name}' removed", dry_run=dry_run)
+
+
+@click.command(cls=Command)
+@_NAME
+@click.argument("new", metavar="NEW")
+@dry_run_option
+@gateway_options("path", "runtime_dir")
+@told
+def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
+    """Give a server another name, also in namespaces, endpoints, tool sets and metamcp.lock.
+
+    Policies and other rules that match its name are listed, and stay as they are.
+    """
+    if why := naming.flaw(new):
+        raise click.UsageError(f"the name '{shown(new)}' {why}")
+    file = read_file(path, runtime_dir)
+    entry_of(file, name)
+    if new in file.servers:
+        raise CommandRefused(f"{file.label} has a server '{new}' already; choose another name")
+    what = f"'{name}' is '{new}' now"
+    edit_file(
+        file, lambda: file.renamed(name, new).content.text, what,
+        dry_run=dry_run, command=True, strict=True,
+    )  # fmt: skip
+    if not dry_run:
+        _carry_along(file, name, new)
+
+
+def _carry_along(file: ConfigFile, name: str, new: str) -> None:
+    """Rename a server in metamcp.lock and in the tool sets, and list the rules that match it."""
+    config = sources.load(file.content.path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    where = lock_io.beside(config)
+    lock = lock_io.load(where)
+    if lock is not None and name in lock.servers:
+        servers = {(new if each == name else each): one for each, one in lock.servers.items()}
+        lock_io.save(where, replace(lock, servers=servers))
+        click.echo(f"{printable(str(where))}: '{name}' is '{new}' now")
+    rules = (
+        *(("policy", each.name, each.match) for each in config.policies),
+        *(("middleware", each.name, each.match) for each in config.middleware),
+        *(("rule of consent", each.effect, each.match) for each in config.consent.rules),
+    )
+    for kind, title, match in rules:
+        if any(glob.partition("/")[0] == name for glob in match):
+            errors.say(f"warning: the {kind} '{shown(title)}' still matches '{name}'")
+    _rename_in_toolsets(file, config, name, new)
+
+
+def _rename_in_toolsets(file: ConfigFile, config: Config, name: str, new: str) -> None:
+    """Rename a server in the tool sets of a gateway that runs. Raises Failed."""
+    try:
+        gateway = control.connect_here(file.runtime_dir)
+    except control.Failed:
+        if (config.gateway.state_dir / database.FILE).exists():
+            way = "'metamcp toolsets add' and 'remove' change them while it runs"
+            errors.say(f"tool sets keep '{name}.TOOL', because no gateway runs; {way}")
+        return
+    with gateway:
+        found = codec.typed(ToolSets, gateway.call("toolsets", {"names": ()}))
+        for each in found.toolsets:
+            pairs = [disclosure.read(tool.namespacedName) for tool in each.tools]
+            if not any(pair and pair[0] == name for pair in pairs):
+                continue
+            tools = [[new if one[0] == name else one[0], one[1]] for one in pairs if one]
+            order = {"type": "Build", "toolset": each.name, "tools": tools,
+                     "description": each.description, "replace": True}  # fmt: skip
+            gateway.call("toolsets-change", {"order": order, "force": True})
+            click.echo(f"tool set {each.name}: '{name}' is '{new}' now")
 
 
 @click.command(cls=Command)

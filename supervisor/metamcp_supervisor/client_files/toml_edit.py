@@ -70,6 +70,24 @@ def drop(text: str, path: tuple[str, ...]) -> str:
     return text
 
 
+def move(text: str, path: tuple[str, ...], target: tuple[str, ...]) -> str:
+    """Return `text` with the table at `path`, and the tables in it, under other headers. Raises
+    FileUnfit."""
+    import tomlkit
+
+    tables = list(_tables(text, path))
+    for start, _, keys in reversed(tables):
+        end = start
+        while _keys(text[start:end]) != keys:
+            end = text.index("]", end) + 1
+        head = tomlkit.key([*target, *keys[len(path) :]]).as_string()
+        indent = text[start:end].partition("[")[0]
+        text = f"{text[:start]}{indent}[{head}]{text[end:]}"
+    if not tables:
+        raise _unfit()
+    return text
+
+
 def dumped(value: object) -> str:
     """Write a value on one line."""
     return printable(_item(value).as_string())

@@ -79,7 +79,7 @@ class Thing(Struct, frozen=True, gc=False):
 
 
 class PolicySubject(Struct, frozen=True):
-    """Who asks, and where. `endpoint`, `namespace`: their names."""
+    """Client as conditions see it: its credential and its place. `endpoint`, `namespace`: names."""
 
     who: PrincipalFacts
     workspace: str = DEFAULT
