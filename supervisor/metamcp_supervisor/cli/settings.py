@@ -124,11 +124,13 @@ def _add_verb(table: TableName) -> click.Command:
     def add(name: str, settings: tuple[str, ...], dry_run: bool, **place: Any) -> None:
         file = _file(table, **place)
         at, before = _place(file, table, name), _config(file)
+        if len(at) > 2:
+            _refuse_unknown("workspaces", at[1], before)
         if at[-1] in file.table(at[:-1]):
             text = f"{file.label} has {_one(noun)} '{shown(name)}' already"
             way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
             raise CommandRefused(f"{text}; {way}")
-        entry, kept = _with(f"{table}.*", {}, settings), _with_default(file, table)
+        entry, kept = _with(f"{table}.*", {}, settings), _with_implied(file, at, before)
         what = f"{noun} '{shown(name)}' added"
         edit_file(file, lambda: kept.put_at(at, entry), what, dry_run=dry_run, strict=True)
         _tell_moved(file, before)
@@ -260,14 +262,16 @@ def _config(file: ConfigFile) -> Config:
     return offers.kept(file.content.path, None, None).config
 
 
-def _with_default(file: ConfigFile, table: TableName) -> ConfigFile:
-    """Return the file with a table for the endpoint that is there while no other is written: its
-    clients keep it when the first table of an endpoint comes."""
-    endpoints = _config(file).endpoints
-    if table != "endpoints" or DEFAULT not in endpoints or file.table((table,)):
+def _with_implied(file: ConfigFile, at: tuple[str, ...], config: Config) -> ConfigFile:
+    """Return the file with a table for the endpoint that its workspace has while no other is
+    written: its clients keep it when the first table of an endpoint comes."""
+    *above, table, name = at
+    workspace = above[-1] if above else DEFAULT
+    if table != "endpoints" or name == workspace or workspace not in config.endpoints:
         return file
-    entry = {"namespace": endpoints[DEFAULT].namespace}
-    return file.with_text(file.put_at((table, DEFAULT), entry))
+    if file.table(at[:-1]):
+        return file
+    return file.with_text(file.put_at((*at[:-1], workspace), {"namespace": DEFAULT}))
 
 
 def _tell_moved(file: ConfigFile, before: Config) -> None:

@@ -102,7 +102,6 @@ def test_a_workspace_gets_its_namespace_and_endpoint(home: Home) -> None:
     assert text == (
         f"{TOML}\n[workspaces.acme]\nlimits = {{calls_per_minute = 600}}\n\n"
         '[workspaces.acme.namespaces.default]\nservers = ["default:git"]\n\n'
-        '[endpoints.default]\nnamespace = "default"\n\n'
         '[workspaces.acme.endpoints.acme]\nnamespace = "default"\n'
     )
     rows = json.loads(home.works("workspaces", "list", "--json"))["workspaces"]
@@ -115,7 +114,14 @@ def test_a_workspace_gets_its_namespace_and_endpoint(home: Home) -> None:
         '[workspaces.acme.endpoints.acme]\nnamespace = "default"\nexposure = "search"\n'
     )
     text = edited(home, text, "workspaces", "remove", "acme", "--yes")
-    assert text == f'{TOML}\n[endpoints.default]\nnamespace = "default"\n'
+    assert text == TOML
+
+
+def test_a_workspace_keeps_the_endpoint_that_it_has_without_a_table(home: Home) -> None:
+    text = edited(home, TOML, "workspaces", "add", "acme")
+    text = edited(home, text, "endpoints", "add", "acme:more", "namespace=default")
+    assert "[workspaces.acme.endpoints.acme]" in text
+    assert "acme:default" in home.works("endpoints", "list")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +172,11 @@ def test_lists_and_settings_are_shown(home: Home) -> None:
         (("endpoints", "set", "t", "limits.streams=x"), Exit.CONFIG, "nothing is changed"),
         (("endpoints", "add", "t", "namespace=tools"), Exit.FAILED, "metamcp endpoints set t"),
         (("endpoints", "add", "u", "namespace=tool"), Exit.CONFIG, "nothing is changed"),
+        (
+            ("endpoints", "add", "amce:u", "namespace=default"),
+            Exit.UNKNOWN_NAME,
+            "workspace 'amce'",
+        ),
         (("endpoints", "create", "u"), Exit.USAGE, "did you mean 'add'?"),
         (("namespaces", "remove", "tools", "--yes"), Exit.CONFIG, "nothing is changed"),
         (("namespaces", "remove", "default", "--yes"), Exit.UNKNOWN_NAME, "without a table"),
