@@ -108,7 +108,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.processes": "limits workers",
     "metamcp_supervisor.servers": "catalog_changes per_client server start_gate states",
     "metamcp_supervisor.telemetry": (
-        "counters exposition health histograms journal metric_names page_rows processes"
+        "counters exposition health histograms journal metric_names page_rows"
     ),
     "metamcp_supervisor.views": "ledger tool_costs",
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",

@@ -1,19 +1,22 @@
 """Figures that only grow, added up over processes that come and go.
 
-Owns: the sums over fronts and over workers, and the figures of processes that have ended. Never:
-names of metrics (`metric_names`), measuring (the fronts, the workers).
+Owns: the sums over fronts and over workers, the resources of processes by role and server, and the
+figures of processes that have ended. Never: names of metrics (`metric_names`), measuring (the
+fronts, the workers, `usage`).
 
 A process reports figures that are cumulative over its life. Each report replaces the one before.
 When the process has ended, its last report is added to a base: sums never go down.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 
 from msgspec import Struct, structs
 
 from metamcp_supervisor.telemetry.histograms import Histogram
 from metamcp_supervisor.telemetry.metric_names import METHODS, OTHER
+from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
+from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
@@ -41,6 +44,8 @@ VERSIONS_MAX = 16
 
 Key = tuple[str, str, str, str, str]
 """Server, method, revision, error type and, if times are kept for each tool, tool."""
+ProcessKey = tuple[str, str]
+"""Role and server."""
 
 
 Seen = dict[tuple[str, ...], set[str]]
@@ -433,3 +438,81 @@ def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for key, n in more.items():
             total[key] = total.get(key, 0) + n
     return total
+
+
+class ProcessUsage:
+    """Memory now and processor time so far, by role and server, over processes that come and go."""
+
+    def __init__(self) -> None:
+        self._last: dict[MeasuredProcess, Usage] = {}
+        self._cpu_s: dict[ProcessKey, float] = {}
+
+    def sampled(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
+        """Note the newest measurement of all processes; a process that is missing has ended.
+        Processes are compared by process id, because numbers change when a spare takes the place of
+        another copy."""
+        usages = {_of_server(part): used for part, used in usages.items()}
+        before_s = {
+            (part.role, part.server, one.pid): one.cpu_s for part, one in self._last.items()
+        }
+        for part, now in usages.items():
+            key = (part.role, part.server)
+            # Child processes come and go, so the time of a tree may fall. The sum must not.
+            used_s = max(0.0, now.cpu_s - before_s.get((*key, now.pid), 0.0))
+            self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used_s
+        self._last = usages
+
+    def last(self) -> Mapping[MeasuredProcess, Usage]:
+        """Return the newest measurement."""
+        return self._last
+
+    def go_on(
+        self, cpu_s: Mapping[ProcessKey, float], last: Iterable[tuple[MeasuredProcess, Usage]]
+    ) -> None:
+        """Continue with the figures of the previous program."""
+        self._cpu_s, self._last = dict(cpu_s), dict(last)
+
+    def forget(self, server: str) -> None:
+        for key in [key for key in self._cpu_s if key[1] == server]:
+            del self._cpu_s[key]
+
+    def rss_bytes(self) -> dict[ProcessKey, int]:
+        return self._sums(lambda now: now.rss_bytes)
+
+    def threads(self) -> dict[ProcessKey, int]:
+        return self._sums(lambda now: now.threads)
+
+    def descriptors(self) -> dict[ProcessKey, tuple[int, int]]:
+        """Return the number of open descriptors and the limit of the process that is nearest to its
+        limit."""
+        found: dict[ProcessKey, tuple[int, int]] = {}
+        for part, now in self._last.items():
+            key = (part.role, part.server)
+            if now.fds_max and now.fds / now.fds_max >= _share(found.get(key)):
+                found[key] = now.fds, now.fds_max
+        return found
+
+    def cpu_s(self) -> Mapping[ProcessKey, float]:
+        return self._cpu_s
+
+    def _sums(self, of: Callable[[Usage], int]) -> dict[ProcessKey, int]:
+        total: dict[ProcessKey, int] = {}
+        for part, now in self._last.items():
+            key = (part.role, part.server)
+            total[key] = total.get(key, 0) + of(now)
+        return total
+
+
+def _of_server(part: MeasuredProcess) -> MeasuredProcess:
+    """Return a process for a single client, or for clients with a session, as one of several
+    processes of its server. The word for the client has 48 bits, which leaves room for the number
+    of a copy."""
+    who = process_names.whose(part.server)
+    if not who:
+        return part
+    word = int.from_bytes(who.encode()) if who == process_names.LEGACY else int(who, 16)
+    return MeasuredProcess(part.role, process_names.base(part.server), (word << 12) + part.number)
+
+
+def _share(found: tuple[int, int] | None) -> float:
+    return found[0] / found[1] if found is not None else 0.0

@@ -14,6 +14,7 @@ from msgspec import Struct
 from metamcp_supervisor.telemetry.counters import (
     AnsweringSnapshot,
     FrontCounters,
+    ProcessUsage,
     TallySnapshot,
     WorkerCounters,
     add_counts,
@@ -53,7 +54,6 @@ from metamcp_supervisor.telemetry.page_rows import (
     limits_of_use,
     of_views,
 )
-from metamcp_supervisor.telemetry.processes import ProcessUsage
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.confinement.denials import denied_of
