@@ -119,6 +119,12 @@ def test_a_sequence_has_no_deprecated_tool_and_no_two_that_do_the_same() -> None
     called = [step["call"] for step in made["steps"]]
     assert called == ["files.read_text_file", "git.git_status", "git.git_log"]
     assert suggestion.distinct(best[:1], [raw]) == []
+    others = [
+        tool("notion-mcp", "notion_search_pages"), tool("notion-mcp", "notion_delete_pages"),
+        tool("hub", "create_branch"), tool("hub", "create_issue"), tool("x", "読む"),
+        tool("x", "書く"), {**tool("x", "more"), "description": "Replaces the deprecated other."},
+    ]  # fmt: skip
+    assert len(suggestion.distinct(others, [raw] * len(others))) == len(others)
 
 
 def test_arguments_of_the_same_name_and_another_type_are_inputs_of_their_own() -> None:

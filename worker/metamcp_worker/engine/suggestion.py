@@ -34,8 +34,10 @@ TYPE_CHARACTERS_MAX = 4000
 
 _OTHER = re.compile(r"[^A-Za-z0-9_]")
 _NAME = re.compile(r"[^a-z0-9]+")
-_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
-_DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]?[^\W_A-Z]+|[A-Z]+")
+_DEPRECATED = re.compile(r"\bDEPRECATED\b|^\W*[Dd]eprecated\b|\bis deprecated\b")
+_SAME = 0.5
+"""Share of words that the names of two tools have in common if they do the same."""
 _FORM = """\
 You write workflows that call tools of MCP servers, as one JSON object and nothing else:
 {"name": "lower-case-name", "description": "…", "inputs": {"path": {"type": "string"}},
@@ -199,19 +201,33 @@ def distinct(
     best: Sequence[Mapping[str, str]], details: Sequence[Raw]
 ) -> list[tuple[Mapping[str, str], Raw]]:
     """Return the tools that are not called deprecated, each with its arguments. The best stays of
-    those of a server with the same verb and the same required arguments."""
-    found: dict[tuple[str, str, str], tuple[Mapping[str, str], Raw]] = {}
+    those that do the same: of one server, with the same required arguments, the same verb and
+    names alike."""
+    found: list[tuple[Mapping[str, str], Raw]] = []
+    known: list[tuple[str, frozenset[str], list[str]]] = []
     for one, tool in zip(best, details, strict=False):
-        if not _DEPRECATED.search(one.get("description", "")):
-            required = ",".join(sorted(agent.required_schemas(tool)))
-            found.setdefault((one.get("server", ""), _verb(one), required), (one, tool))
-    return list(found.values())
+        server, words = one.get("server", ""), _words(one)
+        required = frozenset(agent.required_schemas(tool))
+        same = any(
+            (server, required) == (its, needs) and _are_alike(words, others)
+            for its, needs, others in known
+        )
+        if not same and not _DEPRECATED.search(one.get("description", "")):
+            known.append((server, required, words))
+            found.append((one, tool))
+    return found
 
 
-def _verb(tool: Mapping[str, str]) -> str:
-    """Return the first word in the name of a tool that is not the name of its server."""
-    words = _WORD.findall(tool.get("tool") or tool["name"])
-    return next((word.lower() for word in words if word.lower() != tool.get("server")), "")
+def _words(tool: Mapping[str, str]) -> list[str]:
+    """Return the words in the name of a tool, without those of its server."""
+    words = [word.lower() for word in _WORD.findall(tool.get("tool") or tool["name"])]
+    server = {word.lower() for word in _WORD.findall(tool.get("server", ""))}
+    return [word for word in words if word not in server]
+
+
+def _are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    common, whole = {*one} & {*other}, {*one} | {*other}
+    return one[:1] == other[:1] and len(common) >= _SAME * len(whole)
 
 
 def sequence(
