@@ -267,7 +267,7 @@ def test_a_user_of_a_json_file_runs_a_workflow_that_waits_for_him(user: User) ->
     )
     found = talk(answers(run))
     assert found["output"] == {"greeting": "Hello Ada"}, found
-    assert (file.parent / "workflows.db").exists()
+    assert (file.parent / "storage" / "workflows.db").exists()
     assert {words[0] for words in user.commands} == {"serve", "wait", "status"}
 
 

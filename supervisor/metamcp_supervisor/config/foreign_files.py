@@ -321,14 +321,15 @@ def _is_of_a_gateway(values: Mapping[str, object]) -> bool:
 
 
 def _gateway(top: Table, home: Path, findings: ConfigFindings) -> GatewayDraft:
-    """Read where the gateway stores its state: in the folder of the file that is named."""
+    """Read where the gateway stores its state: beside the file that is named, in a folder of the
+    same name without its ending."""
     written = top.text("storage_path")
     if not written:
         return GatewayDraft()
-    folder = program.directory(written, base=top.site.document.base, home=home).parent
-    what = "names a file; a gateway with this file as its configuration keeps all in that folder"
+    path = program.directory(written, base=top.site.document.base, home=home)
+    what = "names a file; a gateway with this configuration keeps its state in a folder beside it"
     findings.lose(top.site.at("storage_path"), what)
-    return GatewayDraft(state_dir=folder)
+    return GatewayDraft(state_dir=path.with_suffix(""))
 
 
 def _has_endpoints(values: Mapping[str, object]) -> bool:

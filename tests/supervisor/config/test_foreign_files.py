@@ -101,10 +101,10 @@ def test_a_config_json_of_meta_mcp_is_read_and_its_rest_named(tmp_path: Path) ->
     assert (remote.url, remote.headers) == ("http://localhost:9001/sse", {"A": "B"})
     (warning,) = [each.replace(f"{tmp_path}/", "") for each in got.warnings]
     assert warning == (
-        "config.json:7: storage_path: names a file; a gateway with this file as its configuration"
-        " keeps all in that folder"
+        "config.json:7: storage_path: names a file; a gateway with this configuration keeps its"
+        " state in a folder beside it"
     )
-    assert got.gateway.state_dir == tmp_path / "home/.meta-mcp"
+    assert got.gateway.state_dir == tmp_path / "home/.meta-mcp/storage"
     assert got.workflows.rules_shipped
     assert got.endpoints["default"].builtins == ("catalog", "workflows")
     included = loaded(tmp_path, 'include = ["config.json"]\n')
