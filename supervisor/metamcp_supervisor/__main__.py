@@ -166,7 +166,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Run the gateway as a service of systemd.",
     ),
     "dashboards": (
-        "metamcp_supervisor.cli.shipped_files:dashboards",
+        "metamcp_supervisor.cli.config:dashboards",
         "Write dashboards for Grafana and rules for Prometheus.",
     ),
     "completion": (CTL, "Print the script for completion in your shell."),

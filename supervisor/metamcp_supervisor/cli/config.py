@@ -1,15 +1,18 @@
 """`metamcp config` and `metamcp confirm`: check the configuration, show the settings in effect, and
-confirm the commands that a changed configuration starts.
+confirm the commands that a changed configuration starts; `metamcp dashboards`.
 
-Owns: the verbs `check`, `show` and `confirm`, their output and exit codes. Never: masking
-secrets (`config.show`), the meaning of a setting (`sources`, `options`), what has to be confirmed
-(`config.confirmation`), the schema (`shipped_files`), changing settings (`settings`), reloading
-(`gateway.reload`).
+Owns: the verbs `check`, `show`, `schema` and `confirm`, their output and exit codes, where files
+for other programs go. Never: masking secrets (`config.show`), the meaning of a setting (`sources`,
+`options`), what has to be confirmed (`config.confirmation`), changing settings (`settings`),
+reloading (`gateway.reload`), the content of those files (`deploy/grafana` and `deploy/prometheus`,
+which the package carries; `config.json_schema`).
 """
 
 import os
 from collections.abc import Iterator, Sized
 from dataclasses import replace
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +40,14 @@ WORDS = {
     "add": "it stands alone: 'metamcp add NAME -- COMMAND…'",
     "remove": "it stands alone: 'metamcp remove NAME'",
 }
-_ELSEWHERE = {
-    "schema": "metamcp_supervisor.cli.shipped_files:schema",
-    "set": "metamcp_supervisor.cli.settings:set_keys",
-}
+_ELSEWHERE = {"set": "metamcp_supervisor.cli.settings:set_keys"}
+FOLDERS = ("grafana", "prometheus")
+"""Folders of the package, and of DIR."""
+_TESTS = ".test.yml"
+"""Ending of tests of rules, which a checkout has beside the rules."""
+SCHEMA = "metamcp.schema.json"
+_NAMED = "#:schema "
+"""Beginning of the line by which editors find the schema of a TOML file."""
 
 
 @click.group(cls=errors.Group, words=WORDS, elsewhere=_ELSEWHERE)
@@ -183,3 +190,74 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
         errors.confirm("Apply it?", yes=yes, refusal=nobody)
     asked = {"expect": plan.hash, "yes": True}
     return gateway.call("reload", asked, timeout_s=RELOAD_S)
+
+
+# Files for other programs
+
+
+@click.command(cls=errors.Command)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@errors.told
+def dashboards(folder: Path) -> None:
+    """Write dashboards for Grafana and rules for Prometheus into DIR/grafana and DIR/prometheus.
+    Files of another version are replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise errors.CommandRefused(f"{_shown(folder)} is a file; name a folder")
+    for name, source in _shipped():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        click.echo(f"{_shown(path)}: {_written(path, source.read_bytes())}")
+
+
+def _shipped() -> Iterator[tuple[str, Traversable]]:
+    """Yield each file that this version ships, with its place below DIR."""
+    package = resources.files("metamcp_supervisor")
+    for folder in FOLDERS:
+        files = sorted((package / folder).iterdir(), key=lambda file: file.name)
+        for file in files:
+            if not file.name.endswith(_TESTS):
+                yield f"{folder}/{file.name}", file
+
+
+def _written(path: Path, new: bytes) -> str:
+    """Write a file, and return what that did."""
+    old = path.read_bytes() if path.exists() else None
+    if old == new:
+        return "unchanged"
+    path.write_bytes(new)
+    return "written" if old is None else "replaced"
+
+
+@config.command()
+@click.option("--write", is_flag=True, help="Write it beside the file, and name it there.")
+@gateway_options("path")
+def schema(write: bool, path: Path | None) -> None:
+    """Print a JSON schema of metamcp.toml, for editors that complete and check during typing."""
+    from metamcp_supervisor.client_files import disk
+    from metamcp_supervisor.config import json_schema
+
+    text = codec.dump(json_schema.schema()).decode() + "\n"
+    if not write:
+        click.echo(text, nl=False)
+        return
+    path = path or Path("metamcp.toml")
+    label = _shown(path)
+    content = disk.read(path)
+    if not content.exists:
+        raise errors.CommandRefused(
+            f"{label} does not exist; 'metamcp init' makes one in this folder"
+        )
+    if path.suffix != ".toml":
+        raise errors.CommandRefused(
+            f"{label} is not a TOML file; the schema is one of metamcp.toml"
+        )
+    target = path.with_name(SCHEMA)
+    click.echo(f"{_shown(target)}: {_written(target, text.encode())}")
+    if any(line.startswith(_NAMED) for line in content.text.splitlines()):
+        click.echo(f"{label}: names a schema already")
+        return
+    try:
+        disk.write(content, f"{_NAMED}./{SCHEMA}\n{content.text}")
+    except disk.FileChanged:
+        raise errors.CommandRefused(f"{label} was changed meanwhile; run this again") from None
+    click.echo(f"{label}: names it in its first line")

@@ -64,7 +64,9 @@ class InstallOptions:
         """Return the options for a client with the skill, whose gateway shows what it calls."""
         if self.http or self.url or self.endpoint or self.start is False:
             return self
-        return replace(self, exposure=self.exposure or "servers", naming=self.naming or "bare")
+        if self.exposure not in (None, "servers"):
+            return self
+        return replace(self, exposure="servers", naming=self.naming or "bare")
 
     @property
     def trust(self) -> list[str]:

@@ -1,36 +1,46 @@
-"""`metamcp init`, `add`, `remove`, `disable`, `enable`, `rename`: edit the configuration in use as
-text.
+"""`metamcp init`, `add`, `remove`, `disable`, `enable`, `rename`, and the verbs of `metamcp tools`
+that change one tool: servers in the configuration in use.
 
-Owns: these verbs, the choice of the file, the content of an entry, the edit of a file and what
-follows it. Never: other tables of the file (`settings`), editing text (`client_files.texts`),
-reading and writing bytes (`client_files.disk`), what a configuration means (`sources`).
+Owns: these verbs, the content of an entry, what goes along with another name. Never: the edit of
+the file (`config_file`), its other tables (`settings`).
 """
 
 import os
 import shlex
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import click
 
 from metamcp_supervisor.approval import lock_io
-from metamcp_supervisor.cli import errors
+from metamcp_supervisor.cli import errors, offers
+from metamcp_supervisor.cli.config_file import (
+    NOWHERE,
+    ConfigFile,
+    accept,
+    dry_run_option,
+    edit_file,
+    entry_of,
+    meaning,
+    place_of,
+    read_file,
+    refuse_json,
+    write_file,
+)
 from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
-from metamcp_supervisor.cli.install import difference
-from metamcp_supervisor.client_files import disk, texts, toml_edit
-from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
-from metamcp_supervisor.config import client_shapes, files, naming, places, sources
-from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem
-from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.client_files import disk, toml_edit
+from metamcp_supervisor.config import naming, places
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.document import printable, shown, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.store import database
 from metamcp_supervisor.verbs import Exit, ToolSets
-from metamcp_worker.ipc import codec, disclosure
-from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK
+from metamcp_worker.ipc import codec, disclosure, exposed_names, server_catalog
+from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -40,129 +50,7 @@ NEW = """\
 OFF = "disabled"
 _SWITCHES = ("enabled", OFF, "isActive")
 """Keys that switch a server off or on in the files of clients."""
-_NOWHERE = Path("/nonexistent")
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Show the difference and write nothing."
-)
 _NAME = click.argument("name", metavar="NAME")
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """Configuration in use, already read. `kept`: the place of its servers in it; `found`: whether
-    the file was only found in this folder, and not named by the user; `runtime_dir`: that of its
-    gateway, None for the gateway of this folder."""
-
-    content: disk.Content
-    kept: FileFormat
-    servers: Mapping[str, object]
-    found: bool
-    runtime_dir: str | None
-
-    @property
-    def label(self) -> str:
-        return printable(str(self.content.path))
-
-    @property
-    def is_json(self) -> bool:
-        return self.kept.format == "json"
-
-    def put(self, name: str, entry: Mapping[str, object]) -> str:
-        """Return the text with this entry. Raises FileUnfit."""
-        return texts.put(self.kept, self.content.text, name, entry)
-
-    def set(self, name: str, key: str, value: object) -> str:
-        """Return the text with this key of an entry; None takes it out. Raises FileUnfit."""
-        entry = table_of(self.servers[name]) or {}
-        if not self.is_json:
-            others = {each: inner for each, inner in entry.items() if each != key}
-            return self.put(name, others if value is None else {**entry, key: value})
-        kept, text = replace(self.kept, place=(*self.kept.place, name)), self.content.text
-        if value is None:
-            return texts.drop(kept, text, key, text) or ""
-        return texts.put(kept, text, key, value)
-
-    def table(self, place: tuple[str, ...]) -> Mapping[str, object]:
-        """Return the table at a place of the file, an empty one if there is none."""
-        value: object = texts.values(self.kept, self.content.text)
-        for key in place:
-            value = (table_of(value) or {}).get(key)
-        return table_of(value) or {}
-
-    def put_at(self, place: tuple[str, ...], entry: Mapping[str, object]) -> str:
-        """Return the text with this table at a place. Raises FileUnfit."""
-        *above, name = place
-        if self.is_json and not self.table(tuple(above)):
-            return self.set(above[-2], above[-1], {name: entry})
-        return texts.put(replace(self.kept, place=tuple(above)), self.content.text, name, entry)
-
-    def without_at(self, place: tuple[str, ...]) -> str:
-        """Return the text without the table at a place; a file of JSON loses the table above as
-        well, if that is empty then. Raises FileUnfit."""
-        *above, name = place
-        if self.is_json and len(self.table(tuple(above))) == 1:
-            return self.set(above[-2], above[-1], None)
-        kept, text = replace(self.kept, place=tuple(above)), self.content.text
-        return texts.drop(kept, text, name, text) or ""
-
-    def with_text(self, text: str) -> "ConfigFile":
-        return replace(self, content=replace(self.content, text=text))
-
-    def renamed(self, name: str, new: str) -> "ConfigFile":
-        """Return the file with another name for a server, also where namespaces and endpoints name
-        it. Raises FileUnfit."""
-        place = self.kept.place
-        if self.is_json:
-            entry = self.servers[name]
-            file = self.with_text(texts.put(self.kept, self.content.text, new, entry))
-            return file.with_text(file.without(name))
-        text = toml_edit.move(self.content.text, (*place, name), (*place, new))
-        moved = {(new if each == name else each): entry for each, entry in self.servers.items()}
-        if texts.values(self.kept, text) != {**self.table(()), **_nested(place, moved)}:
-            raise FileUnfit("is laid out in a way that cannot be edited safely")
-        file = self.with_text(text)
-        spaces = ((), *(("workspaces", each) for each in self.table(("workspaces",))))
-        for space, kind in product(spaces, ("namespaces", "endpoints")):
-            mark = f"{DEFAULT}{WORKSPACE_MARK}" if space else ""
-            for each in self.table((*space, kind)):
-                at = (*space, kind, each)
-                changed = _with_name(file.table(at), f"{mark}{name}", f"{mark}{new}")
-                for key in table_of(file.table(at).get("tools")) or {}:
-                    if key.startswith(f"{name}."):
-                        file = file.moved((*at, "tools", key), f"{new}{key.removeprefix(name)}")
-                file = file.with_text(file.put_at(at, changed))
-        return file
-
-    def moved(self, place: tuple[str, ...], name: str) -> "ConfigFile":
-        """Return the file with another name for a table, as it is if that has no header."""
-        try:
-            text = toml_edit.move(self.content.text, place, (*place[:-1], name))
-        except FileUnfit:
-            return self
-        return self.with_text(text)
-
-    def without(self, name: str) -> str:
-        """Return the text without this entry. Raises FileUnfit."""
-        return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
-
-
-def _nested(place: tuple[str, ...], value: object) -> dict[str, object]:
-    for key in reversed(place):
-        value = {key: value}
-    return dict(table_of(value) or {})
-
-
-def _with_name(entry: Mapping[str, object], name: str, new: str) -> dict[str, object]:
-    """Return the table of a namespace or endpoint with another name for a server."""
-    changed = dict(entry)
-    if isinstance(servers := entry.get("servers"), list):
-        changed["servers"] = [new if each == name else each for each in servers]
-    if (tools := table_of(entry.get("tools"))) is not None:
-        changed["tools"] = {
-            f"{new}{key.removeprefix(name)}" if key.startswith(f"{name}.") else key: value
-            for key, value in tools.items()
-        }
-    return changed
 
 
 class _Add(Command):
@@ -183,9 +71,9 @@ def init() -> None:
     label = printable(str(content.path))
     if content.exists:
         raise CommandRefused(f"{label} is there already; put servers in with 'metamcp add'")
-    found = places.find(environ={}, cwd=folder, home=_NOWHERE, system=_NOWHERE)
+    found = places.find(environ={}, cwd=folder, home=NOWHERE, system=NOWHERE)
     included = [str(found.relative_to(folder))] if found is not None else []
-    _write(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
+    write_file(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
     click.echo(f"{label}: made")
     for name in included:
         click.echo(f"the servers of {printable(name)} are included")
@@ -263,7 +151,8 @@ def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: 
 def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Give a server another name, also in namespaces, endpoints, tool sets and metamcp.lock.
 
-    Policies and other rules that match its name are listed, and stay as they are.
+    Policies, middleware and rules of consent that are about its name are listed, and stay as they
+    are.
     """
     if why := naming.flaw(new):
         raise click.UsageError(f"the name '{shown(new)}' {why}")
@@ -271,55 +160,68 @@ def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: s
     entry_of(file, name)
     if new in file.servers:
         raise CommandRefused(f"{file.label} has a server '{new}' already; choose another name")
+    before = meaning(file.content.path)
     what = f"'{name}' is '{new}' now"
     edit_file(
         file, lambda: file.renamed(name, new).content.text, what,
-        dry_run=dry_run, command=True, strict=True,
+        dry_run=dry_run, command=True, judge=lambda after: _tell_rules(after, name, new),
     )  # fmt: skip
     if not dry_run:
-        _carry_along(file, name, new)
+        _carry_along(file, before, name, new)
 
 
-def _carry_along(file: ConfigFile, name: str, new: str) -> None:
-    """Rename a server in metamcp.lock and in the tool sets, and list the rules that match it."""
-    config = sources.load(file.content.path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    where = lock_io.beside(config)
+def _tell_rules(config: Config, name: str, new: str) -> None:
+    """Say which rules are about a server by its old name."""
+    rules = (
+        *(("policy", each.name, each.match, each.when) for each in config.policies),
+        *(("middleware", each.name, each.match, "") for each in config.middleware),
+        *(("rule of consent", each.effect, each.match, "") for each in config.consent.rules),
+    )
+    for kind, title, match, when in rules:
+        globs = [glob.partition("/")[0] for glob in match]
+        differs = any(fnmatchcase(name, glob) is not fnmatchcase(new, glob) for glob in globs)
+        if differs or f"'{name}'" in when or f'"{name}"' in when:
+            errors.say(f"warning: the {kind} '{shown(title)}' is about '{name}'; change it by hand")
+
+
+def _carry_along(file: ConfigFile, before: Config, name: str, new: str) -> None:
+    """Rename a server in metamcp.lock and in the tool sets, also as workspaces have it that borrow
+    it."""
+    names = {each: each for each in before.servers}
+    for each in before.servers:
+        workspace = workspace_of(each)
+        own = f"[workspaces.{workspace}]" if workspace != DEFAULT else ""
+        if label(each) == name and (each == name or own not in before.servers[each].source):
+            names[each] = within(workspace, new)
+    where = lock_io.beside(before)
     lock = lock_io.load(where)
-    if lock is not None and name in lock.servers:
-        servers = {(new if each == name else each): one for each, one in lock.servers.items()}
+    if lock is not None and any(names.get(each, each) != each for each in lock.servers):
+        servers = {names.get(each, each): one for each, one in lock.servers.items()}
         lock_io.save(where, replace(lock, servers=servers))
         click.echo(f"{printable(str(where))}: '{name}' is '{new}' now")
-    rules = (
-        *(("policy", each.name, each.match) for each in config.policies),
-        *(("middleware", each.name, each.match) for each in config.middleware),
-        *(("rule of consent", each.effect, each.match) for each in config.consent.rules),
-    )
-    for kind, title, match in rules:
-        if any(glob.partition("/")[0] == name for glob in match):
-            errors.say(f"warning: the {kind} '{shown(title)}' still matches '{name}'")
-    _rename_in_toolsets(file, config, name, new)
+    _rename_in_toolsets(file, before, names)
 
 
-def _rename_in_toolsets(file: ConfigFile, config: Config, name: str, new: str) -> None:
-    """Rename a server in the tool sets of a gateway that runs. Raises Failed."""
+def _rename_in_toolsets(file: ConfigFile, config: Config, names: Mapping[str, str]) -> None:
+    """Rename servers in the tool sets of a gateway that runs. Raises Failed."""
     try:
         gateway = control.connect_here(file.runtime_dir)
     except control.Failed:
         if (config.gateway.state_dir / database.FILE).exists():
             way = "'metamcp toolsets add' and 'remove' change them while it runs"
-            errors.say(f"tool sets keep '{name}.TOOL', because no gateway runs; {way}")
+            errors.say(f"tool sets keep the old name, because no gateway runs; {way}")
         return
     with gateway:
         found = codec.typed(ToolSets, gateway.call("toolsets", {"names": ()}))
         for each in found.toolsets:
-            pairs = [disclosure.read(tool.namespacedName) for tool in each.tools]
-            if not any(pair and pair[0] == name for pair in pairs):
+            pairs = [pair for one in each.tools if (pair := disclosure.read(one.namespacedName))]
+            tools = [[names.get(server, server), tool] for server, tool in pairs]
+            if tools == [list(pair) for pair in pairs]:
                 continue
-            tools = [[new if one[0] == name else one[0], one[1]] for one in pairs if one]
             order = {"type": "Build", "toolset": each.name, "tools": tools,
                      "description": each.description, "replace": True}  # fmt: skip
             gateway.call("toolsets-change", {"order": order, "force": True})
-            click.echo(f"tool set {each.name}: '{name}' is '{new}' now")
+            click.echo(f"tool set {each.name}: it has the new name")
 
 
 @click.command(cls=Command)
@@ -354,15 +256,6 @@ def _switch(name: str, file: ConfigFile, *, on: bool, dry_run: bool) -> None:
     edit_file(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
 
 
-def entry_of(file: ConfigFile, name: str) -> Mapping[str, object]:
-    """Return the entry of a server. Raises CommandRefused if the file does not have it."""
-    if name not in file.servers:
-        where = _elsewhere(name, file.content.path) or hint(name, file.servers)
-        text = f"{file.label} has no server '{shown(name)}'; {where}"
-        raise CommandRefused(text, Exit.UNKNOWN_NAME)
-    return table_of(file.servers[name]) or {}
-
-
 def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[str, object]:
     if url is not None:
         return {"type": "http", "url": url} if is_json else {"url": url}
@@ -392,136 +285,130 @@ def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
     return found
 
 
-# The file
+# Tools
 
 
-def read_file(given: Path | None, runtime_dir: str | None) -> ConfigFile:
-    """Read the configuration in use. Raises CommandRefused."""
-    path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    if path is None or not path.exists():
-        what = f"{printable(str(path))} does not exist" if path else "no configuration was found"
-        raise CommandRefused(
-            f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG
-        )
-    label = printable(str(path))
-    try:
-        content = disk.read(path)
-        is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
-        kept = FileFormat("claude", "json", ()) if is_json else FileFormat("codex", "toml", ())
-        values = texts.values(kept, content.text)
-    except files.FileUnreadable as why:
-        raise CommandRefused(f"{label} {why}", Exit.CONFIG) from None
-    except BrokenSyntax as broken:
-        line = f", line {broken.line}" if broken.line else ""
-        raise CommandRefused(
-            f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG
-        ) from None
-    found = client_shapes.places(values, label, "") if is_json else [("servers",)]
-    place = tuple(map(str, found[0])) if found else ("",)
-    servers: object = values
-    for key in place:
-        servers = (table_of(servers) or {}).get(key, {} if not is_json else None)
-    if table_of(servers) is None:
-        text = f"{label} has no table of servers that could be edited; do it by hand"
-        raise CommandRefused(text, Exit.CONFIG)
-    kept = replace(kept, place=place)
-    was_found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return ConfigFile(content, kept, table_of(servers) or {}, was_found, runtime_dir)
+def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what all verbs take that change the settings of one tool."""
+    for option in (
+        gateway_options("path", "runtime_dir"),
+        dry_run_option,
+        click.option("--namespace", metavar="NAME", help="Only in this namespace."),
+        click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
+    ):
+        command = option(command)
+    return click.argument("tool", metavar="SERVER.TOOL")(told(command))
 
 
-def edit_file(
-    file: ConfigFile,
-    edit: Callable[[], str],
-    what: str,
+@click.command(cls=Command)
+@_tool_verb
+def hide(tool: str, **options: Any) -> None:
+    """Take a tool out of every list and search; clients can still call its name."""
+    _set_tool(tool, "hidden", True, "hidden", **options)
+
+
+@click.command(cls=Command)
+@_tool_verb
+def show(tool: str, **options: Any) -> None:
+    """List a hidden tool again."""
+    _set_tool(tool, "hidden", False, "shown", **options)
+
+
+@click.command(cls=Command, name="disable")
+@_tool_verb
+def disable_tool(tool: str, **options: Any) -> None:
+    """Switch a tool off: no list has it, and calls of it are refused."""
+    _set_tool(tool, "enabled", False, "disabled", **options)
+
+
+@click.command(cls=Command, name="enable")
+@_tool_verb
+def enable_tool(tool: str, **options: Any) -> None:
+    """Switch a tool on again."""
+    _set_tool(tool, "enabled", True, "enabled", **options)
+
+
+@click.command(cls=Command, name="rename")
+@_tool_verb
+@click.argument("name", metavar="NAME")
+def rename_tool(tool: str, name: str, **options: Any) -> None:
+    """Give a tool another name for clients; its own name takes the other one away again."""
+    _set_tool(tool, "name", name, f"named '{shown(name)}'", **options)
+
+
+TOOL_VERBS = (hide, show, disable_tool, enable_tool, rename_tool)
+
+
+def _set_tool(
+    word: str,
+    key: str,
+    value: object,
+    state: str,
     *,
+    endpoint: str | None,
+    namespace: str | None,
+    path: Path | None,
+    runtime_dir: str | None,
     dry_run: bool,
-    command: bool = False,
-    strict: bool = False,
 ) -> None:
-    """Edit the file, or show the difference. `command`: whether the edit adds a command that a
-    gateway will start; `strict`: whether a mistake that it brings refuses it. Raises CommandRefused
-    and OSError."""
-    try:
-        made = edit()
-    except FileUnfit as unfit:
-        text = f"{file.label} {unfit}; nothing is changed: do it by hand"
-        raise CommandRefused(text, Exit.CONFIG) from None
-    if made == file.content.text:
-        click.echo(f"{file.label}: nothing changes")
+    """Write a setting of a tool. The usual value needs no line in the table of the server; at an
+    endpoint or in a namespace it stands against the table of the server."""
+    pair = disclosure.read(word)
+    if pair is None:
+        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
+    server, tool = pair
+    if endpoint is not None and namespace is not None:
+        raise click.UsageError("say one of both: --endpoint or --namespace.")
+    file = read_file(path, runtime_dir)
+    place = _tools_of(file, server, endpoint, namespace)
+    _refuse_unknown_tool(file, server, tool)
+    usual = {"hidden": False, "enabled": True, "name": tool}[key]
+    ours = endpoint is None and namespace is None
+    name = tool if ours else f"{server}.{tool}"
+    old = table_of(file.table(place).get(name)) or {}
+    entry = {**old, key: value}
+    if ours and value == usual:
+        del entry[key]
+    if entry == old:
+        click.echo(f"{file.label}: '{shown(word)}' is {state} already")
         return
-    if strict:
-        _refuse_mistakes(file, made)
-    if dry_run:
-        difference(file.label, file.content.text, made)
+    edit_file(
+        file,
+        lambda: file.put_at((*place, name), entry) if entry else file.without_at((*place, name)),
+        f"'{shown(word)}' {state}",
+        dry_run=dry_run,
+        judge=accept,
+    )
+
+
+def _refuse_unknown_tool(file: ConfigFile, server: str, tool: str) -> None:
+    """Refuse a tool that its server did not offer when it was last seen. Raises CommandRefused."""
+    try:
+        catalogue = offers.kept(file.content.path, None, None).catalogues.get(server)
+    except control.Failed:  # the file has a mistake elsewhere
         return
-    _write(file.content, made)
-    click.echo(f"{file.label}: {what}")
-    for problem in _read_again(file.content.path):
-        errors.say(f"warning: {problem}")
-    _bring_into_effect(file.runtime_dir, asks=file.found and command)
-
-
-def _refuse_mistakes(file: ConfigFile, text: str) -> None:
-    """Refuse an edit that brings a mistake, before anybody else reads it. Raises CommandRefused."""
-    path = file.content.path
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=".metamcp-", suffix=path.suffix
-    ) as edited:
-        edited.write(text)
-        edited.flush()
-        new = _problems(Path(edited.name)) - _problems(path)
-    if new:
-        first, *others = sorted(new)
-        raise CommandRefused(f"{file.label}: {first}; nothing is changed", Exit.CONFIG, others)
-
-
-def _problems(path: Path) -> frozenset[str]:
-    """Return the mistakes in a file, without the name of the file."""
-    return frozenset(f"{each.place}: {each.message}" for each in _read_again(path))
-
-
-def _read_again(path: Path) -> Sequence[Problem]:
-    try:
-        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    except ConfigInvalid as invalid:
-        return invalid.problems
-    return config.problems
-
-
-def _bring_into_effect(runtime_dir: str | None, *, asks: bool) -> None:
-    """Have a gateway that runs start what was added, or say what starts it. `asks`: whether a
-    gateway wants it confirmed. Raises Failed without a yes at a terminal."""
-    from metamcp_supervisor.cli.config import apply_asked
-    from metamcp_supervisor.cli.ctl import show_plan
-
-    try:
-        gateway = control.connect_here(runtime_dir)
-    except control.Failed:
-        errors.say("'metamcp up' starts the servers in it")
+    if catalogue is None or exposed_names.is_pattern(tool):
         return
-    with gateway:
-        if asks and errors.at_terminal():
-            show_plan(apply_asked(gateway, yes=False), as_json=False)
-        elif asks:
-            errors.say("the gateway that runs starts it after 'metamcp confirm'")
-        else:
-            way = "'metamcp up' takes it over at once, any other gateway with 'metamcp reload'"
-            errors.say(way)
+    names = [each.key for each in server_catalog.keyed("tools", catalogue.tools)]
+    if tool not in names:
+        text = f"'{shown(server)}' has no tool '{shown(tool)}'; {hint(tool, names)}"
+        raise CommandRefused(text, Exit.UNKNOWN_NAME)
 
 
-def _write(content: disk.Content, text: str) -> None:
-    try:
-        disk.write(content, text)
-    except disk.FileChanged:
-        label = printable(str(content.path))
-        raise CommandRefused(f"{label} was changed meanwhile; run this again") from None
-
-
-def _elsewhere(name: str, path: Path) -> str:
-    """Return a hint to the server if an included file has it; else an empty string."""
-    try:
-        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    except ConfigInvalid:
-        return ""
-    server = found.servers.get(name)
-    return f"it is at {server.source}: name that file with --config" if server else ""
+def _tools_of(
+    file: ConfigFile, server: str, endpoint: str | None, namespace: str | None
+) -> tuple[str, ...]:
+    """Return the place of the tables of tools. Raises CommandRefused, and Failed if the file has a
+    mistake."""
+    if endpoint is None and namespace is None:
+        entry_of(file, server)
+        return (*file.kept.place, server, "tools")
+    config = meaning(file.content.path)
+    groups = config.namespaces if endpoint is None else config.endpoints
+    table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
+    for word, known in ((server, config.servers), (name or "", groups)):
+        if word not in known:
+            text = f"{file.label} has no '{shown(word)}'; {hint(word, known)}"
+            raise CommandRefused(text, Exit.UNKNOWN_NAME)
+    refuse_json(file, table)
+    return (*place_of(config, table, name or ""), "tools")

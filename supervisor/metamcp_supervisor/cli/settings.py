@@ -1,40 +1,42 @@
-"""`metamcp namespaces`, `endpoints` and `workspaces`, `metamcp config set`, and the verbs of
-`metamcp tools` that change one tool: settings in the tables of the configuration.
+"""`metamcp namespaces`, `endpoints` and `workspaces`, and `metamcp config set`: settings in the
+tables of the configuration.
 
-Owns: these verbs, the place of a table in the file, the value that a text means for a key. Never:
-editing a file (`server_entries`), which keys there are (`config.options`), what they mean
-(`sources`).
+Owns: these verbs, the value that a text means for a key. Never: the edit of the file
+(`config_file`), which keys there are (`config.options`), what they mean (`sources`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import click
 
-from metamcp_supervisor.cli import errors, offers
+from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.config import loaded
-from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Command, CommandRefused, Group, gateway_options, told
-from metamcp_supervisor.cli.server_entries import (
+from metamcp_supervisor.cli.config_file import (
     ConfigFile,
     dry_run_option,
     edit_file,
     entry_of,
+    meaning,
+    place_of,
     read_file,
+    refuse_json,
 )
+from metamcp_supervisor.cli.ctl import json_option
+from metamcp_supervisor.cli.errors import Command, CommandRefused, Group, gateway_options, told
 from metamcp_supervisor.cli.show import Picture, picture, printable
 from metamcp_supervisor.config import formats, options, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import BrokenSyntax, shown, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import Option, Section
-from metamcp_supervisor.config.origins import heads, toml
-from metamcp_supervisor.config.show import changed
-from metamcp_supervisor.control import client as control
+from metamcp_supervisor.config.origins import toml
+from metamcp_supervisor.config.show import changed, use
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc import disclosure, exposed_names, server_catalog
-from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK
+from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK, label
 
 TableName = Literal["namespaces", "endpoints", "workspaces"]
 _ABOUT: dict[TableName, str] = {
@@ -56,11 +58,13 @@ _WORDS = {
     "rm": "did you mean 'remove'?",
     "delete": "did you mean 'remove'?",
     "get": "did you mean 'show'?",
+    "rename": "it keeps its name: add another one, and remove this one",
 }
 _LISTS = frozenset({"strings", "choices", "command", "integers"})
 _VALUES = frozenset({"boolean", "boolean or table", "integer", "number", "number from 0 to 1"})
 _OF_NAMES = frozenset({"tools", "servers", "namespaces", "endpoints"})
 """Tables whose keys are names."""
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SETTINGS = click.argument("settings", metavar="KEY=VALUE…", nargs=-1)
 
 
@@ -104,10 +108,10 @@ def _show_verb(table: TableName) -> click.Command:
         if as_json:
             errors.tell(name=name, settings=settings)
             return
-        for head, values in heads({table: {name: settings}}):
-            click.echo(f"[{printable(head)}]")
-            for key, value in values.items():
-                click.echo(printable(f"{key} = {toml(value)}"))
+        click.echo(f"[{printable(_spelled(place_of(config, table, name)))}]")
+        for key, value in settings.items():
+            mark = "# " if table == "workspaces" and key != "limits" else ""
+            click.echo(printable(f"{mark}{key} = {toml(value)}"))
 
     return show_
 
@@ -117,13 +121,14 @@ def _add_verb(table: TableName) -> click.Command:
 
     @click.command("add", cls=Command, help=f"Add {_one(noun)} to the configuration.")
     @click.argument("name")
-    @_SETTINGS
+    @click.argument("settings", metavar="[KEY=VALUE…]", nargs=-1)
     @dry_run_option
     @gateway_options("path", "runtime_dir")
     @told
     def add(name: str, settings: tuple[str, ...], dry_run: bool, **place: Any) -> None:
         file = _file(table, **place)
-        at, before = _place(file, table, name), _config(file)
+        before = meaning(file.content.path)
+        at = place_of(before, table, name)
         if len(at) > 2:
             _refuse_unknown("workspaces", at[1], before)
         if at[-1] in file.table(at[:-1]):
@@ -131,9 +136,10 @@ def _add_verb(table: TableName) -> click.Command:
             way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
             raise CommandRefused(f"{text}; {way}")
         entry, kept = _with(f"{table}.*", {}, settings), _with_implied(file, at, before)
-        what = f"{noun} '{shown(name)}' added"
-        edit_file(file, lambda: kept.put_at(at, entry), what, dry_run=dry_run, strict=True)
-        _tell_moved(file, before)
+        edit_file(
+            file, lambda: kept.put_at(at, entry), f"{noun} '{shown(name)}' added",
+            dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
+        )  # fmt: skip
 
     return add
 
@@ -152,18 +158,18 @@ def _set_verb(table: TableName) -> click.Command:
         if not settings:
             raise click.UsageError(f"say what to change: {_example(table)}")
         file = _file(table, **place)
-        before = _config(file)
-        _refuse_unknown(table, name, before)
-        at = _place(file, table, name)
+        before = _meaning_of(file, table, name)
+        at = (table, name) if before is None else place_of(before, table, name)
+        _refuse_included(file, at, before)
         old = file.table(at)
-        implied = {"namespace": before.endpoints[name].namespace} if table == "endpoints" else {}
-        entry = _with(f"{table}.*", implied | dict(old), settings)
+        entry = _with(f"{table}.*", _implied(at, before) | dict(old), settings)
         if entry == old:
-            click.echo(f"{file.label}: {noun} '{shown(name)}' is so already")
+            click.echo(f"{file.label}: {noun} '{shown(name)}' has these settings already")
             return
-        what = f"{noun} '{shown(name)}' changed"
-        edit_file(file, lambda: file.put_at(at, entry), what, dry_run=dry_run, strict=True)
-        _tell_moved(file, before)
+        edit_file(
+            file, lambda: file.put_at(at, entry), f"{noun} '{shown(name)}' changed",
+            dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
+        )  # fmt: skip
 
     return set_
 
@@ -179,15 +185,25 @@ def _remove_verb(table: TableName) -> click.Command:
     @told
     def remove(name: str, dry_run: bool, yes: bool, **place: Any) -> None:
         file = _file(table, **place)
-        _refuse_unknown(table, name, _config(file))
-        at = _place(file, table, name)
-        if file.table(at[:-1]).get(at[-1]) is None:
+        before = _meaning_of(file, table, name)
+        at = (table, name) if before is None else place_of(before, table, name)
+        _refuse_included(file, at, before)
+        if at[-1] not in file.table(at[:-1]):
             text = f"{file.label} does not have the {noun} '{shown(name)}'"
-            way = "it is there without a table, or in a file that is included"
-            raise CommandRefused(f"{text}; {way}", Exit.UNKNOWN_NAME)
+            raise CommandRefused(f"{text}; it is there without a table", Exit.UNKNOWN_NAME)
+
+        def judge(after: Config) -> None:
+            if table == "endpoints" and name in after.endpoints:
+                text = f"'{shown(name)}' is the only endpoint of its workspace, which would have it"
+                way = "without a table, open as the gateway is; add another endpoint first"
+                raise CommandRefused(f"{text} {way}")
+            _tell_moved(before, after)
+
         errors.confirm(f"Take {noun} '{name}' out of {file.label}?", yes=yes or dry_run)
-        what = f"{noun} '{shown(name)}' removed"
-        edit_file(file, lambda: file.without_at(at), what, dry_run=dry_run, strict=True)
+        edit_file(
+            file, lambda: file.without_at(at), f"{noun} '{shown(name)}' removed",
+            dry_run=dry_run, judge=judge,
+        )  # fmt: skip
 
     return remove
 
@@ -207,59 +223,128 @@ def set_keys(
     if not settings:
         raise click.UsageError("say what to change: metamcp config set gateway.auth=keys")
     file = read_file(path, runtime_dir)
-    _refuse_json(file, "settings of a gateway")
+    refuse_json(file, "settings of a gateway")
+    before = _meaning_of(file)
     what = f"{', '.join(_split(setting)[0] for setting in settings)} changed"
-    edit_file(file, lambda: _with_keys(file, settings), what, dry_run=dry_run, strict=True)
+    edit_file(
+        file, lambda: _with_keys(file, before, settings), what,
+        dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
+    )  # fmt: skip
 
 
-def _with_keys(file: ConfigFile, settings: Sequence[str]) -> str:
-    """Return the text with these settings. Raises UsageError and FileUnfit."""
+def _with_keys(file: ConfigFile, before: Config | None, settings: Sequence[str]) -> str:
+    """Return the text with these settings. Raises CommandRefused, UsageError and FileUnfit."""
     for setting in settings:
         key, text = _split(setting)
-        place, section = _table_of(key)
-        inner = key.split(".")[len(place) :]
-        entry = _with(section, file.table(place), [f"{'.'.join(inner)}={text}"])
+        words = _words(key)
+        at, section = _table_of(words)
+        if at[-2:-1] == ("servers",) and at[-1] not in file.table(at[:-1]):
+            entry_of(file, at[-1])
+        if before is not None and at[-2:-1] == ("endpoints",) and at[-1] not in file.table(at[:-1]):
+            file = _with_implied(file, at, before)
+        old = _implied(at, before) | dict(file.table(at))
+        entry = _with(section, old, [f"{_spelled(words[len(at) :])}={text}"])
         is_named = section.endswith("*")
-        changed_text = file.put_at(place, entry) if entry or is_named else file.without_at(place)
-        file = file.with_text(changed_text)
+        edited = file.put_at(at, entry) if entry or is_named else file.without_at(at)
+        file = file.with_text(edited)
     return file.content.text
 
 
-def _table_of(key: str) -> tuple[tuple[str, ...], str]:
+def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Return the place of the table that a key is written into, and its section: that of the
     innermost name in it. Raises UsageError."""
-    *tables, _ = key.split(".")
+    above, inner = (
+        ((), words) if len(words) < 4 or words[0] != "workspaces" else (words[:2], words[2:])
+    )
+    if above and not any(_fits(section, inner) for section in get_args(Section)):
+        above, inner = (), words
     for section in get_args(Section):
-        words = section.split(".")
-        if len(words) == len(tables) and all(
-            word in ("*", table) for word, table in zip(words, tables, strict=True)
-        ):
-            length = max((at + 1 for at, word in enumerate(words) if word == "*"), default=1)
-            return tuple(tables[:length]), ".".join(words[:length])
-    if not tables:
-        raise click.UsageError(f"'{shown(key)}' names no table: write gateway.{shown(key)}, or"
+        if _fits(section, inner):
+            parts = section.split(".")
+            length = max((at + 1 for at, part in enumerate(parts) if part == "*"), default=1)
+            return (*above, *inner[:length]), ".".join(parts[:length])
+    named = _spelled(words)
+    names = sorted({name for name in get_args(Section) if name and not {"*", "["} & set(name)})
+    if len(words) == 1 and named in options.keys(""):
+        raise click.UsageError(f"'{named}' is not a single key: write one in it, or edit the file.")
+    if len(words) == 1:
+        raise click.UsageError(f"'{shown(named)}' names no table: write gateway.{shown(named)}, or"
                                " another table that has it")  # fmt: skip
-    names = [name for name in get_args(Section) if name and not {"*", "["} & set(name)]
-    named = ".".join(tables)
-    raise click.UsageError(f"no table is named '{shown(named)}'; {hint(named, sorted(names))}")
+    tables = _spelled(words[:-1])
+    raise click.UsageError(f"no table is named '{shown(tables)}'; {hint(tables, names)}")
+
+
+def _fits(section: str, words: tuple[str, ...]) -> bool:
+    """Whether the table of a key is of this section, or a table of values in one of it."""
+    parts = section.split(".")
+    matches = all(part in ("*", word) for part, word in zip(parts, words, strict=False))
+    if not section or not matches or len(parts) not in (len(words) - 1, len(words) - 2):
+        return False
+    if len(parts) == len(words) - 1:
+        return True
+    names = options.keys(cast(Section, section))
+    return words[-2] in names and _kind(section, words[-2]).startswith("table of")
+
+
+def _kind(section: str, key: str) -> str:
+    return options.option(cast(Section, section), key).kind
+
+
+def _words(key: str) -> tuple[str, ...]:
+    """Return the names in a dotted key, in which one with dots stands in quotes. Raises
+    UsageError."""
+    try:
+        value: object = formats.toml_loads(f"{key} = 0")
+    except BrokenSyntax:
+        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(key)}='.") from None
+    found: list[str] = []
+    while table := table_of(value):
+        ((name, value),) = table.items()
+        found.append(name)
+    return tuple(found)
+
+
+def _spelled(words: Sequence[str]) -> str:
+    return ".".join(word if _BARE.fullmatch(word) else f'"{word}"' for word in words)
 
 
 def _file(table: TableName, path: Path | None, runtime_dir: str | None) -> ConfigFile:
     """Read the file in use. Raises CommandRefused for one that cannot have such tables."""
     file = read_file(path, runtime_dir)
-    _refuse_json(file, table)
+    refuse_json(file, table)
     return file
 
 
-def _refuse_json(file: ConfigFile, table: str) -> None:
-    if file.is_json:
-        text = f"{file.label} cannot have {table}: 'metamcp init' makes a file that includes it"
-        raise CommandRefused(text, Exit.CONFIG)
+def _meaning_of(file: ConfigFile, table: TableName | None = None, name: str = "") -> Config | None:
+    """Return what a file means; None if it has a mistake, which an edit may mend. Raises
+    CommandRefused for a table that is not there."""
+    try:
+        config = meaning(file.content.path)
+    except CommandRefused:
+        if table is not None and name not in file.table((table,)):
+            raise
+        return None
+    if table is not None:
+        workspace, _, rest = name.partition(WORKSPACE_MARK)
+        is_full = table == "endpoints" and rest in config.endpoints
+        if not is_full or config.endpoints[rest].workspace != workspace:
+            _refuse_unknown(table, name, config)
+    return config
 
 
-def _config(file: ConfigFile) -> Config:
-    """Return what the file means. Raises Failed if it has a mistake."""
-    return offers.kept(file.content.path, None, None).config
+def _refuse_included(file: ConfigFile, at: tuple[str, ...], config: Config | None) -> None:
+    """Refuse a table that an included file has. Raises CommandRefused."""
+    if config is None or at[-1] in file.table(at[:-1]) or len(config.files) < 2:
+        return
+    if at[-1] != (at[1] if len(at) > 2 else DEFAULT):
+        text = f"'{shown(at[-1])}' is in a file that {file.label} includes"
+        raise CommandRefused(f"{text}; name that file with --config")
+
+
+def _implied(at: tuple[str, ...], config: Config | None) -> dict[str, object]:
+    """Return what an endpoint without a table has: its namespace."""
+    known = config.endpoints.get(at[-1]) if config and at[-2:-1] == ("endpoints",) else None
+    return {} if known is None else {"namespace": label(known.namespace)}
 
 
 def _with_implied(file: ConfigFile, at: tuple[str, ...], config: Config) -> ConfigFile:
@@ -274,17 +359,23 @@ def _with_implied(file: ConfigFile, at: tuple[str, ...], config: Config) -> Conf
     return file.with_text(file.put_at((*at[:-1], workspace), {"namespace": DEFAULT}))
 
 
-def _tell_moved(file: ConfigFile, before: Config) -> None:
-    """Say which servers the default namespace has no longer: without a list of its own it has
-    those that no other namespace names."""
-    after = _config(file)
-    left = after.namespaces[DEFAULT].servers if DEFAULT in after.namespaces else ()
-    if moved := [each for each in before.namespaces[DEFAULT].servers if each not in left]:
-        names = ", ".join(map(shown, moved))
-        errors.say(
-            f"the namespace 'default' has no longer: {names}; it has the servers that no other"
-            f" namespace names, unless 'metamcp namespaces set default servers=…' says which"
-        )
+def _tell_moved(before: Config | None, after: Config) -> None:
+    """Say which servers the default namespace gets and has no longer: without a list of its own it
+    has those that no other namespace names."""
+    if before is None:
+        return
+    old, new = (
+        one.namespaces[DEFAULT].servers if DEFAULT in one.namespaces else ()
+        for one in (before, after)
+    )
+    rule = "it has the servers that no other namespace names, unless 'metamcp namespaces set"
+    for verb, names in (
+        ("no longer has", [each for each in old if each not in new]),
+        ("has now", [each for each in new if each not in old and each in before.servers]),
+    ):
+        if names:
+            listed = ", ".join(map(shown, names))
+            errors.say(f"the namespace 'default' {verb}: {listed}; {rule} default servers=…'")
 
 
 def _names(table: TableName, config: Config) -> Sequence[str]:
@@ -298,19 +389,6 @@ def _refuse_unknown(table: TableName, name: str, config: Config) -> None:
     if name not in names:
         text = f"the configuration has no {table[:-1]} '{shown(name)}'; {hint(name, names)}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
-
-
-def _place(file: ConfigFile, table: TableName, name: str) -> tuple[str, ...]:
-    """Return the place of a table: `WORKSPACE:NAME` stands in that workspace, and so does an
-    endpoint that one of them has."""
-    workspace, mark, rest = name.partition(WORKSPACE_MARK)
-    if table != "workspaces" and mark:
-        return ("workspaces", workspace, table, rest)
-    if table == "endpoints":
-        for each in file.table(("workspaces",)):
-            if name in file.table(("workspaces", each, table)):
-                return ("workspaces", each, table, name)
-    return (table, name)
 
 
 def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...], ...]]:
@@ -342,11 +420,17 @@ def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...],
 
 
 def _settings(table: TableName, name: str, config: Config) -> Mapping[str, object]:
+    """Return the settings that differ from their defaults; of a workspace, also what is in it."""
     if table != "workspaces":
-        return changed(config, table, name)
+        found = changed(config, table, name)
+        return found | {"namespace": label(found["namespace"])} if table == "endpoints" else found
     columns = [column.lower() for column in _COLUMNS["workspaces"]]
     (row,) = (each for each in _rows(table, config) if each[0] == name)
-    return dict(zip(columns[1:], row[1:], strict=True))
+    limits = use(config.workspace_limits[name]) if name in config.workspace_limits else {}
+    return {
+        **({"limits": limits} if limits else {}),
+        **dict(zip(columns[1:], row[1:], strict=True)),
+    }
 
 
 def _cell(value: str | tuple[str, ...]) -> str:
@@ -370,13 +454,22 @@ def _with(section: str, old: Mapping[str, object], settings: Sequence[str]) -> d
     entry = dict(old)
     for setting in settings:
         key, text = _split(setting)
-        outer, dot, inner = key.partition(".")
-        if not dot:
-            _put(entry, key, section, text)
+        outer, *inner = _words(key)
+        if not inner:
+            _put(entry, outer, section, text)
             continue
-        _option(section, outer)
+        kind = _option(section, outer).kind
         below = dict(table_of(entry.get(outer)) or {})
-        _put(below, inner, f"{section}.{outer}", text)
+        if kind.startswith("table of") and len(inner) == 1:
+            below[inner[0]] = text if kind == "table of strings" else _parsed(text)
+            if not text:
+                del below[inner[0]]
+        elif outer == "tools":
+            raise click.UsageError(
+                "the settings of tools have verbs: metamcp tools hide SERVER.TOOL"
+            )
+        else:
+            _put(below, _spelled(inner), f"{section}.{outer}", text)
         entry[outer] = below
         if not below:
             del entry[outer]
@@ -415,143 +508,19 @@ def _option(section: str, key: str) -> Option:
 
 def _value(option: Option, text: str) -> object:
     """Return what a text means for a key; the reader of the file judges it."""
+    if option.kind == "command" and not text.startswith("["):
+        return shlex.split(text)
     if option.kind in _LISTS and not text.startswith("["):
         return [each.strip() for each in text.split(",")]
-    if option.kind in _LISTS | _VALUES:
-        try:
-            return formats.toml_loads(f"value = {text}")["value"]
-        except BrokenSyntax:
-            return text
-    return text
+    return _parsed(text) if option.kind in _LISTS | _VALUES or "table" in option.kind else text
 
 
-# Tools
-
-
-def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what all verbs take that change the settings of one tool."""
-    for option in (
-        gateway_options("path", "runtime_dir"),
-        dry_run_option,
-        click.option("--namespace", metavar="NAME", help="Only in this namespace."),
-        click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
-    ):
-        command = option(command)
-    return click.argument("tool", metavar="SERVER.TOOL")(told(command))
-
-
-@click.command(cls=Command)
-@_tool_verb
-def hide(tool: str, **options: Any) -> None:
-    """Take a tool out of every list and search; clients can still call its name."""
-    _set_tool(tool, "hidden", True, "hidden", **options)
-
-
-@click.command(cls=Command)
-@_tool_verb
-def show(tool: str, **options: Any) -> None:
-    """List a hidden tool again."""
-    _set_tool(tool, "hidden", False, "shown", **options)
-
-
-@click.command(cls=Command, name="disable")
-@_tool_verb
-def disable_tool(tool: str, **options: Any) -> None:
-    """Switch a tool off: no list has it, and calls of it are refused."""
-    _set_tool(tool, "enabled", False, "disabled", **options)
-
-
-@click.command(cls=Command, name="enable")
-@_tool_verb
-def enable_tool(tool: str, **options: Any) -> None:
-    """Switch a tool on again."""
-    _set_tool(tool, "enabled", True, "enabled", **options)
-
-
-@click.command(cls=Command)
-@_tool_verb
-@click.argument("name", metavar="NAME")
-def rename(tool: str, name: str, **options: Any) -> None:
-    """Give a tool another name for clients; its own name takes the other one away again."""
-    _set_tool(tool, "name", name, f"named '{shown(name)}'", **options)
-
-
-TOOL_VERBS = (hide, show, disable_tool, enable_tool, rename)
-
-
-def _set_tool(
-    word: str,
-    key: str,
-    value: object,
-    state: str,
-    *,
-    endpoint: str | None,
-    namespace: str | None,
-    path: Path | None,
-    runtime_dir: str | None,
-    dry_run: bool,
-) -> None:
-    """Write a setting of a tool. The usual value needs no line in the table of the server; at an
-    endpoint or in a namespace it stands against the table of the server."""
-    pair = disclosure.read(word)
-    if pair is None:
-        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
-    server, tool = pair
-    if endpoint is not None and namespace is not None:
-        raise click.UsageError("say one of both: --endpoint or --namespace.")
-    file = read_file(path, runtime_dir)
-    place = _tools_of(file, server, endpoint, namespace)
-    _refuse_unknown_tool(file, server, tool)
-    usual = {"hidden": False, "enabled": True, "name": tool}[key]
-    ours = endpoint is None and namespace is None
-    name = tool if ours else f"{server}.{tool}"
-    old = table_of(file.table(place).get(name)) or {}
-    entry = {**old, key: value}
-    if ours and value == usual:
-        del entry[key]
-    if entry == old:
-        click.echo(f"{file.label}: '{shown(word)}' is {state} already")
-        return
-    edit_file(
-        file,
-        lambda: file.put_at((*place, name), entry) if entry else file.without_at((*place, name)),
-        f"'{shown(word)}' {state}",
-        dry_run=dry_run,
-        strict=True,
-    )
-
-
-def _refuse_unknown_tool(file: ConfigFile, server: str, tool: str) -> None:
-    """Refuse a tool that its server did not offer when it was last seen. Raises CommandRefused."""
+def _parsed(text: str) -> object:
+    """Return the value that a text is in TOML, else the text."""
     try:
-        catalogue = offers.kept(file.content.path, None, None).catalogues.get(server)
-    except control.Failed:  # the file has a mistake elsewhere
-        return
-    if catalogue is None or exposed_names.is_pattern(tool):
-        return
-    names = [each.key for each in server_catalog.keyed("tools", catalogue.tools)]
-    if tool not in names:
-        text = f"'{shown(server)}' has no tool '{shown(tool)}'; {hint(tool, names)}"
-        raise CommandRefused(text, Exit.UNKNOWN_NAME)
-
-
-def _tools_of(
-    file: ConfigFile, server: str, endpoint: str | None, namespace: str | None
-) -> tuple[str, ...]:
-    """Return the place of the tables of tools. Raises CommandRefused, and Failed if the file has a
-    mistake."""
-    if endpoint is None and namespace is None:
-        entry_of(file, server)
-        return (*file.kept.place, server, "tools")
-    config = _config(file)
-    groups = config.namespaces if endpoint is None else config.endpoints
-    table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
-    for word, known in ((server, config.servers), (name or "", groups)):
-        if word not in known:
-            text = f"{file.label} has no '{shown(word)}'; {hint(word, known)}"
-            raise CommandRefused(text, Exit.UNKNOWN_NAME)
-    _refuse_json(file, table)
-    return (table, name or "", "tools")
+        return formats.toml_loads(f"value = {text}")["value"]
+    except BrokenSyntax:
+        return text
 
 
 namespaces = table_verbs("namespaces")

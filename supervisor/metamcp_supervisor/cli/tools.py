@@ -15,7 +15,7 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import Pins
-from metamcp_supervisor.cli import call, lock, offers, recordings, settings, show
+from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names, json_option
 from metamcp_supervisor.cli.errors import (
     Command,
@@ -314,7 +314,7 @@ class _Tools(Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Tools, commands=[*settings.TOOL_VERBS])
+@click.group(cls=_Tools, commands=[*server_entries.TOOL_VERBS])
 def tools() -> None:
     """List and search the tools of all servers; hide, switch and rename one in the configuration.
 

@@ -81,6 +81,16 @@ def drop(text: str, place: Sequence[str], name: str, depth: int) -> str:
             return text[: table.open + 1] + text[table.close :]
 
 
+def rename(text: str, path: Sequence[str], name: str) -> str:
+    """Return `text` with another name for the entry at `path`. Raises FileUnfit."""
+    table, depth = _deepest(text, path)
+    member = table.member(path[-1])
+    if depth != len(path) - 1 or member is None:
+        raise FileUnfit(f"has no '{spelled(tuple(path))}'")
+    written = next(end for _, start, end in _tokens(text, member.key) if start >= member.key)
+    return text[: member.key] + json.dumps(name, ensure_ascii=False) + text[written:]
+
+
 def dumped(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
     """Write JSON as people do: short lists on one line, everything else on its own lines."""
     flat = json.dumps(value, ensure_ascii=False)

@@ -11,7 +11,7 @@ reads files of other formats with this package, and keeps what it has loaded.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metamcp_supervisor.client_files.clients import FileUnfit
 from metamcp_supervisor.config import formats
@@ -131,12 +131,32 @@ def _changed(text: str, path: tuple[str, ...], entry: Mapping[str, object], newl
         if key not in entry:
             table.remove(key)
         elif entry[key] != value:
-            table[key] = _item(entry[key])
+            _update(table, key, value, entry[key])
     made = tomlkit.dumps(document)
     lines = _lines({key: value for key, value in entry.items() if key not in old})
     if not lines or made.endswith("\n"):
         return made + "".join(line + newline for line in lines)
     return newline.join([made, *lines])
+
+
+def _update(container: Any, key: Any, old: object, new: object) -> None:
+    """Put a value in the place of another one. Parts that are the same in both keep their place and
+    their comments."""
+    inner, wanted = table_of(old), table_of(new)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for at, (before, after) in enumerate(zip(old, new, strict=True)):
+            if before != after:
+                _update(container[key], at, before, after)
+    elif inner is not None and wanted and inner.keys() & wanted.keys():
+        for name, value in inner.items():
+            if name not in wanted:
+                container[key].remove(name)
+            elif wanted[name] != value:
+                _update(container[key], name, value, wanted[name])
+        for name in wanted.keys() - inner.keys():
+            container[key].append(name, _item(wanted[name]))
+    else:
+        container[key] = _item(new)
 
 
 def _tables(text: str, path: tuple[str, ...]) -> Iterator[tuple[int, int, tuple[str, ...]]]:

@@ -382,7 +382,7 @@ def server_table(server: Server) -> dict[str, object]:
         "message_max": size_text(server.message_max),
         **_limits(server),
         **_sandbox(server),
-        **({"limits": _use(server.limits)} if server.limits != UNLIMITED else {}),
+        **({"limits": use(server.limits)} if server.limits != UNLIMITED else {}),
     }
 
 
@@ -502,7 +502,7 @@ def _tls(tls: Tls | None) -> object:
     return {"cert": str(tls.cert), "key": str(tls.key), **client_ca}
 
 
-def _use(limits: UseLimits) -> dict[str, object]:
+def use(limits: UseLimits) -> dict[str, object]:
     """Return the limits of use that are set."""
     found: dict[str, object] = {key: one for key, one in structs.asdict(limits).items() if one}
     return found | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
@@ -547,7 +547,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         **({} if endpoint.oauth is None else {"oauth": _issuer(endpoint.oauth)}),
         "sse": endpoint.sse,
         "rest": endpoint.rest,
-        "limits": _use(endpoint.limits),
+        "limits": use(endpoint.limits),
         **({"code": code_mode.written(endpoint.code)} if endpoint.code else {}),
         **({"builtins": list(endpoint.builtins)} if endpoint.builtins else {}),
         **({} if endpoint.results is None else {"results": _results(endpoint.results)}),

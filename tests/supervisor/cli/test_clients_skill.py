@@ -40,7 +40,7 @@ def test_the_skill_is_a_copy_and_a_link_to_it(home: Home) -> None:
     ("more", "options"),
     [
         ((), ["--exposure", "servers", "--naming", "bare"]),
-        (("--exposure", "all"), ["--exposure", "all", "--naming", "bare"]),
+        (("--exposure", "all"), ["--exposure", "all"]),
         (("--no-start",), []),
     ],
 )

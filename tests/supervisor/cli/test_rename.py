@@ -18,9 +18,13 @@ hidden = true
 
 [servers.other]
 command=["y"]
+depends_on = ["git"]
 
 [namespaces.tools]
-servers = ["git", "other"] # both
+servers = [
+  "git",   # first
+  "other",
+] # both
 description = "git"
 
 [endpoints.t]
@@ -34,7 +38,7 @@ servers = ["default:git"]
 
 [[policies]]
 name = "p"
-match = "git/*"
+match = "gi*/*"
 effect = "log"
 """
 
@@ -47,11 +51,11 @@ def test_tables_lists_and_tools_of_a_server_get_its_name(home: Home) -> None:
     assert path.read_text() == TOML
     result = home.run("rename", "git", "vcs")
     assert result.exit_code == Exit.OK, result.output
-    assert "the policy 'p' still matches 'git'" in result.output
+    assert "the policy 'p' is about 'git'" in result.output
     renamed = TOML
     for old, new in (
-        ("[servers.git", "[servers.vcs"), ('["git", ', '["vcs", '), ('"git.log"', '"vcs.log"'),
-        ("default:git", "default:vcs"),
+        ("[servers.git", "[servers.vcs"), ('["git"]', '["vcs"]'), ('  "git", ', '  "vcs", '),
+        ('"git.log"', '"vcs.log"'), ("default:git", "default:vcs"),
     ):  # fmt: skip
         renamed = renamed.replace(old, new)
     assert path.read_text() == renamed
@@ -70,21 +74,31 @@ def test_tools_on_one_line_go_along(home: Home) -> None:
 def test_what_was_approved_stays_approved(home: Home) -> None:
     (home.project / "metamcp.toml").write_text(TOML)
     lock = home.project / "metamcp.lock"
-    lock_io.save(lock, Lock({"git": LockedServer("git", "1"), "other": LockedServer()}))
+    lock_io.save(
+        lock, Lock({name: LockedServer("git", "1") for name in ("git", "acme:git", "other")})
+    )
     home.works("rename", "git", "vcs")
     renamed = lock_io.load(lock)
     assert renamed is not None
-    assert renamed.servers.keys() == {"vcs", "other"}
+    assert renamed.servers.keys() == {"vcs", "acme:vcs", "other"}
     assert renamed.servers["vcs"].version == "1"
 
 
 def test_a_server_in_a_file_of_json_is_renamed(home: Home) -> None:
     path = home.project / ".mcp.json"
-    path.write_text('{"mcpServers": {\n  "a": {"command": "x"},\n  "b": {"command": "y"}\n}}\n')
+    before = '{"mcpServers": {\n  "a": {"command": "x"}, // js\n  "b": {"command": "y"}\n}}\n'
+    path.write_text(before)
     home.works("rename", "a", "c")
-    assert path.read_text().count('"b": {"command": "y"}') == 1
-    assert '"a"' not in path.read_text()
-    assert '"c"' in path.read_text()
+    assert path.read_text() == before.replace('"a"', '"c"')
+
+
+def test_a_file_with_a_mistake_is_refused_before_anything_is_written(home: Home) -> None:
+    path = home.project / "metamcp.toml"
+    text = f'{TOML}[endpoints.desk]\nnamespace = "nope"\n'
+    path.write_text(text)
+    result = home.run("rename", "git", "vcs")
+    assert (result.exit_code, path.read_text()) == (Exit.CONFIG, text)
+    assert "no namespace is named 'nope'" in result.output
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,20 @@ def test_a_namespace_is_added_changed_and_removed(home: Home) -> None:
 def test_what_leaves_the_default_namespace_is_told(home: Home) -> None:
     (home.project / "metamcp.toml").write_text(TOML)
     result = home.run("namespaces", "add", "tools", "servers=git")
-    assert "the namespace 'default' has no longer: git;" in result.output
+    assert "the namespace 'default' no longer has: git;" in result.output
     result = home.run("namespaces", "set", "tools", "description=x")
     assert "no longer" not in result.output
+    result = home.run("namespaces", "remove", "tools", "--yes", "--dry-run")
+    assert "the namespace 'default' has now: git;" in result.output
+
+
+def test_no_endpoint_comes_back_open_when_its_table_goes(home: Home) -> None:
+    path = home.project / "metamcp.toml"
+    text = f'{TOML}\n[endpoints.default]\nnamespace = "default"\nauth = "keys"\n'
+    path.write_text(text)
+    result = home.run("endpoints", "remove", "default", "--yes")
+    assert (result.exit_code, path.read_text()) == (Exit.FAILED, text)
+    assert "'default' is the only endpoint of its workspace" in result.output
 
 
 @pytest.mark.promise("M67")
@@ -136,12 +147,51 @@ def test_a_workspace_keeps_the_endpoint_that_it_has_without_a_table(home: Home) 
             "\n[servers.git.tools.reset]\nhidden = true\n",
         ),
         (("endpoints.t.limits.streams=7",), "streams = 5", "streams = 7"),
+        (("servers.git.env.A=1",), "# c\n", '# c\nenv = {A = "1"}\n'),
+        (("servers.git.command=uvx 'my server'",), '["x"] # c', '["uvx", "my server"] # c'),
+        (('servers.git.tools."a.b".name=c',), "", '\n[servers.git.tools."a.b"]\nname = "c"\n'),
     ],
 )
 def test_a_key_anywhere_is_set(settings: tuple[str, ...], old: str, new: str, home: Home) -> None:
     text = edited(home, TOML + ENDPOINTS, "config", "set", *settings)
     before = TOML + ENDPOINTS
     assert text == (before.replace(old, new, 1) if old else before + new)
+
+
+def test_a_key_of_a_workspace_is_set(home: Home) -> None:
+    text = f'{TOML}\n[workspaces.acme.servers.own]\ncommand = ["x"]\n'
+    assert edited(home, text, "config", "set", "workspaces.acme.servers.own.timeout=5m") == (
+        f'{text}timeout = "5m"\n'
+    )
+    text = edited(home, text, "endpoints", "set", "acme", "exposure=search")
+    assert '[workspaces.acme.endpoints.acme]\nnamespace = "default"\nexposure = "search"' in text
+
+
+def test_the_first_endpoint_that_a_key_makes_leaves_the_default_one(home: Home) -> None:
+    text = edited(home, TOML, "config", "set", "endpoints.desk.namespace=default")
+    assert text.count("[endpoints.default]") == 1
+    text = edited(home, TOML, "config", "set", "endpoints.default.exposure=search")
+    assert text == f'{TOML}\n[endpoints.default]\nnamespace = "default"\nexposure = "search"\n'
+
+
+def test_an_edit_mends_a_mistake(home: Home) -> None:
+    text = f'{TOML}\n[endpoints.desk]\nnamespace = "nope"\n'
+    mended = edited(home, text, "endpoints", "set", "desk", "namespace=default")
+    assert mended == text.replace("nope", "default")
+
+
+def test_a_table_of_an_included_file_is_told(home: Home) -> None:
+    (home.project / "inc.toml").write_text('[endpoints.inc]\nnamespace = "default"\n')
+    (home.project / "metamcp.toml").write_text(f'include = ["inc.toml"]\n{TOML}')
+    result = home.run("endpoints", "set", "inc", "exposure=search")
+    assert "name that file with --config" in result.output
+
+
+def test_comments_in_a_list_stay(home: Home) -> None:
+    text = f'{TOML}[namespaces.n]\nservers = [\n  "git", # one\n  "other", # two\n]\n'
+    assert edited(home, text, "namespaces", "set", "n", "servers=other,git") == text.replace(
+        '"git", # one\n  "other"', '"other", # one\n  "git"'
+    )
 
 
 def test_a_table_goes_with_its_last_key(home: Home) -> None:
