@@ -230,6 +230,10 @@ def set_keys(
         file, lambda: _with_keys(file, before, settings), what,
         dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
     )  # fmt: skip
+    for setting in settings if not dry_run else ():
+        words = _words(_split(setting)[0])
+        if words[0] == "gateway" and _option("gateway", words[1]).effect == "full restart":
+            errors.say(f"{_spelled(words)} is in force when the gateway is started again")
 
 
 def _with_keys(file: ConfigFile, before: Config | None, settings: Sequence[str]) -> str:
@@ -270,6 +274,8 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     if len(words) == 1:
         raise click.UsageError(f"'{shown(named)}' names no table: write gateway.{shown(named)}, or"
                                " another table that has it")  # fmt: skip
+    if len(words) == 2 and (inner := options.keys(cast(Section, f"{words[0]}.*"))):
+        raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {inner[0]}.")
     tables = _spelled(words[:-1])
     raise click.UsageError(f"no table is named '{shown(tables)}'; {hint(tables, names)}")
 

@@ -194,6 +194,12 @@ def test_comments_in_a_list_stay(home: Home) -> None:
     )
 
 
+def test_what_needs_a_start_of_the_gateway_is_told(home: Home) -> None:
+    (home.project / "metamcp.toml").write_text(TOML)
+    said = home.run("config", "set", "gateway.fronts=2").output
+    assert "gateway.fronts is in force when the gateway is started again" in said
+
+
 def test_a_table_goes_with_its_last_key(home: Home) -> None:
     text = edited(home, TOML, "config", "set", "log.level=debug")
     assert edited(home, text, "config", "set", "log.level=") == TOML
@@ -236,6 +242,9 @@ def test_lists_and_settings_are_shown(home: Home) -> None:
         (("config", "set", "auth=keys"), Exit.USAGE, "write gateway.auth"),
         (("config", "set", "endpoints.t.tools=4"), Exit.USAGE, "have verbs of their own"),
         (("config", "set"), Exit.USAGE, "say what to change"),
+        (("config", "set", "servers.git=x"), Exit.USAGE, "write servers.git.KEY"),
+        (("config", "set", "include=x"), Exit.USAGE, "edit the file"),
+        (("config", "set", "servers.gti.timeout=5m"), Exit.UNKNOWN_NAME, "did you mean 'git'?"),
         (("workspaces", "show", "acme"), Exit.UNKNOWN_NAME, "no workspace 'acme'"),
     ],
 )
