@@ -29,7 +29,7 @@ from metamcp_supervisor.cli.connect import (
     trust_of,
 )
 from metamcp_supervisor.cli.ctl import Duration, complete_endpoints, json_option, runtime_dir_of
-from metamcp_supervisor.cli.errors import Command, gateway_options
+from metamcp_supervisor.cli.errors import Command, args_option, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
@@ -43,8 +43,6 @@ from metamcp_worker.ipc.figures import KEY_NEEDED
 if TYPE_CHECKING:
     from metamcp_worker.bridge.http_client import Trust
 
-ARGUMENTS_BYTES_MAX = 16 * 1024 * 1024
-"""Maximum bytes of arguments in a file: a gateway takes no larger message."""
 ASKABLE: Mapping[str, object] = {"elicitation": {"form": {}, "url": {}}}
 """Capabilities of a client with a terminal, on which a person answers questions."""
 _EXITS = {
@@ -79,7 +77,7 @@ def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: 
 @click.command(cls=Command)
 @click.argument("tool", metavar="TOOL", shell_complete=_complete_tools)
 @click.argument("words", nargs=-1, metavar="[KEY=VALUE…]", shell_complete=_complete_arguments)
-@click.option("--args", "given", metavar="JSON|@FILE|-", help="An object; '-' reads it from stdin.")
+@args_option("given", "An object; '-' reads it from stdin.")
 @click.option("--endpoint", metavar="NAME", help="Which endpoint; without it the default one.",
               shell_complete=complete_endpoints)  # fmt: skip
 @click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
@@ -123,7 +121,7 @@ def call(
         raise click.UsageError("--url says it all: it does not go with --endpoint.")
 
     def work() -> int:
-        base = _object(given)
+        base = None if given is None else Raw(given)
         directory = runtime_dir or ("" if url is not None else client.meant())
         trust = trust_of(key_env, key_file, ca, directory, url)
         if url is None:
@@ -198,26 +196,6 @@ async def _answer_of(
             return await asker.whole(answer) if whole else answer
         finally:
             progress.clear()
-
-
-def _object(given: str | None) -> Raw | None:
-    """Return the object of `--args`. Raises Failed."""
-    if given is None:
-        return None
-    try:
-        if given == "-":
-            raw = sys.stdin.buffer.read(ARGUMENTS_BYTES_MAX)
-        elif given.startswith("@"):
-            with open(given[1:], "rb") as file:
-                raw = file.read(ARGUMENTS_BYTES_MAX)
-        else:
-            raw = given.encode("utf-8", "surrogateescape")
-        codec.level(raw)
-    except OSError as error:
-        raise Failed(Exit.USAGE, f"--args: {given[1:]}: {error.strerror}") from None
-    except codec.Malformed as why:
-        raise Failed(Exit.USAGE, f"--args is not a JSON object: {why}") from None
-    return Raw(raw)
 
 
 def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -26,11 +26,15 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
+T = TypeVar("T", bound=Callable[..., Any] | click.Command)
+
 _JSON_ASKED = "metamcp.json"
 """Key of `click.Context.meta`: whether the command line has `--json`."""
 _WORDS = {int(code): code.name.lower() for code in Exit}
 """Words for exit codes, in errors for programs."""
 UNFIT = "the configuration has errors"
+ARGUMENTS_BYTES_MAX = 16 * 1024 * 1024
+"""Maximum bytes of arguments: a gateway takes no larger message."""
 INTERRUPTED = 130
 """Exit code of an interrupted verb, as in every shell: 128 plus the number of SIGINT."""
 _PLACE_NAMES = {"--config", "--runtime-dir", "--state-dir"}
@@ -238,6 +242,32 @@ def _place_of(runtime_dir: str, state_dir: str | None) -> dict[str, Any]:
         status = codec.typed(GatewayStatus, gateway.call("status"))
     path = Path(status.config_files[0]) if status.config_files else None
     return {"path": path, "state_dir": state_dir or status.state_dir or None}
+
+
+def args_option(name: str, about: str, **more: Any) -> Callable[[T], T]:
+    """Return a decorator that adds `--args`: an object in JSON, in a file or on standard input. The
+    verb gets it as bytes, None without it."""
+    form = "JSON|@FILE|-"
+    return click.option("--args", name, metavar=form, callback=_object, help=about, **more)
+
+
+def _object(_context: click.Context, _option: click.Parameter, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        if text == "-":
+            raw = sys.stdin.buffer.read(ARGUMENTS_BYTES_MAX)
+        elif text.startswith("@"):
+            with open(text[1:], "rb") as file:
+                raw = file.read(ARGUMENTS_BYTES_MAX)
+        else:
+            raw = text.encode("utf-8", "surrogateescape")
+        codec.level(raw)
+    except OSError as error:
+        raise click.UsageError(f"--args: {text[1:]}: {error.strerror}") from None
+    except codec.Malformed as why:
+        raise click.UsageError(f"--args is not a JSON object: {why}") from None
+    return raw
 
 
 class Renamed(click.Option):

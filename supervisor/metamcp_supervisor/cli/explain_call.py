@@ -8,14 +8,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import click
 from msgspec import Raw
 
 from metamcp_supervisor.cli import errors, offers, recordings, show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Command, Group, gateway_options
+from metamcp_supervisor.cli.errors import Command, Group, args_option, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, PathShown
@@ -40,7 +39,7 @@ def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--key", cls=errors.Renamed, before=("--as",), default="", metavar="KEY",
                      help="For this API key."),
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
-        click.option("--args", "arguments", metavar="JSON", help="Arguments of the call."),
+        args_option("arguments", "Arguments of the call."),
         gateway_options("runtime_dir"),
         json_option,
     )):  # fmt: skip
@@ -51,7 +50,7 @@ def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(cls=Command)
 @of_a_call
 def explain(
-    tool: str, key: str, endpoint: str, arguments: str | None, runtime_dir: str | None,
+    tool: str, key: str, endpoint: str, arguments: bytes | None, runtime_dir: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Show the way of a call, and what would happen to it now, without calling.
@@ -88,7 +87,7 @@ def policy() -> None:
 @policy.command("explain")
 @of_a_call
 def explain_(
-    tool: str, key: str, endpoint: str, arguments: str | None, runtime_dir: str | None,
+    tool: str, key: str, endpoint: str, arguments: bytes | None, runtime_dir: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Show each policy that concerns a tool with its value, and which one decides.
@@ -119,16 +118,12 @@ def explain_(
 
 
 def _asked(
-    runtime_dir: str | None, tool: str, endpoint: str, key: str, arguments: str | None
+    runtime_dir: str | None, tool: str, endpoint: str, key: str, arguments: bytes | None
 ) -> bytes:
     """Ask the running gateway for the path of a call. Raises Failed."""
     asked: dict[str, object] = {"tool": tool, "endpoint": endpoint, "key": key}
     if arguments is not None:
-        try:
-            given = codec.typed(dict[str, Any], arguments.encode())
-        except codec.Malformed as error:
-            raise click.UsageError(f"--args is not a JSON object: {error}") from None
-        asked["arguments"] = Raw(codec.dump(given))
+        asked["arguments"] = Raw(arguments)
     with client.connect(runtime_dir) as gateway:
         return gateway.call("explain", asked)
 

@@ -19,6 +19,7 @@ from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, look_options
 from metamcp_supervisor.cli.errors import (
     Group,
+    args_option,
     confirm,
     gateway_options,
     state_option,
@@ -213,7 +214,7 @@ def delete(where: _Where, name: str, yes: bool, as_json: bool) -> None:
 
 @scripts_.command()
 @name_argument
-@click.option("--args", default="{}", metavar="JSON", help="An object, as its parameters say.")
+@args_option("given", "An object, as its parameters say.")
 @click.option("--endpoint", metavar="NAME", help="Else one of the workspace that has code mode.")
 @click.option(
     "--timeout",
@@ -229,7 +230,7 @@ def delete(where: _Where, name: str, yes: bool, as_json: bool) -> None:
 def run(
     where: _Where,
     name: str,
-    args: str,
+    given: bytes | None,
     endpoint: str | None,
     timeout_s: float,
     key_env: str | None,
@@ -240,14 +241,10 @@ def run(
     """Run a script at an endpoint of the running gateway, and print what it returns."""
     from metamcp_supervisor.cli.connect import explained_key, trust_of
 
-    try:
-        codec.level(args.encode())
-    except codec.Malformed as error:
-        raise click.UsageError(f"--args is not a JSON object: {error}") from None
     runtime_dir = where.place.directory()
     directory = runtime_dir or client.meant()
     trust = trust_of(key_env, key_file, ca, directory)
-    asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(args.encode())}}
+    asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(given or b"{}")}}
     for url in _urls(where.workspace, endpoint, runtime_dir):
         with explained_key(trust, directory):
             answer = asyncio.run(_ran(url, asked, trust, timeout_s))

@@ -377,7 +377,7 @@ def _tell_moved(before: Config | None, after: Config) -> None:
     rule = "it has the servers that no other namespace names, unless 'metamcp namespaces set"
     for verb, names in (
         ("no longer has", [each for each in old if each not in new]),
-        ("has now", [each for each in new if each not in old and each in before.servers]),
+        ("now has", [each for each in new if each not in old and each in before.servers]),
     ):
         if names:
             listed = ", ".join(map(shown, names))

@@ -171,16 +171,14 @@ def schema() -> None:
 @workflow_.command()
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--input", "given", multiple=True, metavar="NAME=VALUE", help="JSON, or a text.")
-@click.option("--args", "inputs", cls=errors.Renamed, before=("--inputs",), default="{}",
-              metavar="JSON", help="All inputs, as an object.")  # fmt: skip
+@errors.args_option("inputs", "All inputs, as an object.", cls=errors.Renamed, before=("--inputs",))
 @click.option("--no-wait", is_flag=True, help="Print the id of the run at once.")
 @at_gateway
-def run(ask: EngineOrders, name: str, given: tuple[str, ...], inputs: str, no_wait: bool) -> None:
+def run(
+    ask: EngineOrders, name: str, given: tuple[str, ...], inputs: bytes | None, no_wait: bool
+) -> None:
     """Run a workflow of the running gateway, or one of a file, and print its output."""
-    try:
-        values = codec.typed(dict[str, object], inputs.encode())
-    except codec.Malformed as error:
-        raise click.UsageError(f"--args is not a JSON object: {error}") from None
+    values = codec.typed(dict[str, object], inputs or b"{}")
     for each in given:
         key, equals, text = each.partition("=")
         if not equals:

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import pty
+from pathlib import Path
 
 import pytest
 
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.cli.test_ctl import COMMAND, read_until, run, said
+from tests.supervisor.clienthome import Home
 from tests.supervisor.small_gateway import server, steered
 
 pytestmark = pytest.mark.process
@@ -87,3 +89,19 @@ def test_without_colours_a_terminal_gets_none() -> None:
             os.close(ours)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "verb", ["call x", "explain x", "policy explain x", "scripts run x", "workflow run x"]
+)
+def test_arguments_are_written_alike_at_every_verb(verb: str, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    words = (*verb.split(), "--args")
+    for text, sentence in (
+        ("@nope", "--args: nope: No such file or directory"),
+        ("[1]", "--args is not a JSON object"),
+    ):
+        result = home.run(*words, text)
+        assert (result.exit_code, sentence in result.output) == (Exit.USAGE, True), result.output
+    (home.project / "arguments.json").write_text('{"a": 1}')
+    assert home.run(*words, "@arguments.json").exit_code == Exit.NOT_RUNNING

@@ -57,7 +57,7 @@ def test_what_leaves_the_default_namespace_is_told(home: Home) -> None:
     result = home.run("namespaces", "set", "tools", "description=x")
     assert "no longer" not in result.output
     result = home.run("namespaces", "remove", "tools", "--yes", "--dry-run")
-    assert "the namespace 'default' has now: git;" in result.output
+    assert "the namespace 'default' now has: git;" in result.output
 
 
 def test_no_endpoint_comes_back_open_when_its_table_goes(home: Home) -> None:
