@@ -34,8 +34,9 @@ def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> No
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines that are whole: a batch may be under way."""
     text = "".join(path.read_text() for path in sorted(folder.glob("calls-*.jsonl")))
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def with_recorder(
