@@ -97,13 +97,13 @@ def test_a_page_that_comes_after_a_logout_leaves_the_reason_for_the_login(
     expect(tab.locator("#page h1")).to_be_visible()
     tab.route("**/f/tools", lambda route: late.append((route, route.fetch())))
     tab.locator("#rail").get_by_role("link", name="Tools").click()
-    tab.wait_for_function("document.querySelector('main').ariaBusy")
+    expect(tab.locator("main")).to_have_attribute("aria-busy", "true")
     tab.get_by_role("button", name="Log out").click()
     expect(tab.get_by_role("alert")).to_have_text("You are logged out.")
     ((route, answer),) = late
     with tab.expect_response("**/f/tools"):
         route.fulfill(response=answer)
-    tab.wait_for_function("!document.querySelector('main').ariaBusy")
+    expect(tab.locator("main")).not_to_have_attribute("aria-busy", "true")
     expect(tab.get_by_role("alert")).to_have_text("You are logged out.")
     expect(tab.locator("#page")).to_have_count(0)
 
