@@ -9,6 +9,7 @@ from tests.browser.test_console_attacks import neighbour
 from tests.browser.visits import judge
 from tests.live.console_abroad import ConsoleAbroad
 from tests.live.gateway import fake
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M107")]
 
@@ -82,7 +83,7 @@ def test_who_logs_out_ends_the_session_in_every_tab(
     expect(tab.get_by_role("alert")).to_have_text("This session has ended.")
     # The tab that followed the news leaves its place to the other one, which has no session now.
     nobody = "navigator.locks.query().then(all => !all.held.concat(all.pending).length)"
-    other.wait_for_function(nobody)
+    until(lambda: other.evaluate(nobody), "nobody follows the news")
     expect(other.get_by_role("alert")).to_have_text("You are logged out.")
     assert not [one for one in abroad.sessions() if one["key"] == made["id"]]
 
