@@ -231,11 +231,12 @@ def edit_file(
     dry_run: bool,
     command: bool = False,
     judge: Callable[[Config], None] | None = None,
+    carry: Callable[[], None] | None = None,
 ) -> None:
     """Edit the file, or show the difference. `command`: whether the edit adds a command that a
     gateway will start; `judge`: looks at what the edited file means before it is written, and may
-    refuse it; with it, a mistake that the edit brings is refused, too. Raises CommandRefused and
-    OSError."""
+    refuse it; with it, a mistake that the edit brings is refused, too; `carry`: changes what goes
+    along, before a gateway reads the file again. Raises CommandRefused and OSError."""
     try:
         made = edit()
     except FileUnfit as unfit:
@@ -251,6 +252,8 @@ def edit_file(
         return
     write_file(file.content, made)
     click.echo(f"{file.label}: {what}")
+    if carry is not None:
+        carry()
     for problem in _read_again(file.content.path)[1]:
         errors.say(f"warning: {problem}")
     _bring_into_effect(file.runtime_dir, asks=file.found and command)

@@ -40,7 +40,7 @@ from metamcp_supervisor.control import client as control
 from metamcp_supervisor.store import database
 from metamcp_supervisor.verbs import Exit, ToolSets
 from metamcp_worker.ipc import codec, disclosure, exposed_names, server_catalog
-from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
+from metamcp_worker.ipc.process_names import label, within, workspace_of
 
 NEW = """\
 # The configuration of MetaMCP: 'metamcp up' in this folder starts the servers in it.
@@ -165,9 +165,8 @@ def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: s
     edit_file(
         file, lambda: file.renamed(name, new).content.text, what,
         dry_run=dry_run, command=True, judge=lambda after: _tell_rules(after, name, new),
+        carry=lambda: _carry_along(file, before, name, new),
     )  # fmt: skip
-    if not dry_run:
-        _carry_along(file, before, name, new)
 
 
 def _tell_rules(config: Config, name: str, new: str) -> None:
@@ -187,15 +186,15 @@ def _tell_rules(config: Config, name: str, new: str) -> None:
 def _carry_along(file: ConfigFile, before: Config, name: str, new: str) -> None:
     """Rename a server in metamcp.lock and in the tool sets, also as workspaces have it that borrow
     it."""
-    names = {each: each for each in before.servers}
-    for each in before.servers:
-        workspace = workspace_of(each)
-        own = f"[workspaces.{workspace}]" if workspace != DEFAULT else ""
-        if label(each) == name and (each == name or own not in before.servers[each].source):
-            names[each] = within(workspace, new)
+    source = before.servers[name].source  # a server that a workspace borrows has it as well
+    names = {
+        each: within(workspace_of(each), new)
+        for each, server in before.servers.items()
+        if label(each) == name and server.source == source
+    }
     where = lock_io.beside(before)
     lock = lock_io.load(where)
-    if lock is not None and any(names.get(each, each) != each for each in lock.servers):
+    if lock is not None and names.keys() & lock.servers.keys():
         servers = {names.get(each, each): one for each, one in lock.servers.items()}
         lock_io.save(where, replace(lock, servers=servers))
         click.echo(f"{printable(str(where))}: '{name}' is '{new}' now")

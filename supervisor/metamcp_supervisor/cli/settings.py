@@ -103,7 +103,7 @@ def _show_verb(table: TableName) -> click.Command:
     @json_option
     def show_(name: str, path: Path | None, as_json: bool) -> None:
         config = loaded(path, quiet=True)
-        _refuse_unknown(table, name, config)
+        name = _known_name(table, name, config)
         settings = _settings(table, name, config)
         if as_json:
             errors.tell(name=name, settings=settings)
@@ -130,7 +130,7 @@ def _add_verb(table: TableName) -> click.Command:
         before = meaning(file.content.path)
         at = place_of(before, table, name)
         if len(at) > 2:
-            _refuse_unknown("workspaces", at[1], before)
+            _known_name("workspaces", at[1], before)
         if at[-1] in file.table(at[:-1]):
             text = f"{file.label} has {_one(noun)} '{shown(name)}' already"
             way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
@@ -158,7 +158,8 @@ def _set_verb(table: TableName) -> click.Command:
         if not settings:
             raise click.UsageError(f"say what to change: {_example(table)}")
         file = _file(table, **place)
-        before = _meaning_of(file, table, name)
+        before = _meaning_of(file, (table, name))
+        name = name if before is None else _known_name(table, name, before)
         at = (table, name) if before is None else place_of(before, table, name)
         _refuse_included(file, at, before)
         old = file.table(at)
@@ -185,7 +186,8 @@ def _remove_verb(table: TableName) -> click.Command:
     @told
     def remove(name: str, dry_run: bool, yes: bool, **place: Any) -> None:
         file = _file(table, **place)
-        before = _meaning_of(file, table, name)
+        before = _meaning_of(file, (table, name))
+        name = name if before is None else _known_name(table, name, before)
         at = (table, name) if before is None else place_of(before, table, name)
         _refuse_included(file, at, before)
         if at[-1] not in file.table(at[:-1]):
@@ -257,16 +259,13 @@ def _with_keys(file: ConfigFile, before: Config | None, settings: Sequence[str])
 def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Return the place of the table that a key is written into, and its section: that of the
     innermost name in it. Raises UsageError."""
-    above, inner = (
-        ((), words) if len(words) < 4 or words[0] != "workspaces" else (words[:2], words[2:])
-    )
-    if above and not any(_fits(section, inner) for section in get_args(Section)):
-        above, inner = (), words
-    for section in get_args(Section):
-        if _fits(section, inner):
-            parts = section.split(".")
-            length = max((at + 1 for at, part in enumerate(parts) if part == "*"), default=1)
-            return (*above, *inner[:length]), ".".join(parts[:length])
+    own = 2 if words[0] == "workspaces" else 0  # a workspace has servers and endpoints inside
+    for skipped in (own, 0):
+        for section in get_args(Section):
+            if _fits(section, words[skipped:]):
+                parts = section.split(".")
+                length = max((at + 1 for at, part in enumerate(parts) if part == "*"), default=1)
+                return words[: skipped + length], ".".join(parts[:length])
     named = _spelled(words)
     names = sorted({name for name in get_args(Section) if name and not {"*", "["} & set(name)})
     if len(words) == 1 and named in options.keys(""):
@@ -274,8 +273,8 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     if len(words) == 1:
         raise click.UsageError(f"'{shown(named)}' names no table: write gateway.{shown(named)}, or"
                                " another table that has it")  # fmt: skip
-    if len(words) == 2 and (inner := options.keys(cast(Section, f"{words[0]}.*"))):
-        raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {inner[0]}.")
+    if len(words) == 2 and (keys := options.keys(cast(Section, f"{words[0]}.*"))):
+        raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {keys[0]}.")
     tables = _spelled(words[:-1])
     raise click.UsageError(f"no table is named '{shown(tables)}'; {hint(tables, names)}")
 
@@ -321,21 +320,15 @@ def _file(table: TableName, path: Path | None, runtime_dir: str | None) -> Confi
     return file
 
 
-def _meaning_of(file: ConfigFile, table: TableName | None = None, name: str = "") -> Config | None:
-    """Return what a file means; None if it has a mistake, which an edit may mend. Raises
-    CommandRefused for a table that is not there."""
+def _meaning_of(file: ConfigFile, at: tuple[str, ...] = ()) -> Config | None:
+    """Return what a file means; None if it has a mistake, which an edit may mend. `at`: the table
+    to edit, which then has to be there. Raises CommandRefused."""
     try:
-        config = meaning(file.content.path)
+        return meaning(file.content.path)
     except CommandRefused:
-        if table is not None and name not in file.table((table,)):
+        if at and at[-1] not in file.table(at[:-1]):
             raise
         return None
-    if table is not None:
-        workspace, _, rest = name.partition(WORKSPACE_MARK)
-        is_full = table == "endpoints" and rest in config.endpoints
-        if not is_full or config.endpoints[rest].workspace != workspace:
-            _refuse_unknown(table, name, config)
-    return config
 
 
 def _refuse_included(file: ConfigFile, at: tuple[str, ...], config: Config | None) -> None:
@@ -374,14 +367,17 @@ def _tell_moved(before: Config | None, after: Config) -> None:
         one.namespaces[DEFAULT].servers if DEFAULT in one.namespaces else ()
         for one in (before, after)
     )
-    rule = "it has the servers that no other namespace names, unless 'metamcp namespaces set"
+    rule = (
+        "it has the servers that no other namespace names, unless"
+        " 'metamcp namespaces set default servers=…' says which"
+    )
     for verb, names in (
         ("no longer has", [each for each in old if each not in new]),
         ("now has", [each for each in new if each not in old and each in before.servers]),
     ):
         if names:
             listed = ", ".join(map(shown, names))
-            errors.say(f"the namespace 'default' {verb}: {listed}; {rule} default servers=…'")
+            errors.say(f"the namespace 'default' {verb}: {listed}; {rule}")
 
 
 def _names(table: TableName, config: Config) -> Sequence[str]:
@@ -390,11 +386,18 @@ def _names(table: TableName, config: Config) -> Sequence[str]:
     return list(config.namespaces if table == "namespaces" else config.endpoints)
 
 
-def _refuse_unknown(table: TableName, name: str, config: Config) -> None:
+def _known_name(table: TableName, name: str, config: Config) -> str:
+    """Return a name as the configuration has it: endpoints have theirs without the workspace.
+    Raises CommandRefused for an unknown one."""
+    workspace, _, rest = name.partition(WORKSPACE_MARK)
+    endpoint = config.endpoints.get(rest) if table == "endpoints" else None
+    if endpoint is not None and endpoint.workspace == workspace:
+        return rest
     names = _names(table, config)
     if name not in names:
         text = f"the configuration has no {table[:-1]} '{shown(name)}'; {hint(name, names)}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
+    return name
 
 
 def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...], ...]]:
@@ -467,9 +470,9 @@ def _with(section: str, old: Mapping[str, object], settings: Sequence[str]) -> d
         kind = _option(section, outer).kind
         below = dict(table_of(entry.get(outer)) or {})
         if kind.startswith("table of") and len(inner) == 1:
-            below[inner[0]] = text if kind == "table of strings" else _parsed(text)
-            if not text:
-                del below[inner[0]]
+            below.pop(inner[0], None)
+            if text:
+                below[inner[0]] = text if kind == "table of strings" else _parsed(text)
         elif outer == "tools":
             raise click.UsageError(
                 "the settings of tools have verbs: metamcp tools hide SERVER.TOOL"

@@ -153,8 +153,9 @@ def _update(container: Any, key: Any, old: object, new: object) -> None:
                 container[key].remove(name)
             elif wanted[name] != value:
                 _update(container[key], name, value, wanted[name])
-        for name in wanted.keys() - inner.keys():
-            container[key].append(name, _item(wanted[name]))
+        for name, value in wanted.items():
+            if name not in inner:
+                container[key].append(name, _item(value))
     else:
         container[key] = _item(new)
 

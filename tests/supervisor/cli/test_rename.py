@@ -84,6 +84,17 @@ def test_what_was_approved_stays_approved(home: Home) -> None:
     assert renamed.servers["vcs"].version == "1"
 
 
+def test_a_server_of_a_workspace_with_the_same_name_keeps_it(home: Home) -> None:
+    own = '[servers.git]\ncommand = ["x"]\n[workspaces.acme.servers.git]\ncommand = ["y"]\n'
+    (home.project / "metamcp.toml").write_text(own)
+    lock = home.project / "metamcp.lock"
+    lock_io.save(lock, Lock({name: LockedServer() for name in ("git", "acme:git")}))
+    home.works("rename", "git", "vcs")
+    renamed = lock_io.load(lock)
+    assert renamed is not None
+    assert renamed.servers.keys() == {"vcs", "acme:git"}
+
+
 def test_a_server_in_a_file_of_json_is_renamed(home: Home) -> None:
     path = home.project / ".mcp.json"
     before = '{"mcpServers": {\n  "a": {"command": "x"}, // js\n  "b": {"command": "y"}\n}}\n'

@@ -128,6 +128,17 @@ def test_a_workspace_gets_its_namespace_and_endpoint(home: Home) -> None:
     assert text == TOML
 
 
+def test_an_endpoint_is_known_with_its_workspace_too(home: Home) -> None:
+    own = '[workspaces.acme.servers.own]\ncommand = ["x"]\n'
+    endpoint = '[workspaces.acme.endpoints.acme]\nnamespace = "default"\nauth = "keys"\n'
+    text = edited(home, TOML + own + endpoint, "endpoints", "set", "acme:acme", "sse=false")
+    assert text == f"{TOML}{own}{endpoint}sse = false\n"
+    assert 'auth = ["keys"]' in home.works("endpoints", "show", "acme:acme")
+    result = home.run("endpoints", "remove", "acme:acme", "--yes")
+    assert "is the only endpoint of its workspace" in result.output
+    assert home.run("endpoints", "set", "bolt:acme", "sse=true").exit_code == Exit.UNKNOWN_NAME
+
+
 def test_a_workspace_keeps_the_endpoint_that_it_has_without_a_table(home: Home) -> None:
     text = edited(home, TOML, "workspaces", "add", "acme")
     text = edited(home, text, "endpoints", "add", "acme:more", "namespace=default")
