@@ -55,7 +55,8 @@ def asked(page: Page) -> list[str]:
     [
         "/approvals/alpha/echo", "/audit/1", "/audit?chain=1", "/scripts/sum",
         "/scripts/sum?version=2&diff=1", "/workflows/rounds", "/config?table=servers.beta",
-        "/config/files",
+        "/config/files", "/config/edit", "/config/edit?verb=add", "/config/edit?verb=install",
+        "/config/edit?verb=disable&server=beta",
     ],
 )  # fmt: skip
 def test_a_page_of_one_thing_is_for_everybody_in_both_themes_narrow_and_wide(

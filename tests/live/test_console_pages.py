@@ -307,3 +307,58 @@ def test_the_configuration_is_shown_with_places_compared_and_reloaded(
     finally:
         gateway.config.write_text(text)
         gateway.ctl("reload")
+
+
+def test_a_file_is_edited_after_its_difference_is_shown(
+    gateway: Managed, admin: ConsoleBrowser
+) -> None:
+    text = gateway.config.read_text()
+    try:
+        page = admin.get("/config/edit?verb=disable&server=beta")
+        assert "+enabled = false" in page.text
+        assert gateway.config.read_text() == text
+        said = admin.post("/config/edit", verb="disable", server="beta", do="write")
+        assert f"{gateway.config}: 'beta' disabled" in said.text
+        assert "'disable beta' by console session" in command(gateway, "events")
+        assert "servers.beta.enabled true false" in admin.get("/config/files").text
+        assert "No file switches off" in admin.get("/config/edit").text  # before a reload
+        gateway.ctl("reload")
+        assert "beta switched off" in admin.get("/config/edit").text
+        said = admin.post("/config/edit", verb="enable", server="beta", do="write")
+        assert "'beta' enabled" in said.text
+        assert gateway.config.read_text() == text
+        wrong = admin.post("/config/edit", verb="tools hide", tool="betta.echo")
+        assert "has no server 'betta'; did you mean 'beta'?" in wrong.text
+        command_ = "python3 -c 'x y' --config=/nowhere"
+        added = admin.post("/config/edit", verb="add", server="extra", command=command_)
+        assert '+command = ["python3", "-c", "x y", "--config=/nowhere"]' in added.text
+        open_quote = admin.post("/config/edit", verb="add", server="extra", command="a 'b")
+        assert "No closing quotation" in open_quote.text
+    finally:
+        gateway.config.write_text(text)
+        gateway.ctl("reload")
+
+
+def test_a_session_of_an_api_key_edits_but_brings_no_command(gateway: Managed) -> None:
+    text = gateway.config.read_text()
+    made = command(gateway, "keys", "create", "remote", "--scope", "console:admin", "--json")
+    with ConsoleBrowser(gateway, "operator") as browser:
+        assert "To edit files needs the role admin" in browser.get("/config/edit?verb=add").text
+        browser.token = ""
+        status, body = browser.ask("POST", "/login", json.dumps({"key": json.loads(made)["key"]}))
+        assert status == 200, body
+        browser.token = json.loads(body)["token"]
+        shown = browser.get("/config/edit?verb=disable&server=beta")
+        assert "enabled = false" in shown.text
+        fields = {
+            "add": {"server": "extra", "command": "touch /tmp/x"},
+            "config set": {"settings": 'notify.command=["touch"]'},
+            "install": {"client": "claude-code"},
+            "uninstall": {"client": "claude-code"},
+            "workspaces set": {"name": "x", "settings": "include=[]"},
+        }
+        for verb, given in fields.items():
+            for do in ("", "write"):
+                refused = browser.post("/config/edit", verb=verb, do=do, **given)
+                assert "can bring a command that runs as the user of the gateway" in refused.text
+    assert gateway.config.read_text() == text

@@ -134,3 +134,29 @@ def test_what_an_api_key_has_open_is_counted(gateway: Pinned) -> None:
     )
     assert asked(gateway, "key-use", name="counted") == {"streams": 0, "sessions": 0, "calls": 0}
     assert made["key"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("down", {}),
+        ("disable --config /etc/passwd", {}),
+        ("disable", {"--config": ["/etc/passwd"]}),
+        ("add", {"--dry-run": []}),
+    ],
+)
+def test_an_edit_is_one_of_the_table_with_its_own_options(
+    gateway: Pinned, verb: str, options: dict[str, list[str]]
+) -> None:
+    text = gateway.config.read_text()
+    order = {"verb": verb, "words": ["beta"], "options": options}
+    with control(gateway) as line, pytest.raises(Failed, match="no edit is named"):
+        line.call("edit", order)
+    assert gateway.config.read_text() == text
+
+
+def test_a_word_of_an_edit_is_never_an_option(gateway: Pinned) -> None:
+    order = {"verb": "disable", "words": ["--help"]}
+    with control(gateway) as line, pytest.raises(Failed, match="has no server '--help'") as refused:
+        line.call("edit-preview", order, timeout_s=30.0)
+    assert refused.value.exit == Exit.UNKNOWN_NAME

@@ -18,7 +18,9 @@ import pytest
 from mcp.client.client import Client as SdkClient
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.browser.visits import FLAGS, PROGRAM, missing
 from tests.live import processes
 from tests.live.gateway import free_port
 from tests.packages.checkout import ROOT
@@ -31,6 +33,10 @@ TOKENS_MAX = 1000
 """Tokens of the tools that a client has in its context after the first steps of the README."""
 TOKEN_BYTES = 4
 TALK_S = 60
+WRITE = "Write it"
+"""Button of the console that writes a file."""
+NEWS_MS = 30_000
+"""Milliseconds until the gateway has read a file again and a page knows."""
 
 
 class User:
@@ -312,6 +318,82 @@ def test_two_workspaces_have_keys_and_encryption(user: User) -> None:
 
     talk(works())
     assert len(user.commands) <= 14
+
+
+@pytest.mark.promise("M67")
+def test_a_user_of_the_console_does_it_all_by_clicks(user: User) -> None:
+    if why := missing():
+        pytest.skip(why)
+    port, ops = free_port(), free_port()
+    user.types("init")
+    user.starts("up", "--yes", "--port", str(port), "--ops-listen", f"127.0.0.1:{ops}")
+    until(lambda: ready(user), "the gateway answers")
+    link = json.loads(user.types("console", "--no-open", "--json"))["url"]
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=PROGRAM, args=list(FLAGS))
+        clicked(browser.new_page(), link, user)
+        browser.close()
+    entry = json.loads((user.project / ".mcp.json").read_text())["mcpServers"]["metamcp"]
+
+    async def works() -> set[str]:
+        async with user.client(entry) as client:
+            arguments = {"path": str(user.project)}
+            found = text_of(await client.call_tool("files__list_directory", arguments))
+            assert "metamcp.toml" in found
+            return {tool.name for tool in (await client.list_tools()).tools}
+
+    names = talk(works())
+    assert "files__read_text_file" in names
+    assert "files__write_file" not in names
+    assert not [name for name in names if name.startswith("notes")]
+    assert len(user.commands) == 3
+
+
+def clicked(page: Page, link: str, user: User) -> None:
+    """Add two servers, switch one of them off, hide a tool, and connect a client."""
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(link)
+    for name, entry in (
+        ("files", node("server-filesystem", str(user.project))),
+        ("notes", node("server-memory")),
+    ):
+        page.get_by_role("link", name="Servers", exact=True).click()
+        page.get_by_role("link", name="Add a server").click()
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_label("Command").fill(" ".join(words(entry)))
+        writes(page, f"[servers.{name}]")
+        page.get_by_role("link", name="What a reload would do").click()
+        page.get_by_role("button", name="Reload").click()
+        expect(page.locator("#page")).to_contain_text("is in force")
+        page.get_by_role("link", name="Servers", exact=True).click()
+        row = page.get_by_role("row").filter(has_text=name)
+        expect(row).to_contain_text("active", timeout=NEWS_MS)
+    page.get_by_role("link", name="notes", exact=True).click()
+    page.get_by_role("link", name="Switch a server off").click()
+    writes(page, "enabled = false")
+    page.get_by_role("link", name="Servers", exact=True).click()
+    row = page.get_by_role("row").filter(has_text="notes")
+    expect(row).to_contain_text("stopped", timeout=NEWS_MS)
+    page.get_by_role("link", name="Tools", exact=True).click()
+    page.get_by_role("link", name="files__write_file").click()
+    page.get_by_role("link", name="Hide a tool").click()
+    writes(page, "hidden = true")
+    page.get_by_role("link", name="Servers", exact=True).click()
+    page.get_by_role("link", name="Connect a client").click()
+    page.get_by_label("Client").select_option("claude-code")
+    page.get_by_label("File").select_option("project")
+    writes(page, "mcpServers")
+
+
+def writes(page: Page, line: str) -> None:
+    """Look at the difference, which has this line, and write it."""
+    write, show = (page.get_by_role("button", name=each) for each in (WRITE, "Show the difference"))
+    expect(write.or_(show).first).to_be_visible(timeout=NEWS_MS)
+    if not write.is_visible():
+        show.click()
+    expect(page.locator("pre.diff")).to_contain_text(line)
+    write.click()
+    expect(page.get_by_role("status").first).to_contain_text("Written.")
 
 
 def ready(user: User) -> bool:

@@ -101,14 +101,15 @@ def program_output(
     environ: Mapping[str, str],
     what: str,
     bytes_max: int = OUTPUT_BYTES_MAX,
+    stderr: int = subprocess.DEVNULL,
 ) -> tuple[bytes, str]:
-    """Run a program in the folder `base`. Return what it printed, or why there is nothing, as a
-    sentence that begins with `what`."""
+    """Run a program in the folder `base`. Return what it printed, and why it failed, as a sentence
+    that begins with `what`; empty if it did not. `stderr`: DEVNULL, or STDOUT for both."""
     try:
         with _STARTS:
             process = subprocess.Popen(
                 words, cwd=base, env=environ, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
             )  # fmt: skip
             _RUNNING.add(process.pid)
     except (OSError, ValueError) as error:
@@ -124,7 +125,7 @@ def program_output(
         return b"", f"{what} printed more than {bytes_max} bytes"
     if code := process.returncode:
         end = f"failed with exit code {code}" if code > 0 else f"died by signal {-code}"
-        return b"", f"{what} {end}"
+        return data, f"{what} {end}"
     return data, ""
 
 

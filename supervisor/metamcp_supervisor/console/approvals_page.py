@@ -12,7 +12,7 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import keys_page, word_diff, workflows_page
+from metamcp_supervisor.console import keys_page, workflows_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -189,7 +189,7 @@ def one_tool(one: DriftShown) -> Node:
             [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in one.findings],
             empty="",
         ),
-        word_diff.diff(one.before, one.after, "Definition: approved, and offered now"),
+        ui.diff(one.before, one.after, "Definition: approved, and offered now"),
         h.div(class_="beside")[
             one.locked
             and ui.action(

@@ -11,7 +11,9 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.cli import columns
+from metamcp_supervisor.console import edit_page
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console.edit_page import TABS
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -21,7 +23,6 @@ from metamcp_worker.ipc import codec
 
 RELOAD_S = 60.0
 """Seconds for a reload, which runs programs that print secrets."""
-TABS = (("/config", "In force"), ("/config/files", "Files"))
 SETTINGS = ("Key", "Value", "Set at")
 CHANGES = ("Setting", "In force", "In the files", "Set at")
 PLAN = ("Name", "Action", "Why")
@@ -32,6 +33,8 @@ ACTIONS = (
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
+    if request.path == edit_page.PATH:
+        return await edit_page.show(ask, request)
     if request.path == ("files",):
         try:
             raw = await ask("config-diff", timeout_s=RELOAD_S)
@@ -46,6 +49,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
+    if request.path == edit_page.PATH:
+        return await edit_page.change(ask, request)
     order = {"expect": request.form.get("plan", ""), "yes": request.form.get("sure") == "yes"}
     raw = await ask("reload", order, timeout_s=RELOAD_S)
     plan = codec.typed(ReloadPlan, raw)

@@ -13,7 +13,6 @@ from htpy import Element, Node
 
 from metamcp_supervisor.calls import tool_form
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import word_diff
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import ConfigTree, ScriptList, ScriptShown
@@ -116,7 +115,7 @@ def one_script(
                 ("Versions kept", versions),
             ]
         ),
-        word_diff.diff(before.code, one.code, f"Version {before.version} and {one.version}")
+        ui.diff(before.code, one.code, f"Version {before.version} and {one.version}")
         if before is not None
         else ui.code(one.code, copy=True, label=title),
         older

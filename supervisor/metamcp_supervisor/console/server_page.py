@@ -12,7 +12,7 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.cli import describe
-from metamcp_supervisor.console import calls_page
+from metamcp_supervisor.console import calls_page, edit_page
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, PageRequest
 from metamcp_supervisor.control.access import Role
@@ -70,6 +70,7 @@ def page(
     """Return the content of the page. `now`: seconds since the epoch; `minutes`: recorded calls of
     each of the last minutes, the oldest first."""
     server = found.server
+    switch = "enable" if found.config.get("enabled") is False else "disable"
     return [
         ui.heading(ui.shown(server.name), ui.state(server.state)),
         ui.tabs(
@@ -83,6 +84,7 @@ def page(
         ),
         h.p(class_="beside")[_orders(server.name, server.state, role)],
         role < Role.OPERATOR and ui.needs("steer a server", Role.OPERATOR),
+        edit_page.links(role, (switch, "rename", "remove"), server=server.name),
         ui.pairs([*_facts(found, now), *_minutes(minutes)]),
         h.h2["What happened"],
         ui.table(

@@ -15,8 +15,8 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.cli import columns
+from metamcp_supervisor.console import edit_page, server_page
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import server_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.telemetry.health import not_ready
@@ -38,6 +38,7 @@ HEADS = (
 )  # fmt: skip
 NUMBERS = HEADS[2:-1]
 ORDERS = {"start": "Start", "stop": "Stop", "restart": "Restart", "drain": "Drain"}
+EDITS = ("add", "install")
 _BULK = "bulk"
 _STATES = (
     ("", "all states"), ("wrong", "not as wanted"), ("ready", "ready"), ("active", "active"),
@@ -101,12 +102,13 @@ def page(
 ) -> Node:
     """Return the content of the page. `found`: files of clients, for a gateway without servers."""
     if not status.servers:
-        return _welcome(status, found)
+        return _welcome(status, found, request.role)
     steers = request.role >= Role.OPERATOR
     kept = _kept(status, request.query)
     heads = (*(("Tick",) if steers else ()), *HEADS)
     return [
         ui.heading("Servers", h.p[columns.status_head(status)]),
+        edit_page.links(request.role, EDITS),
         _wrong(status),
         ui.search(
             "/servers",
@@ -239,7 +241,7 @@ def _client_files(status: GatewayStatus) -> Sequence["ClientFile"]:
         return ()
 
 
-def _welcome(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
+def _welcome(status: GatewayStatus, found: Sequence["ClientFile"], role: Role) -> Node:
     """Return the page for a gateway that has no server yet."""
     files = ", ".join(status.config_files) or "no file yet"
     return [
@@ -247,6 +249,7 @@ def _welcome(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
         h.p["The gateway runs, and no server is configured. Take those of another client, or add"
             " one. A gateway of 'metamcp up' shows them at once, any other one after"
             " 'metamcp reload'."],
+        edit_page.links(role, EDITS),
         _clients(status, found),
         ui.code(
             "metamcp add time -- uvx mcp-server-time", copy=True, label="Or add one by its command"

@@ -12,8 +12,8 @@ import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.calls import tool_form
+from metamcp_supervisor.console import edit_page, try_out
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import try_out
 from metamcp_supervisor.console.approvals_page import verdict
 from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
@@ -35,6 +35,7 @@ ORDERS: Mapping[str, tuple[str, ui.Sorted]] = {
     "Tokens": ("tokens", "descending"),
 }
 """Heads that order the table, each with the order of the verb `tools` and its direction."""
+EDITS = ("tools disable", "tools rename")
 _TONES: dict[str, Tone] = {
     "listed": "ok", "callable": "off", "out of view": "off", "hidden": "off", "withheld": "bad",
 }  # fmt: skip
@@ -241,10 +242,12 @@ def page(
             items.append((approved, "Against the approved one"))
     about = definition.get("description")
     server = ui.link(ui.address("servers", tool.server), ui.shown(tool.server, 100))
+    verbs = ("tools show" if tool.state == "hidden" else "tools hide", *EDITS)
     return [
         ui.heading(ui.shown(tool.name, 200), state(tool)),
         tool.why and ui.notice(tool.why, "bad"),
         approved and h.p[ui.link(approved, "See what differs, and approve it")],
+        tool.server and edit_page.links(request.role, verbs, tool=f"{tool.server}.{tool.tool}"),
         isinstance(about, str) and h.p[ui.shown(about, 2000)],
         ui.pairs(
             [

@@ -1,8 +1,9 @@
 """The verbs about the configuration and what is approved: settings with their places, the files
-against what is in force, tools that differ from what was approved, approvals.
+against what is in force, edits of files, tools that differ from what was approved, approvals.
 
-Owns: their parameters and limits, the form of the answers, the journal's words. Never: the place of
-a setting (`config.origins`), the plan of a reload (`config.reload`), the decision about a tool
+Owns: their parameters and limits, the form of the answers, the journal's words, which verbs of
+`metamcp` edit files. Never: the place of a setting (`config.origins`), the plan of a reload
+(`config.reload`), an edit itself (a process of `metamcp` runs its verb), the decision about a tool
 (`approval`).
 """
 
@@ -10,9 +11,11 @@ import asyncio
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +24,10 @@ from msgspec import Struct
 
 from metamcp_supervisor.approval.lock import LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
-from metamcp_supervisor.config import origins
+from metamcp_supervisor.config import environment, origins
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.origins import SettingChange, SettingShown
+from metamcp_supervisor.config.printed_values import program_output
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
@@ -32,6 +36,7 @@ from metamcp_supervisor.control.services import (
     known,
 )
 from metamcp_supervisor.verbs import VERSION, Exit, ReloadPlan
+from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -46,6 +51,8 @@ DRIFT_MAX = 500
 DEFINITION_CHARACTERS_MAX = 60_000
 """Maximum characters of one definition; two of them fit into a line of the control socket."""
 FINDINGS_MAX = 100
+EDIT_BYTES_MAX = 512 * 1024
+"""Maximum bytes that a verb prints about an edit; the answer is one line of the control socket."""
 
 
 class SettingsWanted(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +156,61 @@ class Approved(Struct, frozen=True, kw_only=True):
     tools: int
 
 
+class FileEdit(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `edit` and `edit-preview`. `verb`: a verb of `metamcp`, one of EDITS; `words`:
+    its arguments; `options`: values by option, none for a flag."""
+
+    verb: str
+    words: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]] = {}
+
+
+class FileEdited(Struct, frozen=True, kw_only=True):
+    """Result of both. `said`: lines that the verb prints, a unified difference for a preview;
+    `warnings`: what to know about it."""
+
+    v: int = VERSION
+    said: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class EditVerb(Struct, frozen=True):
+    """Verb of `metamcp` that edits files. `options`: those that it may get; `commands`: the edit
+    can bring a command that a process of the gateway or of a client runs."""
+
+    options: frozenset[str] = frozenset()
+    commands: bool = False
+
+
+_PLACES = frozenset({"--endpoint", "--namespace"})
+EDITS: Mapping[str, EditVerb] = {
+    "add": EditVerb(frozenset({"--url", "--env", "--header", "--replace"}), commands=True),
+    **dict.fromkeys(("remove", "rename", "disable", "enable"), EditVerb()),
+    **{f"tools {verb}": EditVerb(_PLACES)
+       for verb in ("hide", "show", "disable", "enable", "rename")},
+    **{f"{table} {verb}": EditVerb(commands=table == "workspaces" and verb != "remove")
+       for table in ("namespaces", "endpoints", "workspaces") for verb in ("add", "set", "remove")},
+    "config set": EditVerb(commands=True),
+    "install": EditVerb(
+        frozenset({"--scope", "--endpoint", "--exposure", "--take-over", "--http"}), commands=True
+    ),
+    "uninstall": EditVerb(frozenset({"--scope"}), commands=True),
+}  # fmt: skip
+
+
+class _Failure(Struct, frozen=True):
+    code: str = ""
+    message: str = ""
+    details: tuple[str, ...] = ()
+
+
+class _Printed(Struct, frozen=True):
+    """Line of JSON that a verb prints."""
+
+    said: tuple[str, ...] = ()
+    error: _Failure | None = None
+
+
 async def settings(steering: Steering, line: ControlStream, params: SettingsWanted) -> object:
     """Return the settings in force. Raises ProtocolError for a table that does not exist."""
     config = steering.settings.config
@@ -187,6 +249,78 @@ async def diff(steering: Steering, line: ControlStream, params: NoParams) -> obj
         problems=tuple(map(str, new.problems)),
         warnings=new.warnings,
     )
+
+
+async def preview(steering: Steering, line: ControlStream, params: FileEdit) -> object:
+    """Return what an edit would change. Raises ProtocolError."""
+    return await _edited(steering, line, params, ["--dry-run"])
+
+
+async def edit(steering: Steering, line: ControlStream, params: FileEdit) -> object:
+    """Edit the file of the configuration, or those of a client. Raises ProtocolError."""
+    done = await _edited(steering, line, params, [])
+    what = " ".join(about_edit(params, done))
+    steering.journal.add("gateway", "edit", f"'{what}' by {line.caller}")
+    return done
+
+
+def about_edit(params: FileEdit, result: object) -> Sequence[str]:
+    """Return the words of the journal and the audit for an edit; a value may be secret."""
+    return (params.verb, *params.words[:1]) if params.verb != "config set" else (params.verb,)
+
+
+async def _edited(
+    steering: Steering, line: ControlStream, params: FileEdit, last: Sequence[str]
+) -> FileEdited:
+    """Run the verb in a process of its own. Raises ProtocolError."""
+    rule = EDITS.get(params.verb)
+    if rule is None or not params.options.keys() <= rule.options:
+        word = f"{params.verb} {' '.join(params.options)}".strip()
+        raise ProtocolError(Exit.USAGE, f"no edit is named {word[:100]!r}")
+    if rule.commands and line.session is not None and line.session.key:
+        raise ProtocolError(
+            Exit.DENIED,
+            f"'{params.verb}' can bring a command that runs as the user of the gateway: 'metamcp"
+            " console' on its machine opens a session that may, one of an API key may not",
+        )
+    config = steering.settings.written
+    if not config.files:
+        raise ProtocolError(
+            Exit.CONFIG, "the gateway has no file; 'metamcp init' makes metamcp.toml in a folder"
+        )
+    where = ["--config", str(config.files[0]), "--runtime-dir", str(config.gateway.runtime_dir)]
+    options = [f"{name}={value}" for name, values in params.options.items() for value in values]
+    flags = [name for name, values in params.options.items() if not values]
+    command = [
+        sys.executable, "-P", "-m", "metamcp_supervisor", *params.verb.split(), *where, "--json",
+        *last, *options, *flags, "--", *params.words,
+    ]  # fmt: skip
+    given = environment.passed(os.environ, ["*"])
+    printed, why = await asyncio.to_thread(
+        program_output, command, config.files[0].parent, {name: os.environ[name] for name in given},
+        f"'metamcp {params.verb}'", EDIT_BYTES_MAX, subprocess.STDOUT,
+    )  # fmt: skip
+    return _outcome(printed.decode("utf-8", "replace").splitlines(), why)
+
+
+def _outcome(printed: Sequence[str], why: str) -> FileEdited:
+    """Return what a verb said. `why`: why its process failed, if it did. Raises ProtocolError."""
+    said: list[str] = []
+    for text in printed:
+        try:
+            answer = codec.typed(_Printed, text.encode())
+        except codec.Malformed:
+            continue
+        if (error := answer.error) is not None:
+            data = codec.dump({"problems": error.details}) if error.details else b""
+            code = Exit.__members__.get(error.code.upper(), Exit.FAILED)
+            raise ProtocolError(code, error.message, data)
+        said += answer.said
+    if why:
+        raise ProtocolError(Exit.FAILED, why)
+    mark = "metamcp: warning: "
+    warnings = (text.removeprefix(mark) for text in printed if text.startswith(mark))
+    return FileEdited(said=tuple(said), warnings=tuple(warnings))
 
 
 async def drift(steering: Steering, line: ControlStream, params: DriftWanted) -> object:

@@ -144,9 +144,9 @@ async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke)
 #: Kinds of news for events of the journal, by who or what they are about; any other event is about
 #: a server or a front.
 _KINDS = {
-    "reload": "config", "toolsets": "views", "keys": "keys", "consent": "approvals",
-    "scripts": "runs", "workflow": "runs", "engine": "runs", "quarantine": "approvals",
-    WAITING: "approvals",
+    "reload": "config", "edit": "config", "toolsets": "views", "keys": "keys",
+    "consent": "approvals", "scripts": "runs", "workflow": "runs", "engine": "runs",
+    "quarantine": "approvals", WAITING: "approvals",
 }  # fmt: skip
 
 

@@ -331,6 +331,8 @@ VERBS: dict[str, Verb] = {
     "audit-export": Verb(audit_orders.PageWanted, audit_orders.export, Role.DEVELOPER, reads=True),
     "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
     "config-diff": Verb(NoParams, config_orders.diff, Role.OPERATOR, reads=True),
+    "edit-preview": Verb(config_orders.FileEdit, config_orders.preview, reads=True),
+    "edit": Verb(config_orders.FileEdit, config_orders.edit, about=config_orders.about_edit),
     "drift": Verb(config_orders.DriftWanted, config_orders.drift, Role.OPERATOR, reads=True),
     "lock-approve": Verb(
         config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about

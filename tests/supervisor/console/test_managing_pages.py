@@ -13,9 +13,9 @@ from metamcp_supervisor.console import (
     approvals_page,
     audit_page,
     config_page,
+    fragments,
     keys_page,
     scripts_page,
-    word_diff,
     workflow_svg,
     workflows_page,
 )
@@ -263,7 +263,7 @@ def test_texts_that_changed_are_never_only_compatible() -> None:
 def test_a_difference_is_marked_by_words_unless_it_has_too_many(
     before: str, after: str, shown: str
 ) -> None:
-    assert shown in str(word_diff.diff(before, after, "text"))
+    assert shown in str(fragments.diff(before, after, "text"))
 
 
 def test_a_filter_of_the_audit_becomes_a_question_with_limits() -> None:
