@@ -49,6 +49,8 @@ def given(environ: Mapping[str, str]) -> str:
 
 SERVICE_DIR = "/run/metamcp"
 """Runtime directory of the service of the machine; only root can make one there."""
+SERVICE_STATE_DIR = "/var/lib/metamcp"
+"""State directory of the same; its owner is a user that systemd chooses."""
 
 
 def default(environ: Mapping[str, str]) -> str:

@@ -174,6 +174,17 @@ def test_an_upgrade_leaves_the_service_and_its_servers_running(service: Machine)
     assert (service.show("NRestarts"), service.show("ActiveState")) == ("0", "active")
 
 
+def test_root_restores_the_state_of_the_service(service: Machine) -> None:
+    service.metamcp("keys", "create", "ada")
+    service.metamcp("backup", "/root/metamcp.db")
+    service.metamcp("keys", "revoke", "ada", "--yes")
+    service.run("systemctl", "stop", UNIT)
+    assert "/var/lib/metamcp: " in service.metamcp("restore", "/root/metamcp.db")
+    started(service, "start")
+    assert "ada" in service.metamcp("keys", "list")
+    assert not (service.root / "root/.local/state/metamcp").exists()
+
+
 def server_of(machine: Machine) -> int:
     said = machine.metamcp("ctl", "--runtime-dir", "/run/metamcp", "status", "-o", "pid")
     return int(said)

@@ -15,6 +15,7 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import gateway_options, say, state_option
 from metamcp_supervisor.cli.keys import configured, taken
 from metamcp_supervisor.cli.progress import progress
+from metamcp_supervisor.config import places
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import PEPPER
@@ -59,10 +60,10 @@ def backup(
 def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool) -> None:
     """Put a FILE of 'backup' in the place of the database of a gateway that does not run.
 
-    The database that was there stays beside it.
+    The database that was there stays beside it. Root restores the service of the machine, too.
     """
-    directory = Path(state_dir) if state_dir else configured(path).gateway.state_dir
-    held = taken(directory, "stop it first ('metamcp down'), and start it after that")
+    directory = Path(state_dir) if state_dir else _configured(path)
+    held = taken(directory, "stop it first ('metamcp down'), and start it after that", gives=True)
     try:
         with progress("checks the copy and puts it in place"):
             done = copies.restore(directory, file, time.time())
@@ -95,7 +96,15 @@ def _used(config: Path | None, runtime_dir: str | None) -> Path:
         if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
             raise
         found = ""
-    return Path(found) if found else configured(config).gateway.state_dir
+    return Path(found) if found else _configured(config)
+
+
+def _configured(path: Path | None) -> Path:
+    """Return the state directory of the configuration. Raises Failed."""
+    home = Path.home()
+    main = places.find(path, environ=os.environ, cwd=Path.cwd(), home=home)
+    of_service = places.service_state(main, os.environ, home)
+    return of_service or configured(path).gateway.state_dir
 
 
 def _counted(content: copies.DatabaseContent) -> str:

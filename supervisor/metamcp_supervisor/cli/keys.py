@@ -401,12 +401,14 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
         os.close(held)
 
 
-def taken(state_dir: Path, remedy: str) -> int:
+def taken(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
     """Take the state directory of a gateway that does not run, to write there. `remedy`: what to do
-    if it does run. Return the descriptor that holds it. Raises Failed and OSError."""
+    if it does run; `gives`: root may, because the caller gives what it writes to the owner of the
+    directory. Return the descriptor that holds it. Raises Failed and OSError."""
     from metamcp_supervisor import runtime
 
-    if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid():
+    is_given = gives and os.geteuid() == 0
+    if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid() and not is_given:
         why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
         raise Failed(Exit.DENIED, f"{why}; run this as that user")
     try:

@@ -88,7 +88,7 @@ def seen_from(
     place = of(main, environ=environ, home=home)
     if main is None:
         return place
-    chosen = runtime.given(environ) or _written(main, environ, home)
+    chosen = runtime.given(environ) or _written(main, "runtime_dir", environ, home)
     return place._replace(
         runtime_dir=Path(chosen or place.runtime_dir),
         of_folder=main not in (own_file(home), SYSTEM_FILE),
@@ -132,18 +132,28 @@ def _given_state(environ: Mapping[str, str]) -> str:
     return environ.get("STATE_DIRECTORY", "").partition(":")[0]
 
 
-def _written(main: Path, environ: Mapping[str, str], home: Path) -> str:
-    """Return `runtime_dir` of this file; empty if it is not set or the file cannot be read."""
+def service_state(main: Path | None, environ: Mapping[str, str], home: Path) -> Path | None:
+    """Return the state directory of the service of the machine, if `main` is its file, this user is
+    root, and the service has run; else None."""
+    of_service = Path(runtime.SERVICE_STATE_DIR)
+    if main != SYSTEM_FILE or os.geteuid() != 0 or not of_service.is_dir():
+        return None
+    return Path(_written(main, "state_dir", environ, home) or of_service)
+
+
+def _written(main: Path, key: str, environ: Mapping[str, str], home: Path) -> str:
+    """Return the directory `key` of [gateway] in this file; empty if it is not set or the file
+    cannot be read."""
     if main.suffix != ".toml":
         return ""
     try:
         text = _small(main, FILE_BYTES_MAX)
-        if "runtime_dir" not in text:
+        if key not in text:
             return ""
         import string
         import tomllib
 
-        found = tomllib.loads(text).get("gateway", {}).get("runtime_dir", "")
+        found = tomllib.loads(text).get("gateway", {}).get(key, "")
         path = string.Template(found).safe_substitute(environ)
     except (OSError, ValueError, AttributeError, TypeError):
         return ""

@@ -54,7 +54,7 @@ def backup(state_dir: Path, target: Path) -> DatabaseContent:
 def restore(state_dir: Path, source: Path, now: float) -> Restored:
     """Put a copy of `source` in the place of the database, whole or not at all. `now`: seconds
     since the epoch, for the name of the file that is replaced. The caller holds the state
-    directory. Raises Unstored; then the database is as before."""
+    directory, whose owner gets the file. Raises Unstored; then the database is as before."""
     if not source.is_file():
         raise Unstored(f"{source} does not exist, or is not a file")
     place = state_dir / FILE
@@ -64,6 +64,9 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
     try:
         fresh.unlink(missing_ok=True)  # of a restore that was interrupted
         content = _copied(source, fresh)
+        if os.geteuid() == 0:
+            owner = state_dir.stat()
+            os.chown(fresh, owner.st_uid, owner.st_gid)
         replaced = ""
         if place.exists():
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
