@@ -17,13 +17,18 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # `make check` and `make test` choose it, `make test-all` does not. A slow machine fails no test.
 # With CI=true the library would try the same examples each time; here they are others in each run,
 # and a failure prints the line that tries its example again.
 settings.register_profile(
-    "check", max_examples=25, deadline=None, derandomize=False, print_blob=True
+    "check",
+    max_examples=25,
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=(HealthCheck.too_slow,),
 )
 
 REAL = "live or process"
