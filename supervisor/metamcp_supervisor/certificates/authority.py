@@ -70,12 +70,12 @@ def make(state_dir: Path, names: Sequence[str]) -> None:
 
     if len(names) > NAMES_MAX:
         raise AuthorityUnfit(f"a certificate has at most {NAMES_MAX} names")
-    wanted = tuple(dict.fromkeys((*OWN, *map(_checked, names))))
+    hosts = tuple(dict.fromkeys((*OWN, *map(_checked, names))))
     key = ec.generate_private_key(ec.SECP256R1())
     _write(state_dir / CA_KEY, _pem_of(key))
-    _write(state_dir / LOCAL_NAMES, "\n".join(wanted).encode())
-    _write(state_dir / CA, _pem(_authority(key, wanted)))
-    issue(state_dir, wanted)
+    _write(state_dir / LOCAL_NAMES, "\n".join(hosts).encode())
+    _write(state_dir / CA, _pem(_authority(key, hosts)))
+    issue(state_dir, hosts)
 
 
 def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
@@ -88,8 +88,8 @@ def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
     for path in (state_dir / CA_KEY, state_dir / KEY):
         with contextlib.suppress(FileNotFoundError):
             if (mode := stat.S_IMODE(path.stat().st_mode)) & (stat.S_IRWXG | stat.S_IRWXO):
-                what = f"other users can read {path} (mode {mode:04o})"
-                raise AuthorityUnfit(f"{what}; chmod 600 {path}")
+                problem = f"other users can read {path} (mode {mode:04o})"
+                raise AuthorityUnfit(f"{problem}; chmod 600 {path}")
     if (state_dir / CERT).exists() and (state_dir / KEY).exists():
         cert = _read(state_dir / CERT)
         if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _now()):
@@ -161,7 +161,7 @@ def issue(state_dir: Path, names: Sequence[str]) -> None:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(min(now + dt.timedelta(days=CERT_DAYS), ca.not_valid_after_utc))
-        .add_extension(x509.SubjectAlternativeName([_general(one) for one in names]), False)
+        .add_extension(x509.SubjectAlternativeName([_general(host) for host in names]), False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
@@ -180,7 +180,7 @@ def _authority(key: "ec.EllipticCurvePrivateKey", names: Sequence[str]) -> "x509
     from cryptography.x509.oid import NameOID
 
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "MetaMCP local authority")])
-    allowed = [_constraint(one) for one in (*ALWAYS, *(one for one in names if one not in OWN))]
+    allowed = [_constraint(one) for one in (*ALWAYS, *(host for host in names if host not in OWN))]
     now = _now()
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False,
@@ -208,7 +208,7 @@ def _checked(name: str) -> str:
     plain = name.strip("[]").lower()
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(plain))
-    if plain and len(plain) <= 253 and all(_label(part) for part in plain.split(".")):
+    if plain and len(plain) <= 253 and all(_label(label) for label in plain.split(".")):
         return plain
     raise AuthorityUnfit(f"'{name[:64]}' is not the name or address of a host")
 
@@ -237,8 +237,8 @@ def _constraint(name: str) -> "x509.GeneralName":
 def _names(cert: "x509.Certificate") -> tuple[str, ...]:
     from cryptography import x509
 
-    found = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return tuple(str(one.value) for one in found)
+    alternatives = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(host.value) for host in alternatives)
 
 
 def _read(path: Path) -> "x509.Certificate":
@@ -251,8 +251,8 @@ def _read(path: Path) -> "x509.Certificate":
 
 
 def _unfit(path: Path, error: OSError | ValueError, damage: str) -> str:
-    why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is {damage}"
-    return f"{path} {why}; restore it, or 'metamcp tls init' makes a new authority"
+    problem = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is {damage}"
+    return f"{path} {problem}; restore it, or 'metamcp tls init' makes a new authority"
 
 
 def _pem(cert: "x509.Certificate") -> bytes:

@@ -57,8 +57,8 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
     directory, whose owner gets the file. Raises Unstored; then the database is as before."""
     if not source.is_file():
         raise Unstored(f"{source} does not exist, or is not a file")
-    place = state_dir / FILE
-    if place.exists() and place.samefile(source):
+    path = state_dir / FILE
+    if path.exists() and path.samefile(source):
         raise Unstored(f"{source} is the database itself; name a file that 'metamcp backup' made")
     fresh = state_dir / f"{FILE}.new"
     try:
@@ -68,7 +68,7 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
             owner = state_dir.stat()
             os.chown(fresh, owner.st_uid, owner.st_gid)
         replaced = ""
-        if place.exists():
+        if path.exists():
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
             aside = state_dir / f"{FILE}.before-{stamp}"
             if aside.exists():
@@ -76,12 +76,12 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
             # The journal goes first: the new database must never meet the journal of another one.
             for end in ("-wal", "-journal", ""):
                 with suppress(FileNotFoundError):
-                    os.rename(f"{place}{end}", f"{aside}{end}")
+                    os.rename(f"{path}{end}", f"{aside}{end}")
             replaced = str(aside)
-        os.rename(fresh, place)
+        os.rename(fresh, path)
         _sync(state_dir)
     except OSError as error:
-        raise Unstored(f"{place} cannot be replaced: {error.strerror}") from None
+        raise Unstored(f"{path} cannot be replaced: {error.strerror}") from None
     return Restored(content=content, replaced=replaced)
 
 
@@ -108,12 +108,12 @@ def _copied(source: Path, target: Path) -> DatabaseContent:
         done = True
         return content
     except (Error, OSError) as error:
-        why = str(error.strerror if isinstance(error, OSError) else error)
+        reason = str(error.strerror if isinstance(error, OSError) else error)
     finally:
         if not done:
             for end in ("-journal", ""):
                 Path(f"{target}{end}").unlink(missing_ok=True)
-    raise Unstored(f"{source} cannot be copied: {why[:PROBLEM_CHARACTERS_MAX]}")
+    raise Unstored(f"{source} cannot be copied: {reason[:PROBLEM_CHARACTERS_MAX]}")
 
 
 def _checked(database: "sqlite3.Connection") -> DatabaseContent:

@@ -113,15 +113,15 @@ class Database:
         how = "cannot be read, so it stays as it is"
         end = "; repair it, or move it away to begin anew"
         try:
-            found = self._file()
+            file = self._file()
         except OSError as error:
             raise Unstored(f"{self.path} {how}: {error.strerror}{end}") from None
-        if self._read_once and found != self._seen:
+        if self._read_once and file != self._seen:
             raise Unstored(
                 f"{self.path} {how}: it is another file than before; restart the gateway"
             )
-        self._seen = found
-        if found is None:
+        self._seen = file
+        if file is None:
             self._read_once = True
             return empty
         got = await asyncio.to_thread(self._told, how, end, lambda: self._read(work))
@@ -149,10 +149,10 @@ class Database:
                 return work()
             except (Error, OSError, codec.Malformed, UnicodeError) as error:
                 self._close()
-                why = str(error.strerror if isinstance(error, OSError) else error)
-        if why == "database is locked":
-            why, end = "another program keeps it locked; try again", ""
-        raise Unstored(f"{self.path} {how}: {why}{end}")
+                reason = str(error.strerror if isinstance(error, OSError) else error)
+        if reason == "database is locked":
+            reason, end = "another program keeps it locked; try again", ""
+        raise Unstored(f"{self.path} {how}: {reason}{end}")
 
     def _read(self, work: Callable[[Rows], T]) -> T:
         database = self._opened()
@@ -161,9 +161,9 @@ class Database:
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
             raise _wrong("it belongs to another program" if tables else _EMPTIED)
         self._migrate(database)
-        found = work(_SqliteRows(database))
+        result = work(_SqliteRows(database))
         database.execute("COMMIT")
-        return found
+        return result
 
     def _write(self, work: Callable[[Rows], None]) -> None:
         if self._file() != self._seen:
@@ -189,15 +189,15 @@ class Database:
     def _file(self) -> _File | None:
         """Return which file has the name now. Raises OSError, also for a FIFO, where SQLite would
         wait for a writer."""
-        found: os.stat_result | None = None
+        state: os.stat_result | None = None
         for end in ("-wal", "-journal", ""):
             try:
-                found = os.stat(f"{self.path}{end}")
+                state = os.stat(f"{self.path}{end}")
             except FileNotFoundError:
-                found = None
-            if found is not None and not stat.S_ISREG(found.st_mode):
+                state = None
+            if state is not None and not stat.S_ISREG(state.st_mode):
                 raise OSError(0, f"{FILE}{end} is not a regular file")
-        return None if found is None else (found.st_dev, found.st_ino)
+        return None if state is None else (state.st_dev, state.st_ino)
 
     def _make(self) -> None:
         """Make an empty file, which is an empty database. Raises OSError."""
@@ -270,12 +270,12 @@ def version_of(database: "sqlite3.Connection", newest: int = len(STEPS)) -> int:
     newer than `newest`."""
     ((version,),) = database.execute("PRAGMA user_version")
     if version > newest:
-        known = f"this program knows versions up to {newest}"
-        raise _wrong(f"it is of version {version}, and {known}")
+        supported = f"this program knows versions up to {newest}"
+        raise _wrong(f"it is of version {version}, and {supported}")
     return int(version)
 
 
-def _wrong(why: str) -> "sqlite3.Error":
+def _wrong(message: str) -> "sqlite3.Error":
     from sqlite3 import DatabaseError
 
-    return DatabaseError(why)
+    return DatabaseError(message)
