@@ -49,21 +49,22 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ConsentList, raw)
+    consents = codec.typed(ConsentList, raw)
     now = time.time()
     waiting = [
         (
-            one.id, written((one.server, one.tool)), one.client or one.principal,
-            f"{max(0.0, one.until - now):.0f}s left", one.arguments,
+            question.id, written((question.server, question.tool)),
+            question.client or question.principal,
+            f"{max(0.0, question.until - now):.0f}s left", question.arguments,
         )
-        for one in found.questions
+        for question in consents.questions
     ]  # fmt: skip
     foot = "" if waiting else "no call waits for an answer"
     show.picture(show.Picture(QUESTIONS if waiting else ("",), waiting, foot=foot))
-    given = [(one.id, written((one.server, one.tool)), one.principal, _date(one.until))
-             for one in found.grants]  # fmt: skip
-    if given:
-        show.picture(show.Picture(GRANTS, given))
+    grants = [(grant.id, written((grant.server, grant.tool)), grant.principal, _date(grant.until))
+             for grant in consents.grants]  # fmt: skip
+    if grants:
+        show.picture(show.Picture(GRANTS, grants))
 
 
 @consent_.command()
@@ -118,16 +119,18 @@ def revoke(
     if as_json:
         click.echo(raw)
         return
-    for one in codec.typed(ConsentList, raw).grants:
-        click.echo(show.printable(f"{one.id}: {written((one.server, one.tool))} revoked"))
+    for grant in codec.typed(ConsentList, raw).grants:
+        click.echo(show.printable(f"{grant.id}: {written((grant.server, grant.tool))} revoked"))
 
 
-def _tell(raw: bytes, what: str, *, as_json: bool) -> None:
+def _tell(raw: bytes, outcome: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    for one in codec.typed(ConsentList, raw).questions:
-        click.echo(show.printable(f"{one.id}: {written((one.server, one.tool))} {what}"))
+    for question in codec.typed(ConsentList, raw).questions:
+        click.echo(
+            show.printable(f"{question.id}: {written((question.server, question.tool))} {outcome}")
+        )
 
 
 def _asked(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:

@@ -81,24 +81,24 @@ def list_(
     """List records, the newest last."""
 
     def work() -> int:
-        where, now = folder(state_dir, path), time.time()
-        wanted = AuditQuestion(
+        audit_folder, now = folder(state_dir, path), time.time()
+        question = AuditQuestion(
             since=0.0 if since is None else now - since,
             until=0.0 if until is None else now - until,
             workspace=workspace or "",
-            keys=() if key is None else (key, *_ids(where.parent, key)),
+            keys=() if key is None else (key, *_ids(audit_folder.parent, key)),
             server=server or "",
             tool=tool or "",
             event=event or "",
             outcome=outcome or "",
             limit=limit,
         )
-        found = audit_segments.found(where, wanted).records
+        matches = audit_segments.found(audit_folder, question).records
         if as_json:
-            for one in found:
-                click.echo(codec.dump(one.shown()))
-        elif found:
-            show.table(COLUMNS, [_cells(one.row.seq, one.record) for one in found])
+            for match in matches:
+                click.echo(codec.dump(match.shown()))
+        elif matches:
+            show.table(COLUMNS, [_cells(match.row.seq, match.record) for match in matches])
         else:
             click.echo("no record fits", err=True)
         return Exit.OK
@@ -137,23 +137,23 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
 
     def work() -> int:
         if expect is not None and not audit_segments.CHECKPOINT.fullmatch(expect):
-            what = f"--expect: {audit_segments.CHECKPOINT_FORM}"
-            raise Failed(Exit.USAGE, what)
-        with progress("checks the chain") as shown:
+            message = f"--expect: {audit_segments.CHECKPOINT_FORM}"
+            raise Failed(Exit.USAGE, message)
+        with progress("checks the chain") as verb_progress:
 
             def checked(done: int, total: int) -> None:
-                shown.done, shown.total = done, total
+                verb_progress.done, verb_progress.total = done, total
 
-            found = audit_segments.proof(folder(state_dir, path), expect or "", checked)
+            proof = audit_segments.proof(folder(state_dir, path), expect or "", checked)
         if as_json:
-            tell(**structs.asdict(found))
-        elif found.broken is not None:
-            click.echo(f"broken at record {found.broken.seq}: {found.broken.why}")
+            tell(**structs.asdict(proof))
+        elif proof.broken is not None:
+            click.echo(f"broken at record {proof.broken.seq}: {proof.broken.why}")
         else:
-            files = "1 file" if found.segments == 1 else f"{found.segments} files"
-            what = f"the chain holds: {found.records} records in {files}"
-            click.echo(f"{what}; the last one is {found.last}:{found.last_hash}")
-        return Exit.OK if found.broken is None else Exit.FAILED
+            files = "1 file" if proof.segments == 1 else f"{proof.segments} files"
+            message = f"the chain holds: {proof.records} records in {files}"
+            click.echo(f"{message}; the last one is {proof.last}:{proof.last_hash}")
+        return Exit.OK if proof.broken is None else Exit.FAILED
 
     ending(work)
 
@@ -167,8 +167,8 @@ def export(as_json: bool, state_dir: str | None, path: Path | None) -> None:
     def work() -> int:
         if not as_json:
             raise Failed(Exit.USAGE, "name the form: metamcp audit export --json")
-        for one in audit_segments.every(folder(state_dir, path)):
-            click.echo(codec.dump(one.shown()))
+        for stored_record in audit_segments.every(folder(state_dir, path)):
+            click.echo(codec.dump(stored_record.shown()))
         return Exit.OK
 
     ending(work)
@@ -182,11 +182,11 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
-        what = "the folder of the audit is not known; name the state directory with --state-dir"
-        raise Failed(Exit.CONFIG, what, tuple(map(str, invalid.problems))) from None
-    return found.gateway.state_dir / records.FOLDER
+        problem = "the folder of the audit is not known; name the state directory with --state-dir"
+        raise Failed(Exit.CONFIG, problem, tuple(map(str, invalid.problems))) from None
+    return config.gateway.state_dir / records.FOLDER
 
 
 def ending(work: Callable[[], int]) -> NoReturn:
@@ -195,9 +195,9 @@ def ending(work: Callable[[], int]) -> NoReturn:
     def read() -> int:
         try:
             return work()
-        except AuditUnread as why:
-            code = Exit.DENIED if isinstance(why, AuditDenied) else Exit.of(why)
-            raise Failed(code, str(why)) from None
+        except AuditUnread as error:
+            code = Exit.DENIED if isinstance(error, AuditDenied) else Exit.of(error)
+            raise Failed(code, str(error)) from None
 
     recordings.ending(read)
 
@@ -206,20 +206,20 @@ def _ids(state_dir: Path, name: str) -> list[str]:
     """Return the ids of the API keys with this name or, as WHO shows it, `key:ID`."""
     from metamcp_supervisor.keys import api_keys
 
-    found = [key_id for key_id, called, _ in api_keys.names(state_dir) if called == name]
-    return [name.removeprefix("key:"), *found]
+    key_ids = [key_id for key_id, called, _ in api_keys.names(state_dir) if called == name]
+    return [name.removeprefix("key:"), *key_ids]
 
 
 def _cells(seq: int, record: AuditRecord) -> tuple[str, ...]:
     when = datetime.fromtimestamp(record.ts / 1e9, UTC).astimezone()
-    what = record.exposed or record.uri or record.method or record.text or record.segment
+    subject = record.exposed or record.uri or record.method or record.text or record.segment
     return (
         str(seq),
         f"{when:%Y-%m-%d %H:%M:%S}",
         record.event,
         record.who or record.principal or record.key,
         record.server,
-        what[:TEXT_CHARACTERS_MAX] or (f"{record.count} lost" if record.event == "gap" else ""),
+        subject[:TEXT_CHARACTERS_MAX] or (f"{record.count} lost" if record.event == "gap" else ""),
         record.outcome,
         f"{record.ms:.1f} ms" if record.ms else "",
     )

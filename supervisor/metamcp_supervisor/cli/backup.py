@@ -63,14 +63,16 @@ def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool)
     The database that was there stays beside it. Root restores the service of the machine, too.
     """
     directory = Path(state_dir) if state_dir else _configured(path)
-    held = taken(directory, "stop it first ('metamcp down'), and start it after that", gives=True)
+    claim_fd = taken(
+        directory, "stop it first ('metamcp down'), and start it after that", gives=True
+    )
     try:
         with progress("checks the copy and puts it in place"):
             done = copies.restore(directory, file, time.time())
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, str(error)) from None
     finally:
-        os.close(held)
+        os.close(claim_fd)
     if as_json:
         click.echo(codec.dump({"v": VERSION, "content": done.content, "replaced": done.replaced}))
     else:
@@ -91,12 +93,12 @@ def _used(config: Path | None, runtime_dir: str | None) -> Path:
         directory = str(configured(config).gateway.runtime_dir)
     try:
         with client.connect(directory) as gateway:
-            found = codec.typed(GatewayStatus, gateway.call("status")).state_dir
+            state_dir = codec.typed(GatewayStatus, gateway.call("status")).state_dir
     except Failed as failed:
         if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
             raise
-        found = ""
-    return Path(found) if found else _configured(config)
+        state_dir = ""
+    return Path(state_dir) if state_dir else _configured(config)
 
 
 def _configured(path: Path | None) -> Path:

@@ -58,20 +58,22 @@ _HINTS = {int(Code.MISSING_CAPABILITY): "; on a terminal you can answer what the
 def _complete_tools(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from metamcp_supervisor.cli.completion import tools
 
-    found = tools(runtime_dir_of(ctx), ctx.params.get("endpoint") or "")
-    return [name for name in found if name.startswith(incomplete)]
+    names = tools(runtime_dir_of(ctx), ctx.params.get("endpoint") or "")
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from metamcp_supervisor.cli.completion import arguments
 
-    where = runtime_dir_of(ctx), ctx.params.get("endpoint") or ""
-    found = arguments(*where, ctx.params.get("tool") or "")
+    target = runtime_dir_of(ctx), ctx.params.get("endpoint") or ""
+    completions = arguments(*target, ctx.params.get("tool") or "")
     if "=" not in incomplete:
-        given = {word.partition("=")[0] for word in ctx.params.get("words") or ()}
-        names = dict.fromkeys(word.partition("=")[0] for word in found)
-        return [f"{name}=" for name in names if name.startswith(incomplete) and name not in given]
-    return [word for word in found if word.startswith(incomplete) and not word.endswith("=")]
+        typed_names = {word.partition("=")[0] for word in ctx.params.get("words") or ()}
+        names = dict.fromkeys(word.partition("=")[0] for word in completions)
+        return [
+            f"{name}=" for name in names if name.startswith(incomplete) and name not in typed_names
+        ]
+    return [word for word in completions if word.startswith(incomplete) and not word.endswith("=")]
 
 
 @click.command(cls=Command)
@@ -126,14 +128,16 @@ def call(
         trust = trust_of(key_env, key_file, ca, directory, url)
         if url is None:
             await_serving(directory)
-        place = url if url is not None else locate_endpoint(endpoint, directory)
+        endpoint_url = url if url is not None else locate_endpoint(endpoint, directory)
 
         def find() -> Mapping[str, Any]:
             return definition_of(tool, endpoint or "", directory)
 
-        one = _Call(tool, words, base, None if url is not None else find)
+        request = _Call(tool, words, base, None if url is not None else find)
         with explained_key(trust, directory):
-            answer = asyncio.run(_answer_of(place, trust, timeout_s, one, whole=not as_json))
+            answer = asyncio.run(
+                _answer_of(endpoint_url, trust, timeout_s, request, read_stored=not as_json)
+            )
         return _print(answer, output, as_json=as_json)
 
     recordings.ending(work)
@@ -171,29 +175,29 @@ class _Call:
         members = codec.level(self.base or b"{}")
         schema = tool_form.table(definition.get("inputSchema"))
         try:
-            found = tool_form.arguments(schema, tool_form.split(self.words), members)
+            values = tool_form.arguments(schema, tool_form.split(self.words), members)
         except ArgumentsUnfit as unfit:
-            why = f"the arguments of {self.tool} are wrong"
+            message = f"the arguments of {self.tool} are wrong"
             raise Failed(
-                Exit.USAGE, why, (*unfit.problems, tool_form.usage(f"call {self.tool}", schema))
+                Exit.USAGE, message, (*unfit.problems, tool_form.usage(f"call {self.tool}", schema))
             ) from None
-        return {**members, **found}
+        return {**members, **values}
 
 
 async def _answer_of(
-    url: str, trust: "Trust", timeout_s: float, one: _Call, *, whole: bool
+    url: str, trust: "Trust", timeout_s: float, request: _Call, *, read_stored: bool
 ) -> Envelope:
-    """Make the call. `whole`: read a result that the gateway keeps. Raises Failed."""
+    """Make the call. `read_stored`: read a result that the gateway keeps. Raises Failed."""
     form = RequestForm(capabilities=ASKABLE if errors.at_terminal() else {})
     progress = _Progress()
     async with EndpointClient(url, trust, form, timeout_s) as asker:
-        definition = await one.definition(asker)
-        arguments = one.arguments(definition)
+        definition = await request.definition(asker)
+        arguments = request.arguments(definition)
         try:
             answer = await asker.call(
-                one.tool, arguments, definition, progress.paused(ask_person), progress.told
+                request.tool, arguments, definition, progress.paused(ask_person), progress.told
             )
-            return await asker.whole(answer) if whole else answer
+            return await asker.whole(answer) if read_stored else answer
         finally:
             progress.clear()
 
@@ -201,17 +205,17 @@ async def _answer_of(
 def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]:
     """Return the definition of a tool that is not in the list of its endpoint. Raises Failed."""
     with client.connect(directory) as gateway:
-        asked = {"endpoint": endpoint, "name": tool}
-        found = codec.typed(ToolList, gateway.call("tools", asked, timeout_s=SEARCH_S))
-    if not found.tools:
-        if found.refused == KEY_NEEDED:  # the call has a key; the control socket does not
-            why = f"'metamcp explain {tool} --key KEY' says why"
-            raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r} for this key; {why}")
-        raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r}: {found.refused}")
-    if found.tools[0].why:
-        raise Failed(Exit.DENIED, found.tools[0].why)
-    definition: Mapping[str, Any] = codec.value(found.tools[0].definition)
-    return {"name": found.tools[0].name, **definition}  # a hidden tool has no definition
+        params = {"endpoint": endpoint, "name": tool}
+        listing = codec.typed(ToolList, gateway.call("tools", params, timeout_s=SEARCH_S))
+    if not listing.tools:
+        if listing.refused == KEY_NEEDED:  # the call has a key; the control socket does not
+            advice = f"'metamcp explain {tool} --key KEY' says why"
+            raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r} for this key; {advice}")
+        raise Failed(Exit.UNKNOWN_NAME, f"no tool is named {tool!r}: {listing.refused}")
+    if listing.tools[0].why:
+        raise Failed(Exit.DENIED, listing.tools[0].why)
+    definition: Mapping[str, Any] = codec.value(listing.tools[0].definition)
+    return {"name": listing.tools[0].name, **definition}  # a hidden tool has no definition
 
 
 # Questions and progress
@@ -270,20 +274,22 @@ def _field(field: FormField, schema: dict[str, Any]) -> dict[str, object]:
     about = f" ({field.description})" if field.description else ""
     need = "" if field.required else ", empty for none"
     label = show.printable(f"{field.title or field.name}{about}, {field.type}{need}")
-    one = {
+    field_schema = {
         "properties": {field.name: schema["properties"][field.name]},
         "$defs": schema.get("$defs"),
     }
     while True:
-        default, shown = field.default or "", bool(field.default)
-        text: str = click.prompt(label, default=default, show_default=shown, err=True)
+        default, has_default = field.default or "", bool(field.default)
+        text: str = click.prompt(label, default=default, show_default=has_default, err=True)
         if not text and not (field.required and field.kind == "text"):
             if not field.required:
                 return {}
             _say("An answer is needed here.")
             continue
         try:
-            return tool_form.arguments(one, tool_form.filled(one, {field.name: text}))
+            return tool_form.arguments(
+                field_schema, tool_form.filled(field_schema, {field.name: text})
+            )
         except ArgumentsUnfit as unfit:
             _say(str(unfit))
 
@@ -303,10 +309,10 @@ def _print(answer: Envelope, output: Path | None, *, as_json: bool) -> int:
     if bytes(answer.error):
         code = int(outcome)
         if not as_json:
-            known = {int(one): one.name.lower() for one in Code}
-            name = f" {known[code]}" if code in known else ""
-            why = tool_call.error_text(answer.error)
-            _say(f"metamcp: error {code}{name}: {why}{_HINTS.get(code, '')}")
+            code_names = {int(member): member.name.lower() for member in Code}
+            name = f" {code_names[code]}" if code in code_names else ""
+            message = tool_call.error_text(answer.error)
+            _say(f"metamcp: error {code}{name}: {message}{_HINTS.get(code, '')}")
         return _EXITS.get(Code(code), Exit.FAILED) if code in {*Code} else Exit.FAILED
     failed = outcome != "ok"
     if not as_json:
@@ -315,22 +321,22 @@ def _print(answer: Envelope, output: Path | None, *, as_json: bool) -> int:
 
 
 def _contents(parts: list[ResultPart], output: Path | None, *, failed: bool) -> None:
-    files = [part for part in parts if part.data]
-    texts = [part.text for part in parts if part.text]
+    files = [content for content in parts if content.data]
+    texts = [content.text for content in parts if content.text]
     if output is not None and not failed:
         if files:
-            for path, part in zip(_paths(output, files), files, strict=True):
-                path.write_bytes(part.data)
-                _say(f"{path}: {part.media_type or part.kind}, {len(part.data)} bytes")
+            for path, content in zip(_paths(output, files), files, strict=True):
+                path.write_bytes(content.data)
+                _say(f"{path}: {content.media_type or content.kind}, {len(content.data)} bytes")
         else:
             _text_path(output).write_text("\n".join(texts) + "\n", encoding="utf-8")
             return
     for text in texts:
         _echo(text, failed=failed)
     if output is None:
-        for part in files:
-            kind = ", ".join(filter(None, [part.media_type, f"{len(part.data)} bytes"]))
-            _say(f"metamcp: {part.kind} ({kind}) is not shown; -o PATH writes it to a file")
+        for content in files:
+            kind = ", ".join(filter(None, [content.media_type, f"{len(content.data)} bytes"]))
+            _say(f"metamcp: {content.kind} ({kind}) is not shown; -o PATH writes it to a file")
 
 
 def _echo(text: str, *, failed: bool) -> None:
@@ -350,7 +356,7 @@ def _paths(output: Path, files: list[ResultPart]) -> list[Path]:
     if not output.is_dir():
         more = range(2, len(files) + 1)
         return [output, *(output.with_stem(f"{output.stem}-{n}") for n in more)]
-    ends = [mimetypes.guess_extension(part.media_type) or ".bin" for part in files]
+    ends = [mimetypes.guess_extension(content.media_type) or ".bin" for content in files]
     return [output / f"result-{n}{end}" for n, end in enumerate(ends, 1)]
 
 
@@ -373,30 +379,32 @@ def runs(runtime_dir: str | None) -> bool:
     return True
 
 
-def search(runtime_dir: str | None, asked: Mapping[str, str], *, as_json: bool) -> int:
+def search(runtime_dir: str | None, params: Mapping[str, str], *, as_json: bool) -> int:
     """Print the tools that match, or the page of the tool that is named. Return the exit code.
     Raises Failed."""
     with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("tools", asked, timeout_s=SEARCH_S)
-        found = codec.typed(ToolList, raw)
-        word = asked.get("query", "")
-        named = (one.name for one in found.tools if is_named(word, one.server, one.tool, one.name))
+        raw = gateway.call("tools", params, timeout_s=SEARCH_S)
+        listing = codec.typed(ToolList, raw)
+        word = params.get("query", "")
+        named = (
+            tool.name for tool in listing.tools if is_named(word, tool.server, tool.tool, tool.name)
+        )
         name = next(named, "")
         if name and not as_json:
-            raw = gateway.call("tools", {**asked, "query": "", "name": name}, timeout_s=SEARCH_S)
+            raw = gateway.call("tools", {**params, "query": "", "name": name}, timeout_s=SEARCH_S)
             _page(codec.typed(ToolList, raw).tools[0])
             return Exit.OK
     if as_json:
         click.echo(raw)
-    elif found.refused:
-        raise Failed(Exit.DENIED, found.refused)
+    elif listing.refused:
+        raise Failed(Exit.DENIED, listing.refused)
     else:
-        rows = [row(one) for one in found.tools]
-        shown = show.Picture(
-            COLUMNS if rows else ("",), rows, foot=_foot(found),
+        rows = [row(tool) for tool in listing.tools]
+        picture = show.Picture(
+            COLUMNS if rows else ("",), rows, foot=_foot(listing),
             right=frozenset({"TOKENS", "CALLS"}), spared=("CALLS", "TOKENS", "STATE"),
         )  # fmt: skip
-        show.picture(shown)
+        show.picture(picture)
     return Exit.OK
 
 
@@ -413,48 +421,48 @@ def show_page(runtime_dir: str | None, word: str) -> bool:
     return bool(tools)
 
 
-def row(one: ToolListed) -> tuple[str, ...]:
-    about = one.why or one.description
+def row(tool: ToolListed) -> tuple[str, ...]:
+    about = tool.why or tool.description
     return (
-        one.name,
-        one.server or "metamcp",
-        state(one),
-        str(one.tokens),
-        str(one.calls),
+        tool.name,
+        tool.server or "metamcp",
+        state(tool),
+        str(tool.tokens),
+        str(tool.calls),
         columns.cut(about, DESCRIPTION_CHARACTERS_MAX),
     )
 
 
-def state(one: ToolListed) -> str:
+def state(tool: ToolListed) -> str:
     """Return the state of a tool in words."""
-    words = [one.state if one.available else "server away", one.drift]
+    words = [tool.state if tool.available else "server away", tool.drift]
     return ", ".join(filter(None, words))
 
 
-def _foot(found: ToolList) -> str:
-    if not found.tools:
-        return f"no tool of the endpoint {found.endpoint} matches"
-    more = f"{found.more} more; " if found.more else ""
+def _foot(listing: ToolList) -> str:
+    if not listing.tools:
+        return f"no tool of the endpoint {listing.endpoint} matches"
+    more = f"{listing.more} more; " if listing.more else ""
     return f"{more}'metamcp tools TOOL' shows the arguments of one, 'metamcp call TOOL' calls it"
 
 
-def _page(one: ToolListed) -> None:
-    definition: dict[str, Any] = codec.value(one.definition)
+def _page(tool: ToolListed) -> None:
+    definition: dict[str, Any] = codec.value(tool.definition)
     about = definition.get("description")
-    click.echo(show.printable(f"{one.name}: {state(one)}, {one.tokens} tokens"))
+    click.echo(show.printable(f"{tool.name}: {state(tool)}, {tool.tokens} tokens"))
     for line in about.splitlines() if isinstance(about, str) else ():
         click.echo(show.printable(f"  {line}"))
-    if one.why:
-        click.echo(show.printable(one.why))
+    if tool.why:
+        click.echo(show.printable(tool.why))
     schema = tool_form.table(definition.get("inputSchema"))
     rows = list(_arguments(schema))
     click.echo()
     if rows:
         show.picture(show.Picture(("ARGUMENT", "TYPE", "DEFAULT", ""), rows, sentences=True))
-    click.echo(show.printable(tool_form.usage(f"call {one.name}", schema)))
+    click.echo(show.printable(tool_form.usage(f"call {tool.name}", schema)))
 
 
 def _arguments(schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for one in tool_form.fields(schema):
-        default = "required" if one.required else one.default or columns.NONE
-        yield one.name, one.type, default, " ".join(one.description.split())
+    for field in tool_form.fields(schema):
+        default = "required" if field.required else field.default or columns.NONE
+        yield field.name, field.type, default, " ".join(field.description.split())

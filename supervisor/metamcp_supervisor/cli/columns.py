@@ -38,8 +38,10 @@ def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[
     """Return a row for each server, those that are not ready first. The process of a single client
     is in the same group as its server."""
     missed = {process_names.base(server.name) for server in not_ready(status, names)}
-    shown = [server for server in status.servers if not names or server.name in names]
-    return [_row(s) for s in sorted(shown, key=lambda s: process_names.base(s.name) not in missed)]
+    servers = [server for server in status.servers if not names or server.name in names]
+    return [
+        _row(s) for s in sorted(servers, key=lambda s: process_names.base(s.name) not in missed)
+    ]
 
 
 def status_head(status: GatewayStatus) -> str:
@@ -56,7 +58,7 @@ def status_head(status: GatewayStatus) -> str:
         status.url,
         *(f"{each.key} {each.value}" for each in status.overrides),
     )
-    return "  ".join(part for part in parts if part)
+    return "  ".join(text for text in parts if text)
 
 
 def refused_text(status: GatewayStatus) -> str:
@@ -76,32 +78,32 @@ def answers_text(status: GatewayStatus) -> str:
 
 
 def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
-    shown = [s for s in status.servers if not names or s.name in names]
+    servers = [s for s in status.servers if not names or s.name in names]
     missing = len(not_ready(status, names))
-    cached = "   (* from cache)" if any(s.from_cache for s in shown) else ""
-    if not shown:
+    cached = "   (* from cache)" if any(s.from_cache for s in servers) else ""
+    if not servers:
         return "no servers are configured"
     if missing:
-        return f"{missing} of {len(shown)} not ready{cached}"
-    return f"all {len(shown)} as wanted{cached}"
+        return f"{missing} of {len(servers)} not ready{cached}"
+    return f"all {len(servers)} as wanted{cached}"
 
 
 def limit_texts(limits: Sequence[LimitStatus]) -> dict[tuple[str, str], str]:
     """Return the use of limits and what they refused, by kind and name of their owner; without
     those of which there is nothing to tell yet."""
-    found: dict[tuple[str, str], str] = {}
-    for one in limits:
-        most = "" if one.name else " by the key that used most"
-        refused = ", ".join(f"{limit} {n}" for limit, n in one.refused.items() if n)
+    texts: dict[tuple[str, str], str] = {}
+    for status in limits:
+        most = "" if status.name else " by the key that used most"
+        refused = ", ".join(f"{limit} {n}" for limit, n in status.refused.items() if n)
         parts = (
-            f"{one.calls_today} of {one.calls_per_day} calls today{most}"
-            if one.calls_per_day
+            f"{status.calls_today} of {status.calls_per_day} calls today{most}"
+            if status.calls_per_day
             else "",
             f"refused by {refused}" if refused else "",
         )
-        if text := "; ".join(part for part in parts if part):
-            found[one.kind, one.name] = text
-    return found
+        if text := "; ".join(phrase for phrase in parts if phrase):
+            texts[status.kind, status.name] = text
+    return texts
 
 
 def limit_lines(limits: Sequence[LimitStatus]) -> list[str]:
@@ -116,16 +118,16 @@ def role_lines(roles: Sequence[RoleStatus]) -> list[str]:
     """Return a line for each process of the gateway that exists at most once."""
     return [
         ", ".join(
-            part
-            for part in (
+            phrase
+            for phrase in (
                 f"{role.role}: {role.state}",
                 f"process {role.pid}" if role.pid else "",
                 size(role.memory_bytes) if role.memory_bytes else "",
-                *(f"{what} {count}" for what, count in role.counts.items() if role.pid),
+                *(f"{noun} {count}" for noun, count in role.counts.items() if role.pid),
                 f"confined by {role.confined}" if role.confined else "",
                 role.trouble,
             )
-            if part
+            if phrase
         )
         for role in roles
     ]
@@ -159,8 +161,8 @@ def plan_rows(plan: ReloadPlan) -> list[tuple[str, str, str, str]]:
 
 def plan_foot(plan: ReloadPlan) -> str:
     unchanged = sum(change.action == "unchanged" and not change.why for change in plan.changes)
-    rest = f"  {unchanged} unchanged" if unchanged else ""
-    return _plan_verdict(plan) + rest
+    tail = f"  {unchanged} unchanged" if unchanged else ""
+    return _plan_verdict(plan) + tail
 
 
 def _plan_verdict(plan: ReloadPlan) -> str:
@@ -186,8 +188,8 @@ def cell(value: object) -> str:
 
 def span(seconds: float) -> str:
     """Return a duration in two units at most: 8s, 2m11s, 5h07m, 3d04h."""
-    whole = max(0, int(seconds))
-    minutes, s = divmod(whole, 60)
+    total_s = max(0, int(seconds))
+    minutes, s = divmod(total_s, 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
     if days:
@@ -239,31 +241,31 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
 def outlook(server: ServerStatus, most: int = REASON_CHARACTERS_MAX) -> str:
     """Return what happens next with the server, and the reason of its state in at most `most`
     characters."""
-    said = " ".join(server.message.split())
-    if server.reason and said:
-        said = f"{server.reason}: {said}"
-    said = said or server.reason
-    said = cut(said, most)
+    text = " ".join(server.message.split())
+    if server.reason and text:
+        text = f"{server.reason}: {text}"
+    text = text or server.reason
+    text = cut(text, most)
     if server.state == "quarantined":
-        said = f"{said}; 'metamcp ctl clear {server.name}' lets it out"
+        text = f"{text}; 'metamcp ctl clear {server.name}' lets it out"
     elif server.state == "error":
         retry = server.retry_in_s
         coming = "no start planned" if retry is None else f"next start in {span(retry + 0.999)}"
-        said = f"{said}; {coming}" if said else coming
+        text = f"{text}; {coming}" if text else coming
     if server.required and server.state not in READY_STATES:
-        return f"required, so /readyz is 503; {said}".removesuffix("; ")
+        return f"required, so /readyz is 503; {text}".removesuffix("; ")
     if server.state in ("error", "quarantined"):
-        return said
-    if kept := server.drift.get("quarantined"):
-        said = said or f"{kept} {'tool' if kept == 1 else 'tools'} in quarantine"
+        return text
+    if quarantined := server.drift.get("quarantined"):
+        text = text or f"{quarantined} {'tool' if quarantined == 1 else 'tools'} in quarantine"
     if server.lacking:
-        said = said or f"not kept from {' and '.join(server.lacking)}"
+        text = text or f"not kept from {' and '.join(server.lacking)}"
     if server.left_out:
-        what = "definition" if server.left_out == 1 else "definitions"
-        said = said or f"{server.left_out} {what} left out, as not valid"
+        noun = "definition" if server.left_out == 1 else "definitions"
+        text = text or f"{server.left_out} {noun} left out, as not valid"
     if server.state == "idle":
-        return said or "starts on first call"
-    return said or server.origin
+        return text or "starts on first call"
+    return text or server.origin
 
 
 def _change(change: PlannedChange) -> tuple[str, str, str, str]:

@@ -51,7 +51,7 @@ def completion(shell: str) -> None:
 def names(runtime_dir: str | None) -> list[str]:
     """Return the names of the servers; an empty list, without a message, if no gateway answers."""
     return _names(
-        "names", runtime_dir, lambda gateway: [one.name for one in _status(gateway).servers]
+        "names", runtime_dir, lambda gateway: [server.name for server in _status(gateway).servers]
     )
 
 
@@ -65,7 +65,7 @@ def toolsets(runtime_dir: str | None) -> list[str]:
 
     def ask(gateway: client.ControlClient) -> list[str]:
         raw = gateway.call("toolsets", timeout_s=ANSWER_S)
-        return [one.name for one in codec.typed(ToolSets, raw).toolsets]
+        return [toolset.name for toolset in codec.typed(ToolSets, raw).toolsets]
 
     return _names("toolsets", runtime_dir, ask)
 
@@ -74,12 +74,12 @@ def tools(runtime_dir: str | None, endpoint: str) -> list[str]:
     """Return the names of the tools of an endpoint, as `names` does."""
 
     def ask(gateway: client.ControlClient) -> list[str]:
-        found = _tools(gateway, endpoint)
-        seen = list(found.tools)
-        while found.more and len(seen) < TOOLS_MAX:
-            found = _tools(gateway, endpoint, offset=len(seen))
-            seen += found.tools
-        return [one.name for one in seen if not one.why]
+        page = _tools(gateway, endpoint)
+        seen = list(page.tools)
+        while page.more and len(seen) < TOOLS_MAX:
+            page = _tools(gateway, endpoint, offset=len(seen))
+            seen += page.tools
+        return [tool.name for tool in seen if not tool.why]
 
     return _names(f"tools-{_word(endpoint)}", runtime_dir, ask)
 
@@ -91,12 +91,12 @@ def arguments(runtime_dir: str | None, endpoint: str, tool: str) -> list[str]:
     def ask(gateway: client.ControlClient) -> list[str]:
         from metamcp_supervisor.calls.tool_form import fields, table
 
-        found = _tools(gateway, endpoint, tool).tools
-        schema = table(codec.value(found[0].definition).get("inputSchema")) if found else {}
+        matches = _tools(gateway, endpoint, tool).tools
+        schema = table(codec.value(matches[0].definition).get("inputSchema")) if matches else {}
         words: list[str] = []
-        for one in fields(schema):
-            values = ("true", "false") if one.kind == "boolean" else one.choices
-            words += [f"{one.name}=", *(f"{one.name}={value}" for value in values)]
+        for field in fields(schema):
+            values = ("true", "false") if field.kind == "boolean" else field.choices
+            words += [f"{field.name}=", *(f"{field.name}={value}" for value in values)]
         return words
 
     return _names(f"arguments-{_word(endpoint, tool)}", runtime_dir, ask)
@@ -107,8 +107,8 @@ def _tools(
 ) -> "ToolList":
     from metamcp_supervisor.control.tool_orders import ToolList
 
-    asked = {"endpoint": endpoint, "name": tool, "offset": offset}
-    return codec.typed(ToolList, gateway.call("tools", asked, timeout_s=ANSWER_S))
+    params = {"endpoint": endpoint, "name": tool, "offset": offset}
+    return codec.typed(ToolList, gateway.call("tools", params, timeout_s=ANSWER_S))
 
 
 def _word(*texts: str) -> str:
@@ -121,29 +121,29 @@ def _status(gateway: client.ControlClient) -> GatewayStatus:
 
 
 def _names(
-    what: str, runtime_dir: str | None, ask: Callable[[client.ControlClient], list[str]]
+    cache_key: str, runtime_dir: str | None, ask: Callable[[client.ControlClient], list[str]]
 ) -> list[str]:
     try:
         directory = runtime_dir or client.meant()
     except client.Failed:
         return []
-    path = _path(what, directory)
-    if (kept := _kept(path)) is not None:
-        return kept
+    path = _path(cache_key, directory)
+    if (cached := _kept(path)) is not None:
+        return cached
     try:
         with client.connect(directory, timeout_s=ANSWER_S) as gateway:
-            found = ask(gateway)
+            completions = ask(gateway)
     except (client.Failed, codec.Malformed):
         return []
-    _keep(path, found)
-    return found
+    _keep(path, completions)
+    return completions
 
 
-def _path(what: str, directory: str) -> str:
+def _path(cache_key: str, directory: str) -> str:
     """Return the file that keeps names of one gateway, in the cache of this user."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = hashlib.sha256(os.fsencode(os.path.abspath(directory))).hexdigest()[:16]
-    return os.path.join(cache, "metamcp", f"{what}-{digest}")
+    return os.path.join(cache, "metamcp", f"{cache_key}-{digest}")
 
 
 def _kept(path: str) -> list[str] | None:
@@ -156,11 +156,11 @@ def _kept(path: str) -> list[str] | None:
         return None
 
 
-def _keep(path: str, found: list[str]) -> None:
+def _keep(path: str, completions: list[str]) -> None:
     """Keep the names for the next key press. Failures are ignored: that key press asks again."""
     new = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(new, "w", encoding="utf-8") as file:
-            file.write("\n".join(found))
+            file.write("\n".join(completions))
         os.replace(new, path)

@@ -63,25 +63,25 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Check the configuration and report every error at once (exit code 65)."""
     from metamcp_supervisor.verbs import Exit
 
-    found = loaded(path, as_json=as_json)
-    good = not (found.problems or (strict and found.warnings))
+    configuration = loaded(path, as_json=as_json)
+    good = not (configuration.problems or (strict and configuration.warnings))
     if as_json:
         errors.tell(
             ok=good,
-            files=list(map(str, found.files)),
-            problems=list(map(str, found.problems)),
-            warnings=list(map(str, found.warnings)),
+            files=list(map(str, configuration.files)),
+            problems=list(map(str, configuration.problems)),
+            warnings=list(map(str, configuration.warnings)),
         )
     if not good:
         raise SystemExit(Exit.CONFIG)
     if as_json:
         return
     counts = (
-        _count(found.servers, "server"),
-        _count(found.namespaces, "namespace"),
-        _count(found.endpoints, "endpoint"),
+        _count(configuration.servers, "server"),
+        _count(configuration.namespaces, "namespace"),
+        _count(configuration.endpoints, "endpoint"),
     )
-    click.echo(f"ok: {', '.join(counts)} from {', '.join(map(_shown, found.files))}")
+    click.echo(f"ok: {', '.join(counts)} from {', '.join(map(_shown, configuration.files))}")
 
 
 @config.command()
@@ -92,16 +92,16 @@ def show(path: Path | None, as_json: bool) -> None:
     from metamcp_supervisor.config.origins import heads, toml
     from metamcp_supervisor.config.show import tables
 
-    found = loaded(path)
+    configuration = loaded(path)
     if as_json:
-        errors.tell(files=list(map(str, found.files)), **tables(found))
+        errors.tell(files=list(map(str, configuration.files)), **tables(configuration))
         return
-    for file in found.files:
+    for file in configuration.files:
         click.echo(f"# {_shown(file)}")
-    shown = tables(found)
-    if workflows := shown.pop("workflows", None):
+    masked = tables(configuration)
+    if workflows := masked.pop("workflows", None):
         click.echo(f"\nworkflows = {toml(workflows)}")
-    for head, settings in heads(shown):
+    for head, settings in heads(masked):
         click.echo(f"\n[{head}]")
         for key, value in settings.items():
             click.echo(f"{key} = {toml(value)}")
@@ -118,7 +118,7 @@ def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> 
 
     try:
         with progress("reads the configuration"):
-            found = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+            configuration = load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         if not as_json and errors.json_asked():
             raise Failed(Exit.CONFIG, errors.UNFIT, tuple(map(str, invalid.problems))) from None
@@ -128,34 +128,38 @@ def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> 
             problems = list(map(str, invalid.problems))
             errors.tell(ok=False, files=list(map(str, invalid.files)), problems=problems)
         raise SystemExit(Exit.CONFIG) from None
-    found = replace(found, warnings=(*found.warnings, *_of_tls(found)))
-    for sentence in () if as_json or quiet else (*found.problems, *_warnings(found)):
+    configuration = replace(
+        configuration, warnings=(*configuration.warnings, *_of_tls(configuration))
+    )
+    for sentence in (
+        () if as_json or quiet else (*configuration.problems, *_warnings(configuration))
+    ):
         click.echo(str(sentence), err=True)
-    return found
+    return configuration
 
 
-def _of_tls(found: "Config") -> Iterator[str]:
+def _of_tls(configuration: "Config") -> Iterator[str]:
     """Yield why the gateway would not start with the files of TLS that the operator keeps."""
     from metamcp_supervisor.servers.specs import tls_spec
     from metamcp_worker.http.tls_files import context_of
     from metamcp_worker.ipc.errors import TlsUnfit
 
-    tls = found.gateway.tls
+    tls = configuration.gateway.tls
     spec = tls_spec(tls) if tls is not None and not tls.local else None
     try:
         if spec is not None:
             context_of(spec)
-    except TlsUnfit as why:
-        yield f"{why}; the gateway would not start here"
+    except TlsUnfit as error:
+        yield f"{error}; the gateway would not start here"
 
 
-def _warnings(found: "Config") -> list[str]:
-    return [f"warning: {warning}" for warning in found.warnings]
+def _warnings(configuration: "Config") -> list[str]:
+    return [f"warning: {warning}" for warning in configuration.warnings]
 
 
-def _count(things: Sized, what: str) -> str:
+def _count(things: Sized, noun: str) -> str:
     count = len(things)
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _shown(path: Path) -> str:
@@ -188,8 +192,8 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
         click.echo(plan.question, err=True)
         nobody = Failed(Exit.NO_PERMISSION, "nobody can be asked here; --yes confirms it")
         errors.confirm("Apply it?", yes=yes, refusal=nobody)
-    asked = {"expect": plan.hash, "yes": True}
-    return gateway.call("reload", asked, timeout_s=RELOAD_S)
+    params = {"expect": plan.hash, "yes": True}
+    return gateway.call("reload", params, timeout_s=RELOAD_S)
 
 
 # Files for other programs

@@ -63,33 +63,33 @@ class ConfigFile:
         if not self.is_json:
             others = {each: inner for each, inner in entry.items() if each != key}
             return self.put(name, others if value is None else {**entry, key: value})
-        kept, text = replace(self.kept, place=(*self.kept.place, name)), self.content.text
+        file_format, text = replace(self.kept, place=(*self.kept.place, name)), self.content.text
         if value is None:
-            return texts.drop(kept, text, key, text) or ""
-        return texts.put(kept, text, key, value)
+            return texts.drop(file_format, text, key, text) or ""
+        return texts.put(file_format, text, key, value)
 
-    def table(self, place: tuple[str, ...]) -> Mapping[str, object]:
+    def table(self, keys: tuple[str, ...]) -> Mapping[str, object]:
         """Return the table at a place of the file, an empty one if there is none."""
         value: object = texts.values(self.kept, self.content.text)
-        for key in place:
+        for key in keys:
             value = (table_of(value) or {}).get(key)
         return table_of(value) or {}
 
-    def put_at(self, place: tuple[str, ...], entry: Mapping[str, object]) -> str:
+    def put_at(self, keys: tuple[str, ...], entry: Mapping[str, object]) -> str:
         """Return the text with this table at a place. Raises FileUnfit."""
-        *above, name = place
+        *above, name = keys
         if self.is_json and not self.table(tuple(above)):
             return self.set(above[-2], above[-1], {name: entry})
         return texts.put(replace(self.kept, place=tuple(above)), self.content.text, name, entry)
 
-    def without_at(self, place: tuple[str, ...]) -> str:
+    def without_at(self, keys: tuple[str, ...]) -> str:
         """Return the text without the table at a place; a file of JSON loses the table above as
         well, if that is empty then. Raises FileUnfit."""
-        *above, name = place
+        *above, name = keys
         if self.is_json and len(self.table(tuple(above))) == 1:
             return self.set(above[-2], above[-1], None)
-        kept, text = replace(self.kept, place=tuple(above)), self.content.text
-        return texts.drop(kept, text, name, text) or ""
+        file_format, text = replace(self.kept, place=tuple(above)), self.content.text
+        return texts.drop(file_format, text, name, text) or ""
 
     def with_text(self, text: str) -> "ConfigFile":
         return replace(self, content=replace(self.content, text=text))
@@ -97,19 +97,19 @@ class ConfigFile:
     def renamed(self, name: str, new: str) -> "ConfigFile":
         """Return the file with another name for a server, also where namespaces and endpoints name
         it. Raises FileUnfit."""
-        place = self.kept.place
+        keys = self.kept.place
         if self.is_json:
-            return self.with_text(json_edit.rename(self.content.text, (*place, name), new))
-        text = toml_edit.move(self.content.text, (*place, name), (*place, new))
+            return self.with_text(json_edit.rename(self.content.text, (*keys, name), new))
+        text = toml_edit.move(self.content.text, (*keys, name), (*keys, new))
         moved = {(new if each == name else each): entry for each, entry in self.servers.items()}
-        if texts.values(self.kept, text) != {**self.table(()), **_nested(place, moved)}:
+        if texts.values(self.kept, text) != {**self.table(()), **_nested(keys, moved)}:
             raise FileUnfit("is laid out in a way that cannot be edited safely")
         file = self.with_text(text)
         for each, entry in moved.items():
             waits = (table_of(entry) or {}).get("depends_on")
             if isinstance(waits, list) and name in waits:
-                others = [new if one == name else one for one in waits]
-                at = (*place, each)
+                others = [new if dependency == name else dependency for dependency in waits]
+                at = (*keys, each)
                 file = file.with_text(file.put_at(at, {**file.table(at), "depends_on": others}))
         spaces = ((), *(("workspaces", each) for each in self.table(("workspaces",))))
         for space, kind in product(spaces, ("namespaces", "endpoints")):
@@ -123,10 +123,10 @@ class ConfigFile:
                 file = file.with_text(file.put_at(at, changed))
         return file
 
-    def moved(self, place: tuple[str, ...], name: str) -> "ConfigFile":
+    def moved(self, keys: tuple[str, ...], name: str) -> "ConfigFile":
         """Return the file with another name for a table, as it is if that has no header."""
         try:
-            text = toml_edit.move(self.content.text, place, (*place[:-1], name))
+            text = toml_edit.move(self.content.text, keys, (*keys[:-1], name))
         except FileUnfit:
             return self
         return self.with_text(text)
@@ -136,8 +136,8 @@ class ConfigFile:
         return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
 
 
-def _nested(place: tuple[str, ...], value: object) -> dict[str, object]:
-    for key in reversed(place):
+def _nested(keys: tuple[str, ...], value: object) -> dict[str, object]:
+    for key in reversed(keys):
         value = {key: value}
     return dict(table_of(value) or {})
 
@@ -158,12 +158,14 @@ def _with_name(entry: Mapping[str, object], name: str, new: str) -> dict[str, ob
 def place_of(config: Config, table: str, name: str) -> tuple[str, ...]:
     """Return the place of a table: `WORKSPACE:NAME`, and an endpoint of a workspace, stand in that
     workspace."""
-    workspace, mark, rest = name.partition(WORKSPACE_MARK)
+    workspace, mark, base_name = name.partition(WORKSPACE_MARK)
     if table == "endpoints" and name in config.endpoints:
-        workspace, rest = config.endpoints[name].workspace, name
-        return (table, name) if workspace == DEFAULT else ("workspaces", workspace, table, rest)
+        workspace, base_name = config.endpoints[name].workspace, name
+        return (
+            (table, name) if workspace == DEFAULT else ("workspaces", workspace, table, base_name)
+        )
     if table != "workspaces" and mark:
-        return ("workspaces", workspace, table, rest)
+        return ("workspaces", workspace, table, base_name)
     return (table, name)
 
 
@@ -176,24 +178,24 @@ def meaning(path: Path) -> Config:
         raise CommandRefused(first, Exit.CONFIG, others) from None
 
 
-def refuse_json(file: ConfigFile, what: str) -> None:
+def refuse_json(file: ConfigFile, feature: str) -> None:
     """Refuse a file of JSON, which cannot have this. Raises CommandRefused."""
     if not file.is_json:
         return
-    found = places.find(environ={}, cwd=Path.cwd(), home=NOWHERE, system=NOWHERE)
+    config_path = places.find(environ={}, cwd=Path.cwd(), home=NOWHERE, system=NOWHERE)
     way = "'metamcp init' makes a metamcp.toml that includes it"
-    if found is None or found != file.content.path:
+    if config_path is None or config_path != file.content.path:
         way = f"a metamcp.toml can, with include = [{file.label!r}]"
-    raise CommandRefused(f"{file.label} cannot have {what}: {way}", Exit.CONFIG)
+    raise CommandRefused(f"{file.label} cannot have {feature}: {way}", Exit.CONFIG)
 
 
-def read_file(given: Path | None, runtime_dir: str | None) -> ConfigFile:
+def read_file(config_path: Path | None, runtime_dir: str | None) -> ConfigFile:
     """Read the configuration in use. Raises CommandRefused."""
-    path = places.find(given, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+    path = places.find(config_path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     if path is None or not path.exists():
-        what = f"{printable(str(path))} does not exist" if path else "no configuration was found"
+        problem = f"{printable(str(path))} does not exist" if path else "no configuration was found"
         raise CommandRefused(
-            f"{what}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG
+            f"{problem}; 'metamcp init' makes metamcp.toml in this folder", Exit.CONFIG
         )
     label = printable(str(path))
     if path.suffix in (".yaml", ".yml"):
@@ -201,32 +203,34 @@ def read_file(given: Path | None, runtime_dir: str | None) -> ConfigFile:
     try:
         content = disk.read(path)
         is_json = path.suffix != ".toml" and content.text.lstrip().startswith(("{", "/"))
-        kept = FileFormat("claude", "json", ()) if is_json else FileFormat("codex", "toml", ())
-        values = texts.values(kept, content.text)
-    except files.FileUnreadable as why:
-        raise CommandRefused(f"{label} {why}", Exit.CONFIG) from None
+        file_format = (
+            FileFormat("claude", "json", ()) if is_json else FileFormat("codex", "toml", ())
+        )
+        values = texts.values(file_format, content.text)
+    except files.FileUnreadable as error:
+        raise CommandRefused(f"{label} {error}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
         line = f", line {broken.line}" if broken.line else ""
         raise CommandRefused(
             f"{label}{line}: {broken.message}; mend it first", Exit.CONFIG
         ) from None
-    found = client_shapes.places(values, label, "") if is_json else [("servers",)]
-    place = tuple(map(str, found[0])) if found else ("",)
+    key_paths = client_shapes.places(values, label, "") if is_json else [("servers",)]
+    keys = tuple(map(str, key_paths[0])) if key_paths else ("",)
     servers: object = values
-    for key in place:
+    for key in keys:
         servers = (table_of(servers) or {}).get(key, {} if not is_json else None)
     if table_of(servers) is None:
         text = f"{label} has no table of servers that could be edited; do it by hand"
         raise CommandRefused(text, Exit.CONFIG)
-    kept = replace(kept, place=place)
-    was_found = sources.was_found_in(Path.cwd(), path, given=given, environ=os.environ)
-    return ConfigFile(content, kept, table_of(servers) or {}, was_found, runtime_dir)
+    file_format = replace(file_format, place=keys)
+    was_found = sources.was_found_in(Path.cwd(), path, given=config_path, environ=os.environ)
+    return ConfigFile(content, file_format, table_of(servers) or {}, was_found, runtime_dir)
 
 
 def edit_file(
     file: ConfigFile,
     edit: Callable[[], str],
-    what: str,
+    change: str,
     *,
     dry_run: bool,
     command: bool = False,
@@ -251,7 +255,7 @@ def edit_file(
         difference(file.label, file.content.text, made)
         return
     write_file(file.content, made)
-    click.echo(f"{file.label}: {what}")
+    click.echo(f"{file.label}: {change}")
     if carry is not None:
         carry()
     for problem in _read_again(file.content.path)[1]:
@@ -331,10 +335,10 @@ def write_file(content: disk.Content, text: str) -> None:
 def _elsewhere(name: str, path: Path) -> str:
     """Return a hint to the server if an included file has it; else an empty string."""
     try:
-        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid:
         return ""
-    server = found.servers.get(name)
+    server = config.servers.get(name)
     if server is None:
         return ""
     is_here = server.source.startswith(f"{path}:")
@@ -344,7 +348,7 @@ def _elsewhere(name: str, path: Path) -> str:
 def entry_of(file: ConfigFile, name: str) -> Mapping[str, object]:
     """Return the entry of a server. Raises CommandRefused if the file does not have it."""
     if name not in file.servers:
-        where = _elsewhere(name, file.content.path) or hint(name, file.servers)
-        text = f"{file.label} has no server '{shown(name)}'; {where}"
+        advice = _elsewhere(name, file.content.path) or hint(name, file.servers)
+        text = f"{file.label} has no server '{shown(name)}'; {advice}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
     return table_of(file.servers[name]) or {}

@@ -84,8 +84,8 @@ def connect(
         raise click.UsageError("--url says it all: it goes with neither --endpoint nor --start.")
     shape = {"exposure": exposure, "naming": naming, "builtins": builtins}
     of_start = {"keep": keep, **shape}
-    if not start and (given := next((word for word, it in of_start.items() if it), "")):
-        raise click.UsageError(f"--{given} is for the gateway that --start starts.")
+    if not start and (option := next((word for word, it in of_start.items() if it), "")):
+        raise click.UsageError(f"--{option} is for the gateway that --start starts.")
     if not _open_streams():
         _say("standard input and output must be open: the client speaks through them")
         raise SystemExit(Exit.USAGE)
@@ -136,8 +136,8 @@ def explained_key(trust: "Trust", runtime_dir: str) -> Iterator[None]:
     except Failed as failed:
         if not str(failed).endswith(KEY_WANTED) or not runtime_dir:
             raise
-        why = _key_flaw(trust.key, runtime_dir)
-        raise Failed(failed.exit, f"{failed}{why and f', and {why}'}") from None
+        flaw = _key_flaw(trust.key, runtime_dir)
+        raise Failed(failed.exit, f"{failed}{flaw and f', and {flaw}'}") from None
 
 
 def _key_flaw(key: str, runtime_dir: str) -> str:
@@ -152,14 +152,14 @@ def _key_flaw(key: str, runtime_dir: str) -> str:
         return "what is given is not a whole key of MetaMCP"
     try:
         with client.connect(runtime_dir) as gateway:
-            (one,) = codec.typed(KeyList, gateway.call("keys", {"names": [name]})).keys
+            (record,) = codec.typed(KeyList, gateway.call("keys", {"names": [name]})).keys
     except Failed as failed:
         unknown = failed.exit == Exit.UNKNOWN_NAME
         return f"the key {name} is revoked, or of another gateway: {make}" if unknown else ""
-    known = f"the key {name} ({one.name})"
-    if one.state == "active":
-        return f"{known} is valid elsewhere: 'metamcp keys show {name}' says where"
-    return f"{known} expired at {one.expires}: 'metamcp keys rotate {name}' makes another"
+    label = f"the key {name} ({record.name})"
+    if record.state == "active":
+        return f"{label} is valid elsewhere: 'metamcp keys show {name}' says where"
+    return f"{label} expired at {record.expires}: 'metamcp keys rotate {name}' makes another"
 
 
 def check_credentials(
@@ -178,8 +178,8 @@ def check_credentials(
         try:
             ssl.create_default_context(cafile=ca)
         except (ssl.SSLError, OSError) as error:
-            why = getattr(error, "reason", None) or error.strerror
-            raise Failed(Exit.USAGE, f"--ca: {ca} has no certificates in PEM: {why}") from None
+            reason = getattr(error, "reason", None) or error.strerror
+            raise Failed(Exit.USAGE, f"--ca: {ca} has no certificates in PEM: {reason}") from None
 
 
 def refuse_unencrypted(url: str) -> None:
@@ -209,16 +209,18 @@ def _key(key_env: str | None, key_file: str | None) -> str:
     _check_key_options(key_env, key_file)
     key = os.environ.get(key_env or "METAMCP_KEY", "")
     if key_env and not key:
-        why = f"the environment variable {key_env} is not set; --key-env names the one with the key"
-        raise Failed(Exit.USAGE, why)
+        message = (
+            f"the environment variable {key_env} is not set; --key-env names the one with the key"
+        )
+        raise Failed(Exit.USAGE, message)
     if key_file:
         from metamcp_supervisor.config import files
         from metamcp_supervisor.config.references import Unresolved
 
         try:
             key = files.secret(Path(key_file)).strip()
-        except Unresolved as why:
-            raise Failed(Exit.USAGE, f"--key-file: {why}") from None
+        except Unresolved as error:
+            raise Failed(Exit.USAGE, f"--key-file: {error}") from None
     if key and not (key.isascii() and key.isprintable()):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
     return key
@@ -265,11 +267,11 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Tru
         def locate() -> str:
             return locate_endpoint(endpoint, runtime_dir)
     else:
-        given = url
+        fixed_url = url
         remedy = "This connection goes on as soon as it answers."
 
         def locate() -> str:
-            return given
+            return fixed_url
 
     from metamcp_worker.bridge import run
 
@@ -285,14 +287,14 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Tru
 def locate_endpoint(endpoint: str | None, runtime_dir: str) -> str:
     """Return the URL of the endpoint; without a name, of the default endpoint. Raises Failed."""
     status = _status(runtime_dir)
-    known = ", ".join(status.endpoints) or "none"
+    names = ", ".join(status.endpoints) or "none"
     if endpoint is not None:
         if endpoint not in status.endpoints:
-            text = f"no endpoint is named {endpoint!r}; there are: {known}"
+            text = f"no endpoint is named {endpoint!r}; there are: {names}"
             raise Failed(Exit.UNKNOWN_NAME, text)
         return status.endpoints[endpoint]
     if "/" not in status.url.partition("://")[2]:
-        text = f"no endpoint is the default one; say --endpoint with one of: {known}"
+        text = f"no endpoint is the default one; say --endpoint with one of: {names}"
         raise Failed(Exit.UNKNOWN_NAME, text)
     return status.url
 
@@ -327,12 +329,12 @@ def ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> st
             return expected
     from metamcp_supervisor.cli.up import CommandLineConfig
 
-    found = CommandLineConfig(path, flags, any_port=True)
-    configured = str(found.config.gateway.runtime_dir)
+    command_line = CommandLineConfig(path, flags, any_port=True)
+    configured = str(command_line.config.gateway.runtime_dir)
     _join(configured)
     if _running(configured):
         return configured
-    found.confirm(yes=False, ask=None)
+    command_line.confirm(yes=False, ask=None)
     arguments = ["--any-port", *([] if keep else ["--while-used"])]
     arguments += ["--config", str(path)] if path is not None else []
     for key, value in flags.items():
@@ -390,13 +392,13 @@ def _start(arguments: list[str], runtime_dir: str) -> None:
         )
         assert process.stderr is not None
         with process.stderr as words:
-            said = _await_running(process, words, runtime_dir, end)
+            output = _await_running(process, words, runtime_dir, end)
         # This parent may live as long as the gateway, which must not stay a zombie when it ends.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
-        if said is None:
+        if output is None:
             return
         if process.poll() not in {None, Exit.ALREADY_RUNNING}:
-            raise _unstartable(process.returncode, said)
+            raise _unstartable(process.returncode, output)
     raise Failed(Exit.TIMEOUT, f"no gateway answers {READY_S:g} s after it was started")
 
 
@@ -406,23 +408,23 @@ def _await_running(
     """Wait until a gateway runs, ours has ended, or time is up. Return None if a gateway runs, else
     what ours wrote to stderr."""
     os.set_blocking(words.fileno(), False)
-    said = b""
+    output = b""
     while time.monotonic() < end:
         ended = process.poll() is not None
-        said = (said + (words.read() or b""))[-WORDS_BYTES_MAX:]
+        output = (output + (words.read() or b""))[-WORDS_BYTES_MAX:]
         if _running(runtime_dir):
             return None
         if ended:
             break
         time.sleep(AGAIN_S)
-    return said
+    return output
 
 
-def _unstartable(code: int, said: bytes) -> Failed:
-    lines = said.decode(errors="replace").strip().splitlines() or ["it ended without a word"]
-    known = {int(one) for one in Exit} - {int(Exit.OK)}
+def _unstartable(code: int, output: bytes) -> Failed:
+    lines = output.decode(errors="replace").strip().splitlines() or ["it ended without a word"]
+    codes = {int(member) for member in Exit} - {int(Exit.OK)}
     text = lines[-1].removeprefix("metamcp: ")
-    return Failed(Exit(code) if code in known else Exit.FAILED, f"no gateway was started: {text}")
+    return Failed(Exit(code) if code in codes else Exit.FAILED, f"no gateway was started: {text}")
 
 
 def _open_streams() -> bool:

@@ -55,13 +55,13 @@ def console(
         return
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("console", {"role": role})
-    found = codec.typed(ConsoleLink, raw)
+    link = codec.typed(ConsoleLink, raw)
     if as_json:
         click.echo(raw)
         return
-    click.echo(f"{found.url}\nfor one login as {found.role}, within {found.expires_s:g} s")
+    click.echo(f"{link.url}\nfor one login as {link.role}, within {link.expires_s:g} s")
     if not no_open and sys.stdout.isatty():
-        webbrowser.open(found.url)
+        webbrowser.open(link.url)
 
 
 @console.command()
@@ -76,13 +76,13 @@ def sessions(runtime_dir: str | None, as_json: bool) -> None:
         return
     rows = [
         (
-            one.id,
-            one.role,
-            f"key {one.key}" if one.key else "link",
-            f"{columns.span(one.age_s)} ago",
-            f"{columns.span(one.idle_s)} ago",
+            session.id,
+            session.role,
+            f"key {session.key}" if session.key else "link",
+            f"{columns.span(session.age_s)} ago",
+            f"{columns.span(session.idle_s)} ago",
         )
-        for one in codec.typed(SessionList, raw).sessions
+        for session in codec.typed(SessionList, raw).sessions
     ]
     foot = "" if rows else "no session is open"
     show.picture(show.Picture(SESSIONS if rows else ("",), rows, foot=foot))

@@ -185,9 +185,9 @@ def alone(name: str) -> click.Command:
     called = verb.callback
 
     @outward
-    def beginning(*, runtime_dir: str | None, no_color: bool, quiet: bool, **given: Any) -> None:
+    def beginning(*, runtime_dir: str | None, no_color: bool, quiet: bool, **options: Any) -> None:
         begin(click.get_current_context(), runtime_dir, no_color=no_color, quiet=quiet)
-        called(**given)
+        called(**options)
 
     beside = click.command(name, cls=errors.Command, help=verb.help)(beginning)
     beside.params = [*verb.params, *beside.params]
@@ -238,25 +238,25 @@ def status(
     """Show what runs, and what is wrong. Exit 3 if a server that should be ready is not."""
     if watch and failing:
         raise click.UsageError("--failing does not go with --watch")
-    wanted = _fields(fields) if fields is not None else ()
+    field_names = _fields(fields) if fields is not None else ()
     with client.connect(runtime_dir) as gateway:
         if watch:
             _watch(gateway, names, as_json, every_s or WATCH_S)
         raw = gateway.call("status")
-        found = _chosen(codec.typed(verbs.GatewayStatus, raw), names)
-    missed = not_ready(found, names)
-    shown = structs.replace(found, servers=tuple(missed)) if failing else found
+        snapshot = _chosen(codec.typed(verbs.GatewayStatus, raw), names)
+    missed = not_ready(snapshot, names)
+    selection = structs.replace(snapshot, servers=tuple(missed)) if failing else snapshot
     if as_json:
-        click.echo(codec.dump(shown) if names or failing else raw)
-    elif wanted:
-        for server in shown.servers:
-            click.echo("\t".join(columns.cell(getattr(server, field)) for field in wanted))
+        click.echo(codec.dump(selection) if names or failing else raw)
+    elif field_names:
+        for server in selection.servers:
+            click.echo("\t".join(columns.cell(getattr(server, field)) for field in field_names))
     elif failing and not missed:
-        click.echo(_foot(found, names))
+        click.echo(_foot(snapshot, names))
     else:
         only = tuple(server.name for server in missed) if failing else names
-        picture = _picture(found, only)
-        show.picture(structs.replace(picture, foot=_foot(found, names)))
+        picture = _picture(snapshot, only)
+        show.picture(structs.replace(picture, foot=_foot(snapshot, names)))
     if missed:
         sys.exit(verbs.Exit.NOT_READY)
 
@@ -329,8 +329,8 @@ def reload(
     from metamcp_supervisor.cli.progress import progress
 
     with client.connect(runtime_dir) as gateway, progress("reads the configuration"):
-        asked = {"dry_run": dry_run, "expect": expect, "yes": yes}
-        raw = gateway.call("reload", asked, timeout_s=RELOAD_S)
+        params = {"dry_run": dry_run, "expect": expect, "yes": yes}
+        raw = gateway.call("reload", params, timeout_s=RELOAD_S)
     show_plan(raw, as_json=as_json)
 
 
@@ -376,8 +376,8 @@ def wait(
     """
     from metamcp_supervisor.cli.progress import waiting
 
-    shown = waiting(runtime_dir, names, wanted)
-    with shown, client.connect_within(runtime_dir, timeout_s) as gateway:
+    display = waiting(runtime_dir, names, wanted)
+    with display, client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
     if as_json:
         errors.tell(verb="wait", names=names, reached=wanted)
@@ -387,7 +387,7 @@ def _steer(
     runtime_dir: str | None,
     verb: str,
     names: tuple[str, ...],
-    wanted: str,
+    target_state: str,
     timeout_s: float,
     as_json: bool,
 ) -> None:
@@ -395,12 +395,12 @@ def _steer(
         raise click.UsageError(f"say which servers; {_WHOLE[verb]}")
     with client.connect(runtime_dir) as gateway:
         ordered = codec.value(gateway.call(verb, {"names": names}))
-        if wanted:
+        if target_state:
             from metamcp_supervisor.cli.progress import waiting
 
-            with waiting(runtime_dir, names, wanted):
-                _wait(gateway, names, wanted, timeout_s, ordered["above"])
-    tell_ordered(verb, names, wanted, as_json=as_json)
+            with waiting(runtime_dir, names, target_state):
+                _wait(gateway, names, target_state, timeout_s, ordered["above"])
+    tell_ordered(verb, names, target_state, as_json=as_json)
 
 
 _WHOLE = {
@@ -422,12 +422,12 @@ def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_jso
 def _wait(
     gateway: ControlClient,
     names: tuple[str, ...],
-    wanted: str,
+    target_state: str,
     timeout_s: float,
     above: dict[str, int],
 ) -> None:
-    asked = {"names": names, "for": wanted, "timeout_s": timeout_s, "above": above}
-    gateway.call("wait", asked, timeout_s=timeout_s + MARGIN_S)
+    params = {"names": names, "for": target_state, "timeout_s": timeout_s, "above": above}
+    gateway.call("wait", params, timeout_s=timeout_s + MARGIN_S)
 
 
 def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_s: float) -> None:
@@ -444,40 +444,45 @@ def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_
 
 
 def _fields(text: str) -> tuple[str, ...]:
-    known = verbs.ServerStatus.__struct_fields__
-    found = tuple(field.strip() for field in text.split(","))
-    if unknown := [field for field in found if field not in known]:
+    field_names = verbs.ServerStatus.__struct_fields__
+    chosen = tuple(field.strip() for field in text.split(","))
+    if unknown := [field for field in chosen if field not in field_names]:
         raise click.BadParameter(
-            f"a server has no {unknown[0]!r}; it has: {', '.join(known)}", param_hint="'--fields'"
+            f"a server has no {unknown[0]!r}; it has: {', '.join(field_names)}",
+            param_hint="'--fields'",
         )
-    return found
+    return chosen
 
 
-def _chosen(found: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
+def _chosen(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
     """Return the status with the named servers only. Raises Failed for an unknown name."""
-    known = {server.name for server in found.servers}
-    if unknown := [name for name in names if name not in known]:
+    server_names = {server.name for server in snapshot.servers}
+    if unknown := [name for name in names if name not in server_names]:
         from metamcp_supervisor.control.services import UnknownName
 
-        raise Failed(verbs.Exit.UNKNOWN_NAME, str(UnknownName(unknown, known)))
+        raise Failed(verbs.Exit.UNKNOWN_NAME, str(UnknownName(unknown, server_names)))
     if not names:
-        return found
-    servers = tuple(server for server in found.servers if server.name in names)
-    return structs.replace(found, servers=servers)
+        return snapshot
+    servers = tuple(server for server in snapshot.servers if server.name in names)
+    return structs.replace(snapshot, servers=servers)
 
 
-def _foot(found: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
-    more = [] if names else [*columns.role_lines(found.roles), *columns.limit_lines(found.limits)]
-    texts = filter(None, (columns.refused_text(found), columns.answers_text(found)))
-    return "\n".join([columns.status_foot(found, names), *texts, *more])
+def _foot(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
+    more = (
+        []
+        if names
+        else [*columns.role_lines(snapshot.roles), *columns.limit_lines(snapshot.limits)]
+    )
+    texts = filter(None, (columns.refused_text(snapshot), columns.answers_text(snapshot)))
+    return "\n".join([columns.status_foot(snapshot, names), *texts, *more])
 
 
-def _picture(found: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:
+def _picture(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:
     return show.Picture(
         columns.STATUS,
-        columns.status_rows(found, names),
-        head=columns.status_head(found),
-        foot=_foot(found, names),
+        columns.status_rows(snapshot, names),
+        head=columns.status_head(snapshot),
+        foot=_foot(snapshot, names),
         right=columns.RIGHT,
         spared=columns.SPARED,
     )

@@ -38,29 +38,33 @@ def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(Description, raw)
+    description = codec.typed(Description, raw)
     now = time.time()
-    for label, text in facts(found, now):
+    for label, text in facts(description, now):
         click.echo(show.printable(f"{label:<{FACT_WIDTH}}{text}").rstrip())
-    _section("Configuration", ("", ""), _config(found))
+    _section("Configuration", ("", ""), _config(description))
     _section(
-        "Processes", ("PID", "MEM", "PSS", "CPU", "FDS", "COMMAND"), processes(found.processes)
+        "Processes",
+        ("PID", "MEM", "PSS", "CPU", "FDS", "COMMAND"),
+        processes(description.processes),
     )
-    _section("Exits", ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"), exits(found, now))
-    if found.log:
+    _section(
+        "Exits", ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"), exits(description, now)
+    )
+    if description.log:
         click.echo("\nLast lines of its log")
-        for line in found.log:
+        for line in description.log:
             text = columns.log_text(line, show.clock(line.time))
             click.echo(f"  {show.printable(text)}")
 
 
-def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
+def facts(description: Description, now: float) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line at the top of the screen."""
-    server = found.server
-    since = f"since {when(found.since, now)} ({columns.span(now - found.since)})"
-    yield server.name, f"{server.state}{f'  {since}' if found.since else ''}"
-    yield "why", found.why
-    row = f"{found.failures} in a row, {explain.within(found)}"
+    server = description.server
+    since = f"since {when(description.since, now)} ({columns.span(now - description.since)})"
+    yield server.name, f"{server.state}{f'  {since}' if description.since else ''}"
+    yield "why", description.why
+    row = f"{description.failures} in a row, {explain.within(description)}"
     yield "starts", f"generation {server.generation}, restarts {server.restarts}; failures: {row}"
     yield "protocol", server.protocol or columns.NONE
     cached = ", from cache" if server.from_cache else ""
@@ -72,11 +76,11 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
             f"{tokens}{cached}"
         ),
     )
-    if found.drift:
-        yield "drift", "; ".join(found.drift)
-    for what in found.left_out:
-        yield "left out", what
-    yield "list hash", found.list_hash[:16] or columns.NONE
+    if description.drift:
+        yield "drift", "; ".join(description.drift)
+    for definition in description.left_out:
+        yield "left out", definition
+    yield "list hash", description.list_hash[:16] or columns.NONE
     yield "calls", f"{server.calls}, errors {server.errors}, in flight {server.inflight}"
     if server.p95_s is not None:
         half, most = columns.latency(server.p50_s), columns.latency(server.p95_s)
@@ -86,20 +90,20 @@ def facts(found: Description, now: float) -> Iterator[tuple[str, str]]:
         for refused in server.refusals:
             yield "refused", explain.refused_text(refused)
         spec = ConfinementSpec(profile=cast("Profile", server.sandbox))
-        if asked := denials.advice([line.text for line in found.log], spec):
-            yield "refused", f"its log complains: {asked}"
-    yield "exposed by", ", ".join(found.endpoints) or "no endpoint"
-    for each in found.overrides:
+        if advice := denials.advice([line.text for line in description.log], spec):
+            yield "refused", f"its log complains: {advice}"
+    yield "exposed by", ", ".join(description.endpoints) or "no endpoint"
+    for each in description.overrides:
         yield "set", f"{columns.override_text(each, when(each.until, now))}"
-    if found.source:
-        yield "source", found.source
+    if description.source:
+        yield "source", description.source
 
 
-def processes(found: Sequence[ServerProcess]) -> list[tuple[str, ...]]:
+def processes(server_processes: Sequence[ServerProcess]) -> list[tuple[str, ...]]:
     """Return a row for each process, indented below the process that started it."""
     depths: dict[int, int] = {}
     rows: list[tuple[str, ...]] = []
-    for process in _tree_order(found):
+    for process in _tree_order(server_processes):
         depths[process.pid] = depth = depths.get(process.parent, -1) + 1
         command = columns.cut(shlex.join(process.command), COMMAND_CHARACTERS_MAX)
         rows.append((
@@ -120,7 +124,7 @@ def when(seconds: float, now: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def exits(found: Description, now: float) -> list[tuple[str, ...]]:
+def exits(description: Description, now: float) -> list[tuple[str, ...]]:
     """Return a row for each exit, the newest first."""
     return [
         (
@@ -131,19 +135,19 @@ def exits(found: Description, now: float) -> list[tuple[str, ...]]:
             ended.next,
             columns.cut(" ".join(ended.message.split()), EXIT_CHARACTERS_MAX),
         )
-        for ended in reversed(found.exits)
+        for ended in reversed(description.exits)
     ]
 
 
-def _config(found: Description) -> list[tuple[str, str]]:
-    return [(f"  {key}", codec.dump(value).decode()) for key, value in found.config.items()]
+def _config(description: Description) -> list[tuple[str, str]]:
+    return [(f"  {key}", codec.dump(value).decode()) for key, value in description.config.items()]
 
 
-def _tree_order(found: Sequence[ServerProcess]) -> list[ServerProcess]:
+def _tree_order(server_processes: Sequence[ServerProcess]) -> list[ServerProcess]:
     """Return the processes, each below the one that started it."""
-    pids = {process.pid for process in found}
+    pids = {process.pid for process in server_processes}
     below: dict[int, list[ServerProcess]] = {}
-    for process in found:
+    for process in server_processes:
         below.setdefault(process.parent if process.parent in pids else 0, []).append(process)
     waiting, ordered = below.get(0, [])[::-1], list[ServerProcess]()
     while waiting:

@@ -71,10 +71,10 @@ class InstallOptions:
     @property
     def trust(self) -> list[str]:
         """Return the options of `metamcp connect` for a key and an authority."""
-        said = (("--key-env", self.key_env), ("--key-file", self.key_file), ("--ca", self.ca))
+        options = (("--key-env", self.key_env), ("--key-file", self.key_file), ("--ca", self.ca))
         return [
             word
-            for option, value in said
+            for option, value in options
             if value
             for word in (option, value if option == "--key-env" else os.path.abspath(value))
         ]
@@ -132,18 +132,18 @@ def goal(wish: InstallOptions) -> Goal | None:
     if (status := _status(wish.runtime_dir)) is not None and wish.config is None:
         main = Path(status.config_files[0]) if status.config_files else None
         directory = wish.runtime_dir or control.meant()
-        found = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
+        gateway = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
     elif (configured := _configured(wish)) is not None:
-        found = configured
+        gateway = configured
     elif wish.endpoint is not None:
         text = f"no endpoint is named {wish.endpoint!r} without a configuration"
         raise control.Failed(Exit.UNKNOWN_NAME, f"{text}; 'metamcp init' makes one")
     else:
         return None
-    if wish.endpoint is not None and wish.endpoint not in found.endpoints:
-        text = f"no endpoint is named {wish.endpoint!r}; {hint(wish.endpoint, found.endpoints)}"
+    if wish.endpoint is not None and wish.endpoint not in gateway.endpoints:
+        text = f"no endpoint is named {wish.endpoint!r}; {hint(wish.endpoint, gateway.endpoints)}"
         raise control.Failed(Exit.UNKNOWN_NAME, text)
-    return found
+    return gateway
 
 
 def _configured(wish: InstallOptions) -> Goal | None:
@@ -165,31 +165,31 @@ def _configured(wish: InstallOptions) -> Goal | None:
     )
 
 
-def entry(kept: FileFormat, wish: InstallOptions) -> dict[str, object]:
+def entry(file_format: FileFormat, wish: InstallOptions) -> dict[str, object]:
     """Return our entry for a client. Raises Failed for an endpoint that does not exist."""
     if wish.url is not None and wish.trust:
         shared = wish.scope == "project"
         words = [*program(shared=shared), "connect", "--url", wish.url, *wish.trust]
-        return clients.entry(kept.shape, wish.name, words=words)
+        return clients.entry(file_format.shape, wish.name, words=words)
     if wish.url is not None:
-        return clients.entry(kept.shape, wish.name, url=wish.url)
-    found = goal(wish)
-    if found is not None and found.config is not None and not wish.trust:
-        _warn_of_key(found.config, wish.endpoint)
+        return clients.entry(file_format.shape, wish.name, url=wish.url)
+    gateway = goal(wish)
+    if gateway is not None and gateway.config is not None and not wish.trust:
+        _warn_of_key(gateway.config, wish.endpoint)
     if wish.http:
-        default = f"{clients.DEFAULT_ORIGIN}/mcp" if found is None else found.url
-        place = default if found is None or not wish.endpoint else found.endpoints[wish.endpoint]
-        return clients.entry(kept.shape, wish.name, url=place)
+        default = f"{clients.DEFAULT_ORIGIN}/mcp" if gateway is None else gateway.url
+        url = default if gateway is None or not wish.endpoint else gateway.endpoints[wish.endpoint]
+        return clients.entry(file_format.shape, wish.name, url=url)
     shared = wish.scope == "project"
-    if found is None or shared:  # other users have this file too, and other folders
+    if gateway is None or shared:  # other users have this file too, and other folders
         config, directory = None, wish.runtime_dir
     else:
-        config, directory = found.config, found.runtime_dir
+        config, directory = gateway.config, gateway.runtime_dir
     words = connect_words(wish, config, directory)
-    if found is None:
-        what = "the gateway needs a configuration, and none was found"
-        click.echo(f"metamcp: warning: {what}; 'metamcp init' makes one", err=True)
-    return clients.entry(kept.shape, wish.name, words=words)
+    if gateway is None:
+        problem = "the gateway needs a configuration, and none was found"
+        click.echo(f"metamcp: warning: {problem}; 'metamcp init' makes one", err=True)
+    return clients.entry(file_format.shape, wish.name, words=words)
 
 
 def _warn_of_key(path: Path, name: str | None) -> None:
@@ -239,12 +239,12 @@ def origins(*urls: str | None, runtime_dir: str | None = None) -> set[str]:
     """Return the origins of this gateway: the usual origin, the origin of the gateway that runs,
     there or for this folder, and those of `urls`."""
     status = _status(runtime_dir)
-    known = [*urls, status.url if status is not None else None]
-    found = {clients.DEFAULT_ORIGIN}
-    for place in filter(None, known):
-        parts = urlsplit(place)
-        found.add(f"{parts.scheme}://{parts.netloc}")
-    return found
+    candidates = [*urls, status.url if status is not None else None]
+    gateway_origins = {clients.DEFAULT_ORIGIN}
+    for url in filter(None, candidates):
+        parts = urlsplit(url)
+        gateway_origins.add(f"{parts.scheme}://{parts.netloc}")
+    return gateway_origins
 
 
 def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, object]) -> str:
@@ -254,13 +254,13 @@ def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, o
 
     words, url = clients.target_of(values)
     verb = client.verb_http if url else client.verb
-    whole = {"name": wish.name, **values}
+    document = {"name": wish.name, **values}
     return verb.format(
         scope=wish.scope,
         name=shlex.quote(wish.name),
         command=shlex.join(words),
         url=shlex.quote(url),
-        json=shlex.quote(json.dumps(whole, ensure_ascii=False)),
+        json=shlex.quote(json.dumps(document, ensure_ascii=False)),
     )
 
 

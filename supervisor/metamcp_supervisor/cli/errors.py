@@ -81,21 +81,21 @@ class _Refusing(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        asked = is_json(args)
+        as_json = is_json(args)
         try:
             made = super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            if asked and not extra.get("resilient_parsing"):
+            if as_json and not extra.get("resilient_parsing"):
                 fail(error.exit_code, error.format_message(), as_json=True)
             raise
-        if asked:
+        if as_json:
             made.meta[_JSON_ASKED] = True
         return made
 
     def invoke(self, ctx: click.Context) -> object:
         as_json = bool(ctx.meta.get(_JSON_ASKED))
         try:
-            found: object = super().invoke(ctx)
+            result: object = super().invoke(ctx)
         except CommandRefused as refusal:
             fail(refusal.code, str(refusal), refusal.details, as_json=as_json)
         except Failed as failed:
@@ -111,7 +111,7 @@ class _Refusing(click.Command):
         except OSError as error:
             message = f"{error.filename or 'a file'}: {error.strerror}"
             fail(Exit.FAILED, message, as_json=as_json)
-        return found
+        return result
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
@@ -221,12 +221,12 @@ def gateway_options(*members: str) -> Callable[[Callable[..., None]], Callable[.
             state_dir: str | None = None,
             **others: Any,
         ) -> None:
-            place = {"path": path, "runtime_dir": runtime_dir, "state_dir": state_dir}
+            values = {"path": path, "runtime_dir": runtime_dir, "state_dir": state_dir}
             if path is None and runtime_dir is not None and {"path", "state_dir"} & {*members}:
-                place |= _place_of(runtime_dir, state_dir)
+                values |= _place_of(runtime_dir, state_dir)
             elif path is not None and runtime_dir is None and "runtime_dir" in members:
-                place["runtime_dir"] = client.directory_of(path)
-            command(*arguments, **others, **{name: place[name] for name in members})
+                values["runtime_dir"] = client.directory_of(path)
+            command(*arguments, **others, **{name: values[name] for name in members})
 
         decorated = call if members else command
         for option in (*([state_option] if "state_dir" in members else []), *reversed(_PLACE)):
@@ -265,8 +265,8 @@ def _object(_context: click.Context, _option: click.Parameter, text: str | None)
         codec.level(raw)
     except OSError as error:
         raise click.UsageError(f"--args: {text[1:]}: {error.strerror}") from None
-    except codec.Malformed as why:
-        raise click.UsageError(f"--args is not a JSON object: {why}") from None
+    except codec.Malformed as malformed:
+        raise click.UsageError(f"--args is not a JSON object: {malformed}") from None
     return raw
 
 
@@ -307,9 +307,9 @@ def confirm(question: str, *, yes: bool, refusal: Failed | None = None) -> None:
     raise Failed(Exit.FAILED, "not confirmed: nothing is changed")
 
 
-def imported(place: str) -> click.Command:
+def imported(reference: str) -> click.Command:
     """Import and return the verb at `package.module:name`."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     command = getattr(importlib.import_module(module), name)
     assert isinstance(command, click.Command)
     return command
@@ -321,19 +321,19 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--json", "as_json", is_flag=True, help="For programs.")
     @functools.wraps(command)
-    def telling(*arguments: Any, as_json: bool, **given: Any) -> None:
+    def telling(*arguments: Any, as_json: bool, **options: Any) -> None:
         if not as_json:
-            command(*arguments, **given)
+            command(*arguments, **options)
             return
         code: object = Exit.OK
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with contextlib.redirect_stdout(said):
-                command(*arguments, **given)
+            with contextlib.redirect_stdout(output):
+                command(*arguments, **options)
         except SystemExit as end:
             code = end.code
-        if said.getvalue() or code in (None, Exit.OK):
-            tell(said=said.getvalue().splitlines())
+        if output.getvalue() or code in (None, Exit.OK):
+            tell(said=output.getvalue().splitlines())
         raise SystemExit(code)
 
     return telling

@@ -59,23 +59,25 @@ def explain(
     would run, 1 if it would be refused, 8 for an unknown name.
     """
     raw = _asked(runtime_dir, tool, endpoint, key, arguments)
-    found = codec.typed(PathShown, raw)
+    call_path = codec.typed(PathShown, raw)
     if as_json:
         click.echo(raw)
     else:
-        rows = [(one.step, f"{one.text}{'  <- ends here' if one.stops else ''}")
-                for one in found.steps]  # fmt: skip
-        foot = f"{_would(found)} at the endpoint {found.endpoint}"
-        show.picture(show.Picture(("STEP", tool), [tuple(map(show.printable, one)) for one in rows],
+        rows = [(step.step, f"{step.text}{'  <- ends here' if step.stops else ''}")
+                for step in call_path.steps]  # fmt: skip
+        foot = f"{_would(call_path)} at the endpoint {call_path.endpoint}"
+        show.picture(show.Picture(("STEP", tool), [tuple(map(show.printable, row)) for row in rows],
                                   foot=foot))  # fmt: skip
-    raise SystemExit(Exit.OK if found.runs else Exit.FAILED)
+    raise SystemExit(Exit.OK if call_path.runs else Exit.FAILED)
 
 
-def _would(found: PathShown) -> str:
-    if not found.runs:
+def _would(call_path: PathShown) -> str:
+    if not call_path.runs:
         return "the call would be refused"
     return (
-        "the call would run if a person agrees" if found.effect == "ask" else "the call would run"
+        "the call would run if a person agrees"
+        if call_path.effect == "ask"
+        else "the call would run"
     )
 
 
@@ -96,36 +98,38 @@ def explain_(
     an unknown name.
     """
     raw = _asked(runtime_dir, tool, endpoint, key, arguments)
-    found = codec.typed(PathShown, raw)
-    refused = next((one.text for one in found.steps if one.step == "gate" and one.stops), "")
+    call_path = codec.typed(PathShown, raw)
+    refused = next(
+        (step.text for step in call_path.steps if step.step == "gate" and step.stops), ""
+    )
     if as_json:
         click.echo(raw)
     elif refused:
         raise Failed(Exit.FAILED, f"the policies are not asked: {refused}")
     else:
         rows = [
-            (one.policy, one.effect if one.mode == "enforce" else f"{one.effect} (permissive)",
-             one.value, one.when or "always")
-            for one in found.policies
+            (rule.policy, rule.effect if rule.mode == "enforce" else f"{rule.effect} (permissive)",
+             rule.value, rule.when or "always")
+            for rule in call_path.policies
         ]  # fmt: skip
-        decides = found.decides or ("none of them" if rows else "none concerns it")
-        shown = [tuple(map(show.printable, row)) for row in rows]
+        decides = call_path.decides or ("none of them" if rows else "none concerns it")
+        printable_rows = [tuple(map(show.printable, row)) for row in rows]
         show.picture(show.Picture(
-            ("POLICY", "EFFECT", "VALUE", "WHEN") if rows else ("",), shown,
-            foot=f"{found.effect}; decides: {decides}",
+            ("POLICY", "EFFECT", "VALUE", "WHEN") if rows else ("",), printable_rows,
+            foot=f"{call_path.effect}; decides: {decides}",
         ))  # fmt: skip
-    raise SystemExit(Exit.FAILED if refused or found.effect == "deny" else Exit.OK)
+    raise SystemExit(Exit.FAILED if refused or call_path.effect == "deny" else Exit.OK)
 
 
 def _asked(
     runtime_dir: str | None, tool: str, endpoint: str, key: str, arguments: bytes | None
 ) -> bytes:
     """Ask the running gateway for the path of a call. Raises Failed."""
-    asked: dict[str, object] = {"tool": tool, "endpoint": endpoint, "key": key}
+    params: dict[str, object] = {"tool": tool, "endpoint": endpoint, "key": key}
     if arguments is not None:
-        asked["arguments"] = Raw(arguments)
+        params["arguments"] = Raw(arguments)
     with client.connect(runtime_dir) as gateway:
-        return gateway.call("explain", asked)
+        return gateway.call("explain", params)
 
 
 @policy.command()
@@ -140,11 +144,11 @@ def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool)
     """
 
     def work() -> int:
-        found = offers.kept(path, state_dir, None)
-        things = set(_things(found.catalogues))
-        warnings = list(_doubts(found.config.policies, things))
+        stored = offers.kept(path, state_dir, None)
+        things = set(_things(stored.catalogues))
+        warnings = list(_doubts(stored.config.policies, things))
         if as_json:
-            errors.tell(ok=not (strict and warnings), policies=len(found.config.policies),
+            errors.tell(ok=not (strict and warnings), policies=len(stored.config.policies),
                         warnings=warnings)  # fmt: skip
         else:
             for sentence in warnings:
@@ -152,9 +156,9 @@ def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool)
         if strict and warnings:
             return Exit.CONFIG
         if not as_json:
-            count = len(found.config.policies)
-            told = "1 policy" if count == 1 else f"{count} policies"
-            click.echo(f"ok: {told}, {len(things)} tools, prompts and resources known")
+            count = len(stored.config.policies)
+            count_text = "1 policy" if count == 1 else f"{count} policies"
+            click.echo(f"ok: {count_text}, {len(things)} tools, prompts and resources known")
         return Exit.OK
 
     recordings.ending(work)
@@ -164,13 +168,15 @@ def _things(catalogues: Mapping[str, server_catalog.ServerCatalogue | None]) -> 
     for name, each in catalogues.items():
         for kind in server_catalog.KINDS if each is not None else ():
             assert each is not None
-            yield from ((name, one.key) for one in server_catalog.keyed(kind, each.of(kind)))
+            yield from (
+                (name, definition.key) for definition in server_catalog.keyed(kind, each.of(kind))
+            )
 
 
 def _doubts(policies: tuple[PolicySpec, ...], things: set[Thing]) -> Iterator[str]:
     """Yield sentences about rules without effect."""
-    always = [one for one in policies if one.effect == "deny" and not one.when
-              and one.mode == "enforce"]  # fmt: skip
+    always = [rule for rule in policies if rule.effect == "deny" and not rule.when
+              and rule.mode == "enforce"]  # fmt: skip
     for rule in policies:
         mine = {thing for thing in things if _concerns(rule, thing)}
         if things and not mine:
@@ -194,7 +200,9 @@ def _concerns(rule: PolicySpec, thing: Thing) -> bool:
     server, name = thing
     names = {server, process_names.label(server)}
     for glob in rule.match:
-        place, _, rest = glob.partition("/")
-        if fnmatchcase(name, rest) and any(fnmatchcase(one, place) for one in names):
+        server_glob, _, name_glob = glob.partition("/")
+        if fnmatchcase(name, name_glob) and any(
+            fnmatchcase(server_name, server_glob) for server_name in names
+        ):
             return True
     return False

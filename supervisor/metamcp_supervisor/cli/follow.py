@@ -72,7 +72,7 @@ def logs(
     """Show what a server wrote to its stderr, and to its stdout where it was not a message."""
     if count is None and since_s is None:
         count = LINES
-    wanted: dict[str, object] = {
+    params: dict[str, object] = {
         "name": name,
         "n": count,
         "follow": follow,
@@ -84,8 +84,8 @@ def logs(
         line = codec.typed(verbs.LogLine, raw)
         return columns.log_text(line, show.clock(line.time))
 
-    found = _followed(runtime_dir, "logs", wanted, reconnect_s)
-    _print(found, None if as_json else text)
+    messages = _followed(runtime_dir, "logs", params, reconnect_s)
+    _print(messages, None if as_json else text)
 
 
 @click.command()
@@ -106,37 +106,37 @@ def events(
     as_json: bool,
 ) -> None:
     """Show the journal: what changed, and why."""
-    wanted: dict[str, object] = {"n": count, "follow": follow, "type": kind}
+    params: dict[str, object] = {"n": count, "follow": follow, "type": kind}
     if since is None:
-        wanted["n"] = LINES if count is None else count
+        params["n"] = LINES if count is None else count
     elif since.isascii() and since.isdigit():
-        wanted["since"] = int(since)
+        params["since"] = int(since)
     else:
-        wanted["since_s"] = Duration().convert(since, None, None)
-    show_events(runtime_dir, wanted, reconnect_s, as_json=as_json)
+        params["since_s"] = Duration().convert(since, None, None)
+    show_events(runtime_dir, params, reconnect_s, as_json=as_json)
 
 
 def show_events(
     runtime_dir: str | None,
-    wanted: Mapping[str, object],
+    params: Mapping[str, object],
     reconnect_s: float = RECONNECT_S,
     *,
     as_json: bool,
 ) -> None:
-    """Print events of the journal, one a line. `wanted`: parameters of the verb `events`. Raises
+    """Print events of the journal, one a line. `params`: parameters of the verb `events`. Raises
     Failed."""
 
     def text(raw: bytes) -> str:
         event = codec.typed(verbs.JournalEvent, raw)
         return columns.event_text(event, show.clock(event.time))
 
-    found = _followed(runtime_dir, "events", wanted, reconnect_s)
-    _print(found, None if as_json else text)
+    messages = _followed(runtime_dir, "events", params, reconnect_s)
+    _print(messages, None if as_json else text)
 
 
-def _print(found: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
+def _print(messages: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
     """Print what the gateway sends, line by line: in the words of `text`, or as JSON without it."""
-    for raw in found:
+    for raw in messages:
         if text is None:
             click.echo(codec.splice(raw, {"v": str(verbs.VERSION).encode()}))
         else:
@@ -144,12 +144,12 @@ def _print(found: Iterator[bytes], text: Callable[[bytes], str] | None) -> None:
 
 
 def _followed(
-    runtime_dir: str | None, verb: str, wanted: Mapping[str, object], reconnect_s: float
+    runtime_dir: str | None, verb: str, params: Mapping[str, object], reconnect_s: float
 ) -> Iterator[bytes]:
     """Yield what the gateway sends. If the user wants to follow, do not end, and continue with the
     gateway that starts after this one; each line comes only once. Raises Failed."""
     runtime_dir = runtime_dir or client.meant()
-    asked = dict(wanted)
+    request = dict(params)
     last: tuple[int, float] | None = None
     back_by: float | None = None
 
@@ -161,30 +161,30 @@ def _followed(
         try:
             with client.connect(runtime_dir) as gateway:
                 last = last or (0, time.time())
-                follow = bool(wanted["follow"])
-                for _, raw in gateway.stream(verb, asked, follow=follow, begun=begun):
+                follow = bool(params["follow"])
+                for _, raw in gateway.stream(verb, request, follow=follow, begun=begun):
                     last = _place(raw)
                     yield raw
                 return
         except client.Failed as failure:
-            if last is None or not wanted["follow"] or failure.exit not in _PASSING:
+            if last is None or not params["follow"] or failure.exit not in _PASSING:
                 raise
             back_by = _back_by(back_by, failure, reconnect_s)
-        asked |= {"n": None, "since_s": None, "after": last}
-        asked.pop("since", None)
+        request |= {"n": None, "since_s": None, "after": last}
+        request.pop("since", None)
         time.sleep(AGAIN_S)
 
 
-def _back_by(known: float | None, failure: client.Failed, reconnect_s: float) -> float:
+def _back_by(deadline: float | None, failure: client.Failed, reconnect_s: float) -> float:
     """Return until when to wait for a gateway that is gone. Raises Failed when that is over."""
     now = time.monotonic()
-    if known is None and failure.exit == verbs.Exit.NOT_RUNNING:
-        what = f"the gateway is gone; waiting {reconnect_s:g} s for it to be back"
-        click.echo(f"metamcp: {what}", err=True)
+    if deadline is None and failure.exit == verbs.Exit.NOT_RUNNING:
+        message = f"the gateway is gone; waiting {reconnect_s:g} s for it to be back"
+        click.echo(f"metamcp: {message}", err=True)
         return now + reconnect_s
-    if known is None or now >= known:
+    if deadline is None or now >= deadline:
         raise failure
-    return known
+    return deadline
 
 
 class _Place(Struct, frozen=True):
@@ -193,5 +193,5 @@ class _Place(Struct, frozen=True):
 
 
 def _place(raw: bytes) -> tuple[int, float]:
-    found = codec.typed(_Place, raw)
-    return found.seq, found.time
+    position = codec.typed(_Place, raw)
+    return position.seq, position.time

@@ -79,23 +79,23 @@ def import_(
     words = (*clients, *words)
     with progress("reads the files of clients"):
         if words:
-            found = [source for word in words for source in _named(word)]
+            sources = [source for word in words for source in _named(word)]
         else:
-            found = disk.every(destination.origins())
+            sources = disk.every(destination.origins())
     if not words:
-        _list(found)
+        _list(sources)
         return
-    _report(found, strict=strict)
+    _report(sources, strict=strict)
     target = _target(path or to)
     if not dry_run and target.exists() and not os.access(target, os.W_OK, effective_ids=True):
-        why = (
+        reason = (
             "may not be written by this user; --dry-run prints what to add, --config names another"
         )
-        raise CommandRefused(f"{printable(str(target))} {why}", Exit.NO_PERMISSION)
+        raise CommandRefused(f"{printable(str(target))} {reason}", Exit.NO_PERMISSION)
     try:
         content = disk.read(target)
         if include:
-            _include(content, found, dry_run=dry_run)
+            _include(content, sources, dry_run=dry_run)
             return
         there = table_of(formats.toml_loads(content.text).get("servers")) or {}
         read = [
@@ -104,12 +104,12 @@ def import_(
                 each.servers,
                 (str(target.parent), "" if each.base else str(places.folder_of(each.path))),
             )
-            for each in found
+            for each in sources
         ]
         begun = content.text if content.exists else server_entries.NEW
         moved = transfer.moved(read, there, begun)
-    except (files.FileUnreadable, FileUnfit) as why:
-        raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
+    except (files.FileUnreadable, FileUnfit) as error:
+        raise CommandRefused(f"{printable(str(target))} {error}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
         line = f", line {broken.line}" if broken.line else ""
         text = f"{printable(str(target))}{line}: {broken.message}; mend it first"
@@ -124,23 +124,23 @@ def import_(
         _finish(content, moved.text, ", ".join(moved.names))
 
 
-def _report(found: list[ClientFile], *, strict: bool) -> None:
+def _report(sources: list[ClientFile], *, strict: bool) -> None:
     """Print what is not carried over, and what has another name here. `strict`: refuse files with
     anything that is not carried over. Raises CommandRefused."""
-    for source in found:
+    for source in sources:
         if source.why:
             raise CommandRefused(f"{printable(str(source.path))} {source.why}", Exit.CONFIG)
         for sentence in (*source.mistakes, *source.lost, *source.renamed):
             click.echo(printable(sentence), err=True)
-    count = sum(len(source.mistakes) + len(source.lost) for source in found)
+    count = sum(len(source.mistakes) + len(source.lost) for source in sources)
     if strict and count:
-        what = "1 thing is" if count == 1 else f"{count} things are"
-        raise CommandRefused(f"{what} not carried over; nothing is written", Exit.CONFIG)
+        subject = "1 thing is" if count == 1 else f"{count} things are"
+        raise CommandRefused(f"{subject} not carried over; nothing is written", Exit.CONFIG)
 
 
-def _include(content: disk.Content, found: list[ClientFile], *, dry_run: bool) -> None:
+def _include(content: disk.Content, sources: list[ClientFile], *, dry_run: bool) -> None:
     """Name the files in `include`. Raises FileUnfit and BrokenSyntax."""
-    paths = [str(source.path) for source in found if source.servers]
+    paths = [str(source.path) for source in sources if source.servers]
     made = transfer.included(content.text, paths)
     if made == content.text:
         click.echo(f"{printable(str(content.path))}: nothing to add")
@@ -150,18 +150,18 @@ def _include(content: disk.Content, found: list[ClientFile], *, dry_run: bool) -
         _finish(content, made, "an include")
 
 
-def _finish(content: disk.Content, text: str, what: str) -> None:
+def _finish(content: disk.Content, text: str, addition: str) -> None:
     label = printable(str(content.path))
     try:
         disk.write(content, text)
     except disk.FileChanged:
         raise CommandRefused(f"{label} was changed meanwhile; run this again") from None
-    click.echo(f"{label}: added {what}")
+    click.echo(f"{label}: added {addition}")
     click.echo("'metamcp config check' says whether they can be started like this")
 
 
-def _list(found: list[ClientFile]) -> None:
-    for source in found:
+def _list(sources: list[ClientFile]) -> None:
+    for source in sources:
         label = f"{source.client.name}: {printable(str(source.path))}"
         if source.why:
             click.echo(f"{label}: {source.why}")
@@ -171,9 +171,9 @@ def _list(found: list[ClientFile]) -> None:
             "no servers that can be started" if source.mistakes else "no servers but this gateway"
         )
         click.echo(f"{label}: {names or others}")
-    if not found:
+    if not sources:
         click.echo("no client that is known here has a file")
-    elif any(source.servers for source in found):
+    elif any(source.servers for source in sources):
         click.echo("take them over with: metamcp import CLIENT… --dry-run")
 
 
@@ -222,9 +222,9 @@ def _target(to: Path | None) -> Path:
     if to is not None:
         return Path(os.path.abspath(to))
     home, cwd = Path.home(), Path.cwd()
-    found = places.find(environ=os.environ, cwd=cwd, home=home)
-    if found is not None and found.suffix == ".toml":
-        return found
+    config_path = places.find(environ=os.environ, cwd=cwd, home=home)
+    if config_path is not None and config_path.suffix == ".toml":
+        return config_path
     return home / ".config/metamcp/metamcp.toml"
 
 
@@ -280,14 +280,16 @@ def export(
     for sentence in () if as_json else made.told:
         say(sentence)
     if not made.names:
-        why = "; ".join(made.told) if as_json and made.told else "no server is left to be written"
-        raise CommandRefused(why)
+        reason = (
+            "; ".join(made.told) if as_json and made.told else "no server is left to be written"
+        )
+        raise CommandRefused(reason)
     if output is not None:
         with open(output, "x", encoding="utf-8") as file:
             file.write(made.text)
     if as_json:
-        where = None if output is None else str(output)
-        tell(servers=made.names, said=made.told, text=made.text, file=where)
+        output_path = None if output is None else str(output)
+        tell(servers=made.names, said=made.told, text=made.text, file=output_path)
     elif output is None:
         click.echo(made.text, nl=False)
     else:

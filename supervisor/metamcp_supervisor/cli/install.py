@@ -179,14 +179,14 @@ def install(
     The rest of the file stays as it is, to the byte, and a copy is kept beside it. With
     --take-over, the servers in it move behind the gateway; 'metamcp uninstall' puts them back.
     """
-    known = destination.known(client)
-    if skill and known.name != "claude-code":
+    program = destination.known(client)
+    if skill and program.name != "claude-code":
         raise click.UsageError("--skill is for claude-code.")
     wish = wish.with_skill() if skill else wish
     if take_over:
         from metamcp_supervisor.cli import take_over as taking
 
-        taking.take_over(known, wish, file, dry_run=dry_run)
+        taking.take_over(program, wish, file, dry_run=dry_run)
     else:
         _install(_target(client, wish, file), wish, dry_run=dry_run, force=force)
     if skill:
@@ -236,17 +236,19 @@ def uninstall(
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
-    known = destination.known(client)
-    wish.check(known)
-    kept = known.how(wish.scope)
-    values = destination.entry(kept, wish)
-    path, _ = chosen(disk.candidates(known, wish.scope), Path.exists)
-    verb = destination.own_verb(known, wish, values)
-    text = texts.put(FileFormat(kept.shape, kept.format, kept.place), "", wish.name, values)
+    program = destination.known(client)
+    wish.check(program)
+    file_format = program.how(wish.scope)
+    values = destination.entry(file_format, wish)
+    path, _ = chosen(disk.candidates(program, wish.scope), Path.exists)
+    verb = destination.own_verb(program, wish, values)
+    text = texts.put(
+        FileFormat(file_format.shape, file_format.format, file_format.place), "", wish.name, values
+    )
     if as_json:
-        tell(client=known.name, file=str(path), verb=verb, entry=values, text=text)
+        tell(client=program.name, file=str(path), verb=verb, entry=values, text=text)
         return
-    click.echo(f"# {known.title}: {printable(str(path))}", err=True)
+    click.echo(f"# {program.title}: {printable(str(path))}", err=True)
     if verb:
         click.echo(f"# or: {verb}", err=True)
     click.echo(text, nl=False)
@@ -256,8 +258,8 @@ def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
 
 
 def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: bool) -> None:
-    name, kept = wish.name, target.kept
-    new = destination.entry(kept, wish)
+    name, file_format = wish.name, target.kept
+    new = destination.entry(file_format, wish)
     urls = wish.url, clients.target_of(new)[1]
     origins = destination.origins(*urls, runtime_dir=wish.runtime_dir)
     ours = target.ours(origins)
@@ -270,7 +272,7 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
         )
     if name in ours:
         new = clients.renewed(target.found[name], new)
-    made = _edited(target, lambda: texts.put(kept, target.content.text, name, new))
+    made = _edited(target, lambda: texts.put(file_format, target.content.text, name, new))
     if made == target.content.text:
         click.echo(f"{target.label}: unchanged")
     elif dry_run:
@@ -355,14 +357,16 @@ def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
         ) from None
 
 
-def _earlier(kept: FileFormat, backup: disk.Content, name: str) -> Mapping[str, object] | None:
+def _earlier(
+    file_format: FileFormat, backup: disk.Content, name: str
+) -> Mapping[str, object] | None:
     """Return the entry of this name before our first edit; None if the file did not have it, empty
     if the copy of the file cannot be read."""
     try:
-        found = texts.entries(kept, backup.text)
+        entries = texts.entries(file_format, backup.text)
     except (BrokenSyntax, FileUnfit):
         return {}
-    return table_of(found[name]) or {} if name in found else None
+    return table_of(entries[name]) or {} if name in entries else None
 
 
 def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> bool:
@@ -373,33 +377,33 @@ def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> 
 # What is there
 
 
-def _target(name: str, wish: InstallOptions, given: Path | None) -> _Target:
+def _target(name: str, wish: InstallOptions, config_file: Path | None) -> _Target:
     """Read the file of the client. Raises click.UsageError and CommandRefused."""
     client = destination.known(name)
     wish.check(client)
     usual = disk.candidates(client, wish.scope)
-    paths = usual if given is None else (Path(os.path.abspath(given)),)
+    paths = usual if config_file is None else (Path(os.path.abspath(config_file)),)
     path, others = chosen(paths, Path.exists)
     content = _read(path)
-    kept = client.how(wish.scope)
+    file_format = client.how(wish.scope)
     try:
-        kept = texts.native(kept, content.text)
-        values = texts.entries(kept, content.text)
+        file_format = texts.native(file_format, content.text)
+        values = texts.entries(file_format, content.text)
     except BrokenSyntax as broken:
         raise _broken(path, broken) from None
     except FileUnfit as unfit:
         raise CommandRefused(
             f"{printable(str(path))} {unfit}; nothing is changed", Exit.CONFIG
         ) from None
-    found = {key: table for key, value in values.items() if (table := table_of(value)) is not None}
-    return _Target(client, kept, content, others, found, frozenset(values))
+    tables = {key: table for key, value in values.items() if (table := table_of(value)) is not None}
+    return _Target(client, file_format, content, others, tables, frozenset(values))
 
 
 def _read(path: Path) -> disk.Content:
     try:
         return disk.read(path)
-    except files.FileUnreadable as why:
-        raise CommandRefused(f"{printable(str(path))} {why}", Exit.CONFIG) from None
+    except files.FileUnreadable as error:
+        raise CommandRefused(f"{printable(str(path))} {error}", Exit.CONFIG) from None
 
 
 def _broken(path: Path, broken: BrokenSyntax) -> CommandRefused:
@@ -455,8 +459,13 @@ def canonical() -> Path:
 
 def link() -> Path:
     """Return the path at which Claude Code looks for this skill of a user."""
-    given = os.environ.get("CLAUDE_CONFIG_DIR", "")
-    return (Path(given) if given else Path.home() / ".claude") / "skills" / "metamcp" / "SKILL.md"
+    config_dir = os.environ.get("CLAUDE_CONFIG_DIR", "")
+    return (
+        (Path(config_dir) if config_dir else Path.home() / ".claude")
+        / "skills"
+        / "metamcp"
+        / "SKILL.md"
+    )
 
 
 def put(*, dry_run: bool, force: bool) -> None:
@@ -538,5 +547,5 @@ def _shown(path: Path) -> str:
     return printable(str(path))
 
 
-def _say(path: Path, what: str, dry_run: bool = False) -> None:
-    click.echo(f"{_shown(path)}: {'would be ' if dry_run else ''}{what}")
+def _say(path: Path, outcome: str, dry_run: bool = False) -> None:
+    click.echo(f"{_shown(path)}: {'would be ' if dry_run else ''}{outcome}")

@@ -88,8 +88,8 @@ def keys(
 
 def _id(ctx: click.Context, argument: click.Parameter, word: str) -> str:
     """Return the id in a whole key, whose secret no message may repeat; any other word as it is."""
-    found = re.match(rf"{api_key.PREFIX}([^_]{{{api_key.ID_CHARACTERS}}})(?:_|$)", word)
-    return found[1] if found else word
+    match = re.match(rf"{api_key.PREFIX}([^_]{{{api_key.ID_CHARACTERS}}})(?:_|$)", word)
+    return match[1] if match else word
 
 
 key_argument = click.argument("key", metavar="ID", callback=_id)
@@ -124,7 +124,7 @@ out_option = click.option(
 @json_option
 @click.pass_obj
 def create(
-    where: GatewayPlace,
+    location: GatewayPlace,
     name: str,
     workspace: str,
     endpoints: tuple[str, ...],
@@ -142,20 +142,20 @@ def create(
         "scopes": scopes, "expires": expires, "principal": principal, "url": url,
         "limits": dict(map(_limit, limits)),
     }  # fmt: skip
-    _deliver(where, order, out, "made", as_json=as_json, ends=False)
+    _deliver(location, order, out, "made", as_json=as_json, ends=False)
 
 
 @keys.command("list")
 @json_option
 @click.pass_obj
-def list_(where: GatewayPlace, as_json: bool) -> None:
+def list_(location: GatewayPlace, as_json: bool) -> None:
     """List all keys, without their secrets."""
-    found = _all(where)
+    key_list = _all(location)
     if as_json:
-        click.echo(codec.dump(found))
+        click.echo(codec.dump(key_list))
         return
-    foot = "" if found.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
-    rows = [_row(key) for key in found.keys]
+    foot = "" if key_list.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
+    rows = [_row(key) for key in key_list.keys]
     show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot))
 
 
@@ -163,14 +163,14 @@ def list_(where: GatewayPlace, as_json: bool) -> None:
 @key_argument
 @json_option
 @click.pass_obj
-def show_(where: GatewayPlace, key: str, as_json: bool) -> None:
+def show_(location: GatewayPlace, key: str, as_json: bool) -> None:
     """Show one key, by its id or name."""
-    raw = _one(where, key)
+    raw = _one(location, key)
     if as_json:
         click.echo(raw)
         return
-    (found,) = codec.typed(KeyList, raw).keys
-    for line in _lines(found):
+    (record,) = codec.typed(KeyList, raw).keys
+    for line in _lines(record):
         click.echo(show.printable(line))
 
 
@@ -180,19 +180,19 @@ def show_(where: GatewayPlace, key: str, as_json: bool) -> None:
 @out_option
 @json_option
 @click.pass_obj
-def rotate(where: GatewayPlace, key: str, grace: str, out: str | None, as_json: bool) -> None:
+def rotate(location: GatewayPlace, key: str, grace: str, out: str | None, as_json: bool) -> None:
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
-    _deliver(where, order, out, f"made in place of {key}", as_json=as_json, ends=not grace)
+    _deliver(location, order, out, f"made in place of {key}", as_json=as_json, ends=not grace)
 
 
 @keys.command()
 @key_argument
 @json_option
 @click.pass_obj
-def expire(where: GatewayPlace, key: str, as_json: bool) -> None:
+def expire(location: GatewayPlace, key: str, as_json: bool) -> None:
     """End a key now, and keep it in the list."""
-    _say(_ordered(where, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
+    _say(_ordered(location, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
 
 
 @keys.command()
@@ -200,10 +200,10 @@ def expire(where: GatewayPlace, key: str, as_json: bool) -> None:
 @yes_option
 @json_option
 @click.pass_obj
-def revoke(where: GatewayPlace, key: str, yes: bool, as_json: bool) -> None:
+def revoke(location: GatewayPlace, key: str, yes: bool, as_json: bool) -> None:
     """End a key, its streams, sessions and calls, and forget it."""
     confirm(f"End the key {key}, and forget it?", yes=yes)
-    _say(_ordered(where, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
+    _say(_ordered(location, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -214,47 +214,47 @@ def _limit(text: str) -> tuple[str, float]:
 
 
 def _deliver(
-    where: GatewayPlace,
+    location: GatewayPlace,
     order: dict[str, object],
     out: str | None,
-    what: str,
+    outcome: str,
     *,
     as_json: bool,
     ends: bool,
 ) -> None:
     """Carry out an order for a new key and print the answer, or write the key to the file `out`. No
     key is made that cannot be delivered."""
-    if out is None and where.quiet:
+    if out is None and location.quiet:
         raise click.UsageError(
             "--quiet would hide the new key: write it to a file with --out FILE."
         )
     if out is None:
-        _say(_ordered(where, order), what, as_json=as_json, ends=ends)
+        _say(_ordered(location, order), outcome, as_json=as_json, ends=ends)
         return
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        what = f"--out: {out} is there already; name another file, or remove that one."
-        raise click.UsageError(what) from None
+        message = f"--out: {out} is there already; name another file, or remove that one."
+        raise click.UsageError(message) from None
     except OSError as error:
         raise click.UsageError(f"--out: {out!r} cannot be made: {error.strerror}.") from None
     made = ""
     try:
-        raw = _ordered(where, order)
+        raw = _ordered(location, order)
         changed = codec.typed(KeyChanged, raw)
         made = changed.id
         os.write(fd, f"{changed.key}\n".encode())
     except (Failed, OSError, KeyboardInterrupt):
         os.unlink(out)
         if made:
-            _ordered(where, {"type": "Revoke", "key": made})
+            _ordered(location, {"type": "Revoke", "key": made})
         raise
     finally:
         os.close(fd)
-    _say(raw, what, as_json=as_json, ends=ends, out=out)
+    _say(raw, outcome, as_json=as_json, ends=ends, out=out)
 
 
-def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True, out: str = "") -> None:
+def _say(raw: bytes, outcome: str, *, as_json: bool, ends: bool = True, out: str = "") -> None:
     """Print the answer to an order. `ends`: whether the order ended a key; `out`: file with the new
     key, which is then not printed."""
     changed = codec.typed(KeyChanged, raw)
@@ -265,7 +265,7 @@ def _say(raw: bytes, what: str, *, as_json: bool, ends: bool = True, out: str = 
         return
     until = f"until {changed.expires}" if changed.expires else "without end"
     valid = f", valid {until}" if changed.key else ""
-    click.echo(show.printable(f"key {changed.id} ({changed.name}) {what}{valid}"), err=True)
+    click.echo(show.printable(f"key {changed.id} ({changed.name}) {outcome}{valid}"), err=True)
     if changed.old_until:
         click.echo(f"the key before it is valid until {changed.old_until}", err=True)
     for front in changed.unconfirmed:
@@ -298,37 +298,37 @@ def _lines(key: KeyShown) -> Iterator[str]:
     yield f"created     {key.created} by {key.created_by or 'nobody known'}"
 
 
-def _all(where: GatewayPlace) -> KeyList:
+def _all(location: GatewayPlace) -> KeyList:
     """Return all keys, the oldest first."""
     keys: list[KeyShown] = []
-    with running(where) as gateway:
+    with running(location) as gateway:
         more = gateway is not None
         while gateway is not None and more:
             raw = gateway.call("keys", {"after": keys[-1].id if keys else ""})
-            part = codec.typed(KeyList, raw)
-            keys += part.keys
-            more = part.more > 0
+            page = codec.typed(KeyList, raw)
+            keys += page.keys
+            more = page.more > 0
     if gateway is None:
-        raw = _at_rest(where, lambda found: found.listed([], most=KEYS_MAX))
+        raw = _at_rest(location, lambda api_keys: api_keys.listed([], most=KEYS_MAX))
         keys += codec.typed(KeyList, raw).keys
     return KeyList(keys=tuple(sorted(keys, key=lambda key: (key.created, key.id))))
 
 
-def _one(where: GatewayPlace, name: str) -> bytes:
-    with running(where) as gateway:
+def _one(location: GatewayPlace, name: str) -> bytes:
+    with running(location) as gateway:
         if gateway is not None:
             return gateway.call("keys", {"names": [name]})
-    return _at_rest(where, lambda found: found.listed([name]))
+    return _at_rest(location, lambda api_keys: api_keys.listed([name]))
 
 
-def _ordered(where: GatewayPlace, order: dict[str, object]) -> bytes:
-    with running(where) as gateway:
+def _ordered(location: GatewayPlace, order: dict[str, object]) -> bytes:
+    with running(location) as gateway:
         if gateway is not None:
             with progress("waits until every front knows it"):
                 return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
-    wanted = codec.typed(_Order, codec.dump({"order": order})).order
+    key_order = codec.typed(_Order, codec.dump({"order": order})).order
     by = f"user id {os.geteuid()}"
-    return _at_rest(where, lambda found: found.ordered(wanted, by))
+    return _at_rest(location, lambda api_keys: api_keys.ordered(key_order, by))
 
 
 class _Order(Struct):
@@ -336,15 +336,15 @@ class _Order(Struct):
 
 
 @contextmanager
-def running(where: GatewayPlace) -> Generator[client.ControlClient | None]:
+def running(location: GatewayPlace) -> Generator[client.ControlClient | None]:
     """Yield a connection to the gateway, or None if it does not run. Raises Failed."""
     gateway = None
-    if where.state_dir is None:
-        directory = where.directory()
+    if location.state_dir is None:
+        directory = location.directory()
         try:
             gateway = client.connect(directory)
         except Failed as failed:
-            if failed.exit != Exit.NOT_RUNNING or where.runtime_dir is not None:
+            if failed.exit != Exit.NOT_RUNNING or location.runtime_dir is not None:
                 raise
     if gateway is None:
         yield None
@@ -353,7 +353,7 @@ def running(where: GatewayPlace) -> Generator[client.ControlClient | None]:
         yield gateway
 
 
-def _at_rest(where: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object]]) -> bytes:
+def _at_rest(location: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object]]) -> bytes:
     """Return the answer of the keys in the state directory of a gateway that does not run. Raises
     Failed."""
     from metamcp_supervisor.config import workspaces
@@ -361,17 +361,17 @@ def _at_rest(where: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object]])
 
     places: dict[str, str] | None = None
     servers: Collection[str] = ()
-    if where.state_dir is not None:
-        state_dir = Path(where.state_dir)
+    if location.state_dir is not None:
+        state_dir = Path(location.state_dir)
     else:
-        config = configured(where.config)
+        config = configured(location.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
         servers = workspaces.labels(config)
 
     async def answer(database: "Database") -> object:
-        found = ApiKeys(database, lambda: places, time.time, servers=lambda: servers)
-        await found.begin()
-        return await ask(found)
+        api_keys = ApiKeys(database, lambda: places, time.time, servers=lambda: servers)
+        await api_keys.begin()
+        return await ask(api_keys)
 
     return at_rest(state_dir, answer)
 
@@ -390,7 +390,7 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
         finally:
             await database.close()
 
-    held = taken(state_dir, "to ask it, name its --runtime-dir instead of --state-dir")
+    claim_fd = taken(state_dir, "to ask it, name its --runtime-dir instead of --state-dir")
     try:
         return codec.dump(asyncio.run(answer()))
     except ProtocolError as error:
@@ -398,7 +398,7 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
     except MetaMCPError as error:
         raise Failed(Exit.of(error), str(error)) from None
     finally:
-        os.close(held)
+        os.close(claim_fd)
 
 
 def taken(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
@@ -409,8 +409,8 @@ def taken(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
 
     is_given = gives and os.geteuid() == 0
     if state_dir.exists() and (owner := state_dir.stat().st_uid) != os.geteuid() and not is_given:
-        why = f"{state_dir} belongs to user id {owner}, who could not read what is written"
-        raise Failed(Exit.DENIED, f"{why}; run this as that user")
+        reason = f"{state_dir} belongs to user id {owner}, who could not read what is written"
+        raise Failed(Exit.DENIED, f"{reason}; run this as that user")
     try:
         return runtime.own(str(state_dir), remedy)
     except runtime.AlreadyRunning as error:
@@ -426,6 +426,6 @@ def configured(main: Path | None) -> "Config":
     try:
         return sources.load(main, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
-        what = "so the state directory is not known; name it with --state-dir"
-        first, *more = (*map(str, invalid.problems), what)
+        advice = "so the state directory is not known; name it with --state-dir"
+        first, *more = (*map(str, invalid.problems), advice)
         raise Failed(Exit.CONFIG, first, tuple(more)) from None

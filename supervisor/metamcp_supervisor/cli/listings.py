@@ -106,17 +106,17 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
 def uses(before: TopFigures, now: TopFigures) -> list[Use]:
     """Return how much each server of `now` did and used since `before`."""
     passed_s = now.clock - before.clock
-    known = {server.name: server for server in before.status.servers}
-    found: list[Use] = []
+    earlier = {server.name: server for server in before.status.servers}
+    use_list: list[Use] = []
     for server in now.status.servers:
         footprint = now.footprints.get(server.name, Footprint())
-        old, old_footprint = known.get(server.name), before.footprints.get(server.name)
+        old, old_footprint = earlier.get(server.name), before.footprints.get(server.name)
         if old is None or passed_s <= 0:
-            found.append(Use(server, footprint))
+            use_list.append(Use(server, footprint))
             continue
         # The time of a process ends with it, so after a restart the difference may be negative.
         cpu_s = footprint.cpu_s - old_footprint.cpu_s if old_footprint else 0.0
-        found.append(
+        use_list.append(
             Use(
                 server,
                 footprint,
@@ -126,17 +126,17 @@ def uses(before: TopFigures, now: TopFigures) -> list[Use]:
                 p95_s=_p95_s(before, now, server.name),
             )
         )
-    return found
+    return use_list
 
 
 def picture(before: TopFigures, now: TopFigures, sort: str) -> show.Picture:
     """Return the table, with the highest value of the sorted column first."""
-    found = sorted(uses(before, now), key=_BY[sort], reverse=True)
+    ranked = sorted(uses(before, now), key=_BY[sort], reverse=True)
     titles = tuple(f"{title}↓" if title == KEYS[sort] else title for title in COLUMNS)
-    calls = sum(use.calls_per_s for use in found)
+    calls = sum(use.calls_per_s for use in ranked)
     return show.Picture(
         titles,
-        [_row(use) for use in found],
+        [_row(use) for use in ranked],
         head=f"{columns.status_head(now.status)}  calls/s {calls:.1f}",
         foot="sort: c CPU, m memory, n calls, e errors; q quits" if show.on_terminal() else "",
         right=frozenset(titles[2:]),
@@ -146,9 +146,9 @@ def picture(before: TopFigures, now: TopFigures, sort: str) -> show.Picture:
 
 
 def _p95_s(before: TopFigures, now: TopFigures, server: str) -> float | None:
-    known, counts = before.latencies.get(server, ()), now.latencies.get(server, ())
+    counts_before, counts = before.latencies.get(server, ()), now.latencies.get(server, ())
     longest_s = now.longest_s.get(server, 0.0)
-    return quantile(between(known, counts), now.bounds_s, 0.95, longest_s)
+    return quantile(between(counts_before, counts), now.bounds_s, 0.95, longest_s)
 
 
 def _live(look: Callable[[], TopFigures], sort: str, every_s: float) -> None:
@@ -217,12 +217,12 @@ def calls(
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(verbs.CallsUnderWay, raw)
+    under_way = codec.typed(verbs.CallsUnderWay, raw)
     show.picture(
         show.Picture(
-            CALL_COLUMNS if found.calls else ("",),
-            call_rows(found.calls),
-            foot=calls_foot(found),
+            CALL_COLUMNS if under_way.calls else ("",),
+            call_rows(under_way.calls),
+            foot=calls_foot(under_way),
             right=frozenset({"AGE"}),
             sentences=False,
             spared=("FRONT", "PROGRESS", "SESSION", "METHOD", "ENDPOINT", "CLIENT"),
@@ -230,30 +230,30 @@ def calls(
     )
 
 
-def call_rows(found: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
+def call_rows(in_flight: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
     return [
         (
-            one.server,
-            one.method,
-            one.name or columns.NONE,
-            columns.latency(one.age_s),
-            one.state,
-            "yes" if one.progress else "no",
-            columns.cut(" ".join(one.client.split()), CLIENT_CHARACTERS_MAX) or columns.NONE,
-            one.session or columns.NONE,
-            one.endpoint or columns.NONE,
-            one.front,
+            call.server,
+            call.method,
+            call.name or columns.NONE,
+            columns.latency(call.age_s),
+            call.state,
+            "yes" if call.progress else "no",
+            columns.cut(" ".join(call.client.split()), CLIENT_CHARACTERS_MAX) or columns.NONE,
+            call.session or columns.NONE,
+            call.endpoint or columns.NONE,
+            call.front,
         )
-        for one in found
+        for call in in_flight
     ]
 
 
-def calls_foot(found: verbs.CallsUnderWay) -> str:
+def calls_foot(under_way: verbs.CallsUnderWay) -> str:
     """Return the number of calls, and what is missing from the table."""
-    parts = [f"{len(found.calls)} under way" if found.calls else "no call is under way"]
-    if found.more:
-        parts.append(f"{found.more} more are not shown")
-    parts += [f"{front} did not say" for front in found.silent]
+    parts = [f"{len(under_way.calls)} under way" if under_way.calls else "no call is under way"]
+    if under_way.more:
+        parts.append(f"{under_way.more} more are not shown")
+    parts += [f"{front} did not say" for front in under_way.silent]
     return "; ".join(parts)
 
 
@@ -278,12 +278,12 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ViewsShown, raw)
+    listing = codec.typed(ViewsShown, raw)
     show.picture(
         show.Picture(
-            VIEW_COLUMNS if found.views else ("",),
-            view_rows(found.views),
-            foot=views_foot(found),
+            VIEW_COLUMNS if listing.views else ("",),
+            view_rows(listing.views),
+            foot=views_foot(listing),
             right=RIGHT,
             sentences=False,
             spared=("OF ALL", "SAVED", "OF", "PRINCIPAL", "SESSION", "EXPOSURE", "TOOL SET"),
@@ -301,14 +301,14 @@ def tree(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ConfigTree, raw)
-    used = columns.limit_texts(found.limits)
+    config_tree = codec.typed(ConfigTree, raw)
+    used = columns.limit_texts(config_tree.limits)
 
     def line(indent: str, kind: str, name: str, text: str = "") -> None:
         parts = f"{kind} {name}".removeprefix("workspace "), text, used.get((kind, name), "")
-        click.echo(show.printable(indent + "  ".join(part for part in parts if part)))
+        click.echo(show.printable(indent + "  ".join(column for column in parts if column)))
 
-    for workspace in found.workspaces:
+    for workspace in config_tree.workspaces:
         line("", "workspace", workspace.name)
         for namespace in workspace.namespaces:
             line("  ", "namespace", namespace.name)
@@ -320,31 +320,31 @@ def tree(runtime_dir: str | None, as_json: bool) -> None:
         click.echo(f"API keys  {keys}")
 
 
-def view_rows(found: Sequence[ViewShown]) -> list[tuple[str, ...]]:
+def view_rows(shown_views: Sequence[ViewShown]) -> list[tuple[str, ...]]:
     """Return a row for each view, the most tokens first."""
     return [
         (
-            one.endpoint,
-            one.exposure,
-            one.principal,
-            one.session or columns.NONE,
-            one.toolset or columns.NONE,
-            str(one.tools),
-            str(one.offered),
-            str(one.tokens),
-            str(one.everything),
-            str(one.saved),
-            str(one.saved_percent),
+            view.endpoint,
+            view.exposure,
+            view.principal,
+            view.session or columns.NONE,
+            view.toolset or columns.NONE,
+            str(view.tools),
+            str(view.offered),
+            str(view.tokens),
+            str(view.everything),
+            str(view.saved),
+            str(view.saved_percent),
         )
-        for one in sorted(found, key=lambda one: -one.tokens)
+        for view in sorted(shown_views, key=lambda view: -view.tokens)
     ]
 
 
-def views_foot(found: ViewsShown) -> str:
-    if not found.views:
+def views_foot(listing: ViewsShown) -> str:
+    if not listing.views:
         return "no front has told yet what is in view; ask again in two seconds"
     return (
-        f"tokens are estimated: {found.token_bytes} bytes of JSON each; TOOLS and TOKENS are with"
+        f"tokens are estimated: {listing.token_bytes} bytes of JSON each; TOOLS and TOKENS are with"
         " the built-in tools"
     )
 
@@ -367,10 +367,10 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ResultList, raw)
-    rows = [_result_row(one) for one in found.results]
-    more = f"; {found.more} older ones are left out" if found.more else ""
-    foot = f"{found.bytes} bytes are kept, and saved about {found.saved_tokens} tokens{more}"
+    listing = codec.typed(ResultList, raw)
+    rows = [_result_row(result) for result in listing.results]
+    more = f"; {listing.more} older ones are left out" if listing.more else ""
+    foot = f"{listing.bytes} bytes are kept, and saved about {listing.saved_tokens} tokens{more}"
     if not rows:
         foot = "nothing is kept; the key 'results' of an endpoint lets it keep large results"
     right = frozenset({"BYTES", "TOKENS SAVED"})
@@ -388,16 +388,16 @@ def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ResultList, raw)
-    (one,) = found.results
+    listing = codec.typed(ResultList, raw)
+    (result,) = listing.results
     about = (
-        f"{one.handle}: {one.bytes} bytes of {one.server}.{one.tool} for {one.principal} at"
-        f" {one.endpoint}, {one.shape}, kept until {one.until}"
+        f"{result.handle}: {result.bytes} bytes of {result.server}.{result.tool} for"
+        f" {result.principal} at {result.endpoint}, {result.shape}, kept until {result.until}"
     )
-    if (shown := len(found.text.encode())) < one.bytes:
-        about += f"; its first {shown} bytes are:"
+    if (shown_bytes := len(listing.text.encode())) < result.bytes:
+        about += f"; its first {shown_bytes} bytes are:"
     click.echo(show.printable(about), err=True)
-    for line in found.text.split("\n"):
+    for line in listing.text.split("\n"):
         click.echo(show.printable(line))
 
 
@@ -413,17 +413,17 @@ def purge(
     """Remove results now; their clients cannot read them any more."""
     if everything is bool(handles):
         raise click.UsageError("give handles, or --all")
-    what = " ".join(handles) or "all results of all clients"
-    confirm(f"Remove {what}?", yes=yes)
+    subject = " ".join(handles) or "all results of all clients"
+    confirm(f"Remove {subject}?", yes=yes)
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("results-purge", result_orders.ResultsPurge(handles=handles))
-    found = codec.typed(ResultsPurged, raw)
-    click.echo(raw if as_json else f"{found.purged} results are removed")
+    answer = codec.typed(ResultsPurged, raw)
+    click.echo(raw if as_json else f"{answer.purged} results are removed")
 
 
-def _result_row(one: ResultShown) -> tuple[str, ...]:
-    tool = columns.cut(f"{one.server}.{one.tool}", 40)
+def _result_row(result: ResultShown) -> tuple[str, ...]:
+    tool = columns.cut(f"{result.server}.{result.tool}", 40)
     return (
-        one.handle, one.endpoint, one.principal, tool, str(one.bytes), str(one.saved_tokens),
-        one.until,
+        result.handle, result.endpoint, result.principal, tool, str(result.bytes),
+        str(result.saved_tokens), result.until,
     )  # fmt: skip

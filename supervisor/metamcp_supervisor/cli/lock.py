@@ -67,8 +67,10 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
     def work() -> int:
         sight = offers.look(path, state_dir, where)
         if sight.lock is not None:
-            what = f"{sight.path} is there already; 'metamcp lock approve' takes over what changed"
-            raise Failed(Exit.FAILED, what)
+            problem = (
+                f"{sight.path} is there already; 'metamcp lock approve' takes over what changed"
+            )
+            raise Failed(Exit.FAILED, problem)
         servers = {
             name: lock_drift.taken(LockedServer(), each.tools, None, each.info)
             for name, each in sight.offered.items()
@@ -76,8 +78,10 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
         }
         _tell_unseen(sight)
         if not servers:
-            what = "no server was seen yet, so there is nothing to approve; start the gateway once"
-            raise Failed(Exit.FAILED, what)
+            problem = (
+                "no server was seen yet, so there is nothing to approve; start the gateway once"
+            )
+            raise Failed(Exit.FAILED, problem)
         _save(sight.path, Lock(servers))
         tools = sum(len(each.tools) for each in servers.values())
         counts = f"{_count(tools, 'tool')} of {_count(len(servers), 'server')}"
@@ -100,13 +104,13 @@ def diff(
 
     def work() -> int:
         sight = _there(offers.look(path, state_dir, where))
-        found = [each for each in sight.drifts(offers.wish(what, sight)) if each.change != "same"]
+        drifts = [each for each in sight.drifts(offers.wish(what, sight)) if each.change != "same"]
         if as_json:
-            click.echo(codec.dump(as_value(found)))
+            click.echo(codec.dump(as_value(drifts)))
         else:
             _tell_unseen(sight)
-            tell(found)
-        return Exit.FAILED if found else Exit.OK
+            tell(drifts)
+        return Exit.FAILED if drifts else Exit.OK
 
     recordings.ending(work)
 
@@ -127,42 +131,42 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
         wish = offers.wish(what, sight)
         if wish.server is not None and sight.offered[wish.server].tools is None:
             raise Failed(Exit.FAILED, offers.unseen(wish.server))
-        held = sight.lock if wish.server is not None else _there(sight).lock
-        held = held or Lock()
-        servers, told = dict(held.servers), list[str]()
+        approved_lock = sight.lock if wish.server is not None else _there(sight).lock
+        approved_lock = approved_lock or Lock()
+        servers, notices = dict(approved_lock.servers), list[str]()
         if wish.tool is not None and wish.server not in servers:
-            why = f"{sight.path} has no entry of '{wish.server}'"
+            problem = f"{sight.path} has no entry of '{wish.server}'"
             more = f"'metamcp lock approve {wish.server}' approves all of its tools"
-            raise Failed(Exit.FAILED, f"{why}; {more}")
+            raise Failed(Exit.FAILED, f"{problem}; {more}")
         for name, each in sight.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 before = servers.get(name, LockedServer())
                 servers[name] = lock_drift.taken(before, each.tools, wish.tool, each.info)
-                told += _approved(name, before, servers[name], each.tools)
+                notices += _approved(name, before, servers[name], each.tools)
         for name in servers.keys() - sight.config.servers.keys() if what is None else ():
-            told.append(f"{name}: not configured any more, taken out")
+            notices.append(f"{name}: not configured any more, taken out")
             del servers[name]
-        now = replace(held, servers=servers)
+        now = replace(approved_lock, servers=servers)
         _save(sight.path, now)
         _tell_unseen(sight._replace(lock=now))
-        for line in told or ["everything is as approved"]:
+        for line in notices or ["everything is as approved"]:
             click.echo(printable(line))
-        if told:
+        if notices:
             _tell_running()
         return Exit.OK
 
     recordings.ending(work)
 
 
-def tell(found: Sequence[ToolDrift]) -> None:
+def tell(drifts: Sequence[ToolDrift]) -> None:
     """Print each tool with the findings, and with its definition before and after."""
-    if not found:
+    if not drifts:
         click.echo("everything is as approved")
-    for each in found:
+    for each in drifts:
         click.echo(printable(f"{each.server}.{each.tool}: {each.word}: {each.why}"))
         for finding in each.comparison.findings if each.comparison is not None else ():
-            place = finding.pointer or "/"
-            click.echo(printable(f"  {finding.weight}  {place}: {finding.text}"))
+            pointer = finding.pointer or "/"
+            click.echo(printable(f"  {finding.weight}  {pointer}: {finding.text}"))
         for line in lines(each):
             click.echo(printable(f"    {line}"))
 
@@ -179,7 +183,7 @@ def lines(drift: ToolDrift) -> Iterator[str]:
         yield line
 
 
-def as_value(found: Sequence[ToolDrift]) -> dict[str, object]:
+def as_value(drifts: Sequence[ToolDrift]) -> dict[str, object]:
     """Return the drift as a value for JSON, for programs."""
     return {
         "v": VERSION,
@@ -203,13 +207,13 @@ def as_value(found: Sequence[ToolDrift]) -> dict[str, object]:
                     for finding in (each.comparison.findings if each.comparison else ())
                 ],
             }
-            for each in found
+            for each in drifts
         ],
     }
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _pretty(tool: LockedTool | None) -> list[str]:
@@ -232,8 +236,10 @@ def _approved(
 def _there(sight: OfferComparison) -> OfferComparison:
     """Return the comparison if it has a lock. Raises Failed without a lock."""
     if sight.lock is None:
-        what = f"{sight.path} does not exist; 'metamcp lock write' makes one of what is offered now"
-        raise Failed(Exit.FAILED, what)
+        problem = (
+            f"{sight.path} does not exist; 'metamcp lock write' makes one of what is offered now"
+        )
+        raise Failed(Exit.FAILED, problem)
     return sight
 
 
@@ -257,5 +263,5 @@ def _save(path: Path, content: Lock) -> None:
     try:
         lock_io.save(path, content)
     except OSError as error:
-        what = f"{path} cannot be written: {error.strerror}"
-        raise Failed(Exit.NO_PERMISSION, what) from None
+        problem = f"{path} cannot be written: {error.strerror}"
+        raise Failed(Exit.NO_PERMISSION, problem) from None

@@ -61,8 +61,8 @@ def login(
     Prints a link to open in a browser, and ends when you have agreed there. A running gateway then
     restarts the server.
     """
-    found, spec = _found(server, path, runtime_dir, state_dir)
-    _login(server, found, spec, open_it=not no_browser, as_json=as_json)
+    command_line, spec = _found(server, path, runtime_dir, state_dir)
+    _login(server, command_line, spec, open_it=not no_browser, as_json=as_json)
     if as_json:
         errors.tell(server=server, authorized=True)
 
@@ -79,7 +79,12 @@ def logout(
 
 
 def _login(
-    name: str, found: "CommandLineConfig", spec: "ServerSpec", *, open_it: bool, as_json: bool
+    name: str,
+    command_line: "CommandLineConfig",
+    spec: "ServerSpec",
+    *,
+    open_it: bool,
+    as_json: bool,
 ) -> None:
     from metamcp_worker.oauth import flow
     from metamcp_worker.oauth.callback import PERSON_S_MAX
@@ -107,14 +112,14 @@ def _login(
     except MetaMCPError as error:
         raise Failed(Exit.FAILED, f"cannot log in: {error}") from None
     errors.say(f"the gateway is authorized to use '{name}'")
-    _restart(name, found, spec.start_timeout_s)
+    _restart(name, command_line, spec.start_timeout_s)
 
 
 def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None) -> bool:
     """Remove the tokens, and return whether there were any. Raises Failed."""
     from metamcp_worker.oauth.vault import vault_of
 
-    found, spec = _found(name, path, runtime_dir, state_dir)
+    command_line, spec = _found(name, path, runtime_dir, state_dir)
     try:
         removed = vault_of(spec).forget(name) > 0
     except MetaMCPError as error:
@@ -123,7 +128,7 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
         errors.say(f"nothing is stored for '{name}'")
         return False
     errors.say(f"the tokens for '{name}' are removed")
-    _restart(name, found, None)
+    _restart(name, command_line, None)
     return True
 
 
@@ -137,35 +142,37 @@ def _found(
     from metamcp_supervisor.servers.specs import server_spec
     from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
 
-    found = CommandLineConfig(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
+    command_line = CommandLineConfig(path, {"runtime_dir": runtime_dir, "state_dir": state_dir})
     # Secrets that it names go to its URLs, so it has to be confirmed as before commands start.
-    found.confirm(yes=False, ask=None)
-    config = found.config
+    command_line.confirm(yes=False, ask=None)
+    config = command_line.config
     server = config.servers.get(name)
     if server is None:
         raise Failed(Exit.UNKNOWN_NAME, str(UnknownName([name], config.servers)))
     if server.oauth is None:
-        why = f"server '{name}' has no `oauth` in its configuration, so there are no tokens for it"
-        raise Failed(Exit.USAGE, why)
+        problem = (
+            f"server '{name}' has no `oauth` in its configuration, so there are no tokens for it"
+        )
+        raise Failed(Exit.USAGE, problem)
     try:
         oauth = TokenKeys(config.gateway.state_dir, os.environ).spec(server.oauth)
     except KeyUnfit as error:
         raise Failed(Exit.FAILED, str(error)) from None
-    return found, server_spec(server, {}, probe=True, oauth=oauth)
+    return command_line, server_spec(server, {}, probe=True, oauth=oauth)
 
 
-def _restart(name: str, found: "CommandLineConfig", start_s: float | None) -> None:
+def _restart(name: str, command_line: "CommandLineConfig", start_s: float | None) -> None:
     """Restart the server of a running gateway, and wait `start_s` seconds for it to be ready, if
     that is given. Raises Failed."""
     try:
-        with client.connect(str(found.config.gateway.runtime_dir)) as gateway:
+        with client.connect(str(command_line.config.gateway.runtime_dir)) as gateway:
             ordered = codec.value(gateway.call("restart", {"names": [name]}))
             if start_s is None:
                 return
-            asked = {"names": [name], "for": "ready", "timeout_s": start_s}
-            asked["above"] = ordered["above"]
+            params = {"names": [name], "for": "ready", "timeout_s": start_s}
+            params["above"] = ordered["above"]
             with progress(f"waits for {name} to be ready"):
-                gateway.call("wait", asked, timeout_s=start_s + MARGIN_S)
+                gateway.call("wait", params, timeout_s=start_s + MARGIN_S)
     except Failed as failed:
         if failed.exit == Exit.NOT_RUNNING:
             errors.say("no gateway is running; the next one will know it")

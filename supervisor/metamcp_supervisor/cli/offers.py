@@ -67,8 +67,8 @@ class OfferComparison(NamedTuple):
     def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
         """Yield the drift of each wished tool of the servers whose tools are known."""
         wish = wished or ToolFilter()
-        known = definitions(self.config.servers.values())
-        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), known)
+        definition_keys = definitions(self.config.servers.values())
+        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), definition_keys)
         for name, each in self.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 for drift in pins.judge(name, each.tools).drifts:
@@ -87,8 +87,8 @@ class OfferComparison(NamedTuple):
 
     def unlocked(self) -> list[str]:
         """Return the servers with tools that the lock does not have."""
-        held = (self.lock or Lock()).servers
-        return [name for name, each in self.offered.items() if each.tools and name not in held]
+        locked = (self.lock or Lock()).servers
+        return [name for name, each in self.offered.items() if each.tools and name not in locked]
 
 
 class StoredOffers(NamedTuple):
@@ -109,44 +109,51 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredO
     would take; `lock`: of the lock, by default beside the configuration. Raises Failed."""
     try:
         config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-        where = lock or lock_io.beside(config)
+        lock_path = lock or lock_io.beside(config)
         folder = Path(state_dir) if state_dir else config.gateway.state_dir
-        held = lock_io.load(where)
+        stored_lock = lock_io.load(lock_path)
         seen = lock_io.load(folder / lock_io.SEEN) or Lock()
     except ConfigInvalid as invalid:
         first, *others = map(str, invalid.problems)
         raise Failed(Exit.CONFIG, first, tuple(others)) from None
     notes: list[str] = []
-    found = Catalogues(folder, lambda server, why: notes.append(f"{server}: {why}"))
+    catalogue_store = Catalogues(folder, lambda server, reason: notes.append(f"{server}: {reason}"))
     catalogues = {
-        name: server_catalog.unpack(data) if (data := found.load(server)) else None
+        name: server_catalog.unpack(data) if (data := catalogue_store.load(server)) else None
         for name, server in config.servers.items()
         if server.enabled
     }
-    return StoredOffers(config, where, held, seen, catalogues, notes)
+    return StoredOffers(config, lock_path, stored_lock, seen, catalogues, notes)
 
 
 def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
     """Read the offers as `kept` does, for the servers whose tools are compared. Raises Failed."""
     with progress("reads the definitions of tools"):
-        found = kept(path, state_dir, lock)
+        stored = kept(path, state_dir, lock)
         offered = {
-            name: _offered(found.config.servers[name], each)
-            for name, each in found.catalogues.items()
-            if found.config.servers[name].pinning != "off"
+            name: _offered(stored.config.servers[name], each)
+            for name, each in stored.catalogues.items()
+            if stored.config.servers[name].pinning != "off"
         }
         invalid = {
             name: tuple(validation.invalid(each))
-            for name, each in found.catalogues.items()
+            for name, each in stored.catalogues.items()
             if each is not None
         }
         schemas = {
             name: json_schemas.faults(each.tools) if each.schemas is None else each.schemas
-            for name, each in found.catalogues.items()
+            for name, each in stored.catalogues.items()
             if each is not None
         }
     return OfferComparison(
-        found.config, found.path, found.lock, found.seen, offered, found.notes, invalid, schemas
+        stored.config,
+        stored.path,
+        stored.lock,
+        stored.seen,
+        offered,
+        stored.notes,
+        invalid,
+        schemas,
     )
 
 
@@ -180,8 +187,8 @@ def wished(
     if names is None:
         raise Failed(Exit.UNKNOWN_NAME, unseen(server))
     if tool not in names:
-        what = f"'{server}' has no tool '{tool[:80]}'; {hint(tool, names)}"
-        raise Failed(Exit.UNKNOWN_NAME, what)
+        problem = f"'{server}' has no tool '{tool[:80]}'; {hint(tool, names)}"
+        raise Failed(Exit.UNKNOWN_NAME, problem)
     return ToolFilter(server, tool)
 
 
@@ -190,7 +197,7 @@ def unseen(server: str) -> str:
     return f"{server} was not seen yet as it is configured now; start the gateway once"
 
 
-def _offered(server: Server, found: ServerCatalogue | None) -> Offered:
-    if found is None:
+def _offered(server: Server, catalogue: ServerCatalogue | None) -> Offered:
+    if catalogue is None:
         return Offered(server)
-    return Offered(server, found.tools, lock_drift.server_info(found.serverInfo))
+    return Offered(server, catalogue.tools, lock_drift.server_info(catalogue.serverInfo))

@@ -114,17 +114,17 @@ class ServiceLines:
         self._own = logs.begin(spec, self._put)
 
     def event(self, event: JournalEvent) -> None:
-        said = ": ".join(filter(None, [f"{event.who} {event.what}", event.cause]))
+        message = ": ".join(filter(None, [f"{event.who} {event.what}", event.cause]))
         level, generation = level_of(event.what), event.generation
         when = logs.stamp(event.time)
         if self._own.text:
-            shown = LogRecord(
-                time=when, level=level, room=EVENTS, message=said, generation=generation
+            record = LogRecord(
+                time=when, level=level, room=EVENTS, message=message, generation=generation
             )
-            self._own.say(shown)
+            self._own.say(record)
             return
         line: dict[str, object] = {
-            "time": when, "level": level, "room": EVENTS, "message": said, "who": event.who,
+            "time": when, "level": level, "room": EVENTS, "message": message, "who": event.who,
             "what": event.what,
         }  # fmt: skip
         if event.cause:
@@ -138,10 +138,10 @@ class ServiceLines:
         if self._own.text:
             mark = "" if line.stream == "stderr" else f"[{line.stream}] "
             message = f"{mark}{line.text}"
-            shown = LogRecord(
+            record = LogRecord(
                 time=when, level="info", room=SERVER, message=message, server=line.server
             )
-            self._own.say(shown)
+            self._own.say(record)
             return
         members = {
             "time": when, "level": "info", "room": SERVER, "message": line.text,
@@ -167,10 +167,10 @@ class ServiceLines:
         self._outlet.put(data)
 
 
-def level_of(what: str) -> str:
-    if what in _ERRORS:
+def level_of(description: str) -> str:
+    if description in _ERRORS:
         return "error"
-    return "warning" if any(part in what for part in _WARNINGS) else "info"
+    return "warning" if any(word in description for word in _WARNINGS) else "info"
 
 
 SETTLE_S_MAX = 15.0
@@ -192,8 +192,8 @@ class EventLines:
     def tell(self, event: JournalEvent) -> None:
         # Only how long it will take differs from one time to the next.
         same = f"{event.what} {event.cause.partition(NEXT)[0]}"
-        known, before = self._last.get(event.who, ("", 0))
-        times = before + 1 if known == same else 1
+        last_text, before = self._last.get(event.who, ("", 0))
+        times = before + 1 if last_text == same else 1
         self._last[event.who] = (same, times)
         if self._terminal and times & (times - 1):
             return
@@ -265,9 +265,9 @@ class StartLine:
             return
         seconds = time.monotonic() - self._begun
         lines = {name: self._gateway.logs.tail(name, 1) for name in waited[: show.NAMES_MAX]}
-        told = {name: line[0].text.strip() for name, line in lines.items() if line}
+        last_lines = {name: line[0].text.strip() for name, line in lines.items() if line}
         frame = FRAMES[int(seconds / FRAME_S) % len(FRAMES)]
-        text = f"{frame} {start_text(status, told, round(seconds))}"
+        text = f"{frame} {start_text(status, last_lines, round(seconds))}"
         try:
             width = os.get_terminal_size(1).columns
         except OSError:
@@ -282,13 +282,13 @@ class StartLine:
             self._out(ERASE)
 
 
-def start_text(status: GatewayStatus, told: Mapping[str, str], seconds: int) -> str:
-    """Return how the start goes on. `told`: the newest line of stderr of servers that start: npx
-    and uvx say there what they download."""
+def start_text(status: GatewayStatus, last_lines: Mapping[str, str], seconds: int) -> str:
+    """Return how the start goes on. `last_lines`: the newest line of stderr of servers that start:
+    npx and uvx say there what they download."""
     waited = [server for server in status.servers if server.phase not in _DECIDED]
     decided = len(status.servers) - len(waited)
     names = [
-        f"{server.name} ({show.printable(told[server.name])})" if server.name in told
+        f"{server.name} ({show.printable(last_lines[server.name])})" if server.name in last_lines
         else server.name
         for server in waited[: show.NAMES_MAX]
     ]  # fmt: skip

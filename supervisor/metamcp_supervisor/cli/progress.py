@@ -33,8 +33,8 @@ class VerbProgress:
     """State of a verb that is shown. `what`: what the verb does; `done` of `total`: how far it is,
     if `total` is not 0. The verb changes them whenever it likes."""
 
-    def __init__(self, what: str, total: float = 0) -> None:
-        self.what = what
+    def __init__(self, label: str, total: float = 0) -> None:
+        self.what = label
         self.done = 0.0
         self.total = total
 
@@ -55,31 +55,35 @@ def _is_quiet() -> bool:
 
 @contextlib.contextmanager
 def progress(
-    what: str, *, total: float = 0, look: Callable[[], str] | None = None
+    label: str, *, total: float = 0, look: Callable[[], str] | None = None
 ) -> Generator[VerbProgress]:
     """Show on a terminal that the verb is busy, from SHOWN_AFTER_S to the end of the block. `look`
-    is called by the thread that draws, every LOOK_S, and returns a new text for `what`."""
-    found = VerbProgress(what, total)
+    is called by the thread that draws, every LOOK_S, and returns a new text for `label`."""
+    verb_progress = VerbProgress(label, total)
     if not is_drawn():
-        yield found
+        yield verb_progress
         return
     over = threading.Event()
-    thread = threading.Thread(target=_draw, args=(found, over, look), daemon=True, name="progress")
+    thread = threading.Thread(
+        target=_draw, args=(verb_progress, over, look), daemon=True, name="progress"
+    )
     thread.start()
     try:
-        yield found
+        yield verb_progress
     finally:
         over.set()
         thread.join()
 
 
-def _draw(found: VerbProgress, over: threading.Event, look: Callable[[], str] | None) -> None:
+def _draw(
+    verb_progress: VerbProgress, over: threading.Event, look: Callable[[], str] | None
+) -> None:
     if over.wait(SHOWN_AFTER_S):
         return
     from rich import progress as drawn
     from rich.console import Console
 
-    bar = (drawn.BarColumn(), drawn.TaskProgressColumn()) if found.total else ()
+    bar = (drawn.BarColumn(), drawn.TaskProgressColumn()) if verb_progress.total else ()
     columns = (
         drawn.SpinnerColumn(),
         drawn.TextColumn("{task.description}", markup=False),
@@ -89,37 +93,37 @@ def _draw(found: VerbProgress, over: threading.Event, look: Callable[[], str] | 
     begun, looked = time.monotonic() - SHOWN_AFTER_S, 0.0
     with drawn.Progress(
         *columns, console=Console(stderr=True), transient=True, auto_refresh=False
-    ) as shown:
-        task = shown.add_task("", total=found.total or None, seconds=0)
+    ) as display:
+        task = display.add_task("", total=verb_progress.total or None, seconds=0)
         while True:
             now = time.monotonic()
             if look is not None and now - looked >= LOOK_S:
-                found.what, looked = look(), now
-            shown.update(
+                verb_progress.what, looked = look(), now
+            display.update(
                 task,
-                description=printable(found.what),
-                completed=found.done,
+                description=printable(verb_progress.what),
+                completed=verb_progress.done,
                 seconds=round(now - begun),
             )
-            shown.refresh()
+            display.refresh()
             if over.wait(REDRAW_S):
                 return
 
 
 @contextlib.contextmanager
-def waiting(runtime_dir: str | None, names: tuple[str, ...], wanted: str) -> Generator[None]:
+def waiting(runtime_dir: str | None, names: tuple[str, ...], target_state: str) -> Generator[None]:
     """Show which servers a verb waits for, while it does."""
-    what = f"waits for {', '.join(names[:NAMES_MAX]) or 'the servers'} to be {wanted}"
+    label = f"waits for {', '.join(names[:NAMES_MAX]) or 'the servers'} to be {target_state}"
 
     def look() -> str:
         try:
             with client.connect(runtime_dir, timeout_s=LOOK_S) as gateway:
                 raw = gateway.call("status", timeout_s=LOOK_S)
-            return f"{what}: {states(codec.typed(GatewayStatus, raw), names)}"
+            return f"{label}: {states(codec.typed(GatewayStatus, raw), names)}"
         except (client.Failed, codec.Malformed):
-            return f"{what}: no gateway runs yet"
+            return f"{label}: no gateway runs yet"
 
-    with progress(what, look=look):
+    with progress(label, look=look):
         yield
 
 
@@ -127,9 +131,9 @@ def states(status: GatewayStatus, names: tuple[str, ...] = ()) -> str:
     """Return how many of these servers are ready, and the states of others."""
     chosen = [server for server in status.servers if not names or server.name in names]
     others = [server for server in chosen if server.phase != "ready"]
-    told = [f"{server.name} {server.state}" for server in others[:NAMES_MAX]]
+    unready = [f"{server.name} {server.state}" for server in others[:NAMES_MAX]]
     more = [f"{len(others) - NAMES_MAX} more"] if len(others) > NAMES_MAX else []
-    return "; ".join([f"{len(chosen) - len(others)} of {len(chosen)} ready", *told, *more])
+    return "; ".join([f"{len(chosen) - len(others)} of {len(chosen)} ready", *unready, *more])
 
 
 @contextlib.contextmanager
@@ -164,7 +168,7 @@ def steps() -> Generator[Callable[[str, str, str], None]]:
     from rich.text import Text
 
     def below() -> Text:
-        lines = [line(step, *one) for step, one in list(under_way.items())]
+        lines = [line(step, state, since) for step, (state, since) in list(under_way.items())]
         if not lines and time.monotonic() - begun >= SHOWN_AFTER_S:
             lines = [line("the engine", "works", begun)]
         return Text("\n".join(lines))

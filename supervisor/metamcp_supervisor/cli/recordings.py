@@ -67,14 +67,16 @@ class RecordingPlace(Struct, frozen=True):
     def why_none(self) -> str:
         state = self.folder.parent
         if not state.is_dir():
-            what = f"there are no recorded calls: {state} does not exist"
-            return f"{what}; name the state directory of the gateway with --state-dir"
-        what = f"there are no recorded calls in {self.folder}"
+            finding = f"there are no recorded calls: {state} does not exist"
+            return f"{finding}; name the state directory of the gateway with --state-dir"
+        finding = f"there are no recorded calls in {self.folder}"
         if self.records:
-            on = f"{what}: recording is on in {self.source}"
+            on = f"{finding}: recording is on in {self.source}"
             return f"{on}; no call has ended since a gateway read it"
-        why = f"recording is off in {self.source}" if self.source else "is it the right directory?"
-        return f'{what}: {why}; calls = "metadata" in [recording] turns it on'
+        reason = (
+            f"recording is off in {self.source}" if self.source else "is it the right directory?"
+        )
+        return f'{finding}: {reason}; calls = "metadata" in [recording] turns it on'
 
 
 def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
@@ -86,45 +88,45 @@ def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        found = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         problems = tuple(map(str, invalid.problems))
-        what = "where recorded calls are is not known; name the directory with --state-dir"
-        raise Failed(Exit.CONFIG, what, problems) from None
-    wanted = [found.recording.calls, *(each.recording for each in found.servers.values())]
+        message = "where recorded calls are is not known; name the directory with --state-dir"
+        raise Failed(Exit.CONFIG, message, problems) from None
+    modes = [config.recording.calls, *(each.recording for each in config.servers.values())]
     return RecordingPlace(
-        (found.gateway.state_dir if state_dir is None else Path(state_dir)) / FOLDER,
-        ", ".join(map(str, found.files)) or "the configuration",
-        any(each not in {None, "off"} for each in wanted),
+        (config.gateway.state_dir if state_dir is None else Path(state_dir)) / FOLDER,
+        ", ".join(map(str, config.files)) or "the configuration",
+        any(each not in {None, "off"} for each in modes),
     )
 
 
-def lines(where: Path) -> Iterator[RecordedLine]:
+def lines(folder: Path) -> Iterator[RecordedLine]:
     """Yield all lines that are there, file by file. Raises Failed."""
-    return Following(where).news()
+    return Following(folder).news()
 
 
-def find(where: RecordingPlace, word: str) -> FinishedCall:
+def find(location: RecordingPlace, word: str) -> FinishedCall:
     """Return the call with this id. Raises Failed."""
     word = word.lower()
-    where.check()
-    for line in Following(where.folder).news(word):
+    location.check()
+    for line in Following(location.folder).news(word):
         if line.call is not None and line.call.id == word:
             return line.call
-    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {where.folder}")
+    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {location.folder}")
 
 
-def files(where: Path) -> list[Path]:
+def files(folder: Path) -> list[Path]:
     """Return the files, the oldest first; an empty list if calls were never recorded. Raises
     Failed."""
     try:
-        names = os.listdir(where)
+        names = os.listdir(folder)
     except FileNotFoundError:
         return []
     except OSError as error:
-        what = f"recorded calls cannot be read: {where}: {error.strerror}"
-        raise Failed(Exit.DENIED, what) from None
-    return [where / name for name in sorted(names) if is_file_name(name)]
+        message = f"recorded calls cannot be read: {folder}: {error.strerror}"
+        raise Failed(Exit.DENIED, message) from None
+    return [folder / name for name in sorted(names) if is_file_name(name)]
 
 
 class _Place(Struct):
@@ -137,8 +139,8 @@ class Following:
     """Reader of all lines that are there and then of added lines, each once. `tail_bytes`: of a
     file that is longer at the first look, only so many bytes at its end are read."""
 
-    def __init__(self, where: Path, tail_bytes: int | None = None) -> None:
-        self._where = where
+    def __init__(self, folder: Path, tail_bytes: int | None = None) -> None:
+        self._where = folder
         self._tail_bytes = tail_bytes
         self._places: dict[str, _Place] = {}
 
@@ -159,23 +161,23 @@ class Following:
         return _Place()
 
 
-def _new_lines(path: Path, place: _Place, word: bytes = b"") -> Iterator[RecordedLine]:
+def _new_lines(path: Path, position: _Place, word: bytes = b"") -> Iterator[RecordedLine]:
     """Yield the whole lines after this place; a partial line at the end waits until it is whole."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(0, "it is not a regular file")
-            file.seek(place.offset)
+            file.seek(position.offset)
             while (raw := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
-                place.offset += len(raw)
+                position.offset += len(raw)
                 if word in raw and (line := _read(raw)):
                     yield line
     except FileNotFoundError:
         return  # it was the oldest one, and a front removed it just now
     except OSError as error:
-        what = f"recorded calls cannot be read: {path}: {error.strerror}"
-        raise Failed(Exit.DENIED, what) from None
+        message = f"recorded calls cannot be read: {path}: {error.strerror}"
+        raise Failed(Exit.DENIED, message) from None
 
 
 def _read(raw: bytes) -> RecordedLine | None:
@@ -261,18 +263,18 @@ def calls(
         )
 
     def work() -> int:
-        where = place(state_dir, path)
+        location = place(state_dir, path)
         if word is not None:
-            _one(find(where, word), as_json=as_json)
+            _one(find(location, word), as_json=as_json)
         else:
-            _many(where, fits, limit, as_json=as_json, follow=follow)
+            _many(location, fits, limit, as_json=as_json, follow=follow)
         return Exit.OK
 
     ending(work)
 
 
 def _many(
-    where: RecordingPlace,
+    location: RecordingPlace,
     fits: Callable[[FinishedCall], bool],
     limit: int,
     *,
@@ -280,9 +282,9 @@ def _many(
     follow: bool,
 ) -> None:
     """Show all calls that fit. Raises Failed."""
-    if not (follow and where.folder.parent.is_dir()):  # else calls may be recorded soon
-        where.check()
-    following = Following(where.folder)
+    if not (follow and location.folder.parent.is_dir()):  # else calls may be recorded soon
+        location.check()
+    following = Following(location.folder)
     lost = 0
 
     def fitting() -> Iterator[tuple[str, bytes, FinishedCall]]:
@@ -292,20 +294,20 @@ def _many(
             if line.call is not None and fits(line.call):
                 yield line.call.id, line.raw, line.call
 
-    newest = heapq.nlargest(limit, fitting(), key=lambda found: found[0])[::-1]
+    newest = heapq.nlargest(limit, fitting(), key=lambda entry: entry[0])[::-1]
     if as_json:
         for _, raw, _ in newest:
             click.echo(raw, nl=False)
-        if notes := told_of(lost) if lost else "" if where.any else where.why_none:
+        if notes := told_of(lost) if lost else "" if location.any else location.why_none:
             click.echo(f"metamcp: {notes}", err=True)
     else:
         rows = [row(call) for _, _, call in newest]
-        shown = show.Picture(
-            COLUMNS if rows else ("",), rows, foot=foot(where, len(rows), lost),
+        picture = show.Picture(
+            COLUMNS if rows else ("",), rows, foot=foot(location, len(rows), lost),
             right=frozenset({"TOOK", "IN", "OUT"}), sentences=False,
             spared=("IN", "OUT", "ENDPOINT", "TOOK"),
         )  # fmt: skip
-        show.picture(shown)
+        show.picture(picture)
     while follow:
         for line in following.news():
             follow_line(line, fits, as_json=as_json)
@@ -338,11 +340,13 @@ def row(call: FinishedCall) -> tuple[str, ...]:
     )
 
 
-def foot(where: RecordingPlace, count: int, lost: int) -> str:
+def foot(location: RecordingPlace, count: int, lost: int) -> str:
     parts = [told_of(lost)] if lost else []
     if not count:
-        found = f"no recorded call fits in {where.folder}" if where.any else where.why_none
-        parts.insert(0, f"{found}; 'metamcp ctl calls' shows what is under way")
+        reason = (
+            f"no recorded call fits in {location.folder}" if location.any else location.why_none
+        )
+        parts.insert(0, f"{reason}; 'metamcp ctl calls' shows what is under way")
     return "; ".join(parts)
 
 
@@ -353,8 +357,10 @@ def told_of(lost: int) -> str:
 
 def outcome(call: FinishedCall) -> str:
     """Return how a call ended, with the name of the error code if the code is known."""
-    known = {str(int(code)): code.name.lower() for code in Code}
-    return f"{call.outcome} {known[call.outcome]}" if call.outcome in known else call.outcome
+    code_names = {str(int(code)): code.name.lower() for code in Code}
+    return (
+        f"{call.outcome} {code_names[call.outcome]}" if call.outcome in code_names else call.outcome
+    )
 
 
 def _one(call: FinishedCall, *, as_json: bool) -> None:
@@ -362,7 +368,7 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
         click.echo(codec.dump(call))
         return
     click.echo(show.printable(f"{call.method} {call.name}"))
-    known = {
+    facts = {
         "id": call.id,
         "time": call.time,
         "server": f"{call.server}, {reached(call)}",
@@ -374,7 +380,7 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
         "outcome": outcome(call),
         "took": columns.latency(call.duration_ms / 1000),
     }
-    for key, value in known.items():
+    for key, value in facts.items():
         click.echo(show.printable(f"  {key:<10}  {value}"))
     _body(call, records.ARGUMENTS, call.arguments, call.arguments_bytes)
     _body(call, records.RESULT, call.result, call.result_bytes)
@@ -385,11 +391,13 @@ def reached(call: FinishedCall) -> str:
     return f"generation {call.generation}" if call.generation else "which did not get the call"
 
 
-def _body(call: FinishedCall, what: str, body: Raw | UnsetType, size: int) -> None:
-    marks = [word for word, where in (("cut", call.cut), ("masked", call.masked)) if what in where]
+def _body(call: FinishedCall, name: str, body: Raw | UnsetType, size: int) -> None:
+    marks = [
+        word for word, affected in (("cut", call.cut), ("masked", call.masked)) if name in affected
+    ]
     if body is UNSET and size:
         marks.append("not recorded")
-    click.echo(f"\n{what} ({', '.join([f'{size} bytes', *marks])})")
+    click.echo(f"\n{name} ({', '.join([f'{size} bytes', *marks])})")
     if body is not UNSET:
         for line in pretty(body):
             click.echo(f"  {show.printable(line)}")
@@ -399,16 +407,16 @@ def pretty(body: Raw) -> list[str]:
     """Return JSON as lines for people, with members in a fixed order. A text, or JSON that cannot
     be decoded (1e999), stays as it is."""
     try:
-        found = codec.value(body)
+        value = codec.value(body)
     except codec.Malformed:
         return bytes(body).decode("utf-8", "replace").splitlines()
-    if isinstance(found, str):
-        return found.splitlines()
-    return json.dumps(found, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
+    if isinstance(value, str):
+        return value.splitlines()
+    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
 
 
 def _when(call: FinishedCall) -> str:
     """Return the time of a call, with the date if the call was not today."""
-    found = datetime.fromisoformat(call.time).astimezone()
-    today = found.date() == datetime.now().astimezone().date()
-    return found.strftime("%H:%M:%S.%f" if today else "%Y-%m-%d %H:%M:%S.%f")[:-3]
+    local_time = datetime.fromisoformat(call.time).astimezone()
+    today = local_time.date() == datetime.now().astimezone().date()
+    return local_time.strftime("%H:%M:%S.%f" if today else "%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -69,18 +69,20 @@ def replay(
 
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
-        asked = params(call)
-        place, directory = endpoint or call.endpoint, runtime_dir or client.meant()
-        url = url_of(place, runtime_dir)
+        request_params = params(call)
+        endpoint_name, directory = endpoint or call.endpoint, runtime_dir or client.meant()
+        url = url_of(endpoint_name, runtime_dir)
         trust = trust_of(key_env, key_file, ca, directory)
 
         async def tool(asker: "EndpointClient") -> Mapping[str, Any]:
             # As for 'metamcp call': a tool that is in no list may be callable.
-            found = await asker.tool(call.name) or definition_of(call.name, place, directory)
-            return _agreed(found, call.name, yes=yes)
+            definition = await asker.tool(call.name) or definition_of(
+                call.name, endpoint_name, directory
+            )
+            return _agreed(definition, call.name, yes=yes)
 
         with explained_key(trust, directory):
-            again = asyncio.run(_again(call, asked, url, trust, timeout_s, tool))
+            again = asyncio.run(_again(call, request_params, url, trust, timeout_s, tool))
         return _told(call, *again)
 
     recordings.ending(work)
@@ -88,7 +90,7 @@ def replay(
 
 async def _again(
     call: FinishedCall,
-    asked: Mapping[str, object],
+    request_params: Mapping[str, object],
     url: str,
     trust: "Trust",
     timeout_s: float,
@@ -98,7 +100,7 @@ async def _again(
     async with client_for(call, url, trust, timeout_s) as asker:
         definition = await tool(asker) if call.method == CALL else None
         with progress(f"calls {call.name}"):
-            return tool_call.outcome_of(await asker.ask(call.method, asked, definition))
+            return tool_call.outcome_of(await asker.ask(call.method, request_params, definition))
 
 
 def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> "EndpointClient":
@@ -112,15 +114,15 @@ def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -
 def params(call: FinishedCall) -> dict[str, object]:
     """Return the parameters of the request. Raises Failed for a call whose arguments are not fully
     known."""
-    why = ""
+    reason = ""
     if call.arguments is UNSET and call.arguments_bytes:
-        why = 'its arguments were not recorded; [recording] calls = "full" records them'
+        reason = 'its arguments were not recorded; [recording] calls = "full" records them'
     elif ARGUMENTS in call.masked or MASK in call.name:
-        why = "a secret was taken out of its arguments"
+        reason = "a secret was taken out of its arguments"
     elif ARGUMENTS in call.cut:
-        why = "its arguments were cut; a larger 'body_max' in [recording] keeps them"
-    if why:
-        raise Failed(Exit.FAILED, f"{call.id} cannot be replayed: {why}")
+        reason = "its arguments were cut; a larger 'body_max' in [recording] keeps them"
+    if reason:
+        raise Failed(Exit.FAILED, f"{call.id} cannot be replayed: {reason}")
     if call.method == "resources/read":
         return {"uri": call.name}
     arguments = Raw(b"{}") if call.arguments is UNSET else call.arguments
@@ -132,8 +134,8 @@ def url_of(endpoint: str, runtime_dir: str | None) -> str:
     with client.connect(runtime_dir) as gateway:
         status = codec.typed(GatewayStatus, gateway.call("status"))
     if endpoint not in status.endpoints:
-        known = ", ".join(status.endpoints) or "none"
-        text = f"no endpoint is named {endpoint!r}; say --endpoint with one of: {known}"
+        names = ", ".join(status.endpoints) or "none"
+        text = f"no endpoint is named {endpoint!r}; say --endpoint with one of: {names}"
         raise Failed(Exit.UNKNOWN_NAME, text)
     return status.endpoints[endpoint]
 
@@ -143,9 +145,9 @@ def _agreed(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, An
     Raises Failed if the user does not agree."""
     if yes or tool_call.reads_only(tool):
         return tool
-    what = f"{name} does not say that it only reads: calling it again may change something"
-    nobody = Failed(Exit.USAGE, f"{what}; say --yes to call it")
-    errors.confirm(f"{what}. Call it?", yes=yes, refusal=nobody)
+    warning = f"{name} does not say that it only reads: calling it again may change something"
+    nobody = Failed(Exit.USAGE, f"{warning}; say --yes to call it")
+    errors.confirm(f"{warning}. Call it?", yes=yes, refusal=nobody)
     return tool
 
 
@@ -156,11 +158,11 @@ def _told(call: FinishedCall, ended: str, result: Raw) -> int:
     if ended != call.outcome:
         click.echo(f"\ndiffers: it ended with {ended}, the recorded call with {call.outcome}")
         return Exit.FAILED
-    why = "not recorded" if call.result is UNSET else ""
-    why = why or ("cut" if RESULT in call.cut else "masked" if RESULT in call.masked else "")
-    if why:
+    flaw = "not recorded" if call.result is UNSET else ""
+    flaw = flaw or ("cut" if RESULT in call.cut else "masked" if RESULT in call.masked else "")
+    if flaw:
         click.echo(
-            f"\nit ended as before ({ended}); the recorded result is {why}, so no more is said"
+            f"\nit ended as before ({ended}); the recorded result is {flaw}, so no more is said"
         )
         return Exit.OK
     assert call.result is not UNSET
@@ -177,7 +179,7 @@ def _told(call: FinishedCall, ended: str, result: Raw) -> int:
 
 
 def _differences(before: Raw, now: Raw) -> Iterator[str]:
-    found = difflib.unified_diff(pretty(before), pretty(now), n=1, lineterm="")
-    for number, line in enumerate(found):
+    diff = difflib.unified_diff(pretty(before), pretty(now), n=1, lineterm="")
+    for number, line in enumerate(diff):
         if number > 1:  # the first two lines name files, but these are not files
             yield columns.cut(line, 200)

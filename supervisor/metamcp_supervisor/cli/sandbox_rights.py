@@ -84,8 +84,8 @@ def learn(
     """
 
     def work() -> int:
-        place = recordings.place(state_dir, path)
-        calls = _calls(place, name) if again and place.any else []
+        location = recordings.place(state_dir, path)
+        calls = _calls(location, name) if again and location.any else []
         if again and not calls:
             raise Failed(Exit.USAGE, f'no call of {name} is recorded: [recording] calls = "full"')
 
@@ -97,9 +97,9 @@ def learn(
                 _make_again(call, runtime_dir, timeout_s, trust, yes=yes)
 
         with client.connect(runtime_dir) as gateway:
-            found = codec.typed(Description, gateway.call("describe", {"name": name}))
+            description = codec.typed(Description, gateway.call("describe", {"name": name}))
             rights = _rights_of(gateway, name, for_s, replay_all if again else None)
-        lines = proposal(rights, spec_of(found), os.path.expanduser("~"))
+        lines = proposal(rights, spec_of(description), os.path.expanduser("~"))
         if as_json:
             click.echo(codec.dump({"v": VERSION, "server": name, "lines": lines}))
         else:
@@ -145,12 +145,14 @@ def _rights_of(
     return rights
 
 
-def spec_of(found: Description) -> ConfinementSpec:
+def spec_of(description: Description) -> ConfinementSpec:
     """Return the confinement of a server, as far as complaints depend on it."""
-    network: Any = found.config.get("network", "host")
+    network: Any = description.config.get("network", "host")
     if network not in ("host", "none"):
         return ConfinementSpec(profile="basic", tcp_ports=tuple(network["tcp_ports"]))
-    none = network == "none" or (found.server.sandbox == "strict" and "network" not in found.config)
+    none = network == "none" or (
+        description.server.sandbox == "strict" and "network" not in description.config
+    )
     return ConfinementSpec(profile="basic", network="none" if none else "host")
 
 
@@ -201,10 +203,10 @@ def _comments(
 
 def _folded(paths: Iterable[str], closed: Collection[str]) -> list[str]:
     """Return the paths, with a folder in place of more than FILES_MAX that are in it."""
-    found = set(paths)
+    folded = set(paths)
     while True:
         inside: dict[str, list[str]] = {}
-        for path in found:
+        for path in folded:
             inside.setdefault(dirname(path.rstrip("/")), []).append(path)
         many = {
             folder: members
@@ -212,8 +214,8 @@ def _folded(paths: Iterable[str], closed: Collection[str]) -> list[str]:
             if len(members) > FILES_MAX and folder not in closed
         }
         if not many:
-            return sorted(found)
-        found = found.difference(*many.values()) | many.keys()
+            return sorted(folded)
+        folded = folded.difference(*many.values()) | many.keys()
 
 
 def _is_secret(path: str, home: str) -> bool:
@@ -222,23 +224,23 @@ def _is_secret(path: str, home: str) -> bool:
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     every = sorted(set(paths))
-    return [path for path in every if not _below(path, [one for one in every if one != path])]
+    return [path for path in every if not _below(path, [other for other in every if other != path])]
 
 
 def _below(path: str, others: Iterable[str]) -> bool:
-    return any(f"{path}/".startswith(f"{one.rstrip('/')}/") for one in others)
+    return any(f"{path}/".startswith(f"{other.rstrip('/')}/") for other in others)
 
 
-def _calls(place: recordings.RecordingPlace, name: str) -> list[FinishedCall]:
+def _calls(location: recordings.RecordingPlace, name: str) -> list[FinishedCall]:
     """Return the newest recorded call of each tool and arguments of a server."""
-    found: dict[tuple[str, str, bytes], FinishedCall] = {}
-    for line in recordings.lines(place.folder):
+    newest: dict[tuple[str, str, bytes], FinishedCall] = {}
+    for line in recordings.lines(location.folder):
         call = line.call
         if call is not None and call.server == name:
             key = call.method, call.name, bytes(call.arguments or b"")
-            found.pop(key, None)
-            found[key] = call
-    return list(found.values())[-CALLS_MAX:]
+            newest.pop(key, None)
+            newest[key] = call
+    return list(newest.values())[-CALLS_MAX:]
 
 
 def _make_again(

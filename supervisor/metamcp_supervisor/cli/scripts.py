@@ -104,13 +104,13 @@ name_argument = click.argument("name")
 @scripts_.command("list")
 @json_option
 @click.pass_obj
-def list_(where: _Where, as_json: bool) -> None:
+def list_(location: _Where, as_json: bool) -> None:
     """List all scripts of the workspace."""
-    raw = _listed(where)
+    raw = _listed(location)
     if as_json:
         click.echo(raw)
         return
-    rows = [_row(one) for one in codec.typed(ScriptList, raw).scripts]
+    rows = [_row(script) for script in codec.typed(ScriptList, raw).scripts]
     foot = "" if rows else "nothing is saved yet; 'metamcp scripts save FILE' saves a script"
     show.picture(
         show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
@@ -122,17 +122,17 @@ def list_(where: _Where, as_json: bool) -> None:
 @click.option("--version", type=click.IntRange(1), default=None, metavar="N", help="An older one.")
 @json_option
 @click.pass_obj
-def show_(where: _Where, name: str, version: int | None, as_json: bool) -> None:
+def show_(location: _Where, name: str, version: int | None, as_json: bool) -> None:
     """Print a script as a file, in its newest version."""
-    raw = _asked(where, name, version or 0)
+    raw = _asked(location, name, version or 0)
     if as_json:
         click.echo(raw)
         return
-    (one,) = codec.typed(ScriptList, raw).scripts
-    versions = ", ".join(map(str, one.versions))
-    about = f"{one.name}: version {one.version}, saved {one.savedAt}; versions kept: {versions}"
-    click.echo(show.printable(about), err=True)
-    for line in written(_of(one)).removesuffix("\n").split("\n"):
+    (script,) = codec.typed(ScriptList, raw).scripts
+    versions = ", ".join(map(str, script.versions))
+    about = f"{script.name}: version {script.version}, saved {script.savedAt}"
+    click.echo(show.printable(f"{about}; versions kept: {versions}"), err=True)
+    for line in written(_of(script)).removesuffix("\n").split("\n"):
         click.echo(show.printable(line))
 
 
@@ -148,7 +148,7 @@ def show_(where: _Where, name: str, version: int | None, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def save(
-    where: _Where,
+    location: _Where,
     file: Path,
     name: str | None,
     language: Language | None,
@@ -163,7 +163,7 @@ def save(
     """
     order = _order(file, language)
     raw = _ordered(
-        where,
+        location,
         SaveScript(
             name or order.script,
             order.code,
@@ -180,23 +180,23 @@ def save(
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @json_option
 @click.pass_obj
-def import_(where: _Where, files: tuple[Path, ...], as_json: bool) -> None:
+def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
     """Save files as scripts of their names, as 'export' writes them, one after the other."""
     for order in [_order(file) for file in files]:
-        _say(_ordered(where, order), as_json=as_json)
+        _say(_ordered(location, order), as_json=as_json)
 
 
 @scripts_.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.pass_obj
 @told
-def export(where: _Where, folder: Path) -> None:
+def export(location: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _listed(where)).scripts:
-        (one,) = codec.typed(ScriptList, _asked(where, each.name)).scripts
-        path = folder / f"{one.name}{SUFFIXES[_of(one).language]}"
-        path.write_bytes(written(_of(one)).encode("utf-8", "replace"))
+    for each in codec.typed(ScriptList, _listed(location)).scripts:
+        (script,) = codec.typed(ScriptList, _asked(location, each.name)).scripts
+        path = folder / f"{script.name}{SUFFIXES[_of(script).language]}"
+        path.write_bytes(written(_of(script)).encode("utf-8", "replace"))
         click.echo(str(path))
 
 
@@ -205,10 +205,10 @@ def export(where: _Where, folder: Path) -> None:
 @yes_option
 @json_option
 @click.pass_obj
-def delete(where: _Where, name: str, yes: bool, as_json: bool) -> None:
+def delete(location: _Where, name: str, yes: bool, as_json: bool) -> None:
     """Delete a script with all of its versions."""
     confirm(f"Delete the script {name} with all of its versions?", yes=yes)
-    raw = _ordered(where, DeleteScript(name))
+    raw = _ordered(location, DeleteScript(name))
     click.echo(raw if as_json else show.printable(f"script {name} is deleted"))
 
 
@@ -228,7 +228,7 @@ def delete(where: _Where, name: str, yes: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def run(
-    where: _Where,
+    location: _Where,
     name: str,
     given: bytes | None,
     endpoint: str | None,
@@ -241,22 +241,22 @@ def run(
     """Run a script at an endpoint of the running gateway, and print what it returns."""
     from metamcp_supervisor.cli.connect import explained_key, trust_of
 
-    runtime_dir = where.place.directory()
+    runtime_dir = location.place.directory()
     directory = runtime_dir or client.meant()
     trust = trust_of(key_env, key_file, ca, directory)
-    asked = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(given or b"{}")}}
-    for url in _urls(where.workspace, endpoint, runtime_dir):
+    params = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(given or b"{}")}}
+    for url in _urls(location.workspace, endpoint, runtime_dir):
         with explained_key(trust, directory):
-            answer = asyncio.run(_ran(url, asked, trust, timeout_s))
+            answer = asyncio.run(_ran(url, params, trust, timeout_s))
         if answer is not None:
             raise SystemExit(_outcome(answer, as_json=as_json))
-    where_to = endpoint or f"workspace {where.workspace}"
-    why = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
-    raise Failed(Exit.FAILED, f'{why} to "code" or "search"')
+    where_to = endpoint or f"workspace {location.workspace}"
+    problem = f"{where_to} has no {RUN_SCRIPT}: set [code] in the configuration and its exposure"
+    raise Failed(Exit.FAILED, f'{problem} to "code" or "search"')
 
 
 async def _ran(
-    url: str, asked: Mapping[str, object], trust: "Trust", timeout_s: float
+    url: str, params: Mapping[str, object], trust: "Trust", timeout_s: float
 ) -> Envelope | None:
     """Return the answer of the endpoint; None if it has no scripts. Raises Failed."""
     from metamcp_supervisor.calls.endpoint_client import EndpointClient
@@ -268,7 +268,7 @@ async def _ran(
         if tool is None:
             return None
         with progress("the script runs"):
-            return await asker.ask(CALL, asked, tool)
+            return await asker.ask(CALL, params, tool)
 
 
 def _outcome(answer: Envelope, *, as_json: bool) -> int:
@@ -277,19 +277,19 @@ def _outcome(answer: Envelope, *, as_json: bool) -> int:
         raise Failed(Exit.FAILED, str(codec.value(answer.error).get("message", "")))
     result: dict[str, Any] = codec.value(answer.result)
     failed = result.get("isError") is True
-    found: dict[str, Any] | None = result.get("structuredContent")
-    text = "\n".join(str(part.get("text", "")) for part in result.get("content", ()))
-    if as_json and found is None:
+    structured: dict[str, Any] | None = result.get("structuredContent")
+    text = "\n".join(str(content.get("text", "")) for content in result.get("content", ()))
+    if as_json and structured is None:
         raise Failed(Exit.FAILED, text)
     if as_json:
-        tell(**(found or {}))
-    elif failed or found is None:
+        tell(**(structured or {}))
+    elif failed or structured is None:
         for line in text.splitlines():
             click.echo(show.printable(line), err=failed)
     else:
-        for line in found.get("logs", ()):
+        for line in structured.get("logs", ()):
             click.echo(show.printable(str(line)), err=True)
-        for line in pretty(Raw(codec.dump(found.get("value")))):
+        for line in pretty(Raw(codec.dump(structured.get("value")))):
             click.echo(show.printable(line))
     return Exit.FAILED if failed else Exit.OK
 
@@ -298,20 +298,24 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
     """Return the URL of the endpoint, or those of all endpoints of the workspace. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         if endpoint is not None:
-            known = codec.typed(GatewayStatus, gateway.call("status")).endpoints
+            endpoints = codec.typed(GatewayStatus, gateway.call("status")).endpoints
         else:
             tree = codec.typed(ConfigTree, gateway.call("tree"))
-            ours = [one for one in tree.workspaces if one.name == workspace]
-            known = dict[str, str]()
-            for each in (each for one in ours for each in one.namespaces):
-                known |= each.endpoints
+            ours = [
+                tree_workspace
+                for tree_workspace in tree.workspaces
+                if tree_workspace.name == workspace
+            ]
+            endpoints = dict[str, str]()
+            for each in (each for tree_workspace in ours for each in tree_workspace.namespaces):
+                endpoints |= each.endpoints
     if endpoint is None:
-        return list(known.values())
-    if endpoint not in known:
+        return list(endpoints.values())
+    if endpoint not in endpoints:
         raise Failed(
-            Exit.UNKNOWN_NAME, f"no endpoint is named {endpoint!r}; {hint(endpoint, known)}"
+            Exit.UNKNOWN_NAME, f"no endpoint is named {endpoint!r}; {hint(endpoint, endpoints)}"
         )
-    return [known[endpoint]]
+    return [endpoints[endpoint]]
 
 
 # Files
@@ -320,12 +324,14 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
 def _order(file: Path, language: Language | None = None) -> SaveScript:
     """Return the order to save this file under its name. `language`: None for that of the file's
     end. Raises Failed."""
-    languages: dict[str, Language] = {suffix: one for one, suffix in SUFFIXES.items()}
+    languages: dict[str, Language] = {suffix: name for name, suffix in SUFFIXES.items()}
     suffix = {".mjs": ".js"}.get(file.suffix, file.suffix)
     if language is None and suffix and suffix not in languages:
         ends = ", ".join(languages)
-        why = f"{file} has none of the ends {ends}; 'save --language' says what it is written in"
-        raise Failed(Exit.USAGE, why)
+        problem = (
+            f"{file} has none of the ends {ends}; 'save --language' says what it is written in"
+        )
+        raise Failed(Exit.USAGE, problem)
     try:
         head, code = file_read(_text(file))
     except codec.Malformed as error:
@@ -351,64 +357,66 @@ def _text(file: Path) -> str:
         raise Failed(Exit.FAILED, f"{file} is not UTF-8") from None
 
 
-def _of(shown: ScriptShown) -> Script:
-    schema = bytes(shown.parameters).decode()
+def _of(script: ScriptShown) -> Script:
+    schema = bytes(script.parameters).decode()
     schema = "" if schema == "{}" else schema
     return Script(
-        shown.name,
-        shown.version,
-        shown.code,
-        shown.language,
-        shown.description,
+        script.name,
+        script.version,
+        script.code,
+        script.language,
+        script.description,
         schema,
-        shown.expose,
+        script.expose,
     )
 
 
 # Asking and saying
 
 
-def _listed(where: _Where) -> bytes:
-    with keys.running(where.place) as gateway:
+def _listed(location: _Where) -> bytes:
+    with keys.running(location.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts", script_orders.Scripts(where.workspace))
+            return gateway.call("scripts", script_orders.Scripts(location.workspace))
 
     async def answer(store: ScriptStore) -> object:
-        return script_orders.listed(store, where.workspace)
+        return script_orders.listed(store, location.workspace)
 
-    return _at_rest(where, answer)
+    return _at_rest(location, answer)
 
 
-def _asked(where: _Where, name: str, version: int = 0) -> bytes:
-    wanted = script_orders.ScriptWanted(where.workspace, name, version)
-    with keys.running(where.place) as gateway:
+def _asked(location: _Where, name: str, version: int = 0) -> bytes:
+    params = script_orders.ScriptWanted(location.workspace, name, version)
+    with keys.running(location.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts-show", wanted)
-    return _at_rest(where, lambda store: script_orders.found(store, wanted))
+            return gateway.call("scripts-show", params)
+    return _at_rest(location, lambda store: script_orders.found(store, params))
 
 
-def _ordered(where: _Where, order: SaveScript | DeleteScript) -> bytes:
-    params = script_orders.ScriptsChange(order=order, workspace=where.workspace)
-    with keys.running(where.place) as gateway:
+def _ordered(location: _Where, order: SaveScript | DeleteScript) -> bytes:
+    params = script_orders.ScriptsChange(order=order, workspace=location.workspace)
+    with keys.running(location.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts-change", params)
-    return _at_rest(where, lambda store: script_orders.ordered(store, params))
+    return _at_rest(location, lambda store: script_orders.ordered(store, params))
 
 
-def _at_rest(where: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
+def _at_rest(location: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
     """Return the answer of the scripts in the state directory of a gateway that does not run.
     Raises Failed."""
     from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.views.ledger_io import Keeper
     from metamcp_supervisor.views.store import Store
 
-    if where.place.state_dir is not None:
-        state_dir = Path(where.place.state_dir)
+    if location.place.state_dir is not None:
+        state_dir = Path(location.place.state_dir)
     else:
-        config = keys.configured(where.place.config)
+        config = keys.configured(location.place.config)
         state_dir = config.gateway.state_dir
         tree = workspaces.tree(config, {}, {})
-        script_orders.check_workspace(where.workspace, [one.name for one in tree.workspaces])
+        script_orders.check_workspace(
+            location.workspace, [workspace.name for workspace in tree.workspaces]
+        )
     notes: list[str] = []
 
     async def answer(database: "Database") -> object:
@@ -425,12 +433,12 @@ def _say(raw: bytes, *, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    one = codec.typed(ScriptChanged, raw).script
-    assert one is not None
-    click.echo(show.printable(f"script {one.name} is saved as version {one.version}"))
+    script = codec.typed(ScriptChanged, raw).script
+    assert script is not None
+    click.echo(show.printable(f"script {script.name} is saved as version {script.version}"))
 
 
-def _row(one: ScriptShown) -> tuple[str, ...]:
-    about = columns.cut(" ".join(one.description.split()), DESCRIPTION_CHARACTERS_MAX)
-    tool = "yes" if one.expose else "no"
-    return one.name, str(one.version), one.language, tool, one.savedAt, about
+def _row(script: ScriptShown) -> tuple[str, ...]:
+    about = columns.cut(" ".join(script.description.split()), DESCRIPTION_CHARACTERS_MAX)
+    tool = "yes" if script.expose else "no"
+    return script.name, str(script.version), script.language, tool, script.savedAt, about

@@ -71,8 +71,8 @@ def init() -> None:
     label = printable(str(content.path))
     if content.exists:
         raise CommandRefused(f"{label} is there already; put servers in with 'metamcp add'")
-    found = places.find(environ={}, cwd=folder, home=NOWHERE, system=NOWHERE)
-    included = [str(found.relative_to(folder))] if found is not None else []
+    client_file = places.find(environ={}, cwd=folder, home=NOWHERE, system=NOWHERE)
+    included = [str(client_file.relative_to(folder))] if client_file is not None else []
     write_file(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
     click.echo(f"{label}: made")
     for name in included:
@@ -109,16 +109,16 @@ def add(
 
     The rest of the file stays as it is, to the byte.
     """
-    if why := naming.flaw(name):
-        raise click.UsageError(f"the name '{shown(name)}' {why}")
+    if flaw := naming.flaw(name):
+        raise click.UsageError(f"the name '{shown(name)}' {flaw}")
     if bool(command) == (url is not None):
         raise click.UsageError("say one of both: '-- COMMAND…' or '--url URL'.")
     if url is not None and not url.startswith(("http://", "https://")):
         raise click.UsageError("--url begins with http:// or https://.")
     file = read_file(path, runtime_dir)
     if name in file.servers and not force:
-        why = f"{file.label} has a server '{name}' already"
-        raise CommandRefused(f"{why}; choose another name, or replace it with --replace")
+        problem = f"{file.label} has a server '{name}' already"
+        raise CommandRefused(f"{problem}; choose another name, or replace it with --replace")
     entry = _entry(_words(command), url, is_json=file.is_json)
     if env:
         entry["env"] = _pairs(env, "=", "--env")
@@ -154,16 +154,16 @@ def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: s
     Policies, middleware and rules of consent that are about its name are listed, and stay as they
     are.
     """
-    if why := naming.flaw(new):
-        raise click.UsageError(f"the name '{shown(new)}' {why}")
+    if flaw := naming.flaw(new):
+        raise click.UsageError(f"the name '{shown(new)}' {flaw}")
     file = read_file(path, runtime_dir)
     entry_of(file, name)
     if new in file.servers:
         raise CommandRefused(f"{file.label} has a server '{new}' already; choose another name")
     before = meaning(file.content.path)
-    what = f"'{name}' is '{new}' now"
+    change = f"'{name}' is '{new}' now"
     edit_file(
-        file, lambda: file.renamed(name, new).content.text, what,
+        file, lambda: file.renamed(name, new).content.text, change,
         dry_run=dry_run, command=True, judge=lambda after: _tell_rules(after, name, new),
         carry=lambda: _carry_along(file, before, name, new),
     )  # fmt: skip
@@ -192,12 +192,12 @@ def _carry_along(file: ConfigFile, before: Config, name: str, new: str) -> None:
         for each, server in before.servers.items()
         if label(each) == name and server.source == source
     }
-    where = lock_io.beside(before)
-    lock = lock_io.load(where)
+    lock_path = lock_io.beside(before)
+    lock = lock_io.load(lock_path)
     if lock is not None and names.keys() & lock.servers.keys():
-        servers = {names.get(each, each): one for each, one in lock.servers.items()}
-        lock_io.save(where, replace(lock, servers=servers))
-        click.echo(f"{printable(str(where))}: '{name}' is '{new}' now")
+        servers = {names.get(each, each): locked for each, locked in lock.servers.items()}
+        lock_io.save(lock_path, replace(lock, servers=servers))
+        click.echo(f"{printable(str(lock_path))}: '{name}' is '{new}' now")
     _rename_in_toolsets(file, before, names)
 
 
@@ -211,9 +211,9 @@ def _rename_in_toolsets(file: ConfigFile, config: Config, names: Mapping[str, st
             errors.say(f"tool sets keep the old name, because no gateway runs; {way}")
         return
     with gateway:
-        found = codec.typed(ToolSets, gateway.call("toolsets", {"names": ()}))
-        for each in found.toolsets:
-            pairs = [pair for one in each.tools if (pair := disclosure.read(one.namespacedName))]
+        listing = codec.typed(ToolSets, gateway.call("toolsets", {"names": ()}))
+        for each in listing.toolsets:
+            pairs = [pair for tool in each.tools if (pair := disclosure.read(tool.namespacedName))]
             tools = [[names.get(server, server), tool] for server, tool in pairs]
             if tools == [list(pair) for pair in pairs]:
                 continue
@@ -251,8 +251,8 @@ def _switch(name: str, file: ConfigFile, *, on: bool, dry_run: bool) -> None:
         click.echo(f"{file.label}: '{name}' is {'enabled' if on else 'disabled'} already")
         return
     value = None if on else key == OFF
-    what = f"'{name}' {'enabled' if on else 'disabled'}"
-    edit_file(file, lambda: file.set(name, key, value), what, dry_run=dry_run, command=on)
+    change = f"'{name}' {'enabled' if on else 'disabled'}"
+    edit_file(file, lambda: file.set(name, key, value), change, dry_run=dry_run, command=on)
 
 
 def _entry(words: tuple[str, ...], url: str | None, *, is_json: bool) -> dict[str, object]:
@@ -275,13 +275,13 @@ def _words(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pairs(texts: tuple[str, ...], mark: str, option: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         key, there, value = text.partition(mark)
         if not there or not key.strip():
             raise click.UsageError(f"{option} is written KEY{mark}VALUE, not {text!r}")
-        found[key.strip()] = value.strip() if mark == ":" else value
-    return found
+        pairs[key.strip()] = value.strip() if mark == ":" else value
+    return pairs
 
 
 # Tools
@@ -359,12 +359,12 @@ def _set_tool(
     if endpoint is not None and namespace is not None:
         raise click.UsageError("say one of both: --endpoint or --namespace.")
     file = read_file(path, runtime_dir)
-    place = _tools_of(file, server, endpoint, namespace)
+    keys = _tools_of(file, server, endpoint, namespace)
     _refuse_unknown_tool(file, server, tool)
     usual = {"hidden": False, "enabled": True, "name": tool}[key]
     ours = endpoint is None and namespace is None
     name = tool if ours else f"{server}.{tool}"
-    old = table_of(file.table(place).get(name)) or {}
+    old = table_of(file.table(keys).get(name)) or {}
     entry = {**old, key: value}
     if ours and value == usual:
         del entry[key]
@@ -373,7 +373,7 @@ def _set_tool(
         return
     edit_file(
         file,
-        lambda: file.put_at((*place, name), entry) if entry else file.without_at((*place, name)),
+        lambda: file.put_at((*keys, name), entry) if entry else file.without_at((*keys, name)),
         f"'{shown(word)}' {state}",
         dry_run=dry_run,
         judge=accept,
@@ -405,9 +405,9 @@ def _tools_of(
     config = meaning(file.content.path)
     groups = config.namespaces if endpoint is None else config.endpoints
     table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
-    for word, known in ((server, config.servers), (name or "", groups)):
-        if word not in known:
-            text = f"{file.label} has no '{shown(word)}'; {hint(word, known)}"
+    for word, names in ((server, config.servers), (name or "", groups)):
+        if word not in names:
+            text = f"{file.label} has no '{shown(word)}'; {hint(word, names)}"
             raise CommandRefused(text, Exit.UNKNOWN_NAME)
     refuse_json(file, table)
     return (*place_of(config, table, name or ""), "tools")

@@ -125,8 +125,8 @@ def _add_verb(table: TableName) -> click.Command:
     @dry_run_option
     @gateway_options("path", "runtime_dir")
     @told
-    def add(name: str, settings: tuple[str, ...], dry_run: bool, **place: Any) -> None:
-        file = _file(table, **place)
+    def add(name: str, settings: tuple[str, ...], dry_run: bool, **location: Any) -> None:
+        file = _file(table, **location)
         before = meaning(file.content.path)
         at = place_of(before, table, name)
         if len(at) > 2:
@@ -135,9 +135,9 @@ def _add_verb(table: TableName) -> click.Command:
             text = f"{file.label} has {_one(noun)} '{shown(name)}' already"
             way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
             raise CommandRefused(f"{text}; {way}")
-        entry, kept = _with(f"{table}.*", {}, settings), _with_implied(file, at, before)
+        entry, base_file = _with(f"{table}.*", {}, settings), _with_implied(file, at, before)
         edit_file(
-            file, lambda: kept.put_at(at, entry), f"{noun} '{shown(name)}' added",
+            file, lambda: base_file.put_at(at, entry), f"{noun} '{shown(name)}' added",
             dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
         )  # fmt: skip
 
@@ -154,10 +154,10 @@ def _set_verb(table: TableName) -> click.Command:
     @dry_run_option
     @gateway_options("path", "runtime_dir")
     @told
-    def set_(name: str, settings: tuple[str, ...], dry_run: bool, **place: Any) -> None:
+    def set_(name: str, settings: tuple[str, ...], dry_run: bool, **location: Any) -> None:
         if not settings:
             raise click.UsageError(f"say what to change: {_example(table)}")
-        file = _file(table, **place)
+        file = _file(table, **location)
         before = _meaning_of(file, (table, name))
         name = name if before is None else _known_name(table, name, before)
         at = (table, name) if before is None else place_of(before, table, name)
@@ -184,8 +184,8 @@ def _remove_verb(table: TableName) -> click.Command:
     @errors.yes_option
     @gateway_options("path", "runtime_dir")
     @told
-    def remove(name: str, dry_run: bool, yes: bool, **place: Any) -> None:
-        file = _file(table, **place)
+    def remove(name: str, dry_run: bool, yes: bool, **location: Any) -> None:
+        file = _file(table, **location)
         before = _meaning_of(file, (table, name))
         name = name if before is None else _known_name(table, name, before)
         at = (table, name) if before is None else place_of(before, table, name)
@@ -227,9 +227,9 @@ def set_keys(
     file = read_file(path, runtime_dir)
     refuse_json(file, "settings of a gateway")
     before = _meaning_of(file)
-    what = f"{', '.join(_split(setting)[0] for setting in settings)} changed"
+    change = f"{', '.join(_split(setting)[0] for setting in settings)} changed"
     edit_file(
-        file, lambda: _with_keys(file, before, settings), what,
+        file, lambda: _with_keys(file, before, settings), change,
         dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
     )  # fmt: skip
     for setting in settings if not dry_run else ():
@@ -264,7 +264,9 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         for section in get_args(Section):
             if _fits(section, words[skipped:]):
                 parts = section.split(".")
-                length = max((at + 1 for at, part in enumerate(parts) if part == "*"), default=1)
+                length = max(
+                    (at + 1 for at, segment in enumerate(parts) if segment == "*"), default=1
+                )
                 return words[: skipped + length], ".".join(parts[:length])
     named = _spelled(words)
     names = sorted({name for name in get_args(Section) if name and not {"*", "["} & set(name)})
@@ -282,7 +284,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
 def _fits(section: str, words: tuple[str, ...]) -> bool:
     """Whether the table of a key is of this section, or a table of values in one of it."""
     parts = section.split(".")
-    matches = all(part in ("*", word) for part, word in zip(parts, words, strict=False))
+    matches = all(segment in ("*", word) for segment, word in zip(parts, words, strict=False))
     if not section or not matches or len(parts) not in (len(words) - 1, len(words) - 2):
         return False
     if len(parts) == len(words) - 1:
@@ -302,11 +304,11 @@ def _words(key: str) -> tuple[str, ...]:
         value: object = formats.toml_loads(f"{key} = 0")
     except BrokenSyntax:
         raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(key)}='.") from None
-    found: list[str] = []
+    names: list[str] = []
     while table := table_of(value):
         ((name, value),) = table.items()
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)
 
 
 def _spelled(words: Sequence[str]) -> str:
@@ -342,8 +344,8 @@ def _refuse_included(file: ConfigFile, at: tuple[str, ...], config: Config | Non
 
 def _implied(at: tuple[str, ...], config: Config | None) -> dict[str, object]:
     """Return what an endpoint without a table has: its namespace."""
-    known = config.endpoints.get(at[-1]) if config and at[-2:-1] == ("endpoints",) else None
-    return {} if known is None else {"namespace": label(known.namespace)}
+    endpoint = config.endpoints.get(at[-1]) if config and at[-2:-1] == ("endpoints",) else None
+    return {} if endpoint is None else {"namespace": label(endpoint.namespace)}
 
 
 def _with_implied(file: ConfigFile, at: tuple[str, ...], config: Config) -> ConfigFile:
@@ -364,8 +366,8 @@ def _tell_moved(before: Config | None, after: Config) -> None:
     if before is None:
         return
     old, new = (
-        one.namespaces[DEFAULT].servers if DEFAULT in one.namespaces else ()
-        for one in (before, after)
+        config.namespaces[DEFAULT].servers if DEFAULT in config.namespaces else ()
+        for config in (before, after)
     )
     rule = (
         "it has the servers that no other namespace names, unless"
@@ -389,10 +391,10 @@ def _names(table: TableName, config: Config) -> Sequence[str]:
 def _known_name(table: TableName, name: str, config: Config) -> str:
     """Return a name as the configuration has it: endpoints have theirs without the workspace.
     Raises CommandRefused for an unknown one."""
-    workspace, _, rest = name.partition(WORKSPACE_MARK)
-    endpoint = config.endpoints.get(rest) if table == "endpoints" else None
+    workspace, _, base_name = name.partition(WORKSPACE_MARK)
+    endpoint = config.endpoints.get(base_name) if table == "endpoints" else None
     if endpoint is not None and endpoint.workspace == workspace:
-        return rest
+        return base_name
     names = _names(table, config)
     if name not in names:
         text = f"the configuration has no {table[:-1]} '{shown(name)}'; {hint(name, names)}"
@@ -412,9 +414,13 @@ def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...],
         return [
             (
                 each.name,
-                tuple(one.name for one in each.namespaces),
-                tuple(name for one in each.namespaces for name in one.endpoints),
-                tuple(dict.fromkeys(name for one in each.namespaces for name in one.servers)),
+                tuple(namespace.name for namespace in each.namespaces),
+                tuple(name for namespace in each.namespaces for name in namespace.endpoints),
+                tuple(
+                    dict.fromkeys(
+                        name for namespace in each.namespaces for name in namespace.servers
+                    )
+                ),
             )
             for each in tree
         ]
@@ -431,8 +437,12 @@ def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...],
 def _settings(table: TableName, name: str, config: Config) -> Mapping[str, object]:
     """Return the settings that differ from their defaults; of a workspace, also what is in it."""
     if table != "workspaces":
-        found = changed(config, table, name)
-        return found | {"namespace": label(found["namespace"])} if table == "endpoints" else found
+        settings = changed(config, table, name)
+        return (
+            settings | {"namespace": label(settings["namespace"])}
+            if table == "endpoints"
+            else settings
+        )
     columns = [column.lower() for column in _COLUMNS["workspaces"]]
     (row,) = (each for each in _rows(table, config) if each[0] == name)
     limits = use(config.workspace_limits[name]) if name in config.workspace_limits else {}

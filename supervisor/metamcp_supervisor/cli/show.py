@@ -70,20 +70,20 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     picture(Picture(tuple(columns), rows))
 
 
-def picture(shown: Picture) -> None:
+def picture(table: Picture) -> None:
     """Print a table with the lines around it."""
-    click.echo(text(shown), nl=False)
+    click.echo(text(table), nl=False)
 
 
-def text(shown: Picture) -> str:
+def text(table: Picture) -> str:
     """Return a table with the lines around it: drawn for a terminal, else plain."""
     if not on_terminal():
-        return plain(shown) + "\n"
+        return plain(table) + "\n"
     from rich.console import Console
 
     console = Console(highlight=False)
     with console.capture() as drawn:
-        console.print(_drawn(shown, console.width))
+        console.print(_drawn(table, console.width))
     return drawn.get()
 
 
@@ -126,22 +126,22 @@ def verdict(word: str) -> str:
 
 def clock(seconds: float) -> str:
     """Return the local time of day, to the millisecond."""
-    whole = time.localtime(seconds)
-    return f"{time.strftime('%H:%M:%S', whole)}.{int(seconds * 1000) % 1000:03}"
+    local_time = time.localtime(seconds)
+    return f"{time.strftime('%H:%M:%S', local_time)}.{int(seconds * 1000) % 1000:03}"
 
 
-def plain(shown: Picture) -> str:
+def plain(table: Picture) -> str:
     """Return a plain table: two spaces between columns, no lines, no trailing spaces."""
-    rows = [[printable(cell) for cell in row] for row in (shown.columns, *shown.rows)]
+    rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
-            cell.rjust(width) if name in shown.right else cell.ljust(width)
-            for name, cell, width in zip(shown.columns, row, widths, strict=True)
+            cell.rjust(width) if name in table.right else cell.ljust(width)
+            for name, cell, width in zip(table.columns, row, widths, strict=True)
         ).rstrip()
-        for row in (rows if any(shown.columns) else rows[1:])
+        for row in (rows if any(table.columns) else rows[1:])
     ]
-    return "\n".join([*([shown.head] if shown.head else []), *lines, *_end(shown)])
+    return "\n".join([*([table.head] if table.head else []), *lines, *_end(table)])
 
 
 def printable(text: str) -> str:
@@ -193,56 +193,56 @@ def _pressed(keyboard: int | None, seconds: float) -> str:
     return os.read(keyboard, KEYS_MAX).decode("ascii", "replace") if ready else ""
 
 
-def _end(shown: Picture) -> list[str]:
-    return [shown.foot] if shown.foot else []
+def _end(table: Picture) -> list[str]:
+    return [table.foot] if table.foot else []
 
 
-def _crowded(shown: Picture, width: int) -> bool:
+def _crowded(table: Picture, width: int) -> bool:
     """Whether there is too little room for the sentences in the last column."""
-    widths = _widths(shown)
-    left = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
-    return left < min(widths[-1], SENTENCE_CHARACTERS_MIN)
+    widths = _widths(table)
+    sentence_width = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
+    return sentence_width < min(widths[-1], SENTENCE_CHARACTERS_MIN)
 
 
-def _widths(shown: Picture) -> list[int]:
-    rows = [[len(printable(cell)) for cell in row] for row in (shown.columns, *shown.rows)]
+def _widths(table: Picture) -> list[int]:
+    rows = [[len(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
     return [max(column) for column in zip(*rows, strict=True)]
 
 
-def _without(shown: Picture, at: int) -> Picture:
-    columns = (*shown.columns[:at], *shown.columns[at + 1 :])
-    rows = [(*row[:at], *row[at + 1 :]) for row in shown.rows]
-    return structs.replace(shown, columns=columns, rows=rows, sentences=False)
+def _without(table: Picture, at: int) -> Picture:
+    columns = (*table.columns[:at], *table.columns[at + 1 :])
+    rows = [(*row[:at], *row[at + 1 :]) for row in table.rows]
+    return structs.replace(table, columns=columns, rows=rows, sentences=False)
 
 
-def _fitted(shown: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
+def _fitted(table: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
     """Return the table as it fits a terminal of this width, the width of each column, and the
     columns that are left out. Names stay whole as long as anything else can be left out or cut.
     Numbers always stay whole; only the heading of a column of numbers may take two lines."""
     left_out: list[str] = []
-    spared = [name for name in shown.spared if name in shown.columns]
-    while (more := _excess(shown, width)) > 0 and spared:
+    spared = [name for name in table.spared if name in table.columns]
+    while (more := _excess(table, width)) > 0 and spared:
         left_out.append(spared.pop(0))
-        shown = _without(shown, shown.columns.index(left_out[-1]))
-    widths = _widths(shown)
-    numbers = {at: _longest(shown, at) for at, it in enumerate(shown.columns) if it in shown.right}
+        table = _without(table, table.columns.index(left_out[-1]))
+    widths = _widths(table)
+    numbers = {at: _longest(table, at) for at, it in enumerate(table.columns) if it in table.right}
     texts = [at for at in range(len(widths)) if at not in numbers]
     least = {at: min(widths[at], CUT_CHARACTERS_MIN) for at in texts} | numbers
     for at in (*numbers, *sorted(texts[1:], key=lambda at: -widths[at]), *texts[:1]):
         less = min(max(more, 0), widths[at] - least[at])
         widths[at], more = widths[at] - less, more - less
     rows = [
-        [_cut(cell, wide) for cell, wide in zip(row, widths, strict=True)] for row in shown.rows
+        [_cut(cell, wide) for cell, wide in zip(row, widths, strict=True)] for row in table.rows
     ]
-    return structs.replace(shown, rows=rows), widths, tuple(left_out)
+    return structs.replace(table, rows=rows), widths, tuple(left_out)
 
 
-def _longest(shown: Picture, at: int) -> int:
-    return max((len(row[at]) for row in shown.rows), default=0)
+def _longest(table: Picture, at: int) -> int:
+    return max((len(row[at]) for row in table.rows), default=0)
 
 
-def _excess(shown: Picture, width: int) -> int:
-    widths = _widths(shown)
+def _excess(table: Picture, width: int) -> int:
+    widths = _widths(table)
     return sum(widths) + GAP * (len(widths) - 1) - width
 
 
@@ -250,34 +250,34 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _drawn(whole: Picture, width: int) -> "RenderableType":
+def _drawn(table: Picture, width: int) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    shown, below, widths, left_out = whole, list[Text](), list[int](), tuple[str, ...]()
-    if whole.sentences and _crowded(whole, width):
-        shown = _without(whole, len(whole.columns) - 1)
-        for row in whole.rows:
+    visible, below, widths, left_out = table, list[Text](), list[int](), tuple[str, ...]()
+    if table.sentences and _crowded(table, width):
+        visible = _without(table, len(table.columns) - 1)
+        for row in table.rows:
             if row[-1]:
                 below.append(Text(f"{printable(row[0])}: {printable(row[-1])}"))
-    if not shown.sentences:
-        shown, widths, left_out = _fitted(shown, width)
+    if not visible.sentences:
+        visible, widths, left_out = _fitted(visible, width)
     drawn = Table(
         box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold",
-        show_header=any(shown.columns),
+        show_header=any(visible.columns),
     )  # fmt: skip
-    last = len(shown.columns) - 1
-    for at, name in enumerate(shown.columns):
+    last = len(visible.columns) - 1
+    for at, name in enumerate(visible.columns):
         drawn.add_column(
-            name, justify="right" if name in shown.right else "left", overflow="fold",
-            width=widths[at] if widths else None, no_wrap=shown.sentences and at < last,
+            name, justify="right" if name in visible.right else "left", overflow="fold",
+            width=widths[at] if widths else None, no_wrap=visible.sentences and at < last,
         )  # fmt: skip
-    for row in shown.rows:
+    for row in visible.rows:
         # As Text, so that a server's words are never read as markup.
         drawn.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
-    head = [Text(shown.head, style="bold")] if shown.head else []
-    foot = [Text(shown.foot, style="dim")] if shown.foot else []
+    head = [Text(visible.head, style="bold")] if visible.head else []
+    foot = [Text(visible.foot, style="dim")] if visible.foot else []
     if left_out:
         foot.append(Text(f"too narrow here for {', '.join(left_out)}", style="dim"))
     return Group(*head, drawn, *below, *foot)

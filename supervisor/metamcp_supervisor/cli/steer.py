@@ -94,19 +94,19 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     with progress("starts the new program"):
         with client.connect(runtime_dir) as gateway:
             before = codec.typed(GatewayStatus, gateway.call("status"))
-            told = _told(gateway, end)
+            report = _told(gateway, end)
         begun = time.monotonic()
         after = _next(runtime_dir, before, end)
         took_s = time.monotonic() - begun
     if as_json:
         errors.tell(
             before=before.version, after=after.version, took_s=round(took_s, 3),
-            servers=told.servers, sessions=told.sessions,
+            servers=report.servers, sessions=report.sessions,
         )  # fmt: skip
         return
     took = f"{took_s:.1f} s"
-    servers = "1 server" if told.servers == 1 else f"{told.servers} servers"
-    sessions = "1 session" if told.sessions == 1 else f"{told.sessions} sessions"
+    servers = "1 server" if report.servers == 1 else f"{report.servers} servers"
+    sessions = "1 session" if report.sessions == 1 else f"{report.sessions} sessions"
     click.echo(
         f"upgraded: {before.version} → {after.version} in {took}; {servers} and {sessions} kept"
     )
@@ -114,25 +114,25 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
 
 def _told(gateway: client.ControlClient, end: float) -> Upgrade:
     """Return what is taken over. Raises Failed if nothing is."""
-    told: Upgrade | None = None
+    report: Upgrade | None = None
     try:
         for _, raw in gateway.stream("upgrade", timeout_s=max(1.0, end - time.monotonic())):
-            told = codec.typed(Upgrade, raw)
+            report = codec.typed(Upgrade, raw)
     except Failed as failed:
-        if told is None or failed.exit != Exit.NOT_RUNNING:
+        if report is None or failed.exit != Exit.NOT_RUNNING:
             raise
-    if told is None:
+    if report is None:
         raise Failed(Exit.FAILED, "the gateway said nothing of an upgrade")
-    return told
+    return report
 
 
 def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> GatewayStatus:
     """Return the status as soon as the new program answers. Raises Failed."""
     while (left_s := end - time.monotonic()) > 0:
         with client.connect(runtime_dir, timeout_s=left_s) as gateway:
-            found = codec.typed(GatewayStatus, gateway.call("status", timeout_s=left_s))
-        if found.pid == before.pid and found.upgrades > before.upgrades:
-            return found
+            status = codec.typed(GatewayStatus, gateway.call("status", timeout_s=left_s))
+        if status.pid == before.pid and status.upgrades > before.upgrades:
+            return status
         time.sleep(AGAIN_S)
     raise Failed(Exit.TIMEOUT, "the new program does not answer yet; 'metamcp events' shows it")
 
@@ -144,11 +144,11 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
 def dump_stacks(runtime_dir: str | None, name: str, as_json: bool) -> None:
     """Show what the worker of a server is doing at this moment. The worker goes on."""
     with client.connect(runtime_dir) as gateway:
-        found = codec.value(gateway.call("dump-stacks", {"name": name}))
+        reply = codec.value(gateway.call("dump-stacks", {"name": name}))
     if as_json:
-        errors.tell(name=name, stacks=found["stacks"])
+        errors.tell(name=name, stacks=reply["stacks"])
     else:
-        click.echo(found["stacks"])
+        click.echo(reply["stacks"])
 
 
 def _order(
@@ -220,19 +220,19 @@ def set_(
     words = (name, *settings)
     own = name.startswith(_LOG)
     who = "log" if own else name
-    asked = {
+    params = {
         "name": "" if own else name,
         "settings": _levels(words, clear=clear) if own else _pairs(settings),
         "for_s": for_s,
         "clear": clear,
     }
     with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("set", asked)
+        raw = gateway.call("set", params)
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(list[Overridden], codec.level(raw)["overrides"])
-    for each in found:
+    overrides = codec.typed(list[Overridden], codec.level(raw)["overrides"])
+    for each in overrides:
         text = columns.override_text(each, show.clock(each.until))
         click.echo(f"{who}: {show.printable(text)}")
     if clear:
@@ -247,21 +247,21 @@ def set_(
 def signal_(runtime_dir: str | None, name: str, sig: str, as_json: bool) -> None:
     """Send a signal to a server's own process: HUP, SIGUSR1, 15, …"""
     with client.connect(runtime_dir) as gateway:
-        asked = {"name": name, "signal": sig}
-        raw = gateway.call("signal", asked)
+        params = {"name": name, "signal": sig}
+        raw = gateway.call("signal", params)
     if as_json:
         click.echo(raw)
         return
-    found = codec.value(raw)
-    click.echo(f"{name}: {found['signal']} sent to process {found['pid']}")
+    reply = codec.value(raw)
+    click.echo(f"{name}: {reply['signal']} sent to process {reply['pid']}")
 
 
 def _levels(words: tuple[str, ...], *, clear: bool) -> dict[str, str]:
     """Return the levels of the log: `log.level debug` is the same as `log.level=debug`. `clear`
     ends all levels that were set."""
     if clear:
-        if given := [word for word in words if "=" in word or not word.startswith(_LOG)]:
-            raise click.UsageError(f"{given[0]!r} is too much: --clear is for all levels")
+        if surplus := [word for word in words if "=" in word or not word.startswith(_LOG)]:
+            raise click.UsageError(f"{surplus[0]!r} is too much: --clear is for all levels")
         return {}
     pairs: list[str] = []
     for word in words:
@@ -277,15 +277,15 @@ def _levels(words: tuple[str, ...], *, clear: bool) -> dict[str, str]:
 
 
 def _pairs(settings: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise click.UsageError(f"{setting!r} is not KEY=VALUE, such as timeout=5s")
-        if key.strip() in found:
+        if key.strip() in pairs:
             raise click.UsageError(f"{key.strip()!r} is there twice")
-        found[key.strip()] = value.strip()
-    return found
+        pairs[key.strip()] = value.strip()
+    return pairs
 
 
 @click.command()

@@ -86,22 +86,22 @@ def systemd() -> None:
 @errors.told
 def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
     """Write the units of this installation. Repeating this does no harm."""
-    place = _place(user)
+    unit_place = _place(user)
     program = _program()
     if not dry_run:
-        _check(place)
+        _check(unit_place)
         if not user:
             _check_within_reach()
     changed = False
     for name, text in units(user, program, config, version=_version()).items():
-        changed |= _write(place.folder / name, text, dry_run)
+        changed |= _write(unit_place.folder / name, text, dry_run)
     _warn_of_config(user, config)
     if dry_run:
         return
     if changed:
-        place.systemctl("daemon-reload")
+        unit_place.systemctl("daemon-reload")
     if now:
-        place.systemctl("enable", "--now", SERVICE)
+        unit_place.systemctl("enable", "--now", SERVICE)
         return
     scope = " --user" if user else ""
     click.echo(f"start it with: systemctl{scope} enable --now {SERVICE}")
@@ -113,26 +113,26 @@ def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
 @errors.told
 def uninstall(user: bool, dry_run: bool) -> None:
     """Stop the service and remove its units. Configuration and state stay."""
-    place = _place(user)
-    found = [
-        place.folder / name
+    unit_place = _place(user)
+    paths = [
+        unit_place.folder / name
         for name in (SERVICE, SOCKET, STEPS)
-        if os.path.lexists(place.folder / name)
+        if os.path.lexists(unit_place.folder / name)
     ]
-    if not found:
-        click.echo(f"there are no units of the gateway in {place.folder}")
+    if not paths:
+        click.echo(f"there are no units of the gateway in {unit_place.folder}")
         return
     if not dry_run:
-        _check(place)
-        names = [path.name for path in found if path.name in (SERVICE, SOCKET)]
+        _check(unit_place)
+        names = [path.name for path in paths if path.name in (SERVICE, SOCKET)]
         if names:
-            place.systemctl("disable", "--now", *names)
-    for path in found:
+            unit_place.systemctl("disable", "--now", *names)
+    for path in paths:
         if not dry_run:
             path.unlink()
         click.echo(f"{path}: {'would be ' if dry_run else ''}removed")
     if not dry_run:
-        place.systemctl("daemon-reload")
+        unit_place.systemctl("daemon-reload")
 
 
 @systemd.command()
@@ -141,19 +141,19 @@ def uninstall(user: bool, dry_run: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def show(user: bool, config: str | None, as_json: bool) -> None:
     """Print the units of this installation. Exit code 1 unless exactly these are installed."""
-    place = _place(user)
+    unit_place = _place(user)
     same = True
-    found: list[dict[str, str]] = []
+    listing: list[dict[str, str]] = []
     for name, text in units(user, _program(), config, version=_version()).items():
-        path = place.folder / name
+        path = unit_place.folder / name
         old = _text(path)
         same &= old == text
         state = "installed" if old == text else "not installed" if old is None else "differs"
-        found.append({"path": str(path), "state": state, "text": text})
+        listing.append({"path": str(path), "state": state, "text": text})
         if not as_json:
             click.echo(f"# {path}: {state}\n{text}")
     if as_json:
-        errors.tell(units=found)
+        errors.tell(units=listing)
     if not same:
         raise SystemExit(Exit.FAILED)
 
@@ -173,32 +173,35 @@ def units(
     command = " ".join(map(quoted, program))
     old = USER_CONFIG if user else SYSTEM_CONFIG
     new = old if config is None else quoted(os.path.abspath(os.path.expanduser(config)))
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, source in files.items():
         text = folder.joinpath(*source.split("/")).read_text(encoding="utf-8")
         text = text.replace(f"={_PROGRAM} ", f"={command} ")
-        found[name] = text.replace(f"--config {old}\n", f"--config {new}\n")
-    return found
+        texts[name] = text.replace(f"--config {old}\n", f"--config {new}\n")
+    return texts
 
 
 def installed(user: bool) -> list[tuple[Path, str | None, str]]:
     """Return path, text and due text of each unit of this installation; an empty list without an
     installed service. The due text keeps the configuration that the installed service names."""
-    place = _place(user)
-    service = _text(place.folder / SERVICE)
+    unit_place = _place(user)
+    service = _text(unit_place.folder / SERVICE)
     if service is None:
         return []
     config = _CONFIGURED.search(service)
     due = units(user, _program(), None, version=_version())
     if config is not None:
         due[SERVICE] = _CONFIGURED.sub(lambda _: config[0], due[SERVICE])
-    return [(place.folder / name, _text(place.folder / name), text) for name, text in due.items()]
+    return [
+        (unit_place.folder / name, _text(unit_place.folder / name), text)
+        for name, text in due.items()
+    ]
 
 
 def started(unit: str) -> str:
     """Return the command, up to `serve`, that a unit starts; empty for a socket."""
-    found = _STARTS.search(unit)
-    return found[1] if found is not None else ""
+    match = _STARTS.search(unit)
+    return match[1] if match is not None else ""
 
 
 def older(unit: Path) -> bool:
@@ -282,11 +285,12 @@ def _write(path: Path, text: str, dry_run: bool) -> bool:
 # Conditions
 
 
-def _check(place: UnitPlace) -> None:
+def _check(unit_place: UnitPlace) -> None:
     """Raise CommandRefused if this user cannot install units here."""
-    if not place.user and os.geteuid() != 0:
+    if not unit_place.user and os.geteuid() != 0:
         raise CommandRefused(
-            f"writing to {place.folder} needs root: use sudo, or --user for a service of your own",
+            f"writing to {unit_place.folder} needs root: use sudo, or --user for a service of your"
+            " own",
             Exit.NO_PERMISSION,
         )
     if shutil.which("systemctl") is None or not is_booted():

@@ -112,8 +112,8 @@ def take_over(
         these = [table for table in tables if table.target == target]
         try:
             _move(client, wish, target, these, dry_run=dry_run)
-        except files.FileUnreadable as why:
-            raise CommandRefused(f"{printable(str(target))} {why}", Exit.CONFIG) from None
+        except files.FileUnreadable as error:
+            raise CommandRefused(f"{printable(str(target))} {error}", Exit.CONFIG) from None
         except BrokenSyntax as broken:
             line = f", line {broken.line}" if broken.line else ""
             text = f"{printable(str(target))}{line}: {broken.message}; mend it first"
@@ -140,11 +140,13 @@ def _check(table: ClientTable, wish: InstallOptions) -> None:
 # What there is
 
 
-def _tables(client: ClientProgram, wish: InstallOptions, given: Path | None) -> list[ClientTable]:
+def _tables(
+    client: ClientProgram, wish: InstallOptions, config_file: Path | None
+) -> list[ClientTable]:
     """Return the tables of all files that the client loads here, or of the one that is given or
     that the scope names."""
-    if given is not None:
-        return _of_file(client, wish.scope, Path(os.path.abspath(given)), wish)
+    if config_file is not None:
+        return _of_file(client, wish.scope, Path(os.path.abspath(config_file)), wish)
     tables: list[ClientTable] = []
     for scope in (wish.scope,) if wish.is_scope_given else _SCOPES:
         if paths := disk.candidates(client, scope):
@@ -170,14 +172,14 @@ def _of_file(
     if usual.shape == "claude" and scope == "user":
         values = texts.values(usual, content.text)
         every = client_shapes.places(values, str(path), str(Path.cwd())) or []
-        for place in (each for each in every if each[:1] == ("projects",)):
-            local = replace(usual, place=tuple(map(str, place)))
-            tables.append(_table(local, content, file.servers, Path(str(place[1])), wish))
+        for keys in (each for each in every if each[:1] == ("projects",)):
+            local = replace(usual, place=tuple(map(str, keys)))
+            tables.append(_table(local, content, file.servers, Path(str(keys[1])), wish))
     return tables
 
 
 def _table(
-    kept: FileFormat,
+    file_format: FileFormat,
     content: disk.Content,
     servers: Sequence[Server],
     folder: Path | None,
@@ -186,7 +188,7 @@ def _table(
     """Return a table. `folder`: the project that it belongs to."""
     tables = {
         name: table
-        for name, value in texts.entries(kept, content.text).items()
+        for name, value in texts.entries(file_format, content.text).items()
         if (table := table_of(value)) is not None
     }
     adapted = [naming.adapted(name) if naming.flaw(name) else name for name in tables]
@@ -195,17 +197,17 @@ def _table(
     here = {
         server.name: server
         for server in servers
-        if server.source.startswith(local) == (kept.place[0] == "projects")
+        if server.source.startswith(local) == (file_format.place[0] == "projects")
     }
     taken = {
-        name: here[known]
-        for name, known in zip(tables, adapted, strict=True)
-        if known in here and adapted.count(known) == 1
+        name: here[server_name]
+        for name, server_name in zip(tables, adapted, strict=True)
+        if server_name in here and adapted.count(server_name) == 1
     }
     own = places.own_file(Path.home()) if folder is None else folder / "metamcp.toml"
     target = Path(os.path.abspath(wish.config)) if wish.config is not None else own
-    shared = folder is not None and kept.place[0] != "projects"
-    return ClientTable(kept, content, shared, target, tables, taken)
+    shared = folder is not None and file_format.place[0] != "projects"
+    return ClientTable(file_format, content, shared, target, tables, taken)
 
 
 def _confirm(tables: Sequence[ClientTable], *, yes: bool) -> None:
@@ -319,8 +321,8 @@ def _own(client: ClientProgram, wish: InstallOptions, target: Path) -> str:
     if target == own or wish.config is not None or not paths or not own.exists():
         return ""
     path, _ = clients.chosen(paths, Path.exists)
-    kept = client.how("user")
-    entry = table_of(texts.entries(kept, disk.read(path).text).get(wish.name))
+    file_format = client.how("user")
+    entry = table_of(texts.entries(file_format, disk.read(path).text).get(wish.name))
     if entry is None or not clients.is_ours(*clients.target_of(entry), ()):
         return ""
     text = disk.read(own).text
@@ -431,8 +433,8 @@ def _entry(table: ClientTable, wish: InstallOptions) -> dict[str, object]:
     if table.shared:  # other people have other folders
         words = destination.connect_words(replace(bare, scope="project"), None, wish.runtime_dir)
     else:
-        place = places.here(table.target)
-        directory = wish.runtime_dir or str(place.runtime_dir)
+        location = places.here(table.target)
+        directory = wish.runtime_dir or str(location.runtime_dir)
         words = destination.connect_words(replace(bare, scope="user"), table.target, directory)
     new = clients.entry(table.kept.shape, wish.name, words=words)
     return clients.renewed(table.entries.get(wish.name, {}), new)
@@ -453,9 +455,9 @@ def _replace(client: ClientProgram, table: ClientTable, wish: InstallOptions) ->
     disk.place(record.path, texts.record(texts.joined(old, (new,))).encode(), 0o600)
     _written(content, made)
     click.echo(f"{table.label}: {', '.join(map(printable, table.servers))} taken out")
-    place = places.of(content.path, environ=os.environ, home=Path.home())
-    if table.shared and places.answers(str(place.runtime_dir)):
-        end = f"'metamcp down --runtime-dir {place.runtime_dir}'"
+    location = places.of(content.path, environ=os.environ, home=Path.home())
+    if table.shared and places.answers(str(location.runtime_dir)):
+        end = f"'metamcp down --runtime-dir {location.runtime_dir}'"
         click.echo(f"a gateway still runs with the servers of before; {end} ends it")
 
 
@@ -493,8 +495,8 @@ def put_back(client: ClientProgram, scope: Scope, content: disk.Content) -> str 
             f" {printable(str(backup.path))} has the file of before",
             Exit.CONFIG,
         ) from None
-    text, left = texts.put_back(content.text, backup.text, servers)
-    for name in left:
+    text, differing = texts.put_back(content.text, backup.text, servers)
+    for name in differing:
         label = printable(str(content.path))
         click.echo(f"{label}: '{shown(name)}' has other settings by now, which stay", err=True)
     return text

@@ -53,58 +53,60 @@ def tls(ctx: click.Context, path: Path | None, state_dir: str | None) -> None:
 @errors.yes_option
 @json_option
 @click.pass_obj
-def init(place: _Place, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def init(location: _Place, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Make a local authority for these names, and a certificate of the gateway."""
     from metamcp_supervisor.certificates import authority
 
-    ca = place.state_dir / authority.CA
+    ca = location.state_dir / authority.CA
     if again := ca.exists():
-        what = f"{ca} is there: every client that trusts it will need the new one"
+        warning = f"{ca} is there: every client that trusts it will need the new one"
         more = "say --yes to make it, 'metamcp tls show' shows this one"
-        errors.confirm(f"{what}. Make it?", yes=yes, refusal=Failed(Exit.USAGE, f"{what}; {more}"))
+        errors.confirm(
+            f"{warning}. Make it?", yes=yes, refusal=Failed(Exit.USAGE, f"{warning}; {more}")
+        )
     try:
-        authority.make(place.state_dir, names)
-    except authority.AuthorityUnfit as why:
-        raise Failed(Exit.FAILED, str(why)) from None
-    found = _found(place)
+        authority.make(location.state_dir, names)
+    except authority.AuthorityUnfit as error:
+        raise Failed(Exit.FAILED, str(error)) from None
+    certificate = _found(location)
     if again:
-        what = "this authority takes the place of another one; clients need the new file"
-        click.echo(f"{what} {found.ca}", err=True)
-    _show(found, as_json=as_json)
+        warning = "this authority takes the place of another one; clients need the new file"
+        click.echo(f"{warning} {certificate.ca}", err=True)
+    _show(certificate, as_json=as_json)
 
 
 @tls.command("show")
 @json_option
 @click.pass_obj
-def show_(place: _Place, as_json: bool) -> None:
+def show_(location: _Place, as_json: bool) -> None:
     """Show the files, the names in the certificate, and until when it is valid."""
-    _show(_found(place), as_json=as_json)
+    _show(_found(location), as_json=as_json)
 
 
 @tls.command("trust-help")
 @click.pass_obj
 @told
-def trust_help(place: _Place) -> None:
+def trust_help(location: _Place) -> None:
     """Say how clients come to trust the local authority."""
-    click.echo(HELP.format(ca=_found(place).ca))
+    click.echo(HELP.format(ca=_found(location).ca))
 
 
-def _found(place: _Place) -> "Certificate":
+def _found(location: _Place) -> "Certificate":
     from metamcp_supervisor.certificates import authority
 
     try:
-        return authority.shown(place.state_dir)
-    except authority.AuthorityUnfit as why:
-        raise Failed(Exit.FAILED, str(why)) from None
+        return authority.shown(location.state_dir)
+    except authority.AuthorityUnfit as error:
+        raise Failed(Exit.FAILED, str(error)) from None
 
 
-def _show(found: "Certificate", *, as_json: bool) -> None:
+def _show(certificate: "Certificate", *, as_json: bool) -> None:
     if as_json:
-        click.echo(codec.dump({"v": VERSION, **structs.asdict(found)}))
+        click.echo(codec.dump({"v": VERSION, **structs.asdict(certificate)}))
         return
-    for what, value in (
-        ("authority", found.ca), ("certificate", found.cert), ("key", found.key),
-        ("names", ", ".join(found.names)), ("valid until", found.expires),
-        ("authority until", found.ca_expires), ("SHA-256", found.ca_sha256),
+    for label, value in (
+        ("authority", certificate.ca), ("certificate", certificate.cert), ("key", certificate.key),
+        ("names", ", ".join(certificate.names)), ("valid until", certificate.expires),
+        ("authority until", certificate.ca_expires), ("SHA-256", certificate.ca_sha256),
     ):  # fmt: skip
-        click.echo(show.printable(f"{what:<16} {value}"))
+        click.echo(show.printable(f"{label:<16} {value}"))

@@ -111,7 +111,7 @@ class Costs(Struct, frozen=True):
 
 
 def tell(
-    what: str | None,
+    word: str | None,
     path: Path | None,
     state_dir: str | None,
     lock: Path | None,
@@ -119,13 +119,13 @@ def tell(
     as_json: bool,
 ) -> None:
     """Print the costs. Raises Failed."""
-    found = offers.kept(path, state_dir, lock)
-    wish = _wish(what, found)
-    all_of_it = reckoned(found)
+    stored = offers.kept(path, state_dir, lock)
+    wish = _wish(word, stored)
+    all_of_it = reckoned(stored)
     if as_json:
         click.echo(codec.dump(_chosen(all_of_it, wish)))
         return
-    for note in found.notes:
+    for note in stored.notes:
         click.echo(f"metamcp: {show.printable(note)}", err=True)
     if wish.server is not None:
         _tell_server(_chosen(all_of_it, wish), wish.server)
@@ -133,38 +133,38 @@ def tell(
         _tell_all(all_of_it)
 
 
-def reckoned(found: StoredOffers) -> Costs:
+def reckoned(stored: StoredOffers) -> Costs:
     """Calculate the costs from the offers on disk."""
-    seen = {name: each for name, each in found.catalogues.items() if each is not None}
-    tools = sorted(_tools(seen), key=lambda one: -one.tokens)
+    seen = {name: each for name, each in stored.catalogues.items() if each is not None}
+    tools = sorted(_tools(seen), key=lambda tool: -tool.tokens)
     sums = {name: builtin_definitions.tokens_of_all(each.tools) for name, each in seen.items()}
     total = sum(sums.values())
     servers = [
         ServerCost(
             name,
-            sum(one.server == name for one in tools),
+            sum(tool.server == name for tool in tools),
             tokens,
             _percent(tokens, total),
-            next((f"{one.tool} ({one.tokens})" for one in tools if one.server == name), ""),
+            next((f"{tool.tool} ({tool.tokens})" for tool in tools if tool.server == name), ""),
         )
         for name, tokens in sorted(sums.items(), key=lambda each: -each[1])
     ]
-    withheld = _withheld(found, seen)
+    withheld = _withheld(stored, seen)
     return Costs(
         tuple(
-            _endpoint(one, tool_costs.tools(one, seen, withheld))
-            for one in front_spec(found.config, "").endpoints
+            _endpoint(endpoint, tool_costs.tools(endpoint, seen, withheld))
+            for endpoint in front_spec(stored.config, "").endpoints
         ),
         tuple(servers),
         tuple(tools),
-        tuple(name for name, each in found.catalogues.items() if each is None),
+        tuple(name for name, each in stored.catalogues.items() if each is None),
     )
 
 
 def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
     for name, each in seen.items():
-        for one in server_catalog.keyed("tools", each.tools):
-            yield ToolCost(name, one.key, builtin_definitions.tokens(one.raw))
+        for tool in server_catalog.keyed("tools", each.tools):
+            yield ToolCost(name, tool.key, builtin_definitions.tokens(tool.raw))
 
 
 def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
@@ -186,11 +186,11 @@ def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> Endpoin
     )
 
 
-def _withheld(found: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
+def _withheld(stored: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> frozenset[Pair]:
     """Return the tools in quarantine, which clients do not get."""
-    servers = found.config.servers
+    servers = stored.config.servers
     pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
-    pins = Pins(found.seen, found.lock, pinnings, definitions(servers.values()))
+    pins = Pins(stored.seen, stored.lock, pinnings, definitions(servers.values()))
     return frozenset(
         (name, each.tool)
         for name, offer in seen.items()
@@ -198,56 +198,58 @@ def _withheld(found: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> froze
     )
 
 
-def _percent(part: int, whole: int) -> int:
-    return part * 100 // whole if whole else 0
+def _percent(tokens: int, total: int) -> int:
+    return tokens * 100 // total if total else 0
 
 
 # What is shown
 
 
-def _wish(what: str | None, found: StoredOffers) -> ToolFilter:
+def _wish(word: str | None, stored: StoredOffers) -> ToolFilter:
     """Return the filter for the wished tools. Raises Failed."""
 
     def tools(server: str) -> list[str] | None:
-        each = found.catalogues[server]
+        each = stored.catalogues[server]
         return (
-            None if each is None else [one.key for one in server_catalog.keyed("tools", each.tools)]
+            None
+            if each is None
+            else [tool.key for tool in server_catalog.keyed("tools", each.tools)]
         )
 
-    return offers.wished(what, found.catalogues, tools)
+    return offers.wished(word, stored.catalogues, tools)
 
 
-def _chosen(found: Costs, wish: ToolFilter) -> Costs:
+def _chosen(costs: Costs, wish: ToolFilter) -> Costs:
     if wish.server is None:
-        return found
+        return costs
     return Costs(
-        found.endpoints,
-        tuple(one for one in found.servers if one.name == wish.server),
-        tuple(one for one in found.tools if wish.meant(one.server, one.tool)),
-        tuple(name for name in found.unseen if name == wish.server),
+        costs.endpoints,
+        tuple(cost for cost in costs.servers if cost.name == wish.server),
+        tuple(tool for tool in costs.tools if wish.meant(tool.server, tool.tool)),
+        tuple(name for name in costs.unseen if name == wish.server),
     )
 
 
-def _tell_all(found: Costs) -> None:
-    _show(ENDPOINTS, [_endpoint_row(one) for one in found.endpoints])
-    for one in found.endpoints:
-        if one.advice:
-            click.echo(show.printable(one.advice))
-    if found.servers:
+def _tell_all(costs: Costs) -> None:
+    _show(ENDPOINTS, [_endpoint_row(endpoint) for endpoint in costs.endpoints])
+    for endpoint in costs.endpoints:
+        if endpoint.advice:
+            click.echo(show.printable(endpoint.advice))
+    if costs.servers:
         click.echo()
-        _show(SERVERS, [_server_row(one) for one in found.servers[:SERVERS_MAX]])
-    if found.tools:
+        _show(SERVERS, [_server_row(cost) for cost in costs.servers[:SERVERS_MAX]])
+    if costs.tools:
         click.echo()
-    rows = [_tool_row(one, found) for one in found.tools[:LARGEST_MAX]]
-    _show(TOOLS, rows, "\n".join(_words(found)))
+    rows = [_tool_row(tool, costs) for tool in costs.tools[:LARGEST_MAX]]
+    _show(TOOLS, rows, "\n".join(_words(costs)))
 
 
-def _tell_server(found: Costs, server: str) -> None:
-    rows = [_tool_row(one, found) for one in found.tools]
-    tokens = sum(one.tokens for one in found.servers)
-    count = sum(one.tools for one in found.servers)
+def _tell_server(costs: Costs, server: str) -> None:
+    rows = [_tool_row(tool, costs) for tool in costs.tools]
+    tokens = sum(cost.tokens for cost in costs.servers)
+    count = sum(cost.tools for cost in costs.servers)
     foot = f"{server}: {count} tools, {tokens} tokens\n{_estimate()}"
-    if found.unseen:
+    if costs.unseen:
         foot = offers.unseen(server)
     _show(TOOLS, rows, foot)
 
@@ -258,27 +260,33 @@ def _show(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], foot: str =
     show.picture(show.Picture(head, rows, foot=foot, right=RIGHT, sentences=False))
 
 
-def _endpoint_row(one: EndpointCost) -> tuple[str, ...]:
-    figures = (one.tools, one.at_start, one.saved, one.saved_percent, *one.exposures.values())
-    return one.name, one.exposure, *map(str, figures)
+def _endpoint_row(endpoint: EndpointCost) -> tuple[str, ...]:
+    figures = (
+        endpoint.tools,
+        endpoint.at_start,
+        endpoint.saved,
+        endpoint.saved_percent,
+        *endpoint.exposures.values(),
+    )
+    return endpoint.name, endpoint.exposure, *map(str, figures)
 
 
-def _server_row(one: ServerCost) -> tuple[str, ...]:
-    return one.name, str(one.tools), str(one.tokens), str(one.percent), one.largest
+def _server_row(cost: ServerCost) -> tuple[str, ...]:
+    return cost.name, str(cost.tools), str(cost.tokens), str(cost.percent), cost.largest
 
 
-def _tool_row(one: ToolCost, found: Costs) -> tuple[str, ...]:
-    whole = sum(each.tokens for each in found.servers if each.name == one.server)
-    return f"{one.server}.{one.tool}", str(one.tokens), str(_percent(one.tokens, whole))
+def _tool_row(tool: ToolCost, costs: Costs) -> tuple[str, ...]:
+    total = sum(each.tokens for each in costs.servers if each.name == tool.server)
+    return f"{tool.server}.{tool.tool}", str(tool.tokens), str(_percent(tool.tokens, total))
 
 
-def _words(found: Costs) -> Iterator[str]:
-    if (more := len(found.servers) - SERVERS_MAX) > 0:
+def _words(costs: Costs) -> Iterator[str]:
+    if (more := len(costs.servers) - SERVERS_MAX) > 0:
         yield f"{more} more servers, which cost less: --json has them"
-    if (more := len(found.tools) - LARGEST_MAX) > 0:
+    if (more := len(costs.tools) - LARGEST_MAX) > 0:
         yield f"{more} more tools: 'metamcp tools --tokens SERVER' shows those of one server"
-    if found.unseen:
-        yield f"not seen yet: {', '.join(found.unseen)}; start the gateway once"
+    if costs.unseen:
+        yield f"not seen yet: {', '.join(costs.unseen)}; start the gateway once"
     yield _estimate()
 
 
@@ -365,41 +373,43 @@ def search(
         raise click.UsageError("--diff and --tokens are two questions: ask one of them.")
     if (differences or costs) and len(words) > 1:
         raise click.UsageError("--diff and --tokens are about one SERVER or SERVER.TOOL.")
-    asked = {"server": server or "", "endpoint": endpoint or "", "key": key or ""}
-    narrowed = any(asked.values()) or runtime_dir is not None or len(words) > 1
+    params = {"server": server or "", "endpoint": endpoint or "", "key": key or ""}
+    narrowed = any(params.values()) or runtime_dir is not None or len(words) > 1
 
-    place = runtime_dir if path is None or runtime_dir is not None else client.directory_of(path)
+    directory = (
+        runtime_dir if path is None or runtime_dir is not None else client.directory_of(path)
+    )
 
     def searched() -> int:
-        asked["query"] = " ".join(words)
-        return call.search(place, asked, as_json=as_json)
+        params["query"] = " ".join(words)
+        return call.search(directory, params, as_json=as_json)
 
     def work() -> int:
-        what = words[0] if words else None
+        word = words[0] if words else None
         if costs:
-            tell(what, path, state_dir, where, as_json=as_json)
+            tell(word, path, state_dir, where, as_json=as_json)
             return Exit.OK
         if narrowed and not differences:
             return searched()
         try:
             sight = offers.look(path, state_dir, where)
-            wish = offers.wish(what, sight)
+            wish = offers.wish(word, sight)
         except Failed as unknown:
             named = not words or "." in words[0]  # SERVER.TOOL, with a mistake
-            if differences or named or not call.runs(place):
+            if differences or named or not call.runs(directory):
                 raise unknown from None
             return searched()
         if wish.tool is not None and not differences:
-            if as_json and words[0].startswith(f"{wish.server}__") and call.runs(place):
+            if as_json and words[0].startswith(f"{wish.server}__") and call.runs(directory):
                 return searched()
-            if not as_json and call.show_page(place, words[0]):
+            if not as_json and call.show_page(directory, words[0]):
                 return Exit.OK
         if differences:
-            found = [each for each in sight.drifts(wish) if each.change != "same"]
+            drifts = [each for each in sight.drifts(wish) if each.change != "same"]
             if as_json:
-                click.echo(codec.dump(lock.as_value(found)))
+                click.echo(codec.dump(lock.as_value(drifts)))
             else:
-                lock.tell(found)
+                lock.tell(drifts)
         else:
             _list(sight, wish, as_json=as_json)
         return Exit.OK
@@ -414,17 +424,17 @@ def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
         listed = [dict(zip(keys, row, strict=True)) for row in rows]
         click.echo(codec.dump({"v": VERSION, "tools": listed}))
         return
-    shown = [(*row[:2], row[2][:FINGERPRINT_CHARACTERS], row[3]) for row in rows]
+    short_rows = [(*row[:2], row[2][:FINGERPRINT_CHARACTERS], row[3]) for row in rows]
     unseen = sight.unseen()
     foot = f"not seen yet: {', '.join(unseen)}" if unseen else ""
-    show.picture(show.Picture(COLUMNS, shown, foot=foot))
+    show.picture(show.Picture(COLUMNS, short_rows, foot=foot))
 
 
 def _rows(sight: OfferComparison) -> list[Row]:
     drifts = {(each.server, each.tool): each for each in sight.drifts()}
     unlocked = frozenset(sight.unlocked())
     rows = [
-        _row(each, kept=sight.keeps_back(each), first=each.server in unlocked)
+        _row(each, quarantined=sight.keeps_back(each), first=each.server in unlocked)
         for each in drifts.values()
     ]
     for name, each in sight.offered.items():
@@ -440,27 +450,32 @@ def _rows(sight: OfferComparison) -> list[Row]:
 
 def _with_schemas(row: Row, sight: OfferComparison) -> Row:
     """Return the row of a tool with what is wrong with its schemas."""
-    server, tool, shown, state = row
+    server, tool, digest, state = row
     faults = sight.schemas.get(server, {}).get(tool)
-    return row if faults is None else (server, tool, shown, f"{state}; {faults}")
+    return row if faults is None else (server, tool, digest, f"{state}; {faults}")
 
 
 def _left_out(sight: OfferComparison) -> Iterator[Row]:
     for name, each in sight.invalid.items():
-        for one in each:
-            tool = one.kind == "tools"
-            called = one.name if tool else f"{NOUNS[one.kind]} {one.name}"
-            shown = fingerprint(one.definition) if tool else ""
-            yield name, called, shown, f"left out{one.fault.clients}: {one.fault}"
+        for invalid in each:
+            tool = invalid.kind == "tools"
+            called = invalid.name if tool else f"{NOUNS[invalid.kind]} {invalid.name}"
+            digest = fingerprint(invalid.definition) if tool else ""
+            yield name, called, digest, f"left out{invalid.fault.clients}: {invalid.fault}"
 
 
-def _row(drift: ToolDrift, *, kept: bool, first: bool) -> Row:
+def _row(drift: ToolDrift, *, quarantined: bool, first: bool) -> Row:
     """Return the row of a tool. `first`: whether the tool is not in the lock, and so compared with
     what its server offered at first."""
-    known = drift.new or drift.old
+    locked_tool = drift.new or drift.old
     state = drift.word if drift.is_news else "as first seen" if first else "as approved"
-    state += ", in quarantine" if kept else ""
-    return drift.server, drift.tool, known.fingerprint if known is not None else "", state
+    state += ", in quarantine" if quarantined else ""
+    return (
+        drift.server,
+        drift.tool,
+        locked_tool.fingerprint if locked_tool is not None else "",
+        state,
+    )
 
 
 CATALOG = ("SERVER", "COMMAND", "DESCRIPTION")
@@ -489,10 +504,10 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
     """
 
     def work() -> int:
-        found = offers.kept(path, state_dir, None)
-        wish = _wish(server, found)
+        stored = offers.kept(path, state_dir, None)
+        wish = _wish(server, stored)
         servers = [
-            _catalog(name, each) for name, each in found.catalogues.items() if wish.meant(name, "")
+            _catalog(name, each) for name, each in stored.catalogues.items() if wish.meant(name, "")
         ]
         if as_json:
             click.echo(codec.dump({"v": VERSION, "servers": servers}))
@@ -505,11 +520,11 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
 
 def _tell_catalog(servers: Sequence[CatalogServer]) -> None:
     rows = [
-        (one.server_id, command, description)
-        for one in servers
-        for command, description in zip(one.commands, one.descriptions, strict=True)
+        (server.server_id, command, description)
+        for server in servers
+        for command, description in zip(server.commands, server.descriptions, strict=True)
     ]
-    unseen = ", ".join(one.server_id for one in servers if not one.available)
+    unseen = ", ".join(server.server_id for server in servers if not server.available)
     foot = f"not seen yet: {unseen}; start the gateway once" if unseen else ""
     show.picture(show.Picture(CATALOG if rows else ("",), rows, foot=foot, sentences=True))
 
@@ -523,8 +538,10 @@ def _catalog(name: str, each: ServerCatalogue | None) -> CatalogServer:
     return CatalogServer(
         name,
         True,
-        tuple(one.key for one in tools),
-        tuple(codec.text(codec.level(one.raw).get("description", b"null")) or "" for one in tools),
-        tuple(one.key for one in keys["prompts"]),
-        tuple(one.key for one in uris),
+        tuple(tool.key for tool in tools),
+        tuple(
+            codec.text(codec.level(tool.raw).get("description", b"null")) or "" for tool in tools
+        ),
+        tuple(prompt.key for prompt in keys["prompts"]),
+        tuple(resource.key for resource in uris),
     )

@@ -94,8 +94,8 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ToolSets, raw)
-    rows = [_row(one, found) for one in found.toolsets]
+    listing = codec.typed(ToolSets, raw)
+    rows = [_row(toolset, listing) for toolset in listing.toolsets]
     foot = "" if rows else "there are no tool sets; 'metamcp toolsets create' makes one"
     show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"TOOLS"})))
 
@@ -111,16 +111,17 @@ def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    found = codec.typed(ToolSets, raw)
-    (one,) = found.toolsets
-    about = f"{one.name}: {one.description}" if one.description else one.name
-    where = _where(one.name, found) or "nowhere"
+    listing = codec.typed(ToolSets, raw)
+    (toolset,) = listing.toolsets
+    about = f"{toolset.name}: {toolset.description}" if toolset.description else toolset.name
+    location = _where(toolset.name, listing) or "nowhere"
     show.picture(
         show.Picture(
             SHOW,
-            [(tool.namespacedName,) for tool in one.tools],
+            [(tool.namespacedName,) for tool in toolset.tools],
             head=show.printable(about),
-            foot=f"equipped on {where}; created {one.createdAt}, changed {one.updatedAt}",
+            foot=f"equipped on {location}; created {toolset.createdAt},"
+            f" changed {toolset.updatedAt}",
             sentences=False,
         )
     )
@@ -199,9 +200,9 @@ def remove(runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: 
 def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool) -> None:
     """Delete a tool set, and take its tools out of the views in which it is equipped."""
     with client.connect(runtime_dir) as gateway:
-        found = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
+        listing = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
         errors.confirm(
-            _question(name, found),
+            _question(name, listing),
             yes=yes,
             refusal=Failed(Exit.USAGE, "nobody can be asked here: say --yes to delete it"),
         )
@@ -243,10 +244,10 @@ def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> N
 
     orders: list[dict[str, object]] = [
         {
-            "type": "Build", "toolset": one.name, "tools": one.tools,
-            "description": one.description, "replace": replace,
+            "type": "Build", "toolset": toolset.name, "tools": toolset.tools,
+            "description": toolset.description, "replace": replace,
         }
-        for one in load(file)
+        for toolset in load(file)
     ]  # fmt: skip
     with client.connect(runtime_dir) as gateway:
         for order in orders:
@@ -267,8 +268,11 @@ def export(runtime_dir: str | None, names: tuple[str, ...], output: str | None) 
     """Write tool sets as JSON: an object if a single name is given, else a list."""
     with client.connect(runtime_dir) as gateway:
         level = codec.level(gateway.call("toolsets", {"names": names}))
-    found: list[Any] = codec.value(level["toolsets"])
-    text = json.dumps(found[0] if len(names) == 1 else found, indent=2, ensure_ascii=False) + "\n"
+    exported: list[Any] = codec.value(level["toolsets"])
+    text = (
+        json.dumps(exported[0] if len(names) == 1 else exported, indent=2, ensure_ascii=False)
+        + "\n"
+    )
     if output is None:
         click.echo(text, nl=False)
         return
@@ -297,24 +301,24 @@ def _order(
     )
 
 
-def _question(name: str, found: ToolSets) -> str:
+def _question(name: str, listing: ToolSets) -> str:
     """Return the question before a tool set is deleted."""
-    where = _where(name, found)
-    equipped = f", which is equipped on {where}" if where else ""
-    tools = len(found.toolsets[0].tools)
+    location = _where(name, listing)
+    equipped = f", which is equipped on {location}" if location else ""
+    tools = len(listing.toolsets[0].tools)
     return f"Delete the tool set {name} of {_tools(tools)}{equipped}?"
 
 
 def _pairs(tools: Iterable[str]) -> list[Pair]:
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for text in tools:
         pair = read(text)
         if pair is None:
             raise click.UsageError(
                 f"{text!r} is not a tool: one is written SERVER.TOOL, git.git_status"
             )
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs
 
 
 def _of(raw: bytes) -> ToolSetChanged:
@@ -331,18 +335,18 @@ def _put_away(changed: ToolSetChanged) -> str:
     tools, servers = changed.tools_before, changed.servers_before
     everything = changed.exposure == "all"
     if changed.before:
-        told = f"{changed.before} is not equipped any more"
-        return f"{told}; {SHOWS_ALL}" if everything else told
+        sentence = f"{changed.before} is not equipped any more"
+        return f"{sentence}; {SHOWS_ALL}" if everything else sentence
     if everything:
-        told = "what was chosen with another exposure is forgotten"
-        return f"{told}; {SHOWS_ALL}" if tools or servers else SHOWS_ALL
-    gone = [_tools(tools)] if tools else []
+        sentence = "what was chosen with another exposure is forgotten"
+        return f"{sentence}; {SHOWS_ALL}" if tools or servers else SHOWS_ALL
+    removed = [_tools(tools)] if tools else []
     if servers:
-        gone.append(f"everything of {'1 server' if servers == 1 else f'{servers} servers'}")
-    if not gone:
+        removed.append(f"everything of {'1 server' if servers == 1 else f'{servers} servers'}")
+    if not removed:
         return "nothing was in view but the built-in tools"
     verb = "is" if tools + servers == 1 or not tools else "are"
-    return f"{' and '.join(gone)} {verb} not in view any more"
+    return f"{' and '.join(removed)} {verb} not in view any more"
 
 
 def _tools(count: int) -> str:
@@ -355,24 +359,24 @@ def _say(raw: bytes, sentence: str, *, as_json: bool) -> None:
         click.echo(f"metamcp: {show.printable(warning)}", err=True)
 
 
-def _where(name: str, found: ToolSets) -> str:
+def _where(name: str, listing: ToolSets) -> str:
     places = [
-        one.endpoint
-        + (f" for {one.principal}" if one.principal != "local" else "")
-        + (f" in session {one.session}" if one.session else "")
-        for one in found.equipped
-        if one.toolset == name
+        view.endpoint
+        + (f" for {view.principal}" if view.principal != "local" else "")
+        + (f" in session {view.session}" if view.session else "")
+        for view in listing.equipped
+        if view.toolset == name
     ]
     return ", ".join(places)
 
 
-def _row(one: ToolSetShown, found: ToolSets) -> Sequence[str]:
+def _row(toolset: ToolSetShown, listing: ToolSets) -> Sequence[str]:
     return (
-        one.name,
-        str(len(one.tools)),
-        _where(one.name, found) or columns.NONE,
-        one.updatedAt,
-        columns.cut(" ".join(one.description.split()), DESCRIPTION_CHARACTERS_MAX),
+        toolset.name,
+        str(len(toolset.tools)),
+        _where(toolset.name, listing) or columns.NONE,
+        toolset.updatedAt,
+        columns.cut(" ".join(toolset.description.split()), DESCRIPTION_CHARACTERS_MAX),
     )
 
 
@@ -412,7 +416,7 @@ class FileToolset(Struct, frozen=True):
 
 def load(path: str) -> list[FileToolset]:
     """Read the tool sets in this file, or on standard input (`-`). Raises Failed."""
-    where = "standard input" if path == "-" else path
+    label = "standard input" if path == "-" else path
     try:
         if path == "-":
             data = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
@@ -420,34 +424,34 @@ def load(path: str) -> list[FileToolset]:
             with open(path, "rb") as file:
                 data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise Failed(Exit.FAILED, f"{where} cannot be read: {error.strerror}") from None
+        raise Failed(Exit.FAILED, f"{label} cannot be read: {error.strerror}") from None
     if len(data) > FILE_BYTES_MAX:
-        raise Failed(Exit.FAILED, f"{where} has more than {FILE_BYTES_MAX} bytes")
-    return parse(data, where)
+        raise Failed(Exit.FAILED, f"{label} has more than {FILE_BYTES_MAX} bytes")
+    return parse(data, label)
 
 
-def parse(data: bytes, where: str) -> list[FileToolset]:
-    """Return the tool sets in the data. `where`: name of the file in messages. Raises Failed."""
+def parse(data: bytes, label: str) -> list[FileToolset]:
+    """Return the tool sets in the data. `label`: name of the file in messages. Raises Failed."""
     try:
         value = _value(data.removeprefix(b"\xef\xbb\xbf"))
     except codec.Malformed as error:
-        raise _broken(where, str(error)) from None
-    one, top = isinstance(value, _Set), "$.toolsets" if isinstance(value, _Printed) else "$"
+        raise _broken(label, str(error)) from None
+    is_single, top = isinstance(value, _Set), "$.toolsets" if isinstance(value, _Printed) else "$"
     sets: Sequence[_Set] = [value] if isinstance(value, _Set) else _listed(value)
     if not sets:
-        raise _broken(where, "there is no tool set in it")
+        raise _broken(label, "there is no tool set in it")
     if len(sets) > TOOLSETS_MAX:
-        raise _broken(where, f"there are more than {TOOLSETS_MAX} tool sets in it")
-    found: dict[str, FileToolset] = {}
+        raise _broken(label, f"there are more than {TOOLSETS_MAX} tool sets in it")
+    by_name: dict[str, FileToolset] = {}
     for number, each in enumerate(sets):
-        place = top if one else f"{top}[{number}]"
-        if each.name in found:
-            told = each.name[:TOLD_CHARACTERS_MAX]
-            raise _broken(where, f"the name {told!r} is there twice - at `{place}.name`")
-        found[each.name] = FileToolset(
-            each.name, _file_pairs(each, where, place), each.description or ""
+        json_path = top if is_single else f"{top}[{number}]"
+        if each.name in by_name:
+            short_name = each.name[:TOLD_CHARACTERS_MAX]
+            raise _broken(label, f"the name {short_name!r} is there twice - at `{json_path}.name`")
+        by_name[each.name] = FileToolset(
+            each.name, _file_pairs(each, label, json_path), each.description or ""
         )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _value(data: bytes) -> _Set | list[_Set] | _Printed:
@@ -455,26 +459,26 @@ def _value(data: bytes) -> _Set | list[_Set] | _Printed:
     if data.lstrip()[:1] == b"{" and "toolsets" in codec.level(data):
         printed: _Printed = _read_printed(data)
         return printed
-    found: _Set | list[_Set] = _read(data)
-    return found
+    value: _Set | list[_Set] = _read(data)
+    return value
 
 
 def _listed(value: list[_Set] | _Printed) -> Sequence[_Set]:
     return value.toolsets if isinstance(value, _Printed) else value
 
 
-def _file_pairs(each: _Set, where: str, place: str) -> tuple[Pair, ...]:
+def _file_pairs(each: _Set, label: str, json_path: str) -> tuple[Pair, ...]:
     pairs: list[Pair] = []
     for number, tool in enumerate(each.tools):
         text = tool if isinstance(tool, str) else tool.namespacedName
         pair = read(text)
         if pair is None:
-            told = text[:TOLD_CHARACTERS_MAX]
-            why = f"{told!r} is not a tool: one is written server.tool, as git.git_status"
-            raise _broken(where, f"{why} - at `{place}.tools[{number}]`")
+            short_text = text[:TOLD_CHARACTERS_MAX]
+            problem = f"{short_text!r} is not a tool: one is written server.tool, as git.git_status"
+            raise _broken(label, f"{problem} - at `{json_path}.tools[{number}]`")
         pairs.append(pair)
     return tuple(dict.fromkeys(pairs))
 
 
-def _broken(where: str, why: str) -> Failed:
-    return Failed(Exit.FAILED, f"{where} is not a file of tool sets: {why}")
+def _broken(label: str, problem: str) -> Failed:
+    return Failed(Exit.FAILED, f"{label} is not a file of tool sets: {problem}")

@@ -92,12 +92,12 @@ def up(path: Path | None, word: str | None, yes: bool, **flags: str | None) -> N
     """
     _keep_standard_streams()
     path = path if word is None else _origin(path, word)
-    found = CommandLineConfig(path, flags, watch=True, any_port=True)
-    found.confirm(yes=yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
-    logs.begin(found.log_spec())
+    command_line = CommandLineConfig(path, flags, watch=True, any_port=True)
+    command_line.confirm(yes=yes, ask=ask if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    logs.begin(command_line.log_spec())
     outlet = LogOutput(1)
     try:
-        _run(found, partial(_friendly, outlet), hangup_ends=_ends_with_its_terminal())
+        _run(command_line, partial(_friendly, outlet), hangup_ends=_ends_with_its_terminal())
     finally:
         outlet.close()
 
@@ -111,11 +111,11 @@ def serve(path: Path | None, any_port: bool, while_used: bool, **flags: str | No
     from metamcp_supervisor.cli.output import ServiceLines
 
     _keep_standard_streams()
-    found = CommandLineConfig(path, flags, any_port=any_port)
-    found.confirm(yes=False, ask=None)
-    lines = ServiceLines(2, found.log_spec())
+    command_line = CommandLineConfig(path, flags, any_port=any_port)
+    command_line.confirm(yes=False, ask=None)
+    lines = ServiceLines(2, command_line.log_spec())
     try:
-        _run(found, partial(_as_lines, lines), while_used=while_used)
+        _run(command_line, partial(_as_lines, lines), while_used=while_used)
     finally:
         lines.close()
 
@@ -207,7 +207,7 @@ class CommandLineConfig:
         if main is not None:
             self._ensure(main, yes=yes, ask=ask)
         if self.config.unrun:
-            self.config = self._printed_before() or self._first(self.load, said=self.config)
+            self.config = self._printed_before() or self._first(self.load, printed=self.config)
         if self.config.unrun:
             _say("the configuration changed while it was confirmed; start again")
             self.config = self._before(Exit.NO_PERMISSION)
@@ -250,8 +250,8 @@ class CommandLineConfig:
             state_dir = self._state_dir(new)
             confirmation_io.check(new, main, state_dir, running=self.config, yes=yes)
 
-    def _first(self, load: "Callable[[], Config]", said: "Config | None" = None) -> "Config":
-        """Load the configuration and print what is wrong with it. `said`: configuration whose
+    def _first(self, load: "Callable[[], Config]", printed: "Config | None" = None) -> "Config":
+        """Load the configuration and print what is wrong with it. `printed`: configuration whose
         errors and warnings were printed."""
         from metamcp_supervisor.config.config import ConfigInvalid
 
@@ -262,15 +262,15 @@ class CommandLineConfig:
             for problem in invalid.problems:
                 _say(str(problem))
             return self._before(Exit.CONFIG)
-        known = () if said is None else (*said.problems, *said.warnings)
-        for problem in (each for each in config.problems if each not in known):
+        messages = () if printed is None else (*printed.problems, *printed.warnings)
+        for problem in (each for each in config.problems if each not in messages):
             _say(str(problem))
-        for warning in (each for each in config.warnings if each not in known):
+        for warning in (each for each in config.warnings if each not in messages):
             _say(f"warning: {warning}")
         if spoilt := self._spoilt(config):
             self.outdated = True
             return spoilt
-        if said is not None:
+        if printed is not None:
             return config
         if before := places.earlier_state(config.gateway.state_dir, self._home):
             _say(
@@ -356,7 +356,7 @@ def _keep_standard_streams() -> None:
 
 
 def _run(
-    found: CommandLineConfig,
+    command_line: CommandLineConfig,
     watch: Callable[["Gateway"], Callable[[], None]],
     *,
     hangup_ends: bool = False,
@@ -376,9 +376,9 @@ def _run(
     faulthandler.enable(2)  # a process that the watchdog aborts prints where it hung
     memory.share_one_heap()
     memory.give_back_large_blocks(memory.RARE_BYTES, memory.RARE_BYTES)
-    told = Notify.take(os.environ, os.getpid())
+    notify = Notify.take(os.environ, os.getpid())
     try:
-        given = sd_sockets.take(os.environ, os.getpid())
+        sockets = sd_sockets.take(os.environ, os.getpid())
     except sd_sockets.SocketUnusable as failure:
         _say(str(failure))
         raise SystemExit(Exit.CANNOT_BIND) from None
@@ -387,11 +387,12 @@ def _run(
         handed = upgrade_exec.found(order) if order else None
         ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
-            upgrade_state.in_force(found.config, handed), found.load, found.permit,
-            dict(os.environ), VERSION, hangup_ends=ends, told=told, given=given, handed=handed,
+            upgrade_state.in_force(command_line.config, handed), command_line.load,
+            command_line.permit, dict(os.environ), VERSION,
+            hangup_ends=ends, told=notify, given=sockets, handed=handed,
         )  # fmt: skip
         del handed  # it may be large
-        if found.outdated:
+        if command_line.outdated:
             gateway.succession.read_again()
         works = (logs.counting(), memory.trim_every(TRIM_S))
         tasks = [asyncio.create_task(work) for work in works]
@@ -473,8 +474,8 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     lines = EventLines(out, terminal=show.on_terminal())
 
     def tell(event: JournalEvent) -> None:
-        told = event.who == "gateway" or any(part in event.what for part in _TOLD)
-        if told and event.what not in _KNOWN:
+        is_notable = event.who == "gateway" or any(word in event.what for word in _TOLD)
+        if is_notable and event.what not in _KNOWN:
             lines.tell(event)
 
     def watch() -> None:

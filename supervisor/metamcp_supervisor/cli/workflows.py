@@ -68,19 +68,21 @@ class EngineOrders:
         with client.connect_here(self._runtime_dir) as gateway, steps() as tell:
 
             def heard(kind: str, raw: bytes) -> None:
-                found: dict[str, Any] = codec.value(raw)
-                tell(*(str(found.get(key, "")) for key in ("message", "step", "state")))
+                notice: dict[str, Any] = codec.value(raw)
+                tell(*(str(notice.get(key, "")) for key in ("message", "step", "state")))
 
             raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
-        found: dict[str, Any] = codec.value(raw)
-        return found
+        outcome: dict[str, Any] = codec.value(raw)
+        return outcome
 
 
 def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of verbs that give an order to the engine of the running gateway."""
 
-    def ordered(runtime_dir: str | None, endpoint: str, *, as_json: bool, **given: object) -> None:
-        command(EngineOrders(runtime_dir, endpoint, as_json=as_json), **given)
+    def ordered(
+        runtime_dir: str | None, endpoint: str, *, as_json: bool, **options: object
+    ) -> None:
+        command(EngineOrders(runtime_dir, endpoint, as_json=as_json), **options)
 
     for option in (
         gateway_options("runtime_dir"),
@@ -91,14 +93,14 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     return functools.wraps(command)(ordered)
 
 
-def _tell(found: Mapping[str, Any], *, as_json: bool) -> None:
+def _tell(outcome: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the outcome of an order."""
     if as_json:
-        errors.tell(**found["structured"])
+        errors.tell(**outcome["structured"])
     else:
-        lines = "\n".join(map(printable, pretty(Raw(found["text"].encode()))))
-        click.echo(lines, err=found["failed"])
-    if found["failed"]:
+        lines = "\n".join(map(printable, pretty(Raw(outcome["text"].encode()))))
+        click.echo(lines, err=outcome["failed"])
+    if outcome["failed"]:
         raise SystemExit(Exit.FAILED)
 
 
@@ -121,12 +123,12 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
     """
     loaded = _loaded(files or (FOLDER,))
     names = sorted(loaded.definitions.get(DEFAULT, {}))
-    problems = [printable(str(one)) for one in loaded.problems]
+    problems = [printable(str(problem)) for problem in loaded.problems]
     if as_json:
         errors.tell(ok=not problems, workflows=names, problems=problems)
     else:
-        for one in problems:
-            click.echo(one, err=True)
+        for problem in problems:
+            click.echo(problem, err=True)
     if problems:
         raise SystemExit(Exit.CONFIG)
     if not as_json:
@@ -148,9 +150,9 @@ def graph(file: str, form: str, as_json: bool) -> None:
     """Draw the steps of a workflow."""
     from metamcp_worker.engine.definition import parse
 
-    found = _sound(file).definitions.get(DEFAULT, {})
+    definitions = _sound(file).definitions.get(DEFAULT, {})
     drawn: dict[str, str] = {}
-    for name, data in found.items():
+    for name, data in definitions.items():
         workflow, _ = parse(codec.value(bytes(data)))
         assert workflow is not None
         drawn[name] = "\n".join(_mermaid(workflow) if form == "mermaid" else _text(workflow))
@@ -186,35 +188,35 @@ def run(
         values[key] = _value(text)
     from metamcp_worker.engine.load import SUFFIXES
 
-    what: dict[str, object] = {"name": name}
+    subject: dict[str, object] = {"name": name}
     if Path(name).suffix in SUFFIXES:
-        found = list(_sound(name).definitions.get(DEFAULT, {}).values())
-        if len(found) != 1:
+        definitions = list(_sound(name).definitions.get(DEFAULT, {}).values())
+        if len(definitions) != 1:
             raise CommandRefused(f"{name} has no workflow", Exit.CONFIG)
-        what = {"definition": Raw(bytes(found[0]))}
-    outcome = ask.give("workflow/run", {**what, "inputs": values, "wait": not no_wait})
+        subject = {"definition": Raw(bytes(definitions[0]))}
+    outcome = ask.give("workflow/run", {**subject, "inputs": values, "wait": not no_wait})
     _tell(outcome if no_wait else _answered(ask, outcome), as_json=ask.as_json)
 
 
-def _answered(ask: EngineOrders, found: Mapping[str, Any]) -> Mapping[str, Any]:
+def _answered(ask: EngineOrders, outcome: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the outcome of a run whose questions the person at the terminal answers."""
     from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion
     from metamcp_supervisor.cli.call import ask_person
 
-    while errors.at_terminal() and (asked := _questions(found)):
-        step, each = next(iter(asked.items()))
+    while errors.at_terminal() and (questions := _questions(outcome)):
+        step, each = next(iter(questions.items()))
         question = InputQuestion(
             key=step, method=ELICIT, message=each["message"], schema=each["schema"]
         )
         answer = ask_person(question, "The workflow")
         if answer["action"] == "cancel":
             break
-        run_id = found["structured"]["run"]
-        told = ask.give("workflow/answer", {**answer, "run": run_id, "step": step, "wait": True})
-        if refused := told["failed"] and not told["structured"]:
-            click.echo(printable(told["text"]), err=True)
-        found = ask.give("workflow/status", {"run": run_id}) if refused else told
-    return found
+        run_id = outcome["structured"]["run"]
+        reply = ask.give("workflow/answer", {**answer, "run": run_id, "step": step, "wait": True})
+        if refused := reply["failed"] and not reply["structured"]:
+            click.echo(printable(reply["text"]), err=True)
+        outcome = ask.give("workflow/status", {"run": run_id}) if refused else reply
+    return outcome
 
 
 @workflow_.command("list")
@@ -245,17 +247,17 @@ def runs(ask: EngineOrders, status: str | None, limit: int) -> None:
 @at_gateway
 def show_(ask: EngineOrders, run_id: str) -> None:
     """Show a run: its steps, and its output or what it waits for."""
-    found = ask.give("workflow/status", {"run": run_id})
+    outcome = ask.give("workflow/status", {"run": run_id})
     rows = [
         (each["step"], each["status"], str(each["attempts"]), printable(each.get("error", "")))
-        for each in found["structured"].get("steps", ())
+        for each in outcome["structured"].get("steps", ())
     ]
     if rows and not ask.as_json:
         picture(
             Picture(("STEP", "STATE", "ATTEMPTS", "ERROR"), rows, right=frozenset({"ATTEMPTS"}))
         )
         click.echo()
-    _tell(found, as_json=ask.as_json)
+    _tell(outcome, as_json=ask.as_json)
 
 
 @workflow_.command()
@@ -294,10 +296,10 @@ def answer(
             raise click.UsageError("--decline takes no values.")
         ask("workflow/answer", {"run": run_id, "step": step, "action": "decline"})
         return
-    found = ask.give("workflow/status", {"run": run_id})
-    if found["failed"]:
-        _tell(found, as_json=ask.as_json)
-    schema = tool_form.table(_questions(found).get(step, {}).get("schema"))
+    outcome = ask.give("workflow/status", {"run": run_id})
+    if outcome["failed"]:
+        _tell(outcome, as_json=ask.as_json)
+    schema = tool_form.table(_questions(outcome).get(step, {}).get("schema"))
     try:
         content = tool_form.arguments(schema, tool_form.split(words))
     except tool_form.ArgumentsUnfit as unfit:
@@ -306,10 +308,10 @@ def answer(
     ask("workflow/answer", {"run": run_id, "step": step, "content": content})
 
 
-def _questions(found: Mapping[str, Any]) -> dict[str, Any]:
+def _questions(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return the questions of a run by step, each with its message and schema."""
-    rows = found["structured"].get("steps", ())
-    return {one["step"]: one["question"] for one in rows if "question" in one}
+    rows = outcome["structured"].get("steps", ())
+    return {row["step"]: row["question"] for row in rows if "question" in row}
 
 
 @workflow_.command()
@@ -322,13 +324,13 @@ def suggest(ask: EngineOrders, task: str, refine: bool) -> None:
     Without a running gateway, the rules of the configuration alone suggest, for the tools that the
     servers offered last.
     """
-    given = click.get_current_context().params
+    params = click.get_current_context().params
     try:
         ask("suggest", {"task": task, "refine": refine})
     except client.Failed as failed:
-        if failed.exit != Exit.NOT_RUNNING or given["runtime_dir"] is not None or refine:
+        if failed.exit != Exit.NOT_RUNNING or params["runtime_dir"] is not None or refine:
             raise
-        _tell(_by_rule(task), as_json=given["as_json"])
+        _tell(_by_rule(task), as_json=params["as_json"])
 
 
 def _by_rule(task: str) -> Mapping[str, Any]:
@@ -337,17 +339,17 @@ def _by_rule(task: str) -> Mapping[str, Any]:
     from metamcp_worker.engine import suggestion
     from metamcp_worker.ipc import server_catalog
 
-    found = offers.kept(None, None, None)
+    stored = offers.kept(None, None, None)
     tools = [
-        {"name": f"{server}__{one.key}", "server": server, "tool": one.key}
-        for server, each in found.catalogues.items()
+        {"name": f"{server}__{tool.key}", "server": server, "tool": tool.key}
+        for server, each in stored.catalogues.items()
         if each is not None
-        for one in server_catalog.keyed("tools", each.tools)
+        for tool in server_catalog.keyed("tools", each.tools)
     ]
-    rules = [Raw(one) for one in found.config.workflows.rules]
+    rules = [Raw(rule) for rule in stored.config.workflows.rules]
     made = suggestion.by_rule(task, rules, suggestion.ToolRoutes(tools))
     if not made.workflow:
-        unseen = [server for server, each in found.catalogues.items() if each is None]
+        unseen = [server for server, each in stored.catalogues.items() if each is None]
         more = (f"Not seen yet: {', '.join(unseen)}; start the gateway once.",) if unseen else ()
         text = " ".join((f"{ALONE} None of them fits.", *made.notes, *more))
         raise client.Failed(Exit.FAILED, text)
@@ -366,7 +368,7 @@ def _loaded(files: Sequence[str]) -> "Loaded":
     """Read files and folders."""
     from metamcp_worker.engine import load
 
-    paths = [one if one.startswith(SHIPPED) else str(Path(one).expanduser()) for one in files]
+    paths = [file if file.startswith(SHIPPED) else str(Path(file).expanduser()) for file in files]
     return load.load([(DEFAULT, path) for path in paths])
 
 
@@ -389,8 +391,8 @@ def _text(workflow: "Workflow") -> Iterator[str]:
     from metamcp_worker.engine.workflow import graph
 
     inputs = ", ".join(
-        f"{name}{'' if one.required else '?'}{' (secret)' if one.secret else ''}"
-        for name, one in workflow.inputs.items()
+        f"{name}{'' if parameter.required else '?'}{' (secret)' if parameter.secret else ''}"
+        for name, parameter in workflow.inputs.items()
     )
     yield f"{workflow.name}({inputs})"
     yield from _tree(graph(workflow.steps), "")
@@ -406,7 +408,9 @@ def _tree(steps: Sequence[GraphStep], before: str) -> Iterator[str]:
                 yield f"{inside}{printable(group.head)}"
                 yield from _tree(group.steps, inside)
         else:
-            yield from _tree([one for group in step.groups for one in group.steps], inside)
+            yield from _tree(
+                [inner_step for group in step.groups for inner_step in group.steps], inside
+            )
 
 
 def _mermaid(workflow: "Workflow") -> Iterator[str]:
@@ -455,9 +459,9 @@ class _Drawing:
 
     def _inside(self, step: GraphStep, node: str) -> list[tuple[str, str]]:
         groups = step.groups
-        inner = [end for one in groups for end in self.steps(one.steps, [(node, one.head)])]
+        inner = [end for group in groups for end in self.steps(group.steps, [(node, group.head)])]
         if step.kind == "foreach":
             self.join(inner, node)
             return [(node, "all")]
-        complete = step.kind == "parallel" or any(one.head == "else" for one in groups)
+        complete = step.kind == "parallel" or any(group.head == "else" for group in groups)
         return inner if complete else [*inner, (node, "")]
