@@ -270,12 +270,12 @@ class LazyGroup(click.Group):
             lazy_import.import_when_used("asyncio.sslproto", "msgspec.inspect")
             lazy_import.import_without("ssl", "asyncio")
             lazy_import.import_without("typing_extensions", "msgspec")
-        place = VERBS[cmd_name][0]
-        if place == CTL:
+        reference = VERBS[cmd_name][0]
+        if reference == CTL:
             from metamcp_supervisor.cli import ctl
 
             return ctl.alone(cmd_name)
-        module, _, name = place.partition(":")
+        module, _, name = reference.partition(":")
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
@@ -328,8 +328,8 @@ def _meant(word: str) -> str:
     return WORDS.get(word) or hint(word, VERBS)
 
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    if is_set:
         from metamcp_worker.ipc import codec
 
         kind = "pure" if codec.__file__.endswith(".py") else "compiled"

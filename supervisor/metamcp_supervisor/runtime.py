@@ -94,18 +94,18 @@ class DirectoryClaim:
         string: the next gateway removes what an earlier one has left."""
         if self.lock_fd < 0:
             return ""
-        why = ""
+        problem = ""
         try:
             _remove(self.socket_path)
             _remove(os.path.join(self.directory, TOKEN))
         except OSError as error:
-            why = f"socket and token stay in {self.directory}: {error.strerror}"
+            problem = f"socket and token stay in {self.directory}: {error.strerror}"
         os.close(self.lock_fd)
         self.lock_fd = -1
         if self.state_fd >= 0:
             os.close(self.state_fd)
             self.state_fd = -1
-        return why
+        return problem
 
 
 def claim(directory: str, config: str = "") -> DirectoryClaim:
@@ -118,8 +118,8 @@ def claim(directory: str, config: str = "") -> DirectoryClaim:
     try:
         _make(directory)
         _check(directory)
-        what = f"already runs with {directory}; stop it, or give this one another --runtime-dir"
-        lock_fd = _lock(os.path.join(directory, LOCK), what, config)
+        refusal = f"already runs with {directory}; stop it, or give this one another --runtime-dir"
+        lock_fd = _lock(os.path.join(directory, LOCK), refusal, config)
     except OSError as error:
         raise RuntimeDirUnfit(f"{directory}: {error.strerror}; choose another --runtime-dir") from (
             None
@@ -140,8 +140,8 @@ def own(state_dir: str, remedy: str = "stop it, or give this one another --state
     overwrite each other's files. Return the descriptor that holds it. `remedy`: end of the sentence
     of AlreadyRunning. Raises AlreadyRunning and OSError."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    what = f"already keeps its state in {state_dir}; {remedy}"
-    return _lock(os.path.join(state_dir, OWNER), what)
+    refusal = f"already keeps its state in {state_dir}; {remedy}"
+    return _lock(os.path.join(state_dir, OWNER), refusal)
 
 
 def join(directory: str) -> int:
@@ -215,9 +215,9 @@ def _check(directory: str) -> None:
         )
 
 
-def _lock(path: str, what: str, config: str = "") -> int:
-    """Lock the file at `path` and return its descriptor. `what`: what another holder does, for the
-    message. Raises AlreadyRunning and OSError."""
+def _lock(path: str, refusal: str, config: str = "") -> int:
+    """Lock the file at `path` and return its descriptor. `refusal`: the message after the
+    name of the other holder. Raises AlreadyRunning and OSError."""
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -228,7 +228,7 @@ def _lock(path: str, what: str, config: str = "") -> int:
         holder = os.pread(fd, 20, 0).decode("ascii", "replace").partition("\n")[0]
         os.close(fd)
         who = f"a gateway (pid {holder})" if holder.isdigit() else "a gateway"
-        raise AlreadyRunning(f"{who} {what}") from None
+        raise AlreadyRunning(f"{who} {refusal}") from None
     except OSError:
         os.close(fd)
         raise

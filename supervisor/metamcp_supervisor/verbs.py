@@ -51,11 +51,11 @@ class Exit(IntEnum):
     """A permission is missing, or nobody can be asked and `--yes` is not given."""
 
     @classmethod
-    def of(cls, why: Exception) -> "Exit":
-        """Return the code for an order that was refused because of `why`."""
-        if isinstance(why, LookupError):
+    def of(cls, error: Exception) -> "Exit":
+        """Return the code for an order that was refused because of `error`."""
+        if isinstance(error, LookupError):
             return cls.UNKNOWN_NAME
-        return cls.USAGE if isinstance(why, ValueError) else cls.FAILED
+        return cls.USAGE if isinstance(error, ValueError) else cls.FAILED
 
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
