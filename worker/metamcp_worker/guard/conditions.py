@@ -63,8 +63,8 @@ class ConditionFails(Exception):
     """Raised for a condition without a value. The text is a sentence without its full stop.
     `unclear`: what readers of JSON take differently in what it reads, else empty."""
 
-    def __init__(self, why: str, unclear: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, message: str, unclear: str = "") -> None:
+        super().__init__(message)
         self.unclear = unclear
 
 
@@ -117,64 +117,66 @@ class Condition(Struct, frozen=True):
         if unread:
             for name in ("",) if self.arguments is None else self.arguments:
                 if name in unread:
-                    why = unread[name]
-                    unclear = why if why in codec.UNCLEAR else ""
-                    raise ConditionFails(self.expression.told(why), unclear)
+                    reason = unread[name]
+                    unclear = reason if reason in codec.UNCLEAR else ""
+                    raise ConditionFails(self.expression.told(reason), unclear)
         try:
-            found = expressions.program(self.program).execute(variables)
+            result = expressions.program(self.program).execute(variables)
         except KeyError as error:
             raise ConditionFails(expressions.missing(self.expression.text, str(error))) from None
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ConditionFails(self.expression.told(expressions.reason(error))) from None
-        if isinstance(found, bool):
-            return found
+        if isinstance(result, bool):
+            return result
         raise ConditionFails(self.expression.told("it is neither true nor false"))
 
 
 def parse(text: str) -> Condition:
     """Read a condition. Raises ExpressionError, with a sentence."""
-    found = expressions.expression(text)
-    tokens = expressions.tokens(found.text)
-    if why := _flaw(tokens, found):
-        raise ExpressionError(f"the expression '{expressions.shown(text)}' {why}")
-    if why := expressions.flaw(found):
-        raise ExpressionError(why)
+    expression = expressions.expression(text)
+    tokens = expressions.tokens(expression.text)
+    if flaw := _flaw(tokens, expression):
+        raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
+    if flaw := expressions.flaw(expression):
+        raise ExpressionError(flaw)
     reads: set[str] = set()
-    for use in found.references:
+    for use in expression.references:
         depth = _DEPTHS.get(use.root, 1)
         name = ".".join((use.root, use.member, use.field)[:depth])
         if name not in VARIABLES:
-            told = ".".join(filter(None, (use.root, use.member, use.field)))
-            why = f"refers to '{told}'; the variables of policies are {', '.join(VARIABLES)}"
-            raise ExpressionError(f"the expression '{expressions.shown(text)}' {why}")
+            dotted_name = ".".join(filter(None, (use.root, use.member, use.field)))
+            flaw = (
+                f"refers to '{dotted_name}'; the variables of policies are {', '.join(VARIABLES)}"
+            )
+            raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
         reads.add(name)
     named = {f"{name.split('.')[1]}s" for name in reads if name.startswith("mcp.")}
     named |= {"tools"} if ANNOTATIONS in reads else set()
     about: list[ThingKind] = [kind for kind in KINDS if kind in named]
     kinds = tuple(about) or KINDS
-    program, names = found.text, frozenset[str]()
+    program, names = expression.text, frozenset[str]()
     if ARGUMENTS in reads:
         program = expressions.replaced(program, ("mcp", "tool", "arguments"), _GIVEN)
-        uses = [one for one in expressions.expression(program).references if one.root == _GIVEN]
-        if len(uses) != sum(one.field == "arguments" for one in found.references):
-            why = f"must write {ARGUMENTS} with dots"
-            raise ExpressionError(f"the expression '{expressions.shown(text)}' {why}")
-        whole = not all(one.member for one in uses)
+        uses = [use for use in expressions.expression(program).references if use.root == _GIVEN]
+        if len(uses) != sum(use.field == "arguments" for use in expression.references):
+            flaw = f"must write {ARGUMENTS} with dots"
+            raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
+        reads_all = not all(use.member for use in uses)
         return Condition(
-            found, program, kinds, frozenset(reads),
-            None if whole else frozenset(one.member for one in uses),
+            expression, program, kinds, frozenset(reads),
+            None if reads_all else frozenset(use.member for use in uses),
         )  # fmt: skip
-    return Condition(found, program, kinds, frozenset(reads), names)
+    return Condition(expression, program, kinds, frozenset(reads), names)
 
 
-def _flaw(tokens: Sequence[str], found: Expression) -> str:
+def _flaw(tokens: Sequence[str], expression: Expression) -> str:
     """Return what policies do not allow of an expression, as the rest of a sentence."""
-    for name in expressions.called(found.text):
+    for name in expressions.called(expression.text):
         if name in _SLOW:
             return f"calls '{name}', whose time nothing limits; use 'exists' or 'all'"
         if name not in expressions.FUNCTIONS | expressions.MACROS:
-            known = ", ".join(sorted(expressions.FUNCTIONS | expressions.MACROS - _SLOW))
-            return f"calls '{name}', which policies do not have; their functions are {known}"
+            functions = ", ".join(sorted(expressions.FUNCTIONS | expressions.MACROS - _SLOW))
+            return f"calls '{name}', which policies do not have; their functions are {functions}"
     inside: list[bool] = []
     for at, (word, after) in enumerate(pairwise([*tokens, ""])):
         macro = word == "(" and at > 0 and tokens[at - 1] in expressions.MACROS
@@ -201,12 +203,12 @@ def _is_text(word: str, tokens: Sequence[str], after: int) -> bool:
 def facts(thing: Thing, subject: PolicySubject) -> dict[str, object]:
     """Return what is known of a thing when lists are made, by the names of VARIABLES; each value
     can be compared."""
-    one, who = thing.kind.removesuffix("s"), subject.who
+    kind, who = thing.kind.removesuffix("s"), subject.who
     return {
-        "kind": one,
-        f"mcp.{one}.name": thing.name,
-        f"mcp.{one}.target": thing.server,
-        ANNOTATIONS: _raw_annotations(thing.definition) if one == "tool" else b"",
+        "kind": kind,
+        f"mcp.{kind}.name": thing.name,
+        f"mcp.{kind}.target": thing.server,
+        ANNOTATIONS: _raw_annotations(thing.definition) if kind == "tool" else b"",
         "principal.id": who.id,
         "principal.name": who.name,
         "principal.workspace": subject.workspace,
@@ -218,14 +220,16 @@ def facts(thing: Thing, subject: PolicySubject) -> dict[str, object]:
 
 class Variables:
     """Variables of conditions about one thing, made once and filled anew for each call. `facts`:
-    see there; `asked`: the conditions."""
+    see there; `conditions`: those that read them."""
 
-    def __init__(self, facts: Mapping[str, object], asked: Iterable[Condition]) -> None:
-        found = tuple(asked)
+    def __init__(self, facts: Mapping[str, object], conditions: Iterable[Condition]) -> None:
+        conditions = tuple(conditions)
         self._facts = facts
-        self._reads = frozenset(name for one in found for name in one.reads)
-        self._whole = any(one.arguments is None for one in found)
-        self._names = frozenset(name for one in found for name in one.arguments or ())
+        self._reads = frozenset(name for condition in conditions for name in condition.reads)
+        self._whole = any(condition.arguments is None for condition in conditions)
+        self._names = frozenset(
+            name for condition in conditions for name in condition.arguments or ()
+        )
         self._context: cel.Context | None = None
         self._said: tuple[bytes, str] | None = None
 
@@ -247,54 +251,54 @@ class Variables:
             self._said = call.client, call.source
         if ARGUMENTS not in self._reads:
             return context, _READABLE
-        given, unread = self._given(call.arguments)
-        context.add_variable(_GIVEN, given)
+        arguments, unread = self._given(call.arguments)
+        context.add_variable(_GIVEN, arguments)
         return context, unread
 
     def _given(self, raw: bytes) -> tuple[dict[str, object], Mapping[str, str]]:
         try:
-            found = codec.exact_level(raw) if raw and raw != b"null" else {}
-        except codec.Malformed as why:
-            unclear = str(why) in codec.UNCLEAR
-            told = str(why) if unclear else f"the arguments cannot be read: {why}"
-            return {}, {"": told, **dict.fromkeys(self._names, told)}
+            members = codec.exact_level(raw) if raw and raw != b"null" else {}
+        except codec.Malformed as error:
+            unclear = str(error) in codec.UNCLEAR
+            reason = str(error) if unclear else f"the arguments cannot be read: {error}"
+            return {}, {"": reason, **dict.fromkeys(self._names, reason)}
         large = self._whole and len(raw) > READ_BYTES_MAX
         unread = {"": _LARGE} if large else dict[str, str]()
-        names = found if self._whole and not large else self._names & found.keys()
-        given: dict[str, object] = {}
+        names = members if self._whole and not large else self._names & members.keys()
+        values: dict[str, object] = {}
         for name in names:
             try:
-                given[name] = _value(found[name])
-            except (ConditionFails, codec.Malformed) as why:
-                unread[name] = unread[""] = str(why)
-        return given, unread
+                values[name] = _value(members[name])
+            except (ConditionFails, codec.Malformed) as error:
+                unread[name] = unread[""] = str(error)
+        return values, unread
 
 
 def _known(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, object]:
     """Return what is known when lists are made as variables, as far as it is read. Annotations that
     cannot be read are left out, so that conditions that read them fail."""
-    found: dict[str, object] = {}
+    variables: dict[str, object] = {}
     principal: dict[str, object] = {}
     endpoint: dict[str, object] = {}
     for name in reads:
-        root, _, rest = name.partition(".")
+        root, _, member = name.partition(".")
         if root == "mcp":
             kind = str(facts["kind"])
             own = {"name": facts[f"mcp.{kind}.name"], "target": facts[f"mcp.{kind}.target"]}
             none: dict[str, object] = {}
-            found["mcp"] = {each: own if each == kind else none for each in _ONE}
+            variables["mcp"] = {each: own if each == kind else none for each in _ONE}
         elif root == "principal":
             value = facts[name]
-            known = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
-            principal[rest] = known
-            found["principal"] = principal
+            cel_value = list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+            principal[member] = cel_value
+            variables["principal"] = principal
         elif root == "endpoint":
-            endpoint[rest] = facts[name]
-            found["endpoint"] = endpoint
+            endpoint[member] = facts[name]
+            variables["endpoint"] = endpoint
         elif root == "tool":
             with contextlib.suppress(ConditionFails, codec.Malformed):
-                found["tool"] = {"annotations": _annotations(cast("bytes", facts[ANNOTATIONS]))}
-    return found
+                variables["tool"] = {"annotations": _annotations(cast("bytes", facts[ANNOTATIONS]))}
+    return variables
 
 
 _ONE: Final = tuple(kind.removesuffix("s") for kind in KINDS)
@@ -304,11 +308,11 @@ _LARGE: Final = f"it reads more than {READ_BYTES_MAX // 1024} KiB of the call"
 def _client(raw: bytes) -> dict[str, object]:
     """Return the name and version of a client, as it says itself."""
     try:
-        said = codec.level(codec.level(raw or b"{}").get("clientInfo", Raw(b"{}")))
+        info = codec.level(codec.level(raw or b"{}").get("clientInfo", Raw(b"{}")))
     except codec.Malformed:
-        said = {}
+        info = {}
     return {
-        name: (codec.text(said.get(name, Raw(b'""'))) or "")[:CLIENT_CHARACTERS_MAX]
+        name: (codec.text(info.get(name, Raw(b'""'))) or "")[:CLIENT_CHARACTERS_MAX]
         for name in ("name", "version")
     }
 
@@ -323,25 +327,25 @@ def _raw_annotations(definition: bytes) -> bytes:
 def _annotations(raw: bytes) -> dict[str, object]:
     """Return the annotations of a tool, with the defaults of MCP. Raises ConditionFails and
     codec.Malformed."""
-    said = codec.level(raw or b"{}") if len(raw) <= READ_BYTES_MAX else None
-    if said is None:
+    annotations = codec.level(raw or b"{}") if len(raw) <= READ_BYTES_MAX else None
+    if annotations is None:
         raise ConditionFails(_LARGE)
-    return {**_HINTS, **{name: _value(value) for name, value in said.items()}}
+    return {**_HINTS, **{name: _value(value) for name, value in annotations.items()}}
 
 
 def _value(raw: Raw) -> object:
     """Return a value that the library can take. Raises ConditionFails and codec.Malformed."""
     if len(raw) > READ_BYTES_MAX:
         raise ConditionFails(_LARGE)
-    found: object = codec.exact(raw)
+    value: object = codec.exact(raw)
     if len(raw) <= DEPTH_MAX:
-        return found
-    layer: list[object] = [found]
+        return value
+    layer: list[object] = [value]
     for _ in range(DEPTH_MAX):
         layer = [inner for outer in layer for inner in _inside(outer)]
     if layer:
         raise ConditionFails(f"what it reads is nested more than {DEPTH_MAX} deep")
-    return found
+    return value
 
 
 def _inside(value: object) -> Iterable[object]:

@@ -51,25 +51,27 @@ _SOURCES = {
 
 def plain(text: str) -> str:
     """Return a text in which every character that is not shown as it is is an escape."""
-    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+    return "".join(
+        character if character.isprintable() else f"\\u{ord(character):04x}" for character in text
+    )
 
 
 def shown_arguments(arguments: bytes, masks: Masks) -> str:
     """Return arguments for people: escaped, with known secrets masked. Raises codec.Malformed for
     arguments that cannot be shown as they will run. The text says why."""
     codec.exact(arguments)
-    shown = plain(masks.known(arguments.decode()))
-    if (size := len(shown.encode())) > ARGUMENTS_BYTES_MAX:
+    text = plain(masks.known(arguments.decode()))
+    if (size := len(text.encode())) > ARGUMENTS_BYTES_MAX:
         raise codec.Malformed(f"they have {size:,} bytes, and {ARGUMENTS_BYTES_MAX:,} can be shown")
-    return shown
+    return text
 
 
-def question(guard: CallGuard, facts: CallFacts, arguments: str, why: str = "") -> bytes:
-    """Return the params of the question. `arguments`: as of `shown_arguments`; `why`: words of the
-    operator."""
+def question(guard: CallGuard, facts: CallFacts, arguments: str, reason: str = "") -> bytes:
+    """Return the params of the question. `arguments`: as of `shown_arguments`; `reason`: words of
+    the operator."""
     lines = [
         facts_why(facts),
-        *([why] if why else []),
+        *([reason] if reason else []),
         f"Tool: {plain(guard.path)[:SHOWN_CHARACTERS_MAX]}",
         f"Workspace: {facts.workspace}",
         f"Arguments: {arguments}",
@@ -148,7 +150,7 @@ class Grants:
 
     def replace(self, grants: Iterable[ConsentGrant]) -> None:
         """Take over all grants that the supervisor has stored."""
-        self._lasting = {_covered_by(one): one.until for one in grants}
+        self._lasting = {_covered_by(grant): grant.until for grant in grants}
 
 
 def _covered_by(grant: ConsentGrant) -> Covered:
@@ -177,17 +179,17 @@ class AgreedRounds:
 
 
 def _round(calls: Covered, facts: CallFacts, state: bytes) -> bytes:
-    found = hashlib.sha256()
-    for part in (*map(str.encode, (*calls, facts.endpoint, facts.who)), facts.arguments, state):
-        found.update(b"%d:" % len(part))
-        found.update(part)
-    return found.digest()
+    sha256 = hashlib.sha256()
+    for value in (*map(str.encode, (*calls, facts.endpoint, facts.who)), facts.arguments, state):
+        sha256.update(b"%d:" % len(value))
+        sha256.update(value)
+    return sha256.digest()
 
 
-def client_name(said: bytes) -> str:
-    """Return the name that a client gives itself, for people. `said`: as `CallFacts.client`."""
+def client_name(client: bytes) -> str:
+    """Return the name that a client gives itself, for people. `client`: as `CallFacts.client`."""
     try:
-        info = codec.level(codec.level(said or b"{}").get("clientInfo", b"{}"))
+        info = codec.level(codec.level(client or b"{}").get("clientInfo", b"{}"))
         name = codec.text(info.get("name", Raw(b'""'))) or ""
     except codec.Malformed:
         return ""

@@ -58,8 +58,8 @@ class _Question:
     """Open question about a held call. `asked`: whether its client is asked; `arguments`: as people
     see them."""
 
-    def __init__(self, held: HeldCall, now: float) -> None:
-        self.held = held
+    def __init__(self, call: HeldCall, now: float) -> None:
+        self.held = call
         self.since = now
         self.asked = False
         self.arguments = ""
@@ -89,30 +89,30 @@ class ConsentStep:
 
     # Steps
 
-    def take(self, held: HeldCall) -> bool:
-        if held.verdict.effect != "ask":
+    def take(self, call: HeldCall) -> bool:
+        if call.verdict.effect != "ask":
             return True
-        now, calls = self._date(), consent.covered(held.guard, held.facts)
-        if self._rounds.take(calls, held.facts, now):
-            return self._let(held, "granted")
-        if self.grants.cover(calls, held.facts.who, now):
-            return self._let(held, "granted")
+        now, calls = self._date(), consent.covered(call.guard, call.facts)
+        if self._rounds.take(calls, call.facts, now):
+            return self._let(call, "granted")
+        if self.grants.cover(calls, call.facts.who, now):
+            return self._let(call, "granted")
         sizes = [
-            len(one.held.facts.arguments)
-            for one in self._open.values()
-            if consent.holder(one.held.facts.principal) == calls[0]
+            len(question.held.facts.arguments)
+            for question in self._open.values()
+            if consent.holder(question.held.facts.principal) == calls[0]
         ]
         busy = len(sizes) >= HOLDER_OPEN_MAX or sum(sizes) >= HOLDER_BYTES_MAX
         if busy or len(self._open) >= OPEN_MAX:
-            self._refuse(held, "full", FULL)
+            self._refuse(call, "full", FULL)
             return False
-        self._open[held.number] = _Question(held, now)
+        self._open[call.number] = _Question(call, now)
         # The era of the client prepares for questions when the call has begun.
-        asyncio.get_running_loop().call_soon(self._begin, held.number)
+        asyncio.get_running_loop().call_soon(self._begin, call.number)
         return False
 
-    def drop(self, held: HeldCall) -> None:
-        if self._close(held.number) is not None:
+    def drop(self, call: HeldCall) -> None:
+        if self._close(call.number) is not None:
             self.counts["left"] += 1
 
     # The supervisor
@@ -120,155 +120,155 @@ class ConsentStep:
     def replace(self, grants: Sequence[ConsentGrant]) -> None:
         """Take over all grants that are stored, and tell all open questions again."""
         self.grants.replace(grants)
-        for one in self._open.values():
-            if one.told:
-                self.tell(ConsentOpened(question=self._shown(one)))
+        for question in self._open.values():
+            if question.told:
+                self.tell(ConsentOpened(question=self._shown(question)))
 
     def decided(self, message: ConsentDecided) -> None:
         """Take the answer of an operator; too late, it has no effect."""
-        one = self._close(message.call)
-        if one is None:
+        question = self._close(message.call)
+        if question is None:
             return
         if message.scope:
-            self._agreed(one.held, message.scope, message.by, "operator_approved")
+            self._agreed(question.held, message.scope, message.by, "operator_approved")
         else:
-            self._refuse(one.held, "operator_denied", DECLINED)
+            self._refuse(question.held, "operator_denied", DECLINED)
 
     # Questions
 
     def _begin(self, number: int) -> None:
-        one = self._open.get(number)
-        if one is None:
+        question = self._open.get(number)
+        if question is None:
             return
-        held, rules = one.held, one.held.guard.rules.consent
+        call, rules = question.held, question.held.guard.rules.consent
         try:
-            one.arguments = consent.shown_arguments(held.facts.arguments, self.masks)
-        except codec.Malformed as why:
-            if rules.unaskable == "allow" and not held.work.askable():
+            question.arguments = consent.shown_arguments(call.facts.arguments, self.masks)
+        except codec.Malformed as error:
+            if rules.unaskable == "allow" and not call.work.askable():
                 self._unaskable(number)
             elif self._close(number) is not None:
-                self._refuse(held, "unshown", UNSHOWN.format("{}", why))
+                self._refuse(call, "unshown", UNSHOWN.format("{}", error))
             return
-        params = consent.question(held.guard, held.facts, one.arguments, held.verdict.why)
+        params = consent.question(call.guard, call.facts, question.arguments, call.verdict.why)
         loop = asyncio.get_running_loop()
-        one.timer = loop.call_later(rules.timeout_s, self._late, number)
-        one.asked = True
-        withdraw = held.work.ask(params, partial(self._answered, number))
+        question.timer = loop.call_later(rules.timeout_s, self._late, number)
+        question.asked = True
+        withdraw = call.work.ask(params, partial(self._answered, number))
         if withdraw is None:
-            one.asked = False
+            question.asked = False
             self._unaskable(number)
         elif number in self._open:
-            one.withdraw = withdraw
-            self._wait(one)
+            question.withdraw = withdraw
+            self._wait(question)
 
     def _answered(self, number: int, body: bytes, failed: bool) -> None:
         if failed:
-            if (one := self._open.get(number)) is not None:
-                one.asked = False
+            if (question := self._open.get(number)) is not None:
+                question.asked = False
                 self._unaskable(number)
             return
-        one = self._close(number)
-        if one is None:
+        question = self._close(number)
+        if question is None:
             return
-        found = consent.answer(body)
-        if found in _WHY:
-            outcome = "declined" if found == "deny" else found
-            self._refuse(one.held, outcome, _WHY[found])
+        answer = consent.answer(body)
+        if answer in _WHY:
+            outcome = "declined" if answer == "deny" else answer
+            self._refuse(question.held, outcome, _WHY[answer])
         else:
-            scope: ConsentScope = next(each for each in consent.SCOPES if each == found)
-            self._agreed(one.held, scope, _CLIENT, "approved")
+            scope: ConsentScope = next(each for each in consent.SCOPES if each == answer)
+            self._agreed(question.held, scope, _CLIENT, "approved")
 
     def _unaskable(self, number: int) -> None:
         """Do what the rules say about a call whose client cannot be asked."""
-        one = self._open[number]
-        what = one.held.guard.rules.consent.unaskable
-        if what == "queue":
-            self._wait(one)
+        question = self._open[number]
+        action = question.held.guard.rules.consent.unaskable
+        if action == "queue":
+            self._wait(question)
             return
         self._close(number)
-        if what == "deny":
-            self._refuse(one.held, "unasked", UNASKABLE)
-        elif self._let(one.held, "allowed"):
-            one.held.go_on()
+        if action == "deny":
+            self._refuse(question.held, "unasked", UNASKABLE)
+        elif self._let(question.held, "allowed"):
+            question.held.go_on()
 
     def _late(self, number: int) -> None:
-        one = self._close(number)
-        if one is not None:
-            timeout_s = one.held.guard.rules.consent.timeout_s
-            self._refuse(one.held, "expired", LATE.format("{}", timeout_s))
+        question = self._close(number)
+        if question is not None:
+            timeout_s = question.held.guard.rules.consent.timeout_s
+            self._refuse(question.held, "expired", LATE.format("{}", timeout_s))
 
-    def _agreed(self, held: HeldCall, scope: ConsentScope, by: str, outcome: str) -> None:
+    def _agreed(self, call: HeldCall, scope: ConsentScope, by: str, outcome: str) -> None:
         """Let a call through, and keep the grant; other questions that it answers are closed."""
-        now, calls = self._date(), consent.covered(held.guard, held.facts)
+        now, calls = self._date(), consent.covered(call.guard, call.facts)
         if scope == "session":
-            until = now + SESSION_S if held.facts.modern else float("inf")
-            self.grants.keep_session(calls, held.facts.who, until)
+            until = now + SESSION_S if call.facts.modern else float("inf")
+            self.grants.keep_session(calls, call.facts.who, until)
         elif scope == "24h":
-            grant = self._grant(held, now, by)
+            grant = self._grant(call, now, by)
             self.grants.keep(grant)
             self.tell(ConsentGiven(grant=grant))
-        if self._let(held, outcome, f"{by} {scope}"):
-            held.go_on()
-        for number, one in list(self._open.items()):
-            found = consent.covered(one.held.guard, one.held.facts)
-            if self.grants.cover(found, one.held.facts.who, now) and self._close(number):
-                self._let(one.held, "granted")
-                one.held.go_on()
+        if self._let(call, outcome, f"{by} {scope}"):
+            call.go_on()
+        for number, question in list(self._open.items()):
+            covered = consent.covered(question.held.guard, question.held.facts)
+            if self.grants.cover(covered, question.held.facts.who, now) and self._close(number):
+                self._let(question.held, "granted")
+                question.held.go_on()
 
-    def _grant(self, held: HeldCall, now: float, by: str) -> ConsentGrant:
-        who, server, definition, rules = consent.covered(held.guard, held.facts)
+    def _grant(self, call: HeldCall, now: float, by: str) -> ConsentGrant:
+        who, server, definition, rules = consent.covered(call.guard, call.facts)
         return ConsentGrant(
-            id=secrets.token_hex(GRANT_ID_BYTES), holder=who, principal=held.facts.principal.name,
-            server=server, tool=held.guard.name[:SHOWN_CHARACTERS_MAX], definition=definition,
+            id=secrets.token_hex(GRANT_ID_BYTES), holder=who, principal=call.facts.principal.name,
+            server=server, tool=call.guard.name[:SHOWN_CHARACTERS_MAX], definition=definition,
             rules=rules, given=now, until=now + LASTING_S, by=by,
         )  # fmt: skip
 
-    def _let(self, held: HeldCall, outcome: str, by: str = "") -> bool:
+    def _let(self, call: HeldCall, outcome: str, by: str = "") -> bool:
         """Note that a call may go on; return True. `by`: who agreed, and how far."""
         self.counts[outcome] += 1
-        held.consent = by or outcome
-        held.more = partial(self._wanted, held)
+        call.consent = by or outcome
+        call.more = partial(self._wanted, call)
         return True
 
-    def _wanted(self, held: HeldCall, state: bytes) -> None:
-        calls = consent.covered(held.guard, held.facts)
-        self._rounds.expect(calls, held.facts, state, self._date())
+    def _wanted(self, call: HeldCall, state: bytes) -> None:
+        calls = consent.covered(call.guard, call.facts)
+        self._rounds.expect(calls, call.facts, state, self._date())
 
-    def _refuse(self, held: HeldCall, outcome: str, why: str) -> None:
+    def _refuse(self, call: HeldCall, outcome: str, template: str) -> None:
         self.counts[outcome] += 1
-        held.refuse(why.format(held.guard.path))
+        call.refuse(template.format(call.guard.path))
 
     def _close(self, number: int) -> _Question | None:
         """Close a question, for everybody who was asked; return None if it is not open."""
-        one = self._open.pop(number, None)
-        if one is not None and one.timer is not None:
-            one.timer.cancel()
-            one.withdraw()
-            if one.told:
-                one.held.work.pause(on=False)
+        question = self._open.pop(number, None)
+        if question is not None and question.timer is not None:
+            question.timer.cancel()
+            question.withdraw()
+            if question.told:
+                question.held.work.pause(on=False)
                 self.tell(ConsentClosed(id=question_id(self.front, number)))
-        return one
+        return question
 
-    def _wait(self, one: _Question) -> None:
+    def _wait(self, question: _Question) -> None:
         """Tell operators of a question that somebody has to answer, unless they know it."""
-        if not one.told:
-            one.told = True
-            one.held.work.pause(on=True)
-            self.tell(ConsentOpened(question=self._shown(one)))
+        if not question.told:
+            question.told = True
+            question.held.work.pause(on=True)
+            self.tell(ConsentOpened(question=self._shown(question)))
 
-    def _shown(self, one: _Question) -> OpenConsent:
-        facts, guard = one.held.facts, one.held.guard
+    def _shown(self, question: _Question) -> OpenConsent:
+        facts, guard = question.held.facts, question.held.guard
         return OpenConsent(
-            id=question_id(self.front, one.held.number),
+            id=question_id(self.front, question.held.number),
             server=guard.server,
             tool=consent.plain(guard.name)[:SHOWN_CHARACTERS_MAX],
             workspace=facts.workspace,
             endpoint=facts.endpoint,
             principal=facts.principal.name,
             client=consent.client_name(facts.client),
-            arguments=one.arguments,
+            arguments=question.arguments,
             source=facts.source,
-            asked=one.asked,
-            since=one.since,
-            until=one.since + guard.rules.consent.timeout_s,
+            asked=question.asked,
+            since=question.since,
+            until=question.since + guard.rules.consent.timeout_s,
         )

@@ -126,19 +126,19 @@ class CallGuard(Struct, frozen=True, gc=False):
 
     def decide(self, facts: CallFacts) -> CallVerdict:
         """Return the verdict on a call: the stricter one of consent and policies."""
-        found = PolicyVerdict()
+        verdict = PolicyVerdict()
         if self.policy is not None:
-            found = self.policy.decide(CallKnows(facts.arguments, facts.client, facts.source))
-        if found.effect == "deny":
-            return CallVerdict("deny", found.message, found.policy, found.notes)
+            verdict = self.policy.decide(CallKnows(facts.arguments, facts.client, facts.source))
+        if verdict.effect == "deny":
+            return CallVerdict("deny", verdict.message, verdict.policy, verdict.notes)
         if self.consent == "deny":
-            why = f"The rules of this gateway do not allow {self.path}."
-            return CallVerdict("deny", why, notes=found.notes)
-        if found.effect == "ask":
-            return CallVerdict("ask", found.message, found.policy, found.notes)
-        if self.consent == "allow" and not found.notes:
+            message = f"The rules of this gateway do not allow {self.path}."
+            return CallVerdict("deny", message, notes=verdict.notes)
+        if verdict.effect == "ask":
+            return CallVerdict("ask", verdict.message, verdict.policy, verdict.notes)
+        if self.consent == "allow" and not verdict.notes:
             return _ALLOWED
-        return CallVerdict(self.consent, notes=found.notes)
+        return CallVerdict(self.consent, notes=verdict.notes)
 
 
 class GuardRules:
@@ -158,17 +158,17 @@ class GuardRules:
         self.subject = subject
         self.middleware = tuple(middleware)
         self._through = [
-            (one.name, re.compile("|".join(map(translate, one.match)))) for one in middleware
+            (spec.name, re.compile("|".join(map(translate, spec.match)))) for spec in middleware
         ]
         self.failures: dict[str, PolicyNote] = {}
         """Policies that failed for a thing while lists were made, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
         self._others: dict[PolicySubject, GuardRules] = {}
         self.mark = rules_mark(consent, policies.specs)
-        self._strict = consent.hints or any(one.effect != "allow" for one in consent.rules)
-        effects: list[GuardEffect] = [one.effect for one in consent.rules for _ in one.match]
+        self._strict = consent.hints or any(rule.effect != "allow" for rule in consent.rules)
+        effects: list[GuardEffect] = [rule.effect for rule in consent.rules for _ in rule.match]
         self._effects = effects
-        globs = [glob for one in consent.rules for glob in one.match]
+        globs = [glob for rule in consent.rules for glob in rule.match]
         self._globs = re.compile("|".join(f"({translate(glob)})" for glob in globs))
 
     def like(
@@ -214,8 +214,8 @@ class GuardRules:
     def rest(self, server: str) -> CallGuard | None:
         """Return the guard of all things of a server that no list has; None if no rule could
         concern one of them."""
-        known = self._strict or self._through or self.policies.concern(server)
-        return CallGuard(self, server) if known else None
+        may_concern = self._strict or self._through or self.policies.concern(server)
+        return CallGuard(self, server) if may_concern else None
 
     def values(self, thing: Thing, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
         """Return the value of each policy that concerns a thing. `facts`: None if no call is
@@ -245,7 +245,9 @@ class GuardRules:
         if kind == "resources":
             normal = resource_uris.normal_uri(name) or name
             paths |= process_names.paths(server, normal)
-        return tuple(one for one, globs in self._through if any(map(globs.match, paths)))
+        return tuple(
+            middleware for middleware, globs in self._through if any(map(globs.match, paths))
+        )
 
     def _consent(self, server: str, name: str, definition: bytes) -> GuardEffect:
         """Return the effect of the first rule that matches. Annotations of a tool, which its server
@@ -262,9 +264,9 @@ class GuardRules:
         """Return the effect of the first rule with a glob for this name. A server of a workspace
         matches under its full name and under the name that it has there."""
         paths = process_names.paths(server, name)
-        found = [at.lastindex for path in paths if (at := self._globs.fullmatch(path))]
-        places = [place for place in found if place]
-        return self._effects[min(places) - 1] if places else "allow"
+        groups = [at.lastindex for path in paths if (at := self._globs.fullmatch(path))]
+        matched = [group for group in groups if group]
+        return self._effects[min(matched) - 1] if matched else "allow"
 
 
 def _annotations(definition: bytes) -> bytes:

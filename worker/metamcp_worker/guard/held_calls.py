@@ -72,21 +72,21 @@ class HeldCall:
         if self._calls.forget(self.number):
             self.work.send(self.more, self.consent)
 
-    def refuse(self, why: str) -> None:
-        """End the call with a refusal. `why`: a sentence."""
+    def refuse(self, reason: str) -> None:
+        """End the call with a refusal. `reason`: a sentence."""
         if self._calls.forget(self.number):
-            self.work.refuse(why)
+            self.work.refuse(reason)
 
 
 class GuardStep(Protocol):
     """Step between the decision about a call and its server."""
 
-    def take(self, held: HeldCall) -> bool:
+    def take(self, call: HeldCall) -> bool:
         """Return True to let the call through at once; else refuse it, or keep it and end it after
         this method has returned."""
         ...
 
-    def drop(self, held: HeldCall) -> None:
+    def drop(self, call: HeldCall) -> None:
         """Forget a call that this step keeps: the client does not wait any more."""
         ...
 
@@ -107,12 +107,12 @@ class HeldCalls:
         verdict: CallVerdict,
     ) -> None:
         """Refuse a call, or let it take the step."""
-        held = HeldCall(self, number, guard, facts, work, verdict)
-        self._held[number] = held
+        call = HeldCall(self, number, guard, facts, work, verdict)
+        self._held[number] = call
         if verdict.effect == "deny":
-            held.refuse(verdict.why)
-        elif self.step.take(held):
-            held.go_on()
+            call.refuse(verdict.why)
+        elif self.step.take(call):
+            call.go_on()
 
     def holds(self, number: int) -> bool:
         """Whether the call with this number is held."""
@@ -125,13 +125,13 @@ class HeldCalls:
     def drop(self, number: int) -> bool:
         """Drop a call, because its client does not wait any more. Returns False if it was not
         held."""
-        held = self._held.pop(number, None)
-        if held is not None:
-            self.step.drop(held)
-        return held is not None
+        call = self._held.pop(number, None)
+        if call is not None:
+            self.step.drop(call)
+        return call is not None
 
-    def close(self, why: str) -> None:
-        """Refuse all held calls. `why`: a sentence."""
-        for held in list(self._held.values()):
-            self.step.drop(held)
-            held.refuse(why)
+    def close(self, reason: str) -> None:
+        """Refuse all held calls. `reason`: a sentence."""
+        for call in list(self._held.values()):
+            self.step.drop(call)
+            call.refuse(reason)

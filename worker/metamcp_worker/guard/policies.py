@@ -107,35 +107,35 @@ class PolicyRule:
         """Return the value for a call, or why it fails. `unread`: see `conditions.Variables.of`."""
         try:
             return self.condition is None or self.condition.value(variables, unread)
-        except ConditionFails as why:
-            return why.with_traceback(None)
+        except ConditionFails as error:
+            return error.with_traceback(None)
 
 
 class _Tally:
-    """Decision in the making. `known`: a decision to begin with."""
+    """Decision in the making. `verdict`: a decision to begin with."""
 
-    def __init__(self, known: PolicyVerdict = ALLOWED) -> None:
+    def __init__(self, verdict: PolicyVerdict = ALLOWED) -> None:
         self.allowed = False
-        self._decides = known
-        self._notes = known.notes
+        self._decides = verdict
+        self._notes = verdict.notes
 
     def add(self, rule: PolicyRule, value: bool | ConditionFails) -> None:
         """Add the value of a rule, or why it fails."""
         if value is False:
             return
         spec, fails = rule.spec, value if isinstance(value, ConditionFails) else None
-        why = "" if fails is None else str(fails)
-        effect = "deny" if why else spec.effect
+        reason = "" if fails is None else str(fails)
+        effect = "deny" if reason else spec.effect
         permissive = spec.mode == "permissive"
         outcome = (
-            "failed" if why
+            "failed" if reason
             else "logged" if effect == "log"
             else f"would_{effect}" if permissive
             else {"deny": "denied", "ask": "asked"}.get(effect, "")
         )  # fmt: skip
         if outcome:
-            self._notes = (*self._notes, PolicyNote(spec.name, outcome, why))
-        if permissive or (effect == "log" and not why):
+            self._notes = (*self._notes, PolicyNote(spec.name, outcome, reason))
+        if permissive or (effect == "log" and not reason):
             return
         if effect == "allow":
             self.allowed = True
@@ -149,10 +149,10 @@ class _Tally:
 
     def verdict(self, *, closed: bool) -> PolicyVerdict:
         """Return the decision. `closed`: some rule has to allow it."""
-        found = self._decides
-        if closed and not self.allowed and found.effect != "deny":
-            found = PolicyVerdict("deny", "", CLOSED)
-        return structs.replace(found, notes=self._notes)
+        verdict = self._decides
+        if closed and not self.allowed and verdict.effect != "deny":
+            verdict = PolicyVerdict("deny", "", CLOSED)
+        return structs.replace(verdict, notes=self._notes)
 
 
 class PolicyRuling:
@@ -209,7 +209,7 @@ def _variables(rules: Iterable[PolicyRule], facts: Mapping[str, object]) -> Vari
 
 
 class _ServerRules:
-    """Rules that concern a server, by their places in the configuration. `every`: whatever the
+    """Rules that concern a server, by their positions in the configuration. `every`: whatever the
     name; `exact`: by name; `general`: by a pattern of names."""
 
     def __init__(self, server: str, rules: Sequence[PolicyRule]) -> None:
@@ -219,8 +219,8 @@ class _ServerRules:
         names = {server, process_names.label(server)}
         for at, rule in enumerate(rules):
             for glob in rule.spec.match:
-                place, _, name = glob.partition("/")
-                if not any(fnmatchcase(one, place) for one in names):
+                server_glob, _, name = glob.partition("/")
+                if not any(fnmatchcase(server_name, server_glob) for server_name in names):
                     continue
                 if name == "*":
                     self.every.add(at)
@@ -232,14 +232,14 @@ class _ServerRules:
                         self.exact.setdefault(spelled, set()).add(at)
 
     def all(self) -> set[int]:
-        """Return the places of all rules that concern some name."""
+        """Return the positions of all rules that concern some name."""
         return self.every.union(*self.exact.values(), (at for _, at in self.general))
 
     def of(self, name: str) -> list[int]:
-        """Return the places of the rules that concern this name, in their order."""
-        found = self.every | self.exact.get(name, set())
-        found.update(at for pattern, at in self.general if pattern.match(name))
-        return sorted(found)
+        """Return the positions of the rules that concern this name, in their order."""
+        positions = self.every | self.exact.get(name, set())
+        positions.update(at for pattern, at in self.general if pattern.match(name))
+        return sorted(positions)
 
 
 class Policies:
@@ -254,7 +254,7 @@ class Policies:
         self._servers: dict[str, _ServerRules] = {}
         read = {name for rule in self._rules if rule.condition for name in rule.condition.reads}
         self.reads = tuple(
-            one for one in PrincipalFacts.__struct_fields__ if f"principal.{one}" in read
+            field for field in PrincipalFacts.__struct_fields__ if f"principal.{field}" in read
         )
         self.reads_where = frozenset({"endpoint.name", "endpoint.namespace"} & read)
 
@@ -281,8 +281,8 @@ class Policies:
         if not rules and not closed and not formless:
             return None
         facts = conditions.facts(named or thing, subject)
-        found = PolicyRuling(rules, facts, closed=closed, formless=formless)
-        return found if found.late or found.verdict != ALLOWED else None
+        ruling = PolicyRuling(rules, facts, closed=closed, formless=formless)
+        return ruling if ruling.late or ruling.verdict != ALLOWED else None
 
     def concern(self, server: str) -> bool:
         """Whether a rule could concern something of this server."""
@@ -305,20 +305,20 @@ class Policies:
             yield PolicyValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
     def _concerned(self, thing: Thing) -> list[PolicyRule]:
-        found = (self._rules[at] for at in self._of(thing.server).of(thing.name))
-        return [rule for rule in found if thing.kind in rule.kinds]
+        rules = (self._rules[at] for at in self._of(thing.server).of(thing.name))
+        return [rule for rule in rules if thing.kind in rule.kinds]
 
     def _judges(self, thing: Thing) -> bool:
         """Whether a rule could concern a thing of this kind and server."""
         return any(thing.kind in self._rules[at].kinds for at in self._of(thing.server).all())
 
     def _of(self, server: str) -> _ServerRules:
-        known = self._servers.get(server)
-        if known is None:
+        server_rules = self._servers.get(server)
+        if server_rules is None:
             if len(self._servers) >= SERVERS_MAX:
                 self._servers.clear()
-            known = self._servers[server] = _ServerRules(server, self._rules)
-        return known
+            server_rules = self._servers[server] = _ServerRules(server, self._rules)
+        return server_rules
 
 
 def _normal(thing: Thing) -> Thing | None:
