@@ -124,7 +124,7 @@ class FrameBuffer:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the bodies that are whole now. Raises TooLarge."""
         self._data += data
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         at = 0
         while len(self._data) - at >= FRAME.size:
             (size,) = FRAME.unpack_from(self._data, at)
@@ -133,10 +133,10 @@ class FrameBuffer:
             end = at + FRAME.size + size
             if len(self._data) < end:
                 break
-            found.append(bytes(self._data[at + FRAME.size : end]))
+            bodies.append(bytes(self._data[at + FRAME.size : end]))
             at = end
         del self._data[:at]
-        return found
+        return bodies
 
 
 def frame(body: bytes) -> bytes:
@@ -243,13 +243,13 @@ class CodeRun:
             self.fail("crashed", f"the sandbox ended with {how} before the code returned")
 
     def fail(
-        self, failure: Failure, message: str, place: tuple[int, int] = (0, 0), stack: str = ""
+        self, failure: Failure, message: str, position: tuple[int, int] = (0, 0), stack: str = ""
     ) -> None:
         """End the run with a failure, unless it has ended."""
         if self.end is None:
             self.end = RunEnded(
                 run=self.order.run, logs=tuple(self._logs), calls=self._calls, failure=failure,
-                message=message, line=place[0], column=place[1], stack=stack,
+                message=message, line=position[0], column=position[1], stack=stack,
             )  # fmt: skip
 
     def _read(self, body: bytes) -> tuple[HostCall, ...]:
@@ -309,29 +309,29 @@ class CodeRun:
         if _NO_BUFFER.match(message):
             self._no_memory()
             return
-        place, frames = self._frames_of(stack)
+        position, frames = self._frames_of(stack)
         words = _TRACE.split(message[:MESSAGE_CHARS_MAX])[0].strip()
-        self.fail("exception", words, place, frames)
+        self.fail("exception", words, position, frames)
 
     def _unread(self, message: str, stack: str) -> None:
         if not (syntax := _SYNTAX.match(message)):
             self._threw(message, stack)
             return
-        found = _PLACE.findall(message)
-        place = self._place(*found[-1]) if found else (0, 0)
+        positions = _PLACE.findall(message)
+        position = self._place(*positions[-1]) if positions else (0, 0)
         words = message[syntax.end() :].partition("\n")[0]
         words = _PLACE.sub("", words).strip().removesuffix(" at")
-        self.fail("syntax", words[:MESSAGE_CHARS_MAX], place)
+        self.fail("syntax", words[:MESSAGE_CHARS_MAX], position)
 
     def _frames_of(self, stack: str) -> tuple[tuple[int, int], str]:
         """Return the first place in the code, and the frames of the code alone."""
         first = (0, 0)
         frames: list[str] = []
         for line in stack[: 4 * MESSAGE_CHARS_MAX].splitlines():
-            if found := _FRAME.match(line):
-                at = self._place(found[2], found[3])
+            if match := _FRAME.match(line):
+                at = self._place(match[2], match[3])
                 first = at if first == (0, 0) else first
-                name = (found["name"] or "").replace("Module.default", "default")
+                name = (match["name"] or "").replace("Module.default", "default")
                 frames.append(f"at {name or 'code'} (line {at[0]}, column {at[1]})")
         return first, "\n".join(frames)
 
@@ -346,8 +346,8 @@ class CodeRun:
     def _too_many_calls(self) -> None:
         self.fail("calls", f"the code made more than {self.limits.calls:,} calls")
 
-    def _too_large(self, what: str) -> None:
-        self.fail("size", f"{what} more than {self.limits.output_bytes:,} bytes")
+    def _too_large(self, subject: str) -> None:
+        self.fail("size", f"{subject} more than {self.limits.output_bytes:,} bytes")
 
     def _no_memory(self) -> None:
         limit = self.limits.memory_bytes

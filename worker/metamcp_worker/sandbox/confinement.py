@@ -55,10 +55,10 @@ def lower_session() -> bool:
 def confine(version: int, program: str) -> None:
     """Confine this process for good, and `program`, which it is about to execute. `version`: of
     Landlock, 0 if there is none, -1 to go without it and without the filter. Raises OSError."""
-    for which, value in (
+    for limit, value in (
         (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, FILES_MAX),
     ):  # fmt: skip
-        resource.setrlimit(which, (value, value))
+        resource.setrlimit(limit, (value, value))
     os.nice(NICE)
     if sys.platform != "linux":
         return

@@ -134,8 +134,8 @@ class _Host:
             if not data:
                 os._exit(0)
             self._bodies += self._frames.feed(data)
-        found: GuestOrder | GuestReply = _read(self._bodies.popleft())
-        return found
+        message: GuestOrder | GuestReply = _read(self._bodies.popleft())
+        return message
 
 
 def _serve(host: _Host, program: str) -> NoReturn:
@@ -231,12 +231,12 @@ class _Run:
             return at.resume_not_handled()
         owner = None if at.object_id is None else self._objects.get(at.object_id)
         try:
-            call, whole = self._call(owner, str(at.function_name), at.args, at.kwargs)
+            call, wants_all = self._call(owner, str(at.function_name), at.args, at.kwargs)
         except _Failed as error:
             return at.resume({"exc_type": "TypeError", "message": str(error)})
         if self._calls > self._order.limits.calls:
             self._host.send(GuestOverrun())
-        self._asked[call.call] = at.call_id, whole
+        self._asked[call.call] = at.call_id, wants_all
         if self._running < self._order.limits.parallel:
             self._running += 1
             self._host.send(call)
@@ -249,15 +249,15 @@ class _Run:
     ) -> tuple[GuestCall, bool]:
         """Return a call of the code, and whether it wants all of the result. Raises _Failed."""
         server = owner.name if isinstance(owner, _Server) else ""
-        given: list[object] = list(args)
-        name = function if server else given.pop(0) if given else ""
+        positional: list[object] = list(args)
+        name = function if server else positional.pop(0) if positional else ""
         if isinstance(owner, _Mcp) and function == "tools":
             name = named.get("query", name)
             return self._made("tools", name, "", {}), True
         if not server and not (isinstance(owner, _Mcp) and function in {"call", "raw"}):
             raise _Failed(f"{function} is not a function here; mcp has call, raw, tools, servers")
-        arguments: object = given.pop(0) if given else None
-        if given or not isinstance(arguments, dict | None):
+        arguments: object = positional.pop(0) if positional else None
+        if positional or not isinstance(arguments, dict | None):
             raise _Failed("arguments of a tool are one dict, or named")
         everything = {**cast(dict[str, object], arguments or {}), **named}
         kind = "server" if server else "call"
@@ -286,8 +286,8 @@ class _Run:
         if self._held:
             self._running += 1
             self._host.send(self._held.popleft())
-        number, whole = self._asked.pop(reply.call)
-        return at.resume({number: _answer(reply, whole=whole)})
+        number, wants_all = self._asked.pop(reply.call)
+        return at.resume({number: _answer(reply, wants_all=wants_all)})
 
     def _printed(self, stream: str, text: str) -> None:
         *lines, self._line = (self._line + text).split("\n")
@@ -307,8 +307,8 @@ class _Run:
         except RecursionError:
             self._host.send(GuestLarge())
         except (TypeError, ValueError) as error:
-            why = f"TypeError: the code returned a value that JSON does not have: {error}"
-            self._host.send(GuestThrew(why, ""))
+            message = f"TypeError: the code returned a value that JSON does not have: {error}"
+            self._host.send(GuestThrew(message, ""))
         else:
             large = len(body) > self._order.limits.output
             self._host.send(GuestLarge() if large else GuestValue(Raw(body)))
@@ -318,8 +318,8 @@ class _Run:
         words = error.display("msg" if unread else "type-msg")[:MESSAGE_CHARS_MAX]
         frames = error.traceback()[::-1][:FRAMES_MAX]
         stack = "\n".join(
-            f"at {one.function_name or '<module>'} (python:{one.line}:{one.column})"
-            for one in frames
+            f"at {frame.function_name or '<module>'} (python:{frame.line}:{frame.column})"
+            for frame in frames
         )
         if unread:
             self._host.send(GuestUnread(f"SyntaxError: {words}\n{stack}", ""))
@@ -327,16 +327,16 @@ class _Run:
             self._host.send(GuestThrew(words, stack))
 
 
-def _answer(reply: GuestReply, *, whole: bool) -> "ExternalSettledResult":
+def _answer(reply: GuestReply, *, wants_all: bool) -> "ExternalSettledResult":
     """Return what a call gives the code: see `value` in `boot.js`."""
     if reply.error:
         return {"exc_type": "RuntimeError", "message": reply.error}
-    found = codec.value(reply.result)
-    if whole or not isinstance(found, dict):
-        return {"return_value": found}
-    result = cast(dict[str, object], found)
+    value = codec.value(reply.result)
+    if wants_all or not isinstance(value, dict):
+        return {"return_value": value}
+    result = cast(dict[str, object], value)
     content = cast(list[dict[str, object]], result.get("content") or [])
-    texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+    texts = [str(block.get("text", "")) for block in content if block.get("type") == "text"]
     words = "\n".join(texts)
     if result.get("isError") is True:
         return {"exc_type": "RuntimeError", "message": words or "the tool failed"}

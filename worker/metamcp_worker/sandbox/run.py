@@ -162,7 +162,7 @@ class CodeWorker(RoleWorker):
         for run in waiting + [run for pool in self._pools.values() for run in pool.clear()]:
             run.state.fail("busy", _RETIRES)
             self._settle(run)
-        for front in [one for one in self._fronts.values() if not one.runs]:
+        for front in [front for front in self._fronts.values() if not front.runs]:
             self._drop(front)
         self._loop.call_later(within_s, self.finish, 0)
         self._go()
@@ -226,8 +226,8 @@ class CodeWorker(RoleWorker):
             raise codec.Malformed(f"the run {order.run} runs already")
         front.runs[order.run] = run
         pool = self._pool(run)
-        if pool.spec is None and (found := monty_guest.find(self._version)) is not None:
-            pool.spec = found
+        if pool.spec is None and (spec := monty_guest.find(self._version)) is not None:
+            pool.spec = spec
         if pool.spec is None:
             run.state.fail("language", monty_guest.MISSING)
         elif self._retires:
@@ -272,8 +272,8 @@ class CodeWorker(RoleWorker):
             run.state.fail("crashed", f"the run cannot begin: {error}")
             self._settle(run)
 
-    def _unstarted(self, run: _Run, why: str) -> None:
-        run.state.fail("crashed", why)
+    def _unstarted(self, run: _Run, reason: str) -> None:
+        run.state.fail("crashed", reason)
         self._settle(run)
 
     def _guest(self, run: _Run, data: bytes) -> None:

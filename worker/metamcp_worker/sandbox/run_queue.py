@@ -96,9 +96,9 @@ class RunQueue(Generic[T]):
 
     def clear(self) -> list[T]:
         """Take out and return all runs that wait."""
-        found = [run for _, run in self._inner]
-        found += [run for runs in self._waiting.values() for run in runs]
+        waiting = [run for _, run in self._inner]
+        waiting += [run for runs in self._waiting.values() for run in runs]
         self._inner.clear()
         self._waiting.clear()
         self._count = 0
-        return found
+        return waiting

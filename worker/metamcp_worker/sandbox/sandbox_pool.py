@@ -32,7 +32,7 @@ log = logging.getLogger("metamcp.code")
 class SandboxPool(Generic[T]):
     """`spec`: how to start one; `warm`: how many are to wait beyond those for runs; `apart_until`:
     time of the loop until which new ones leave one processor to others. `assign(run, sandbox)` and
-    `fail(run, why)` are called once for each run, not within `add`."""
+    `fail(run, reason)` are called once for each run, not within `add`."""
 
     def __init__(
         self, assign: Callable[[T, SandboxProcess], None], fail: Callable[[T, str], None]
@@ -72,8 +72,8 @@ class SandboxPool(Generic[T]):
             sandbox = self._ready.pop()
             if sandbox.alive:
                 self._assign(self._due.popleft(), sandbox)
-        wanted = len(self._due) + (0 if self._failures else self.warm)
-        for _ in range(wanted - len(self._ready) - len(self._starting)):
+        needed = len(self._due) + (0 if self._failures else self.warm)
+        for _ in range(needed - len(self._ready) - len(self._starting)):
             self._spawn()
 
     def give_back(self) -> None:
@@ -122,20 +122,20 @@ class SandboxPool(Generic[T]):
         self._ready.append(sandbox)
         self.go()
 
-    def _lost(self, sandbox: SandboxProcess, why: str) -> None:
+    def _lost(self, sandbox: SandboxProcess, reason: str) -> None:
         """Note that a sandbox without a run is gone."""
         if sandbox in self._ready:
             self._ready.remove(sandbox)
             self.go()
         elif (timer := self._starting.pop(sandbox, None)) is not None:
             timer.cancel()
-            self._failed(why)
+            self._failed(reason)
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         """Note that a sandbox did not start; runs that wait fail after several."""
         self._failures += 1
-        log.error("a sandbox does not start: %s", why)
+        log.error("a sandbox does not start: %s", reason)
         if self._failures >= START_FAILURES_MAX:
             for run in self.clear():
-                self._fail(run, f"the sandbox does not start: {why}")
+                self._fail(run, f"the sandbox does not start: {reason}")
         self.go()

@@ -142,7 +142,7 @@ class SandboxProcess:
     def _ended(self) -> None:
         """Reap the process. The kernel frees memory before it closes descriptors. A
         signal to a process that is ending does not change its exit status."""
-        told = not self._killed
+        ended_itself = not self._killed
         self.kill()
         code = 0
         with contextlib.suppress(ChildProcessError):
@@ -153,7 +153,7 @@ class SandboxProcess:
         with contextlib.suppress(OSError):
             stderr = os.read(self._stderr, STDERR_BYTES_MAX)
         packets.close_all([self._stderr])
-        if told:
+        if ended_itself:
             self.on_exit(code, stderr.decode(errors="replace"))
 
     def _reap_below(self) -> None:
@@ -208,8 +208,8 @@ class ByteStream:
             return
         if self._unsent:
             self._unsent += data
-        elif rest := data[self._sent(data) :]:
-            self._unsent += rest
+        elif unsent := data[self._sent(data) :]:
+            self._unsent += unsent
             self._loop.add_writer(self._sock, self._writable)
         if len(self._unsent) > UNSENT_BYTES_MAX:
             self._ended()
