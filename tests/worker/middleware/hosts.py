@@ -104,7 +104,7 @@ class Tool:
         def call(raw: bytes) -> None:
             self.calls.append(codec.value(raw))
             if self.answer is not None:
-                request.chain.answered(self.answer, whole=True)
+                request.chain.answered(self.answer, final=True)
 
         lines = self.lines.named(names, facts.hook)
         request = HookedRequest(lines, facts, call, self.left.append, done.set_result)

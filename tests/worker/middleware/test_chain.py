@@ -63,7 +63,7 @@ def test_a_request_goes_in_by_all_of_them_and_its_result_comes_back_by_all() -> 
         ("start 0", b"{}"), ("pause", 0), ("start 1", b'{"a":1}'), ("pause", 1),
         ("call", b'{"a":1}'),
     ]  # fmt: skip
-    scene.chain.answered(ANSWER, whole=True)
+    scene.chain.answered(ANSWER, final=True)
     scene.chain.ended(1, None)
     scene.chain.ended(0, b'{"content":[1]}')
     assert scene.seen[5:] == [
@@ -91,7 +91,7 @@ def test_a_failure_that_is_enforced_ends_the_request_and_says_whether_the_tool_r
     while_it_runs.chain.failed(0, "lost its process")
     assert while_it_runs.said()[-2:] == ["drop", "leave"]
     assert while_it_runs.text().endswith("; its tool may have run.")
-    while_it_runs.chain.answered(ANSWER, whole=True)
+    while_it_runs.chain.answered(ANSWER, final=True)
     assert len(while_it_runs.answers) == 1
 
 
@@ -99,14 +99,14 @@ def test_a_failure_that_is_permitted_leaves_the_request_as_it_is() -> None:
     before = Scene("permissive")
     before.chain.failed(0, "raised ValueError")
     assert before.said() == ["start 0", "drop", "call"]
-    before.chain.answered(ANSWER, whole=True)
+    before.chain.answered(ANSWER, final=True)
     meanwhile = Scene("permissive")
     meanwhile.chain.passed_on(0, None)
     meanwhile.chain.failed(0, "lost its process")
-    meanwhile.chain.answered(ANSWER, whole=True)
+    meanwhile.chain.answered(ANSWER, final=True)
     after = Scene("permissive")
     after.chain.passed_on(0, None)
-    after.chain.answered(ANSWER, whole=True)
+    after.chain.answered(ANSWER, final=True)
     after.chain.failed(0, "took more than 0.2 s")
     for scene in (before, meanwhile, after):
         assert scene.answers == [ANSWER]
@@ -133,7 +133,7 @@ def test_what_a_server_wants_of_the_client_goes_past_all_of_them() -> None:
     scene = Scene("enforce", "enforce")
     scene.chain.passed_on(0, None)
     scene.chain.passed_on(1, None)
-    scene.chain.answered(ANSWER, whole=False)
+    scene.chain.answered(ANSWER, final=False)
     assert scene.said()[-2:] == ["drop", "drop"]
     assert scene.answers == [ANSWER]
 
@@ -151,7 +151,7 @@ def test_a_client_that_leaves_ends_hooks_and_call_and_gets_no_answer() -> None:
 def test_one_without_the_hook_is_left_out() -> None:
     scene = Scene("enforce")
     scene.chain.skip(0)
-    scene.chain.answered(ANSWER, whole=True)
+    scene.chain.answered(ANSWER, final=True)
     assert scene.answers == [ANSWER]
 
 
@@ -181,7 +181,7 @@ def test_whatever_happens_there_is_one_answer_at_most_and_one_call_at_most(
         if what == "passed_on":
             scene.chain.passed_on(level, None)
         elif what == "answered":
-            scene.chain.answered(ANSWER, whole=True)
+            scene.chain.answered(ANSWER, final=True)
         elif what == "cancel":
             scene.chain.cancel("left")
         elif what == "failed":
@@ -190,7 +190,7 @@ def test_whatever_happens_there_is_one_answer_at_most_and_one_call_at_most(
             scene.chain.ended(level, b"{}" if what == "ended" else None)
     for level in itertools.chain(range(len(modes)), reversed(range(len(modes)))):
         scene.chain.failed(level, "lost its process")
-    scene.chain.answered(ANSWER, whole=True)
+    scene.chain.answered(ANSWER, final=True)
     assert scene.said().count("call") <= 1
     cancelled = any(what == "cancel" for what, _ in events)
     assert len(scene.answers) <= 1

@@ -164,7 +164,7 @@ def test_the_time_of_what_is_within_does_not_count(tmp_path: Path) -> None:
         await until(lambda: tool.calls, "it is called")
         await asyncio.wait([done], timeout=0.5)
         assert not done.done()
-        request.chain.answered(answer, whole=True)
+        request.chain.answered(answer, final=True)
         assert codec.value((await done).body)["content"][0]["text"] == "A"
 
     with host(tmp_path, "shout") as shout:
@@ -246,7 +246,7 @@ def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_r
         tool.answer = answer
         for _ in range(20):  # through the old one, or through the next one
             assert (await tool.call({"n": 2}, "watch"))["content"]
-        request.chain.answered(answer, whole=True)
+        request.chain.answered(answer, final=True)
         assert await done == answer
         await until(lambda: old.poll() is not None, "the old one ends")
         old.communicate()

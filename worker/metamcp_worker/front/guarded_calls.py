@@ -313,7 +313,7 @@ class _HookedCall:
             return
         self._answer = HookAnswer(answer.body, answer.code)
         whole = not _asks(answer)
-        self._request.chain.answered(self._answer, whole=whole)
+        self._request.chain.answered(self._answer, final=whole)
 
     def _leave(self, why: str) -> None:
         self._calls.routing.cancel(self.call, why)

@@ -55,11 +55,11 @@ class HookRequest:
         """Arguments, as the server gets them; empty if there are none. Raises UnclearArguments."""
         if self._arguments is None:
             try:
-                found = codec.exact(self._raw_arguments)
-            except codec.Malformed as why:
-                self._unclear = str(why)
+                value = codec.exact(self._raw_arguments)
+            except codec.Malformed as error:
+                self._unclear = str(error)
                 raise UnclearArguments(self._unclear) from None
-            self._arguments = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+            self._arguments = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         return self._arguments
 
     @property
@@ -67,10 +67,10 @@ class HookRequest:
         """JSON of the arguments. Raises UnclearArguments if `arguments` has raised it."""
         if self._unclear:
             raise UnclearArguments(self._unclear)
-        known = self._arguments
-        if known is None or known == _object(self._raw_arguments):
+        arguments = self._arguments
+        if arguments is None or arguments == _object(self._raw_arguments):
             return self._raw_arguments
-        return Raw(codec.dump(known))
+        return Raw(codec.dump(arguments))
 
     @property
     def annotations(self) -> dict[str, Any]:
@@ -80,8 +80,8 @@ class HookRequest:
     @property
     def client(self) -> dict[str, Any]:
         """Name and version that the client says of itself; empty if it says nothing."""
-        found = _object(self._caller).get("clientInfo")
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        info = _object(self._caller).get("clientInfo")
+        return cast("dict[str, Any]", info) if isinstance(info, dict) else {}
 
     def map_text(self, change: Callable[[str], str]) -> "HookRequest":
         """Return this request with `change(text)` for each string in its arguments; this request
@@ -120,10 +120,10 @@ class HookResult:
     @property
     def raw(self) -> bytes:
         """JSON of the result."""
-        known = self._members
-        if known is None or known == _object(Raw(self._raw)):
+        members = self._members
+        if members is None or members == _object(Raw(self._raw)):
             return self._raw
-        return codec.dump(known)
+        return codec.dump(members)
 
     def replace(self, **members: object) -> Self:
         """Return this result with other members."""
@@ -208,15 +208,15 @@ class CallFailed(Exception):
 
 def _object(raw: Raw) -> dict[str, Any]:
     try:
-        found = codec.value(raw)
+        value = codec.value(raw)
     except codec.Malformed:
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _items(value: object) -> list[dict[str, Any]]:
     items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, Any]", one) for one in items if isinstance(one, dict)]
+    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
 
 
 def _mapped(value: object, change: Callable[[str], str], *, every: bool) -> object:
@@ -224,10 +224,10 @@ def _mapped(value: object, change: Callable[[str], str], *, every: bool) -> obje
     if isinstance(value, str):
         return change(value) if every else value
     if isinstance(value, list):
-        return [_mapped(one, change, every=every) for one in cast("list[object]", value)]
+        return [_mapped(item, change, every=every) for item in cast("list[object]", value)]
     if isinstance(value, dict):
         return {
-            key: _mapped(one, change, every=every or key == "text")
-            for key, one in cast("dict[str, object]", value).items()
+            key: _mapped(member, change, every=every or key == "text")
+            for key, member in cast("dict[str, object]", value).items()
         }
     return value

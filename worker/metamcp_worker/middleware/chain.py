@@ -55,8 +55,8 @@ class ChainActions(Protocol):
         """Make the true call, with these raw arguments."""
         ...
 
-    def leave(self, why: str) -> None:
-        """Cancel the true call. `why`: words for the server."""
+    def leave(self, reason: str) -> None:
+        """Cancel the true call. `reason`: words for the server."""
         ...
 
     def done(self, answer: HookAnswer) -> None:
@@ -108,70 +108,70 @@ class Chain:
 
     def passed_on(self, level: int, arguments: bytes | None) -> None:
         """A middleware passes the request on. `arguments`: raw; None if they are as it got them."""
-        one = self._levels[level]
-        if one.step is _Step.INSIDE:
-            one.step = _Step.WITHIN
+        middleware = self._levels[level]
+        if middleware.step is _Step.INSIDE:
+            middleware.step = _Step.WITHIN
             self._actions.pause(level)
-            self._enter(level + 1, one.arguments if arguments is None else arguments)
+            self._enter(level + 1, middleware.arguments if arguments is None else arguments)
 
-    def answered(self, answer: HookAnswer, *, whole: bool) -> None:
-        """The true call is over. `whole`: the answer is a result or an error, and not a wish of the
+    def answered(self, answer: HookAnswer, *, final: bool) -> None:
+        """The true call is over. `final`: the answer is a result or an error, and not a wish of the
         server, which goes to the client past all middleware."""
         if not self._calling:
             return
         self._calling = False
-        if whole:
+        if final:
             self._give(len(self._levels) - 1, answer)
         else:
             self._finish(answer)
 
     def ended(self, level: int, result: bytes | None) -> None:
         """A hook has ended. `result`: raw; None for the result of what is within."""
-        one = self._levels[level]
-        if one.step not in _LIVE:
+        middleware = self._levels[level]
+        if middleware.step not in _LIVE:
             return
-        answer = one.answer if result is None else HookAnswer(result)
+        answer = middleware.answer if result is None else HookAnswer(result)
         if answer is None:
             self.failed(level, "returned no result")
             return
         self._cut(level)
         self._give(level - 1, answer)
 
-    def failed(self, level: int, why: str, *, refuses: bool = False) -> None:
-        """A middleware failed. `why`: words that follow its name; `refuses`: that ends the request,
-        whether it enforces or not."""
-        one = self._levels[level]
-        if one.step not in _LIVE:
+    def failed(self, level: int, failure: str, *, refuses: bool = False) -> None:
+        """A middleware failed. `failure`: words that follow its name; `refuses`: that ends the
+        request, whether it enforces or not."""
+        middleware = self._levels[level]
+        if middleware.step not in _LIVE:
             return
-        if one.facts.enforce or refuses:
+        if middleware.facts.enforce or refuses:
             self._cut(level)
-            self._give(level - 1, self._failure(one.facts.name, why))
+            self._give(level - 1, self._failure(middleware.facts.name, failure))
         else:
             self.skip(level)
 
     def skip(self, level: int) -> None:
         """Go on without a middleware, which has a part in the request."""
-        one = self._levels[level]
-        step, one.step = one.step, _Step.OVER
+        middleware = self._levels[level]
+        step, middleware.step = middleware.step, _Step.OVER
         self._actions.drop(level)
         if step is _Step.INSIDE:
-            self._enter(level + 1, one.arguments)
-        elif step is _Step.AFTER and one.answer is not None:
-            self._give(level - 1, one.answer)
+            self._enter(level + 1, middleware.arguments)
+        elif step is _Step.AFTER and middleware.answer is not None:
+            self._give(level - 1, middleware.answer)
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """The client does not wait any more."""
         if not self.over:
             self.over = True
-            self._cut(0, why)
+            self._cut(0, reason)
 
     def _enter(self, level: int, arguments: bytes) -> None:
         if level == len(self._levels):
             self._calling = self.called = True
             self._actions.call(arguments)
         else:
-            one = self._levels[level]
-            one.step, one.arguments = _Step.INSIDE, arguments
+            middleware = self._levels[level]
+            middleware.step, middleware.arguments = _Step.INSIDE, arguments
             self._actions.start(level, arguments)
 
     def _give(self, level: int, answer: HookAnswer) -> None:
@@ -181,8 +181,8 @@ class Chain:
         if level < 0:
             self._finish(answer)
         else:
-            one = self._levels[level]
-            one.step, one.answer = _Step.AFTER, answer
+            middleware = self._levels[level]
+            middleware.step, middleware.answer = _Step.AFTER, answer
             self._actions.resume(level, answer)
 
     def _finish(self, answer: HookAnswer) -> None:
@@ -191,20 +191,20 @@ class Chain:
             self._cut(0)
             self._actions.done(answer)
 
-    def _cut(self, level: int, why: str = "its middleware does not wait for it") -> None:
+    def _cut(self, level: int, reason: str = "its middleware does not wait for it") -> None:
         """End this level and everything within it."""
-        for at, one in enumerate(self._levels[level:], level):
-            if one.step in _LIVE:
-                one.step = _Step.OVER
+        for at, middleware in enumerate(self._levels[level:], level):
+            if middleware.step in _LIVE:
+                middleware.step = _Step.OVER
                 self._actions.drop(at)
         if self._calling:
             self._calling = False
-            self._actions.leave(why)
+            self._actions.leave(reason)
 
-    def _failure(self, name: str, why: str) -> HookAnswer:
+    def _failure(self, name: str, failure: str) -> HookAnswer:
         made = "its tool may have run" if self._tool else "its server may have had it"
         was = made if self.called else "it did not reach its server"
-        text = f"The middleware {name!r} {why}, so this request has no result; {was}."
+        text = f"The middleware {name!r} {failure}, so this request has no result; {was}."
         if not self._tool:
             error = {"code": int(Code.INTERNAL_ERROR), "message": text}
             return HookAnswer(codec.dump(error), int(Code.INTERNAL_ERROR))

@@ -31,8 +31,8 @@ class Filter:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_unknown(options, {"drop", "keep", "text_max", "escapes"})
-        self._drop = [_path(one) for one in words(options, "drop", ())]
-        self._keep = [_path(one) for one in words(options, "keep", ())]
+        self._drop = [_path(pointer) for pointer in words(options, "drop", ())]
+        self._keep = [_path(pointer) for pointer in words(options, "keep", ())]
         self._text_max = positive(options, "text_max", 0)
         self._escapes = flag(options, "escapes", default=False)
 
@@ -53,17 +53,17 @@ class Filter:
         if (self._drop or self._keep) and text[:1] in ("{", "["):
             text = self._json(text)
         if 0 < self._text_max < len(text):
-            rest = len(text) - self._text_max
-            text = f"{text[: self._text_max]}… ({rest} more characters were cut)"
+            excess = len(text) - self._text_max
+            text = f"{text[: self._text_max]}… ({excess} more characters were cut)"
         return text
 
     def _json(self, text: str) -> str:
         try:
-            found = codec.value(text.encode())
+            value = codec.value(text.encode())
         except (codec.Malformed, UnicodeEncodeError):
             return text
-        filtered = self._filtered(found)
-        return text if filtered == found else codec.dump(filtered).decode()
+        filtered = self._filtered(value)
+        return text if filtered == value else codec.dump(filtered).decode()
 
     def _filtered(self, value: object) -> object:
         if self._keep:
@@ -76,26 +76,26 @@ class Filter:
 def _path(pointer: str) -> _Path:
     if not pointer.startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON Pointer; it begins with a slash")
-    parts = pointer[1:].split("/")
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+    tokens = pointer[1:].split("/")
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens)
 
 
 def _without(value: object, path: _Path) -> object:
     """Return a value without what this path leads to."""
-    part, rest = path[0], path[1:]
+    token, tail = path[0], path[1:]
     if isinstance(value, dict):
         members = cast("dict[str, object]", value)
         return {
-            key: _without(one, rest) if _fits(part, key) else one
-            for key, one in members.items()
-            if rest or not _fits(part, key)
+            key: _without(member, tail) if _fits(token, key) else member
+            for key, member in members.items()
+            if tail or not _fits(token, key)
         }
     if isinstance(value, list):
         items = cast("list[object]", value)
         return [
-            _without(one, rest) if _fits(part, str(at)) else one
-            for at, one in enumerate(items)
-            if rest or not _fits(part, str(at))
+            _without(item, tail) if _fits(token, str(at)) else item
+            for at, item in enumerate(items)
+            if tail or not _fits(token, str(at))
         ]
     return value
 
@@ -106,12 +106,12 @@ def _kept(value: object, paths: Sequence[_Path]) -> object:
         return value
     if isinstance(value, dict):
         members = cast("dict[str, object]", value)
-        found = {key: _rests(paths, key) for key in members}
-        return {key: _kept(members[key], rests) for key, rests in found.items() if rests}
+        rests_by_key = {key: _rests(paths, key) for key in members}
+        return {key: _kept(members[key], rests) for key, rests in rests_by_key.items() if rests}
     if isinstance(value, list):
         items = enumerate(cast("list[object]", value))
-        parts = [(one, _rests(paths, str(at))) for at, one in items]
-        return [_kept(one, rests) for one, rests in parts if rests]
+        rests_by_item = [(item, _rests(paths, str(at))) for at, item in items]
+        return [_kept(item, rests) for item, rests in rests_by_item if rests]
     return value
 
 
@@ -119,5 +119,5 @@ def _rests(paths: Sequence[_Path], key: str) -> list[_Path]:
     return [path[1:] for path in paths if path and _fits(path[0], key)]
 
 
-def _fits(part: str, key: str) -> bool:
-    return part in (key, EVERY)
+def _fits(token: str, key: str) -> bool:
+    return token in (key, EVERY)

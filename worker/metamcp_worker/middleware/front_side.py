@@ -108,13 +108,13 @@ class _Connection:
                 self.ready = True
                 self._line.is_ready(ready)
             case HookNext(id=number, arguments=arguments):
-                if (found := self.requests.get(number)) is not None:
-                    request, level = found
+                if (entry := self.requests.get(number)) is not None:
+                    request, level = entry
                     request.chain.passed_on(level, _given(arguments))
             case HookEnded(id=number, result=result) as ended:
-                if (found := self.requests.get(number)) is not None:
+                if (entry := self.requests.get(number)) is not None:
                     self.take(number)
-                    request, level = found
+                    request, level = entry
                     request.ended(level, _given(result), ended.failure, refuses=ended.refuses)
             case _:
                 self._line.renew(self)
@@ -261,7 +261,7 @@ class _Place:
 
 class HookedRequest:
     """Request on its way through middleware. `call(arguments)`: makes the true call, whose answer
-    goes to `chain.answered`; `leave(why)`: cancels it; `done(answer)`: takes the outcome."""
+    goes to `chain.answered`; `leave(reason)`: cancels it; `done(answer)`: takes the outcome."""
 
     def __init__(
         self,
@@ -288,26 +288,28 @@ class HookedRequest:
         if failure:
             self.failed(level, failure, "failed", refuses=refuses)
             return
-        place = self._places[level]
-        self._halt(place)
-        place.line.counts["ok"] += 1
+        hook = self._places[level]
+        self._halt(hook)
+        hook.line.counts["ok"] += 1
         self.chain.ended(level, result)
 
-    def failed(self, level: int, why: str, outcome: Outcome, *, refuses: bool = False) -> None:
+    def failed(self, level: int, failure: str, outcome: Outcome, *, refuses: bool = False) -> None:
         line = self._places[level].line
         line.counts[outcome] += 1
-        log.warning("middleware %s %s", line.spec.name, why, extra={"server": self.facts.server})
-        self.chain.failed(level, why, refuses=refuses)
+        log.warning(
+            "middleware %s %s", line.spec.name, failure, extra={"server": self.facts.server}
+        )
+        self.chain.failed(level, failure, refuses=refuses)
 
     def give(self, level: int, connection: _Connection) -> None:
         """Send the request to a process that is there."""
-        place, facts = self._places[level], self.facts
-        place.connection = connection
-        connection.requests[place.number] = self, level
+        hook, facts = self._places[level], self.facts
+        hook.connection = connection
+        connection.requests[hook.number] = self, level
         connection.link.send(
             StartHook(
-                id=place.number, hook=facts.hook, server=facts.server, name=facts.name,
-                arguments=Raw(place.arguments), annotations=facts.annotations,
+                id=hook.number, hook=facts.hook, server=facts.server, name=facts.name,
+                arguments=Raw(hook.arguments), annotations=facts.annotations,
                 endpoint=facts.endpoint, workspace=facts.workspace, principal=facts.principal,
                 caller=facts.caller,
             )
@@ -317,58 +319,56 @@ class HookedRequest:
     # Actions of the chain
 
     def start(self, level: int, arguments: bytes) -> None:
-        place = self._places[level]
-        place.arguments = arguments
+        hook = self._places[level]
+        hook.arguments = arguments
         if len(arguments) > BODY_BYTES_MAX:
             self.failed(level, _LARGE, "too_much")
         else:
-            place.line.start(place.number, self, level)
+            hook.line.start(hook.number, self, level)
 
     def pause(self, level: int) -> None:
         self._halt(self._places[level])
 
     def resume(self, level: int, answer: HookAnswer) -> None:
-        place = self._places[level]
-        if place.connection is None:
+        hook = self._places[level]
+        if hook.connection is None:
             return
         if len(answer.body) > BODY_BYTES_MAX:
             self.failed(level, _LARGE, "too_much")
             return
         self._run(level)
         result = Raw(answer.body)
-        place.connection.link.send(
-            NextDone(id=place.number, result=result, failed=answer.code != 0)
-        )
+        hook.connection.link.send(NextDone(id=hook.number, result=result, failed=answer.code != 0))
 
     def drop(self, level: int) -> None:
-        place = self._places[level]
-        self._halt(place)
-        place.line.leave(place.number)
-        connection, place.connection = place.connection, None
-        if connection is not None and place.number in connection.requests:
-            connection.link.send(EndHook(id=place.number))
-            connection.take(place.number)
+        hook = self._places[level]
+        self._halt(hook)
+        hook.line.leave(hook.number)
+        connection, hook.connection = hook.connection, None
+        if connection is not None and hook.number in connection.requests:
+            connection.link.send(EndHook(id=hook.number))
+            connection.take(hook.number)
 
     def call(self, arguments: bytes) -> None:
         self._call(arguments)
 
-    def leave(self, why: str) -> None:
-        self._leave(why)
+    def leave(self, reason: str) -> None:
+        self._leave(reason)
 
     def done(self, answer: HookAnswer) -> None:
         self._done(answer)
 
     def _run(self, level: int) -> None:
         """Let the time of a middleware run."""
-        place = self._places[level]
-        place.since = self._loop.time()
-        place.timer = self._loop.call_later(place.left_s, self._late, level)
+        hook = self._places[level]
+        hook.since = self._loop.time()
+        hook.timer = self._loop.call_later(hook.left_s, self._late, level)
 
-    def _halt(self, place: _Place) -> None:
-        if place.timer is not None and place.since is not None:
-            place.timer.cancel()
-            place.left_s = max(0.0, place.left_s - self._loop.time() + place.since)
-            place.timer = place.since = None
+    def _halt(self, hook: _Place) -> None:
+        if hook.timer is not None and hook.since is not None:
+            hook.timer.cancel()
+            hook.left_s = max(0.0, hook.left_s - self._loop.time() + hook.since)
+            hook.timer = hook.since = None
 
     def _late(self, level: int) -> None:
         seconds = self._places[level].line.spec.timeout_ms / 1000
@@ -400,8 +400,8 @@ class MiddlewareLines:
 
     def named(self, names: Sequence[str], hook: Hook) -> list[MiddlewareLine]:
         """Return the middleware of these names through which requests of a hook go."""
-        found = (self._lines.get(name) for name in names)
-        return [line for line in found if line is not None and line.has(hook)]
+        lines = (self._lines.get(name) for name in names)
+        return [line for line in lines if line is not None and line.has(hook)]
 
     def all(self) -> Iterable[MiddlewareLine]:
         return self._lines.values()
@@ -413,15 +413,15 @@ class MiddlewareLines:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return the requests by middleware and outcome since the front began."""
-        found: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {}
         every = [(line.spec.name, line.counts) for line in self._lines.values()]
         for (name, outcome), count in self._gone.items():
-            found.setdefault(name, {})[outcome] = count
+            totals.setdefault(name, {})[outcome] = count
         for name, counts in every:
-            of = found.setdefault(name, {})
+            of = totals.setdefault(name, {})
             for outcome, count in counts.items():
                 of[outcome] = of.get(outcome, 0) + count
-        return found
+        return totals
 
     def close(self) -> None:
         self.configure(())
@@ -440,5 +440,5 @@ class MiddlewareLines:
 
 def _given(raw: Raw) -> bytes | None:
     """Return a raw value; None if it is as the other side has it."""
-    found = bytes(raw)
-    return None if found == bytes(SAME) else found
+    value = bytes(raw)
+    return None if value == bytes(SAME) else value

@@ -13,10 +13,10 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+def refuse_unknown(options: Mapping[str, Any], allowed: Collection[str]) -> None:
     for name in options:
-        if name not in known:
-            raise ValueError(f"{name!r} is not an option; there are: {', '.join(sorted(known))}")
+        if name not in allowed:
+            raise ValueError(f"{name!r} is not an option; there are: {', '.join(sorted(allowed))}")
 
 
 def flag(options: Mapping[str, Any], name: str, *, default: bool) -> bool:
@@ -30,19 +30,19 @@ def words(
     options: Mapping[str, Any],
     name: str,
     default: Collection[str],
-    known: Collection[str] | None = None,
+    allowed: Collection[str] | None = None,
 ) -> tuple[str, ...]:
-    """Return a list of strings. `known`: the only ones that are allowed; None for any."""
+    """Return a list of strings. `allowed`: the only ones that are allowed; None for any."""
     value = options.get(name, default)
     listed = isinstance(value, list | tuple)
     items = list(cast("Collection[object]", value)) if listed else [None]
-    found = tuple(one for one in items if isinstance(one, str))
-    if len(found) < len(items):
+    texts = tuple(item for item in items if isinstance(item, str))
+    if len(texts) < len(items):
         raise ValueError(f"{name!r} must be a list of strings")
-    for one in found:
-        if known is not None and one not in known:
-            raise ValueError(f"{one!r} in {name!r} is not known; there are: {', '.join(known)}")
-    return found
+    for text in texts:
+        if allowed is not None and text not in allowed:
+            raise ValueError(f"{text!r} in {name!r} is not known; there are: {', '.join(allowed)}")
+    return texts
 
 
 def positive(options: Mapping[str, Any], name: str, default: int) -> int:
@@ -57,7 +57,7 @@ def seconds(options: Mapping[str, Any], name: str, default: float) -> float:
     if name not in options:
         return default
     value = options[name]
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not float(found[1]):
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not float(match[1]):
         raise ValueError(f'{name!r} must be a duration such as "60s" or "5m"')
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]

@@ -90,34 +90,38 @@ class HookedLists:
             self._show(server, before)
             return
         enforced = [line.spec.name for line in lines if line.spec.enforce]
-        why = _WAITS.format(enforced[0]) if enforced else ""
-        found = self._known[server] = _HookedList(plain, lines, why_none=why)
-        self._show(server, found)
-        self._ask(server, found)
+        reason = _WAITS.format(enforced[0]) if enforced else ""
+        hooked_list = self._known[server] = _HookedList(plain, lines, why_none=reason)
+        self._show(server, hooked_list)
+        self._ask(server, hooked_list)
 
     def again(self) -> None:
         """Look at the tools of all servers again, because there is other middleware."""
         for server in self._lists.servers():
             self._look(server)
 
-    def _show(self, server: str, found: _HookedList) -> None:
-        self._lists.retool(server, found.shown, found.why_none)
+    def _show(self, server: str, hooked_list: _HookedList) -> None:
+        self._lists.retool(server, hooked_list.shown, hooked_list.why_none)
 
-    def _ask(self, server: str, found: _HookedList) -> None:
+    def _ask(self, server: str, hooked_list: _HookedList) -> None:
         facts = HookFacts(HOOK, process_names.base(server), "")
         request: HookedRequest
 
         def call(_: bytes) -> None:
-            request.chain.answered(HookAnswer(codec.dump(list(map(Raw, found.plain)))), whole=True)
+            request.chain.answered(
+                HookAnswer(codec.dump(list(map(Raw, hooked_list.plain)))), final=True
+            )
 
         def done(answer: HookAnswer) -> None:
-            found.why_none = _message(answer.body) if answer.code else ""
-            found.shown = None if answer.code else _checked(server, found.plain, answer.body)
-            if self._known.get(server) is found and server in self._lists.servers():
-                self._show(server, found)
+            hooked_list.why_none = _message(answer.body) if answer.code else ""
+            hooked_list.shown = (
+                None if answer.code else _checked(server, hooked_list.plain, answer.body)
+            )
+            if self._known.get(server) is hooked_list and server in self._lists.servers():
+                self._show(server, hooked_list)
                 self._changed()
 
-        request = HookedRequest(found.lines, facts, call, lambda why: None, done)
+        request = HookedRequest(hooked_list.lines, facts, call, lambda reason: None, done)
         request.chain.begin(b"null")
 
     def _hooks_changed(self) -> None:
@@ -130,7 +134,7 @@ def _through(
     lines: Sequence[MiddlewareLine], server: str, plain: Sequence[bytes]
 ) -> tuple[MiddlewareLine, ...]:
     """Return the middleware that matches one of these tools."""
-    names = [found.key for found in keyed("tools", map(Raw, plain))]
+    names = [tool.key for tool in keyed("tools", map(Raw, plain))]
     return tuple(line for line in lines if any(line.matches(server, name) for name in names))
 
 
@@ -140,12 +144,12 @@ def _message(error: bytes) -> str:
 
 def _checked(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
     """Return the raw definitions that hooks have made, without tools that the server has not."""
-    own = {found.key for found in keyed("tools", map(Raw, plain))}
+    own = {tool.key for tool in keyed("tools", map(Raw, plain))}
     try:
         made = list(keyed("tools", codec.items(body)))
     except codec.Malformed as error:
         log.error("middleware made something that is not a list of tools: %s", error)
         return ()
-    if left := [found.key for found in made if found.key not in own]:
-        log.warning("middleware lists tools that %s has not: %s", server, ", ".join(left[:5]))
-    return tuple(found.raw for found in made if found.key in own)
+    if unknown := [tool.key for tool in made if tool.key not in own]:
+        log.warning("middleware lists tools that %s has not: %s", server, ", ".join(unknown[:5]))
+    return tuple(tool.raw for tool in made if tool.key in own)

@@ -29,33 +29,33 @@ _PHONE = re.compile(
 _MASKS = Masks()
 
 
-def _is_card(found: str) -> bool:
-    digits = [int(one) for one in found if one.isdigit()]
-    doubled = [2 * one - 9 * (one > 4) for one in digits[-2::-2]]
+def _is_card(text: str) -> bool:
+    digits = [int(character) for character in text if character.isdigit()]
+    doubled = [2 * digit - 9 * (digit > 4) for digit in digits[-2::-2]]
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0 and any(digits)
 
 
-def _is_iban(found: str) -> bool:
-    plain = found.replace(" ", "")
+def _is_iban(text: str) -> bool:
+    plain = text.replace(" ", "")
     moved = plain[4:] + plain[:4]
-    return int("".join(str(int(one, 36)) for one in moved)) % 97 == 1
+    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
 
 
 def _hidden(
     pattern: re.Pattern[str], kind: str, is_one: Callable[[str], bool]
 ) -> Callable[[str], str]:
-    def replace(found: re.Match[str]) -> str:
-        return f"[{kind}]" if is_one(found[0]) else found[0]
+    def replace(match: re.Match[str]) -> str:
+        return f"[{kind}]" if is_one(match[0]) else match[0]
 
     return lambda text: pattern.sub(replace, text)
 
 
 #: Functions that hide each kind, in the order in which they look at a text.
 _HIDE: Mapping[str, Callable[[str], str]] = {
-    "email": _hidden(_EMAIL, "email", lambda found: True),
+    "email": _hidden(_EMAIL, "email", lambda text: True),
     "iban": _hidden(_IBAN, "iban", _is_iban),
     "card": _hidden(_CARD, "card", _is_card),
-    "phone": _hidden(_PHONE, "phone", lambda found: True),
+    "phone": _hidden(_PHONE, "phone", lambda text: True),
     "token": _MASKS.text,
 }
 

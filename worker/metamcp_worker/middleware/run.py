@@ -117,9 +117,9 @@ class _Hook:
         if self.next is not None:
             raise RuntimeError("call_next can be awaited once in a request")
         self.next = asyncio.get_running_loop().create_future()
-        given = request.raw_arguments
-        same = bytes(given) == bytes(self.start.arguments)
-        self.front.send(HookNext(id=self.start.id, arguments=SAME if same else given))
+        arguments = request.raw_arguments
+        same = bytes(arguments) == bytes(self.start.arguments)
+        self.front.send(HookNext(id=self.start.id, arguments=SAME if same else arguments))
         done = await self.next
         if done.failed:
             self._error = CallFailed(bytes(done.result))
@@ -127,16 +127,16 @@ class _Hook:
         self._result = bytes(done.result)
         return codec.value(self._result) if self.kind is None else self.kind(self._result)
 
-    def ended(self, found: object) -> HookEnded:
+    def ended(self, result: object) -> HookEnded:
         """Return the message for what the hook has returned."""
         number = self.start.id
         if self.kind is None:
-            raw = codec.dump(found)
-        elif isinstance(found, self.kind):
-            raw = found.raw
+            raw = codec.dump(result)
+        elif isinstance(result, self.kind):
+            raw = result.raw
         else:
-            what = f"returned {type(found).__name__} and not {self.kind.__name__}"
-            return HookEnded(id=number, failure=what)
+            failure = f"returned {type(result).__name__} and not {self.kind.__name__}"
+            return HookEnded(id=number, failure=failure)
         if raw == self._result:
             return HookEnded(id=number)
         if len(raw) > FRAME_BYTES_MAX - 1024:
@@ -148,8 +148,8 @@ class _Hook:
         if error is self._error:
             return HookEnded(id=self.start.id)
         if isinstance(error, UnclearArguments):
-            why = f"cannot read the arguments ({error})"
-            return HookEnded(id=self.start.id, failure=why, refuses=True)
+            failure = f"cannot read the arguments ({error})"
+            return HookEnded(id=self.start.id, failure=failure, refuses=True)
         return HookEnded(id=self.start.id, failure=f"raised {type(error).__name__}")
 
 
@@ -189,9 +189,9 @@ class MiddlewareWorker(RoleWorker):
             ]
             listens = callable(getattr(self._made, "on_lists_changed", None))
             self._ready = MiddlewareReady(hooks=tuple(hooks), listens=listens)
-        except Unloadable as why:
-            log.error("middleware %s %s", spec.name, why)
-            self._ready = MiddlewareReady(trouble=str(why))
+        except Unloadable as error:
+            log.error("middleware %s %s", spec.name, error)
+            self._ready = MiddlewareReady(trouble=str(error))
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._hang_s = spec.hang_s
         _limit_memory(spec.memory_bytes)
@@ -276,8 +276,8 @@ class MiddlewareWorker(RoleWorker):
             workspace=start.workspace, principal=start.principal,
         )  # fmt: skip
         try:
-            found = await getattr(self._made, start.hook)(request, hook.call_next)
-            ended = hook.ended(found)
+            result = await getattr(self._made, start.hook)(request, hook.call_next)
+            ended = hook.ended(result)
         except MemoryError:
             log.error("middleware %s has used up its memory", self._name)
             os._exit(EXIT_MEMORY)
@@ -338,15 +338,19 @@ class MiddlewareWorker(RoleWorker):
 
 def _loaded(spec: MiddlewareOn) -> object:
     """Make the object of a middleware. Raises Unloadable."""
-    found = [one for one in metadata.entry_points(group=GROUP) if one.name == spec.entry]
-    if not found:
+    entry_points = [
+        entry_point
+        for entry_point in metadata.entry_points(group=GROUP)
+        if entry_point.name == spec.entry
+    ]
+    if not entry_points:
         raise Unloadable(f"is not installed: no package brings the entry point {spec.entry!r}")
     try:
-        made: object = found[0].load()(codec.value(spec.options))
+        made: object = entry_points[0].load()(codec.value(spec.options))
     # The code of a user may raise anything.
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
-        said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
-        raise Unloadable(f"cannot be loaded: {said}") from None
+        reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+        raise Unloadable(f"cannot be loaded: {reason}") from None
     return made
 
 
