@@ -136,9 +136,9 @@ class ReadResult(Struct, frozen=True):
 Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork | ReadResult
 
 
-def refuse_plainly(why: str) -> ToolReply:
+def refuse_plainly(reason: str) -> ToolReply:
     """Return the result for wrong arguments of a tool that has no words of its own for them."""
-    return ToolReply(f"{why[:1].upper()}{why[1:]}.", failed=True)
+    return ToolReply(f"{reason[:1].upper()}{reason[1:]}.", failed=True)
 
 
 class Builtin(Struct, frozen=True):
@@ -163,13 +163,13 @@ class Builtin(Struct, frozen=True):
     def decide(self, arguments: bytes, context: ToolContext) -> Decision:
         """Decide about a call. `arguments`: raw, or empty for none."""
         try:
-            given = codec.typed(self.arguments, arguments or b"{}")
+            parsed = codec.typed(self.arguments, arguments or b"{}")
         except codec.Malformed as error:
-            known = ", ".join(map(_told, self.own.properties.items())) or "none"
+            parameters = ", ".join(map(_told, self.own.properties.items())) or "none"
             return self.refuse(
-                f"the arguments of {self.name} are wrong: {error}; it takes: {known}"
+                f"the arguments of {self.name} are wrong: {error}; it takes: {parameters}"
             )
-        return self.run(given, context)
+        return self.run(parsed, context)
 
 
 def _told(argument: tuple[str, Schema]) -> str:

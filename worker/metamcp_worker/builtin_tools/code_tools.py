@@ -54,12 +54,12 @@ class RunArguments(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: Annotated[int, Meta(ge=1)] = 0
 
 
-def _run(given: RunArguments, context: ToolContext) -> Decision:
+def _run(arguments: RunArguments, context: ToolContext) -> Decision:
     try:
-        codec.level(given.args)
+        codec.level(arguments.args)
     except codec.Malformed as error:
         return ToolReply(f"The arguments of run_code are wrong: args: {error}.", failed=True)
-    return Run(given.code, given.language, given.args, given.timeout_ms)
+    return Run(arguments.code, arguments.language, arguments.args, arguments.timeout_ms)
 
 
 def ended(end: RunEnded) -> ToolReply:
@@ -68,8 +68,8 @@ def ended(end: RunEnded) -> ToolReply:
     if not end.failure:
         structured: dict[str, object] = {"value": end.value, **numbers}
         return ToolReply(codec.dump(structured).decode("utf-8", "replace"), structured)
-    place = f" at line {end.line}, column {end.column}" if end.line else ""
-    lines = [f"The code failed ({end.failure}{place}): {end.message}"]
+    location = f" at line {end.line}, column {end.column}" if end.line else ""
+    lines = [f"The code failed ({end.failure}{location}): {end.message}"]
     if end.stack:
         lines.append(end.stack)
     if end.logs:
@@ -109,19 +109,19 @@ def _listed(entries: list[ListEntry]) -> ToolReply:
 
 
 def _tool(entry: ListEntry) -> Mapping[str, str]:
-    said = read(entry.item.raw)
+    definition = read(entry.item.raw)
     return {
         "name": entry.key,
         "server": process_names.label(entry.server) or SCRIPTS,
         "tool": tool_text.fit(entry.item.key, tool_text.NAME_CHARACTERS_MAX),
-        "description": tool_text.first_sentence(said.description or said.title),
+        "description": tool_text.first_sentence(definition.description or definition.title),
     }
 
 
 def unknown(name: str, entries: tuple[ListEntry, ...]) -> str:
     """Return the words about the tools that are most like an unknown name, or nothing."""
-    found = tool_choice.alike(name, entries)
-    return f"; did you mean {tool_text.told(found)}?" if found else ""
+    names = tool_choice.alike(name, entries)
+    return f"; did you mean {tool_text.told(names)}?" if names else ""
 
 
 DELETE = "delete_script"

@@ -71,23 +71,23 @@ class CatalogArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _order(method: Method) -> Callable[[Any, ToolContext], Decision]:
     """Return the function of a tool whose arguments are those of an order for the engine."""
-    return lambda given, context: EngineWork(method, Raw(codec.dump(given)))
+    return lambda arguments, context: EngineWork(method, Raw(codec.dump(arguments)))
 
 
-def _workflow(given: WorkflowArguments, context: ToolContext) -> Decision:
-    if bool(given.name) is bool(bytes(given.definition)):
-        why = "run_workflow takes the name of a workflow or a definition, one of the two."
-        return ToolReply(why, failed=True)
-    raws = {"definition": given.definition, "inputs": given.inputs}
+def _workflow(arguments: WorkflowArguments, context: ToolContext) -> Decision:
+    if bool(arguments.name) is bool(bytes(arguments.definition)):
+        text = "run_workflow takes the name of a workflow or a definition, one of the two."
+        return ToolReply(text, failed=True)
+    raws = {"definition": arguments.definition, "inputs": arguments.inputs}
     params: dict[str, object] = {name: raw for name, raw in raws.items() if bytes(raw)}
-    params |= {"name": given.name} if given.name else {}
-    return EngineWork("workflow/run", Raw(codec.dump({**params, "wait": given.wait})))
+    params |= {"name": arguments.name} if arguments.name else {}
+    return EngineWork("workflow/run", Raw(codec.dump({**params, "wait": arguments.wait})))
 
 
-def _status(given: StatusArguments, context: ToolContext) -> Decision:
-    if not given.run:
+def _status(arguments: StatusArguments, context: ToolContext) -> Decision:
+    if not arguments.run:
         return EngineWork("workflow/runs", Raw(b"{}"))
-    return EngineWork("workflow/status", Raw(codec.dump({"run": given.run, "ask": True})))
+    return EngineWork("workflow/status", Raw(codec.dump({"run": arguments.run, "ask": True})))
 
 
 def catalogue(context: ToolContext, server: str = "") -> ToolReply:
@@ -95,14 +95,14 @@ def catalogue(context: ToolContext, server: str = "") -> ToolReply:
     `server`: only this one, by the name that clients know."""
     names = {process_names.label(name): name for name in context.spec.servers}
     if server and server not in names:
-        known = tool_text.told(sorted(names)) or "none"
+        listing = tool_text.told(sorted(names)) or "none"
         return ToolReply(
-            f"There is not a server {server[:64]!r} here; there are: {known}.", failed=True
+            f"There is not a server {server[:64]!r} here; there are: {listing}.", failed=True
         )
-    found = [
+    servers = [
         _server(name, label, context) for label, name in names.items() if server in ("", label)
     ]
-    structured: dict[str, object] = {"servers": found}
+    structured: dict[str, object] = {"servers": servers}
     return ToolReply(codec.dump(structured).decode("utf-8", "replace"), structured)
 
 
@@ -135,8 +135,8 @@ def _server(name: str, label: str, context: ToolContext) -> Mapping[str, object]
 
 
 def _said(entry: ListEntry) -> str:
-    said = read(entry.item.raw)
-    return tool_text.first_sentence(said.description or said.title)
+    definition = read(entry.item.raw)
+    return tool_text.first_sentence(definition.description or definition.title)
 
 
 RUN = "run_workflow"
@@ -161,19 +161,19 @@ def as_task(work: EngineWork) -> EngineWork:
 def task_order(method: str, params: Mapping[str, Raw]) -> EngineWork:
     """Return the order that a request about tasks is. `method`: one of TASKS."""
     run = (codec.text(params.get("taskId", b"null")) or "").removeprefix(TASK)
-    given: dict[str, object] = {} if method == "tasks/list" else {"run": run}
-    given |= {"wait": True} if method == "tasks/result" else {}
-    return EngineWork(TASKS[method], Raw(codec.dump(given)), task=True)
+    arguments: dict[str, object] = {} if method == "tasks/list" else {"run": run}
+    arguments |= {"wait": True} if method == "tasks/result" else {}
+    return EngineWork(TASKS[method], Raw(codec.dump(arguments)), task=True)
 
 
 def task_result(method: str, reply: ToolReply, dated: Callable[[float], str]) -> bytes:
     """Return the raw result of a call that became a task, or of one of TASKS. `dated`: makes a date
     of seconds since the epoch."""
-    found = Raw(codec.dump(reply.structured))
+    raw = Raw(codec.dump(reply.structured))
     if method == "tasks/list":
-        runs = codec.items(codec.level(found)["runs"])
+        runs = codec.items(codec.level(raw)["runs"])
         return codec.dump({"tasks": [_task(each, dated) for each in runs]})
-    task = _task(found, dated)
+    task = _task(raw, dated)
     if method != "tasks/result":
         return codec.dump(task if method in TASKS else {"task": task})
     failed = task["status"] != "completed"
@@ -208,7 +208,10 @@ def _task(raw: Raw, dated: Callable[[float], str]) -> dict[str, object]:
 
 AGENT: Mapping[str, Work] = {"run_agent": (RunAgentArguments, _order("agent"))}
 WORKS: Mapping[str, Work] = {
-    "get_catalog": (CatalogArguments, lambda given, context: catalogue(context, given.server)),
+    "get_catalog": (
+        CatalogArguments,
+        lambda arguments, context: catalogue(context, arguments.server),
+    ),
     "suggest_workflow": (SuggestArguments, _order("suggest")),
     "run_workflow": (WorkflowArguments, _workflow),
     "workflow_status": (StatusArguments, _status),

@@ -26,42 +26,42 @@ class ReadResultArguments(Struct, frozen=True, forbid_unknown_fields=True):
     grep: str = ""
 
 
-def read(given: ReadResultArguments, context: ToolContext) -> Decision:
+def read(arguments: ReadResultArguments, context: ToolContext) -> Decision:
     """Decide about `read_result`. A piece is never longer than `max` of the endpoint."""
     limits = context.spec.results
     if limits is None:
         return ToolReply("This endpoint does not keep results.", failed=True)
-    length = min(given.length or limits.max_bytes, limits.max_bytes)
-    return ReadResult(given.handle, given.offset, length, given.path, given.grep)
+    length = min(arguments.length or limits.max_bytes, limits.max_bytes)
+    return ReadResult(arguments.handle, arguments.offset, length, arguments.path, arguments.grep)
 
 
 def read_uri(uri: str, context: ToolContext) -> Decision:
     """Decide about `resources/read` of a kept result: the handle, and perhaps an offset. Raises
     ProtocolError."""
-    found, limits = _URI.fullmatch(uri), context.spec.results
-    if found is None or limits is None:
-        why = f"The URI of a kept result is {SCHEME}HANDLE or {SCHEME}HANDLE?offset=BYTES."
-        raise ProtocolError(Code.INVALID_PARAMS, why)
-    return ReadResult(found["handle"], int(found["offset"] or 0), limits.max_bytes, uri=uri)
+    match, limits = _URI.fullmatch(uri), context.spec.results
+    if match is None or limits is None:
+        message = f"The URI of a kept result is {SCHEME}HANDLE or {SCHEME}HANDLE?offset=BYTES."
+        raise ProtocolError(Code.INVALID_PARAMS, message)
+    return ReadResult(match["handle"], int(match["offset"] or 0), limits.max_bytes, uri=uri)
 
 
-def answered(asked: ReadResult, found: Piece | str) -> ToolReply:
-    """Return the result of the tool, or of `resources/read`. `found`: the piece, or a sentence why
+def answered(request: ReadResult, piece: Piece | str) -> ToolReply:
+    """Return the result of the tool, or of `resources/read`. `piece`: the piece, or a sentence why
     there is none."""
-    if isinstance(found, str):
-        return ToolReply(found, failed=True)
-    more = found.end < found.size
-    if asked.uri:
-        next_uri = {"next": f"{SCHEME}{asked.handle}?offset={found.end}"} if more else {}
-        about = {"offset": found.start, "end": found.end, "bytes": found.size, **next_uri}
-        contents = [{"uri": asked.uri, "mimeType": "text/plain", "text": found.text}]
+    if isinstance(piece, str):
+        return ToolReply(piece, failed=True)
+    more = piece.end < piece.size
+    if request.uri:
+        next_uri = {"next": f"{SCHEME}{request.handle}?offset={piece.end}"} if more else {}
+        about = {"offset": piece.start, "end": piece.end, "bytes": piece.size, **next_uri}
+        contents = [{"uri": request.uri, "mimeType": "text/plain", "text": piece.text}]
         return ToolReply("", {"contents": contents, "_meta": {META: about}})
-    if asked.grep:
-        go_on = f"; go on with offset {found.end}" if more else ""
-        lines = found.text or "No place matches.\n"
-        return ToolReply(f"{lines}\n[searched from byte {found.start} of {found.size}{go_on}]")
-    go_on = f"; go on with offset {found.end}" if more else ", the end"
-    return ToolReply(f"{found.text}\n\n[bytes {found.start} to {found.end} of {found.size}{go_on}]")
+    if request.grep:
+        go_on = f"; go on with offset {piece.end}" if more else ""
+        lines = piece.text or "No place matches.\n"
+        return ToolReply(f"{lines}\n[searched from byte {piece.start} of {piece.size}{go_on}]")
+    go_on = f"; go on with offset {piece.end}" if more else ", the end"
+    return ToolReply(f"{piece.text}\n\n[bytes {piece.start} to {piece.end} of {piece.size}{go_on}]")
 
 
 WORKS: Mapping[str, Work] = {"read_result": (ReadResultArguments, read)}

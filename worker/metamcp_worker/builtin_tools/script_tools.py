@@ -55,18 +55,18 @@ class ScriptName(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-def _save(given: ScriptSaving, context: ToolContext) -> Decision:
-    if why := saved_scripts.misnamed(given.name):
-        return _failed("save", why)
-    before = context.scripts.get(given.name)
-    schema = bytes(given.parameters).decode()
+def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
+    if reason := saved_scripts.misnamed(arguments.name):
+        return _failed("save", reason)
+    before = context.scripts.get(arguments.name)
+    schema = bytes(arguments.parameters).decode()
     order = SaveScript(
-        given.name,
-        given.code,
-        given.language,
-        given.description,
+        arguments.name,
+        arguments.code,
+        arguments.language,
+        arguments.description,
         None if schema == "null" else schema,
-        given.expose,
+        arguments.expose,
     )
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
@@ -77,14 +77,14 @@ def _save(given: ScriptSaving, context: ToolContext) -> Decision:
         saved = f"is saved as {version}"
         if before is not None and before.version == made.version:
             saved = f"was saved already, as {version}"
-        text = f"Script {_quoted(given.name)} {saved}; run_script runs it."
+        text = f"Script {_quoted(arguments.name)} {saved}; run_script runs it."
         return ToolReply(text, {"success": True, "script": _value(made, now)})
 
     return OrderAndThen(order, then)
 
 
-def _run(given: ScriptRun, context: ToolContext) -> Decision:
-    return run(context, given.name, given.args)
+def _run(arguments: ScriptRun, context: ToolContext) -> Decision:
+    return run(context, arguments.name, arguments.args)
 
 
 def run(context: ToolContext, name: str, args: Raw) -> Decision:
@@ -96,12 +96,12 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
     args = args if bytes(args) else Raw(b"{}")
     try:
         codec.level(args)
-        why = parameters.wrong(script.parameters, args) if script.parameters else ""
+        reason = parameters.wrong(script.parameters, args) if script.parameters else ""
     except codec.Malformed as error:
-        why = f"args must be an object: {error}"
-    if why:
-        what = f"the arguments of the script {_quoted(script.name)} are wrong"
-        return _failed("run", f"{what}: {why}")
+        reason = f"args must be an object: {error}"
+    if reason:
+        problem = f"the arguments of the script {_quoted(script.name)} are wrong"
+        return _failed("run", f"{problem}: {reason}")
     return Run(script.code, script.language, args, script=script.name, version=script.version)
 
 
@@ -113,7 +113,7 @@ def exposed(
     names = exposed_names.expose([(SCRIPTS, name) for name in scripts], naming, taken)
     items = map(_item, scripts.values())
     entries = (ListEntry(name, item, OWN) for name, item in zip(names, items, strict=True))
-    return tuple(one for one in entries if one.item.fault is None or one.item.fault.legacy)
+    return tuple(entry for entry in entries if entry.item.fault is None or entry.item.fault.legacy)
 
 
 def _item(script: Script) -> OfferedItem:
@@ -129,36 +129,36 @@ def _item(script: Script) -> OfferedItem:
     return OfferedItem(script.name, codec.dump(script.name), raw, digest, fault=fault)
 
 
-def _list(given: SavedScripts, context: ToolContext) -> Decision:
-    if given.name:
-        script = context.scripts.get(given.name)
+def _list(arguments: SavedScripts, context: ToolContext) -> Decision:
+    if arguments.name:
+        script = context.scripts.get(arguments.name)
         if script is None:
-            return _failed("list", _unknown(given.name, context))
+            return _failed("list", _unknown(arguments.name, context))
         row = _row(script, context)
         value = {**row.value, "code": script.code}
         text = f"{row.text}\n\n{tool_text.fit(script.code, saved_scripts.CODE_BYTES_MAX)}"
         return ToolReply(text, {"success": True, "scripts": [value]})
     every = list(context.scripts.values())
-    part = tool_text.portion(every, given.offset, lambda one: _row(one, context))
-    structured: dict[str, object] = {"success": True, "scripts": part.values}
-    lines = part.texts or ["No script is saved; save_script saves one."]
-    if part.left:
-        lines.append(f"{part.left} more: ask with offset {part.end}.")
-        structured["nextOffset"] = part.end
+    page = tool_text.portion(every, arguments.offset, lambda script: _row(script, context))
+    structured: dict[str, object] = {"success": True, "scripts": page.values}
+    lines = page.texts or ["No script is saved; save_script saves one."]
+    if page.left:
+        lines.append(f"{page.left} more: ask with offset {page.end}.")
+        structured["nextOffset"] = page.end
     return ToolReply("\n".join(lines), structured)
 
 
-def _delete(given: ScriptName, context: ToolContext) -> Decision:
-    if given.name not in context.scripts:
-        return _failed("delete", _unknown(given.name, context))
+def _delete(arguments: ScriptName, context: ToolContext) -> Decision:
+    if arguments.name not in context.scripts:
+        return _failed("delete", _unknown(arguments.name, context))
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("delete", outcome.error)
-        text = f"Script {_quoted(given.name)} is deleted, with all of its versions."
-        return ToolReply(text, {"success": True, "deleted": given.name})
+        text = f"Script {_quoted(arguments.name)} is deleted, with all of its versions."
+        return ToolReply(text, {"success": True, "deleted": arguments.name})
 
-    return OrderAndThen(DeleteScript(given.name), then)
+    return OrderAndThen(DeleteScript(arguments.name), then)
 
 
 def _row(script: Script, context: ToolContext) -> Row:
@@ -182,12 +182,12 @@ def _value(script: Script, context: ToolContext) -> dict[str, object]:
 
 
 def _unknown(name: str, context: ToolContext) -> str:
-    known = tool_text.told(context.scripts) or "none yet"
-    return f"no script is named {_quoted(name)}; there are: {known}"
+    names = tool_text.told(context.scripts) or "none yet"
+    return f"no script is named {_quoted(name)}; there are: {names}"
 
 
-def _failed(what: str, why: str) -> ToolReply:
-    text = f"Failed to {what} script: {why}"
+def _failed(action: str, reason: str) -> ToolReply:
+    text = f"Failed to {action} script: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 

@@ -70,7 +70,9 @@ class Indexes:
         `scripts` that are tools of their own, as tools of a server SCRIPTS."""
         self._indexes.setdefault(endpoint, Index())
         before = self._offered.get(endpoint, {})
-        after: dict[str, _Offered] = {part.server: part.entries for part in parts if part.entries}
+        after: dict[str, _Offered] = {
+            server_part.server: server_part.entries for server_part in parts if server_part.entries
+        }
         if scripts:
             after[SCRIPTS] = (*after.get(SCRIPTS, ()), *scripts)
         changed = dict.fromkeys(before.keys() - after.keys(), _NOTHING) | {

@@ -81,22 +81,22 @@ class Calling(Struct, frozen=True, forbid_unknown_fields=True):
     arguments: Raw = Raw(b"{}")
 
 
-def _search(given: Searching, context: ToolContext) -> Decision:
-    if given.server and given.server not in context.spec.servers:
-        return servers_tools.unknown_server(given.server, context)
-    limit = min(max(given.limit, 1), HITS_MAX)
-    allowed = {given.server} if given.server else None
+def _search(arguments: Searching, context: ToolContext) -> Decision:
+    if arguments.server and arguments.server not in context.spec.servers:
+        return servers_tools.unknown_server(arguments.server, context)
+    limit = min(max(arguments.limit, 1), HITS_MAX)
+    allowed = {arguments.server} if arguments.server else None
 
     def then(others: Rankings, now: ToolContext) -> ToolReply:
-        hits = now.search(given.query, limit, allowed, others)
-        structured = dict[str, object](codec.level(tool_text.as_json(hits, given.detail)))
-        return ToolReply(tool_text.markdown(hits, given.detail), structured)
+        hits = now.search(arguments.query, limit, allowed, others)
+        structured = dict[str, object](codec.level(tool_text.as_json(hits, arguments.detail)))
+        return ToolReply(tool_text.markdown(hits, arguments.detail), structured)
 
-    return Seek(given.query, allowed, then)
+    return Seek(arguments.query, allowed, then)
 
 
-def _load(given: Loading, context: ToolContext) -> Decision:
-    picked = tool_choice.pick(given.names, context)
+def _load(arguments: Loading, context: ToolContext) -> Decision:
+    picked = tool_choice.pick(arguments.names, context)
     if picked.missing or not picked.pairs:
         return _failed("load", _unknown(picked.missing, context))
 
@@ -108,40 +108,43 @@ def _load(given: Loading, context: ToolContext) -> Decision:
     return OrderAndThen(Load(picked.pairs), then)
 
 
-def _unload(given: Loading, context: ToolContext) -> Decision:
+def _unload(arguments: Loading, context: ToolContext) -> Decision:
     names = context.names()
-    shown: dict[str, Pair] = {}
+    pairs_by_name: dict[str, Pair] = {}
     for pair in context.shown.tools:
-        shown[written(pair)] = pair
+        pairs_by_name[written(pair)] = pair
         if pair in names:
-            shown[names[pair]] = pair
-    pairs = tuple(dict.fromkeys(shown[name] for name in given.names if name in shown))
-    missing = [name for name in given.names if name not in shown]
+            pairs_by_name[names[pair]] = pair
+    pairs = tuple(
+        dict.fromkeys(pairs_by_name[name] for name in arguments.names if name in pairs_by_name)
+    )
+    missing = [name for name in arguments.names if name not in pairs_by_name]
     if missing or not pairs:
-        told = tool_text.told([repr(tool_text.plain(name)) for name in missing])
-        why = f"not loaded: {told}; list_loaded_tools tells what is" if told else _NO_NAME
-        return _failed("unload", why)
+        listing = tool_text.told([repr(tool_text.plain(name)) for name in missing])
+        reason = f"not loaded: {listing}; list_loaded_tools tells what is" if listing else _NO_NAME
+        return _failed("unload", reason)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("unload", outcome.error)
-        gone = [written(pair) for pair in pairs]
-        structured = {"success": True, "unloaded": [tool_text.plain(name) for name in gone]}
+        unloaded = [written(pair) for pair in pairs]
+        structured = {"success": True, "unloaded": [tool_text.plain(name) for name in unloaded]}
         return ToolReply(
-            f"Unloaded: {tool_text.told(gone)}.", {**structured, "tokens": tool_text.saving(now)}
+            f"Unloaded: {tool_text.told(unloaded)}.",
+            {**structured, "tokens": tool_text.saving(now)},
         )
 
     return OrderAndThen(Unload(pairs), then)
 
 
-def _load_set(given: ToolName, context: ToolContext) -> Decision:
-    toolset = context.toolsets.get(given.name)
+def _load_set(arguments: ToolName, context: ToolContext) -> Decision:
+    toolset = context.toolsets.get(arguments.name)
     if toolset is None:
-        known = tool_text.told(context.toolsets) or "none yet"
-        what = f"there is no tool set {_quoted(given.name)}; there are: {known}"
-        return _failed("load tool set", what)
-    if why := tool_text.hopeless(toolset.tools, context):
-        return _failed("load tool set", why)
+        names = tool_text.told(context.toolsets) or "none yet"
+        problem = f"there is no tool set {_quoted(arguments.name)}; there are: {names}"
+        return _failed("load tool set", problem)
+    if reason := tool_text.hopeless(toolset.tools, context):
+        return _failed("load tool set", reason)
     standing = tool_text.standing(toolset.tools, context)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
@@ -152,29 +155,33 @@ def _load_set(given: ToolName, context: ToolContext) -> Decision:
     return OrderAndThen(Load((*standing.here, *standing.away, *standing.kept)), then)
 
 
-def _save_set(given: SaveArguments, context: ToolContext) -> Decision:
+def _save_set(arguments: SaveArguments, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("save tool set", outcome.error)
-        made = outcome.toolset or now.toolsets.get(given.name)
+        made = outcome.toolset or now.toolsets.get(arguments.name)
         count = len(outcome.after.tools if made is None else made.tools)
         structured: dict[str, object] = {"success": True}
         if made is not None:
             structured["toolset"] = tool_text.summary(made, now)
-        text = f"Tool set {_quoted(given.name)} is saved with {tool_text.counted(count, 'tool')}."
+        text = (
+            f"Tool set {_quoted(arguments.name)} is saved with {tool_text.counted(count, 'tool')}."
+        )
         return ToolReply(text, structured)
 
-    return OrderAndThen(Save(given.name, given.description), then)
+    return OrderAndThen(Save(arguments.name, arguments.description), then)
 
 
-def _list(given: LoadedTools, context: ToolContext) -> Decision:
+def _list(arguments: LoadedTools, context: ToolContext) -> Decision:
     seen = tool_text.in_view(context)
-    part = tool_text.portion(seen, given.offset, lambda entry: tool_text.row(entry, shown=True))
+    page = tool_text.portion(
+        seen, arguments.offset, lambda entry: tool_text.row(entry, is_in_view=True)
+    )
     warnings = tool_text.warnings(tool_text.standing(context.shown.tools, context))
     saved = tool_text.saving(context)
     sets = list(context.toolsets)
     structured: dict[str, object] = {
-        "tools": part.values,
+        "tools": page.values,
         "loaded": len(seen),
         "available": len(context.everything.offered),
         "warnings": warnings,
@@ -183,53 +190,53 @@ def _list(given: LoadedTools, context: ToolContext) -> Decision:
     }
     count = tool_text.counted(len(context.everything.offered), "tool")
     cost = f"the list of tools is about {saved['inView']} tokens, everything {saved['everything']}"
-    lines = [f"{len(seen)} of {count} loaded; {cost}.", *part.texts]
-    if part.left:
-        lines.append(f"{part.left} more: ask with offset {part.end}.")
-        structured["nextOffset"] = part.end
+    lines = [f"{len(seen)} of {count} loaded; {cost}.", *page.texts]
+    if page.left:
+        lines.append(f"{page.left} more: ask with offset {page.end}.")
+        structured["nextOffset"] = page.end
     lines += [f"Warning: {warning}" for warning in warnings]
     if sets:
         lines.append(f"Saved tool sets: {tool_text.told(sets)}.")
     return ToolReply("\n".join(lines), structured)
 
 
-def describe(given: ToolName, context: ToolContext) -> ToolReply:
+def describe(arguments: ToolName, context: ToolContext) -> ToolReply:
     """Return the whole definition of a tool."""
-    script = next((one for one in context.exposed if one.key == given.name), None)
-    picked = tool_choice.pick([given.name], context)
+    script = next((entry for entry in context.exposed if entry.key == arguments.name), None)
+    picked = tool_choice.pick([arguments.name], context)
     entry = script or _entry(picked.pairs, context)
     if entry is None:
         return _failed("describe", _unknown(picked.missing, context))
     pair = (SCRIPTS, entry.item.key) if script else picked.pairs[0]
-    whole = definition(entry)
-    if len(whole) > DEFINITION_BYTES_MAX:
-        why = f"its definition has {len(whole)} bytes; load_tool brings it into the list"
-        return _failed("describe", why)
+    raw = definition(entry)
+    if len(raw) > DEFINITION_BYTES_MAX:
+        reason = f"its definition has {len(raw)} bytes; load_tool brings it into the list"
+        return _failed("describe", reason)
     structured: dict[str, object] = {
         "exposedName": entry.key,
         **tool_text.route(pair),
         "available": script is not None or context.listed(entry.server),
         "loaded": script is not None or _is_shown(pair, context),
         "tokens": builtin_definitions.tokens(entry.item.raw),
-        "definition": Raw(whole),
+        "definition": Raw(raw),
     }
-    text = whole.decode()
+    text = raw.decode()
     if context.spec.code is not None:
-        text = typescript_types.declaration(entry.key, whole)
+        text = typescript_types.declaration(entry.key, raw)
         structured["typescript"] = text
     away = "" if structured["available"] else f"\nWarning: {entry.server} server unavailable"
     return ToolReply(text + away, structured)
 
 
-def _call(given: Calling, context: ToolContext) -> Decision:
+def _call(call: Calling, context: ToolContext) -> Decision:
     spec = context.spec
     own = builtin_definitions.of(spec.exposure, code=spec.code is not None, builtins=spec.builtins)
-    if any(tool.name == given.name for tool in own):
-        why = f"{given.name} is not a tool of a server; call it by its own name"
-        return _failed("call", why)
-    name, pair = given.name, context.pair(given.name)
+    if any(tool.name == call.name for tool in own):
+        reason = f"{call.name} is not a tool of a server; call it by its own name"
+        return _failed("call", reason)
+    name, pair = call.name, context.pair(call.name)
     if pair is None or tool_choice.kept(name, context):
-        picked = tool_choice.pick([given.name], context)
+        picked = tool_choice.pick([call.name], context)
         if not picked.pairs:
             return _failed("call", _unknown(picked.missing, context))
         (pair,) = picked.pairs
@@ -237,18 +244,18 @@ def _call(given: Calling, context: ToolContext) -> Decision:
     if not context.spec.call_hidden and not _is_shown(pair, context):
         return _failed("call", f"{name} is not loaded, and only loaded tools may be called here")
     try:
-        codec.level(given.arguments)
+        codec.level(call.arguments)
     except codec.Malformed as error:
         return _failed("call", f"arguments must be an object, as {name} takes it: {error}")
-    return Forward(name, given.arguments)
+    return Forward(name, call.arguments)
 
 
-def _loaded(pairs: Sequence[Pair], what: str, now: ToolContext) -> ToolReply:
+def _loaded(pairs: Sequence[Pair], summary: str, now: ToolContext) -> ToolReply:
     standing = tool_text.standing(pairs, now)
     names = now.names()
     warnings = tool_text.warnings(standing)
-    told = tool_text.told([names[pair] for pair in standing.here]) or "nothing yet"
-    lines = [f"{what}; in the list of tools now: {told}."]
+    listing = tool_text.told([names[pair] for pair in standing.here]) or "nothing yet"
+    lines = [f"{summary}; in the list of tools now: {listing}."]
     lines += [f"Warning: {warning}" for warning in warnings]
     if standing.away:
         lines.append("What is skipped comes into the list when its server is back.")
@@ -283,8 +290,8 @@ def _unknown(missing: Sequence[str], context: ToolContext) -> str:
     return tool_choice.unknown(missing, context) or _NO_NAME
 
 
-def _failed(what: str, why: str) -> ToolReply:
-    text = f"Failed to {what}: {why}"
+def _failed(action: str, reason: str) -> ToolReply:
+    text = f"Failed to {action}: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 

@@ -48,8 +48,8 @@ class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def _activate(given: ServerName, context: ToolContext) -> Decision:
-    server = given.name
+def _activate(arguments: ServerName, context: ToolContext) -> Decision:
+    server = arguments.name
     if server not in context.spec.servers:
         return unknown_server(server, context)
     state = _state(server, context)
@@ -61,23 +61,23 @@ def _activate(given: ServerName, context: ToolContext) -> Decision:
         if outcome.error:
             return ToolReply(f"Failed to activate {server}: {outcome.error}", failed=True)
         tools = now.tools_of(server)
-        told = ", ".join(tools[:TOOLS_TOLD_MAX])
+        listing = ", ".join(tools[:TOOLS_TOLD_MAX])
         more = len(tools) - TOOLS_TOLD_MAX
-        rest = f" and {more} more" if more > 0 else ""
+        suffix = f" and {more} more" if more > 0 else ""
         if server in outcome.before.servers:
             text = f"{server} is active already"
         elif not now.listed(server):
             text = f"{server} is activated; its tools come into view as soon as it is ready"
         else:
             text = f"{server} is active: its {len(tools)} tools are in view"
-        named = f": {told}{rest}." if tools else "."
+        named = f": {listing}{suffix}." if tools else "."
         return ToolReply(text + named, _one(server, now))
 
     return OrderAndThen(Activate(server), then)
 
 
-def _deactivate(given: ServerName, context: ToolContext) -> Decision:
-    server = given.name
+def _deactivate(arguments: ServerName, context: ToolContext) -> Decision:
+    server = arguments.name
     if server not in context.spec.servers and server not in context.shown.servers:
         return unknown_server(server, context)
 
@@ -92,7 +92,7 @@ def _deactivate(given: ServerName, context: ToolContext) -> Decision:
     return OrderAndThen(Deactivate(server), then)
 
 
-def _status(given: NoArguments, context: ToolContext) -> Decision:
+def _status(arguments: NoArguments, context: ToolContext) -> Decision:
     rows = [_one(server, context) for server in context.spec.servers]
     lines = [
         f"- {row['name']}: {row['state']}, {row['tools']} tools"
@@ -135,11 +135,11 @@ def _told(server: str, context: ToolContext) -> str:
     """Return the message of a server and when the server is tried again, to follow its state in a
     sentence; and the command that starts it, unless it is draining or a next start is planned."""
     news = context.states[server]
-    said = f": {news.message}" if news.message else ""
+    message = f": {news.message}" if news.message else ""
     if news.state == "draining" or news.retry_after_ms >= 0:
-        return said + _again(news)
+        return message + _again(news)
     verb = "clear" if news.state == "quarantined" else "start"
-    return f"{said}; `metamcp ctl {verb} {server}` starts it"
+    return f"{message}; `metamcp ctl {verb} {server}` starts it"
 
 
 def _again(news: ServerState) -> str:
@@ -171,13 +171,13 @@ class Discover(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-def discover(given: Discover, context: ToolContext) -> ToolReply:
+def discover(arguments: Discover, context: ToolContext) -> ToolReply:
     """List servers and tools."""
     servers = context.spec.servers
-    if given.server:
-        if given.server not in servers:
-            return unknown_server(given.server, context)
-        servers = (given.server,)
+    if arguments.server:
+        if arguments.server not in servers:
+            return unknown_server(arguments.server, context)
+        servers = (arguments.server,)
     tools: dict[str, list[ListEntry]] = {server: [] for server in servers}
     for entry in context.everything.offered:
         if entry.server in tools:
@@ -188,11 +188,11 @@ def discover(given: Discover, context: ToolContext) -> ToolReply:
     def row(thing: _Thing) -> Row:
         if isinstance(thing, str):
             return _server(thing, tools[thing], context)
-        return tool_text.row(thing, shown=thing.key in seen)
+        return tool_text.row(thing, is_in_view=thing.key in seen)
 
-    part = tool_text.portion(things, given.offset, row)
-    start = part.end - len(part.rows)
-    rows = list(zip(things[start : part.end], part.rows, strict=True))
+    page = tool_text.portion(things, arguments.offset, row)
+    start = page.end - len(page.rows)
+    rows = list(zip(things[start : page.end], page.rows, strict=True))
     if rows and isinstance(first := rows[0][0], ListEntry):
         rows.insert(0, (first.server, row(first.server)))
     total = sum(map(len, tools.values()))
@@ -205,17 +205,16 @@ def discover(given: Discover, context: ToolContext) -> ToolReply:
         "toolsByServer": _grouped(rows),
         "tokens": saved,
     }
-    if part.left:
-        lines.append(f"There is more: ask with offset {part.end}, or for one server.")
-        structured["nextOffset"] = part.end
+    if page.left:
+        lines.append(f"There is more: ask with offset {page.end}, or for one server.")
+        structured["nextOffset"] = page.end
     return ToolReply("\n".join(lines), structured)
 
 
 def unknown_server(server: str, context: ToolContext) -> ToolReply:
-    known = tool_text.told(context.spec.servers) or "none"
-    text = (
-        f"There is no server {tool_text.plain(server)!r} behind this endpoint; there are: {known}."
-    )
+    listing = tool_text.told(context.spec.servers) or "none"
+    name = tool_text.plain(server)
+    text = f"There is no server {name!r} behind this endpoint; there are: {listing}."
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 

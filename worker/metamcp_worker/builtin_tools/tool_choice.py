@@ -44,14 +44,14 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
     hidden tool counts as unknown."""
     pairs: dict[Pair, None] = {}
     missing: dict[str, None] = {}
-    known: dict[Pair, str] | None = None
+    names_by_pair: dict[Pair, str] | None = None
     for name in names:
         pair = None if kept(name, context) else context.pair(name)
         if pair in context.everything.hidden:
             pair = None
         if pair is None and (meant := read(name)) is not None:
-            known = context.names() if known is None else known
-            pair = meant if meant in known else None
+            names_by_pair = context.names() if names_by_pair is None else names_by_pair
+            pair = meant if meant in names_by_pair else None
         if pair is None:
             missing[name] = None
         else:
@@ -61,17 +61,17 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
 
 def unknown(missing: Sequence[str], context: ToolContext) -> str:
     """Return a sentence about unknown names, without its capital and its full stop."""
-    said = [
+    clauses = [
         _explained(name, context) if number < EXPLAINED_MAX else _none(name)
         for number, name in enumerate(missing[:MISSING_TOLD_MAX])
     ]
-    if (rest := len(missing) - MISSING_TOLD_MAX) > 0:
-        said.append(f"nor any of {rest} more")
+    if (remaining := len(missing) - MISSING_TOLD_MAX) > 0:
+        clauses.append(f"nor any of {remaining} more")
     tells = _TELLS.get(context.spec.exposure)
-    nobodys = any(one.startswith(_NO_TOOL) for one in said)
-    if tells and nobodys and not any(_ALIKE in one for one in said):
-        said.append(f"{tells} tells which there are")
-    return "; ".join(said)
+    nobodys = any(clause.startswith(_NO_TOOL) for clause in clauses)
+    if tells and nobodys and not any(_ALIKE in clause for clause in clauses):
+        clauses.append(f"{tells} tells which there are")
+    return "; ".join(clauses)
 
 
 def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
@@ -79,11 +79,11 @@ def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
     text = _squeezed(name)
     if not text:
         return []
-    wanted = frozenset(text[at : at + 2] for at in range(max(1, len(text) - 1)))
+    letter_pairs = frozenset(text[at : at + 2] for at in range(max(1, len(text) - 1)))
     scored = [
         (-likeness, entry.key)
         for entry in entries[:COMPARED_MAX]
-        if (likeness := _likeness(wanted, entry)) >= LIKENESS_MIN
+        if (likeness := _likeness(letter_pairs, entry)) >= LIKENESS_MIN
     ]
     return [key for _, key in sorted(scored)[:ALIKE_MAX]]
 
@@ -99,32 +99,32 @@ def kept(name: str, context: ToolContext) -> str:
 
 
 def _explained(name: str, context: ToolContext) -> str:
-    if why := kept(name, context):
-        return why
+    if reason := kept(name, context):
+        return reason
     meant = read(name)
     if meant is not None and meant[0] in context.everything.unknown:
         return f"nothing is known yet of the tools of {tool_text.plain(meant[0])}"
-    found = alike(name, context.everything.offered)
-    return _none(name) + (f"{_ALIKE}{tool_text.told(found)}?" if found else "")
+    names = alike(name, context.everything.offered)
+    return _none(name) + (f"{_ALIKE}{tool_text.told(names)}?" if names else "")
 
 
 def _none(name: str) -> str:
     return f"{_NO_TOOL}{tool_text.plain(name)!r} behind this endpoint"
 
 
-def _likeness(wanted: frozenset[str], entry: ListEntry) -> float:
+def _likeness(letter_pairs: frozenset[str], entry: ListEntry) -> float:
     own, exposed = _squeezed(entry.item.key), _squeezed(entry.key)
-    return max(_share(wanted, exposed), _OWN_NAME * _share(wanted, own))
+    return max(_share(letter_pairs, exposed), _OWN_NAME * _share(letter_pairs, own))
 
 
-def _share(wanted: frozenset[str], text: str) -> float:
-    """Return the likeness by pairs of neighbouring letters: twice the number of pairs of `wanted`
-    that the text has, divided by the number of all pairs of both."""
+def _share(letter_pairs: frozenset[str], text: str) -> float:
+    """Return the likeness by pairs of neighbouring letters: twice the number of `letter_pairs` that
+    the text has, divided by the number of all pairs of both."""
     both = 0
-    for pair in wanted:
+    for pair in letter_pairs:
         if pair in text:
             both += 1
-    return 2 * both / (len(wanted) + max(1, len(text) - 1))
+    return 2 * both / (len(letter_pairs) + max(1, len(text) - 1))
 
 
 def _squeezed(name: str) -> str:

@@ -32,67 +32,71 @@ class _Annotated(Struct, frozen=True):
     annotations: _ToolHints = _ToolHints()
 
 
-def listing(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
+def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
     """Decide about a list of tools. `view`: of the client in question."""
-    if wanted.name:
-        return _named(wanted.name, view, context)
-    if not wanted.query:
-        return _page(wanted, view, context)
-    allowed = {wanted.server} if wanted.server else None
+    if request.name:
+        return _named(request.name, view, context)
+    if not request.query:
+        return _page(request, view, context)
+    allowed = {request.server} if request.server else None
 
     def then(others: Rankings, now: ToolContext) -> ToolReply:
-        hits = now.search(wanted.query, HITS_MAX, allowed, others)
-        known = {entry.key: entry for entry in (*now.everything.offered, *now.exposed)}
+        hits = now.search(request.query, HITS_MAX, allowed, others)
+        entries = {entry.key: entry for entry in (*now.everything.offered, *now.exposed)}
         listed = _listed(view)
         names = [hit.document.exposed for hit in hits.hits]
-        rows = [_row(known[name], view, listed, now) for name in names if name in known]
-        if wanted.order:
-            rows.sort(key=lambda one: _rank(wanted.order, one.server, one.name, one.tokens))
+        rows = [_row(entries[name], view, listed, now) for name in names if name in entries]
+        if request.order:
+            rows.sort(key=lambda row: _rank(request.order, row.server, row.name, row.tokens))
         return _replied(rows, hits.more)
 
-    return Seek(wanted.query, allowed, then)
+    return Seek(request.query, allowed, then)
 
 
-def _replied(found: Sequence[ShownTool], more: int = 0) -> ToolReply:
-    shown = found[:TOOLS_SHOWN_MAX]
-    return ToolReply("", {"tools": shown, "more": more + len(found) - len(shown)})
+def _replied(tools: Sequence[ShownTool], more: int = 0) -> ToolReply:
+    page = tools[:TOOLS_SHOWN_MAX]
+    return ToolReply("", {"tools": page, "more": more + len(tools) - len(page)})
 
 
 def _named(name: str, view: View, context: ToolContext) -> ToolReply:
     listed = _listed(view)
     entries = list(_entries(view, context))
-    exact = [one for one in entries if one.key == name]
-    meant = (one for one in entries if is_named(name, one.server, one.item.key, one.key))
+    exact = [entry for entry in entries if entry.key == name]
+    meant = (entry for entry in entries if is_named(name, entry.server, entry.item.key, entry.key))
     for entry in exact or meant:
         raw = definition(entry)
         row = _row(entry, view, listed, context, raw if len(raw) <= DEFINITION_BYTES_MAX else b"")
         return ToolReply("", {"tools": [row]})
-    found = [one for one in _withheld(context) if is_named(name, one.server, one.tool, one.name)]
-    if found:
-        return ToolReply("", {"tools": found})
+    withheld = [
+        tool for tool in _withheld(context) if is_named(name, tool.server, tool.tool, tool.name)
+    ]
+    if withheld:
+        return ToolReply("", {"tools": withheld})
     return ToolReply("", {"names": [entry.key for entry in entries[:NAMES_MAX]]})
 
 
-def _page(wanted: ShowTools, view: View, context: ToolContext) -> ToolReply:
+def _page(request: ShowTools, view: View, context: ToolContext) -> ToolReply:
     """Return the tools from an offset on, in the order that is asked for. Only those that are shown
     are read: there may be ten thousand."""
-    order = wanted.order
+    order = request.order
     every: list[tuple[tuple[str | int, ...], ListEntry | ShownTool]] = [
         *(
-            (_rank(order, one.server, one.key, _tokens(one)), one)
-            for one in _entries(view, context)
+            (_rank(order, entry.server, entry.key, _tokens(entry)), entry)
+            for entry in _entries(view, context)
         ),
-        *((_rank(order, one.server, one.name, 0), one) for one in _withheld(context)),
+        *((_rank(order, tool.server, tool.name, 0), tool) for tool in _withheld(context)),
     ]
-    found = sorted(
-        (one for one in every if wanted.server in ("", one[1].server)), key=lambda one: one[0]
+    ranked = sorted(
+        (candidate for candidate in every if request.server in ("", candidate[1].server)),
+        key=lambda candidate: candidate[0],
     )
-    shown = found[wanted.offset : wanted.offset + TOOLS_SHOWN_MAX]
+    page = ranked[request.offset : request.offset + TOOLS_SHOWN_MAX]
     listed = _listed(view)
     rows = [
-        one if isinstance(one, ShownTool) else _row(one, view, listed, context) for _, one in shown
+        tool if isinstance(tool, ShownTool) else _row(tool, view, listed, context)
+        for _, tool in page
     ]
-    return _replied(rows, max(0, len(found) - wanted.offset - len(shown)))
+    return _replied(rows, max(0, len(ranked) - request.offset - len(page)))
 
 
 def _rank(order: ToolOrder, server: str, name: str, tokens: int) -> tuple[str | int, ...]:
@@ -117,9 +121,9 @@ def _listed(view: View) -> frozenset[str]:
 
 
 def _row(
-    entry: ListEntry, view: View, listed: frozenset[str], context: ToolContext, whole: bytes = b""
+    entry: ListEntry, view: View, listed: frozenset[str], context: ToolContext, raw: bytes = b""
 ) -> ShownTool:
-    said = definitions.read(entry.item.raw)
+    tool_definition = definitions.read(entry.item.raw)
     available = entry.server == OWN or context.listed(entry.server)
     can = view.merged.tool_named(entry.key) is not None
     state = "listed" if entry.key in listed else "callable" if can else "out of view"
@@ -127,12 +131,12 @@ def _row(
         name=entry.key,
         server=entry.server,
         tool=entry.item.key,
-        description=tool_text.first_sentence(said.description or said.title),
+        description=tool_text.first_sentence(tool_definition.description or tool_definition.title),
         tokens=_tokens(entry),
         state=state,
         available=available,
         reads=_reads_only(entry.item.raw),
-        definition=Raw(whole or b"{}"),
+        definition=Raw(raw or b"{}"),
     )
 
 
@@ -148,7 +152,7 @@ def _withheld(context: ToolContext) -> Iterator[ShownTool]:
     hidden = context.everything.hidden
     for name, owner in context.everything.tools.items():
         tool = codec.text(owner.original) or name
-        if why := owner.kept or owner.invalid:
-            yield ShownTool(name=name, server=owner.server, tool=tool, state="withheld", why=why)
+        if reason := owner.kept or owner.invalid:
+            yield ShownTool(name=name, server=owner.server, tool=tool, state="withheld", why=reason)
         elif (owner.server, tool) in hidden:
             yield ShownTool(name=name, server=owner.server, tool=tool, state="hidden")

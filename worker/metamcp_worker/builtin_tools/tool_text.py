@@ -57,13 +57,13 @@ def code(name: str) -> str:
 
 def told(names: Collection[str], most: int = NAMES_TOLD_MAX) -> str:
     """Return a list of names such as `git.status, git.log and 3 more`."""
-    rest = len(names) - most
-    return ", ".join(_first(names, most)) + (f" and {rest} more" if rest > 0 else "")
+    remaining = len(names) - most
+    return ", ".join(_first(names, most)) + (f" and {remaining} more" if remaining > 0 else "")
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count such as `1 tool` or `2 tools`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _first(names: Iterable[str], most: int) -> list[str]:
@@ -129,39 +129,39 @@ _SENTENCE = re.compile(
 )
 
 
-def markdown(found: SearchResult, detail: Detail) -> str:
+def markdown(result: SearchResult, detail: Detail) -> str:
     """Return the hits as Markdown, at most `FOUND_BYTES_MAX` bytes of UTF-8."""
     write = {"brief": _brief, "detailed": _detailed, "full": _full}
-    documents = [hit.document for hit in found.hits]
+    documents = [hit.document for hit in result.hits]
     entries = _fitting(documents, detail, lambda document, depth: write[depth](document).encode())
     parts = [entry.decode() for entry in entries]
-    if words := _missing(found, len(parts)):
+    if words := _missing(result, len(parts)):
         parts.append(words)
     return ("\n" if detail == "brief" else "\n\n").join(parts)
 
 
-def as_json(found: SearchResult, detail: Detail) -> bytes:
+def as_json(result: SearchResult, detail: Detail) -> bytes:
     """Return `{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `FOUND_BYTES_MAX`
     bytes. `more`: number of matching tools that are left out; a lower bound unless `counted`."""
-    documents = [hit.document for hit in found.hits]
+    documents = [hit.document for hit in result.hits]
     entries = _fitting(
         documents, detail, lambda document, depth: codec.dump(_value(document, depth))
     )
     answer: dict[str, Any] = {
         "tools": [Raw(entry) for entry in entries],
-        "more": found.more + len(documents) - len(entries),
-        "counted": found.counted,
+        "more": result.more + len(documents) - len(entries),
+        "counted": result.counted,
     }
-    if words := _missing(found, len(entries)):
+    if words := _missing(result, len(entries)):
         answer["hint"] = words
     return codec.dump(answer)
 
 
 def first_sentence(text: str) -> str:
     """Return the first sentence on one line, with at most SENTENCE_CHARACTERS_MAX characters."""
-    whole = line(text, DESCRIPTION_CHARACTERS_MAX)
-    match = _SENTENCE.match(whole)
-    return cut(match[1] if match else whole, SENTENCE_CHARACTERS_MAX)
+    single_line = line(text, DESCRIPTION_CHARACTERS_MAX)
+    match = _SENTENCE.match(single_line)
+    return cut(match[1] if match else single_line, SENTENCE_CHARACTERS_MAX)
 
 
 def _fitting(
@@ -186,24 +186,25 @@ def _fitting(
     return entries
 
 
-def _missing(found: SearchResult, shown: int) -> str:
+def _missing(result: SearchResult, shown_count: int) -> str:
     """Return the words about hits that are not in the answer, and how to get them."""
-    if not found.hits and not found.more:
-        told = "; ".join(_server(*each) for each in found.servers)
+    if not result.hits and not result.more:
+        servers = "; ".join(_server(*each) for each in result.servers)
         return (
             "No tool matches. Try other words for what it should do, or the name of a server; an"
-            f" empty query lists all tools by name.{' The servers are: ' if told else ''}{told}"
+            " empty query lists all tools by name."
+            f"{' The servers are: ' if servers else ''}{servers}"
         )
     words: list[str] = []
-    if cut := len(found.hits) - shown:
+    if cut := len(result.hits) - shown_count:
         words.append(
             f"{cut} more {'was' if cut == 1 else 'were'} found and left out, because an answer has"
             f' at most {FOUND_BYTES_MAX // 1024} KiB: ask with a smaller "detail" to see them.'
         )
-    if found.more:
-        least = "" if found.counted else "At least "
+    if result.more:
+        least = "" if result.counted else "At least "
         words.append(
-            f"{least}{found.more} more match{'es' if found.more == 1 else ''}: ask with a larger"
+            f"{least}{result.more} more match{'es' if result.more == 1 else ''}: ask with a larger"
             f' "limit" (up to {HITS_MAX}), or in other words.'
         )
     return " ".join(words)
@@ -216,8 +217,8 @@ def _server(name: str, count: int, tools: Sequence[str]) -> str:
 
 def _brief(document: ToolDocument) -> str:
     read = definitions.read(document.definition)
-    said = first_sentence(read.description or read.title)
-    return f"- {code(document.exposed)}{': ' if said else ''}{said}"
+    sentence = first_sentence(read.description or read.title)
+    return f"- {code(document.exposed)}{': ' if sentence else ''}{sentence}"
 
 
 def _detailed(document: ToolDocument) -> str:
@@ -225,8 +226,8 @@ def _detailed(document: ToolDocument) -> str:
 
 
 def _told(read: definitions.Definition) -> Iterator[str]:
-    if said := line(read.description or read.title, DESCRIPTION_CHARACTERS_MAX):
-        yield said
+    if description := line(read.description or read.title, DESCRIPTION_CHARACTERS_MAX):
+        yield description
     yield "Parameters:" if read.parameters else "No parameters."
     for parameter in read.parameters:
         required = ", required" if parameter.required else ""
@@ -252,19 +253,19 @@ def _head(document: ToolDocument) -> str:
 
 
 def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    members: dict[str, Any] = {
         "name": fit(document.exposed, NAME_CHARACTERS_MAX),
         "server": fit(document.pair[0], NAME_CHARACTERS_MAX),
     }
     if detail != "brief":
-        said["tokens"] = builtin_definitions.tokens(document.definition)
+        members["tokens"] = builtin_definitions.tokens(document.definition)
     if detail == "full":
-        return {**said, "definition": Raw(_renamed(document))}
+        return {**members, "definition": Raw(_renamed(document))}
     read = definitions.read(document.definition)
     if detail == "brief":
-        return {**said, "description": first_sentence(read.description or read.title)}
+        return {**members, "description": first_sentence(read.description or read.title)}
     return {
-        **said,
+        **members,
         "title": line(read.title, SENTENCE_CHARACTERS_MAX),
         "description": fit(read.description, DESCRIPTION_CHARACTERS_MAX),
         "parameters": [
@@ -319,9 +320,9 @@ def standing(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
     names = context.names()
     here: list[Pair] = []
     away: list[Pair] = []
-    gone: list[Pair] = []
+    missing: list[Pair] = []
     foreign: list[Pair] = []
-    kept: list[Pair] = []
+    quarantined: list[Pair] = []
     for pair in tools:
         server = pair[0]
         if server not in context.spec.servers:
@@ -329,34 +330,39 @@ def standing(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
         elif pair in names:
             (here if context.listed(server) else away).append(pair)
         elif pair in context.everything.kept:
-            kept.append(pair)
+            quarantined.append(pair)
         else:
-            (away if server in context.everything.unknown else gone).append(pair)
-    return ToolStanding(tuple(here), tuple(away), tuple(gone), tuple(foreign), tuple(kept))
+            (away if server in context.everything.unknown else missing).append(pair)
+    return ToolStanding(
+        tuple(here), tuple(away), tuple(missing), tuple(foreign), tuple(quarantined)
+    )
 
 
-def warnings(found: ToolStanding) -> list[str]:
+def warnings(tool_standing: ToolStanding) -> list[str]:
     """Return a sentence without its full stop for each server with tools that are not in view."""
-    said: list[str] = []
-    for pairs, why in (
-        (found.away, "{} server unavailable, skipping tools: {}"),
-        (found.gone, "{} server has no such tools here, skipping tools: {}"),
-        (found.foreign, "{} server is not behind this endpoint, skipping tools: {}"),
-        (found.kept, "{} server has tools in quarantine, skipping tools: {}"),
+    sentences: list[str] = []
+    for pairs, template in (
+        (tool_standing.away, "{} server unavailable, skipping tools: {}"),
+        (tool_standing.gone, "{} server has no such tools here, skipping tools: {}"),
+        (tool_standing.foreign, "{} server is not behind this endpoint, skipping tools: {}"),
+        (tool_standing.kept, "{} server has tools in quarantine, skipping tools: {}"),
     ):
         for server, tools in by_server(pairs).items():
-            said.append(why.format(plain(server), told(tools)))
-    if len(said) <= WARNINGS_MAX:
-        return said
-    return [*said[:WARNINGS_MAX], f"tools of {len(said) - WARNINGS_MAX} more servers are skipped"]
+            sentences.append(template.format(plain(server), told(tools)))
+    if len(sentences) <= WARNINGS_MAX:
+        return sentences
+    return [
+        *sentences[:WARNINGS_MAX],
+        f"tools of {len(sentences) - WARNINGS_MAX} more servers are skipped",
+    ]
 
 
 def hopeless(tools: Iterable[Pair], context: ToolContext) -> str:
     """Return why none of these tools can ever be in view here; empty if any tool can."""
-    found = standing(tools, context)
-    if found.is_possible:
+    tool_standing = standing(tools, context)
+    if tool_standing.is_possible:
         return ""
-    return f"nothing of it can be in view here: {'; '.join(warnings(found))}"
+    return f"nothing of it can be in view here: {'; '.join(warnings(tool_standing))}"
 
 
 def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
@@ -391,24 +397,24 @@ def route(pair: Pair) -> dict[str, object]:
 def routes(pairs: Iterable[Pair], context: ToolContext) -> dict[str, object]:
     """Return the routes of at most `ROUTES_MAX` tools, by exposed name."""
     names = context.names()
-    known = [pair for pair in pairs if pair in names]
-    return {names[pair]: route(pair) for pair in known[:ROUTES_MAX]}
+    named = [pair for pair in pairs if pair in names]
+    return {names[pair]: route(pair) for pair in named[:ROUTES_MAX]}
 
 
-def row(entry: ListEntry, *, shown: bool) -> Row:
-    """Return the row of a tool. `shown`: whether the tool is in view."""
+def row(entry: ListEntry, *, is_in_view: bool) -> Row:
+    """Return the row of a tool. `is_in_view`: whether the tool is in view."""
     pair = (entry.server, entry.item.key)
-    said = read(entry.item.raw)
-    about = first_sentence(said.description or said.title)
+    definition = read(entry.item.raw)
+    about = first_sentence(definition.description or definition.title)
     tokens = builtin_definitions.tokens(entry.item.raw)
     name = code(written(pair))
-    text = f"- {name} as {code(entry.key)} ({tokens} tokens{', in view' if shown else ''})"
+    text = f"- {name} as {code(entry.key)} ({tokens} tokens{', in view' if is_in_view else ''})"
     value = {
         "exposedName": entry.key,
         **route(pair),
         "description": about,
         "tokens": tokens,
-        "inView": shown,
+        "inView": is_in_view,
     }
     return Row(f"{text}: {about}" if about else text, value)
 
@@ -432,13 +438,13 @@ def saving(context: ToolContext) -> dict[str, object]:
     own_bytes = builtin_definitions.size(
         spec.exposure, code=spec.code is not None, builtins=spec.builtins
     )
-    found = builtin_definitions.Saving(
+    estimate = builtin_definitions.Saving(
         builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, context.everything.offered))),
         builtin_definitions.tokens_of_bytes(own_bytes + sum(map(sent_bytes, in_view(context)))),
     )
     return {
-        "everything": found.everything,
-        "inView": found.shown,
-        "saved": found.tokens,
-        "savedPercent": found.percent,
+        "everything": estimate.everything,
+        "inView": estimate.shown,
+        "saved": estimate.tokens,
+        "savedPercent": estimate.percent,
     }

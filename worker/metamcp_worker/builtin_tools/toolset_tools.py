@@ -70,8 +70,8 @@ class SavedToolsets(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-def _build(given: BuildArguments, context: ToolContext) -> Decision:
-    names = [one if isinstance(one, str) else one.namespacedName for one in given.tools]
+def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
+    names = [tool if isinstance(tool, str) else tool.namespacedName for tool in arguments.tools]
     picked = tool_choice.pick(names, context)
     if picked.missing:
         return _failed("build", tool_choice.unknown(picked.missing, context))
@@ -79,33 +79,37 @@ def _build(given: BuildArguments, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("build", outcome.error)
-        made = outcome.toolset or ToolSet(given.name, picked.pairs, given.description)
+        made = outcome.toolset or ToolSet(arguments.name, picked.pairs, arguments.description)
         saved = f"Toolset {_quoted(made.name)} is saved with {_tools(len(made.tools))}."
-        if not given.autoEquip:
-            found = {"success": True, "toolset": tool_text.summary(made, now), "equipped": False}
-            return ToolReply(f"{saved} equip-toolset brings it into view.", found)
-        told = _told(made, now)
-        return ToolReply(f"{saved} {told.text}", told.structured)
+        if not arguments.autoEquip:
+            structured = {
+                "success": True,
+                "toolset": tool_text.summary(made, now),
+                "equipped": False,
+            }
+            return ToolReply(f"{saved} equip-toolset brings it into view.", structured)
+        reply = _told(made, now)
+        return ToolReply(f"{saved} {reply.text}", reply.structured)
 
-    order = Build(given.name, picked.pairs, given.description, equip=given.autoEquip)
+    order = Build(arguments.name, picked.pairs, arguments.description, equip=arguments.autoEquip)
     return OrderAndThen(order, then)
 
 
-def _equip(given: ToolsetName, context: ToolContext) -> Decision:
-    known = context.toolsets.get(given.name)
-    if known is not None and (why := tool_text.hopeless(known.tools, context)):
-        return _failed("equip", why)
+def _equip(arguments: ToolsetName, context: ToolContext) -> Decision:
+    toolset = context.toolsets.get(arguments.name)
+    if toolset is not None and (reason := tool_text.hopeless(toolset.tools, context)):
+        return _failed("equip", reason)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("equip", outcome.error)
-        equipped = outcome.toolset or now.toolsets.get(given.name)
-        return _told(equipped or ToolSet(given.name, outcome.after.tools), now)
+        equipped = outcome.toolset or now.toolsets.get(arguments.name)
+        return _told(equipped or ToolSet(arguments.name, outcome.after.tools), now)
 
-    return OrderAndThen(Equip(given.name), then)
+    return OrderAndThen(Equip(arguments.name), then)
 
 
-def _unequip(given: NoToolsetArguments, context: ToolContext) -> Decision:
+def _unequip(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("unequip", outcome.error)
@@ -123,7 +127,7 @@ def _unequip(given: NoToolsetArguments, context: ToolContext) -> Decision:
     return OrderAndThen(Unequip(), then)
 
 
-def _active(given: NoToolsetArguments, context: ToolContext) -> Decision:
+def _active(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
     seen = tool_text.in_view(context)
     everything = len(context.everything.offered)
     structured: dict[str, object] = {
@@ -141,47 +145,47 @@ def _active(given: NoToolsetArguments, context: ToolContext) -> Decision:
             "No toolset is equipped; list-saved-toolsets tells which there are.", structured
         )
     standing = tool_text.standing(context.shown.tools, context)
-    part = tool_text.portion(seen, 0, lambda entry: tool_text.row(entry, shown=True))
+    page = tool_text.portion(seen, 0, lambda entry: tool_text.row(entry, is_in_view=True))
     toolset = context.toolsets.get(name) or ToolSet(name, context.shown.tools)
     warnings = tool_text.warnings(standing)
     structured |= {
         "toolset": tool_text.summary(toolset, context),
-        "exposedTools": part.values,
-        "exposedToolsLeftOut": part.left,
+        "exposedTools": page.values,
+        "exposedToolsLeftOut": page.left,
         "unavailableServers": sorted(tool_text.by_server(standing.away)),
         "warnings": warnings,
     }
     count = f"{len(standing.here)} of its {_tools(len(context.shown.tools))} in view"
-    lines = [f"Toolset {_quoted(name)} is equipped, {count}.", *part.texts]
-    if part.left:
-        lines.append(f"And {part.left} more.")
+    lines = [f"Toolset {_quoted(name)} is equipped, {count}.", *page.texts]
+    if page.left:
+        lines.append(f"And {page.left} more.")
     return ToolReply("\n".join([*lines, *_warned(warnings)]), structured)
 
 
-def _list(given: SavedToolsets, context: ToolContext) -> Decision:
+def _list(arguments: SavedToolsets, context: ToolContext) -> Decision:
     toolsets = list(context.toolsets.values())
-    part = tool_text.portion(toolsets, given.offset, lambda one: _row(one, context))
-    structured: dict[str, object] = {"success": True, "toolsets": part.values}
-    lines = part.texts or ["No toolset is saved; build-toolset makes one."]
-    if part.left:
-        lines.append(f"{part.left} more: ask with offset {part.end}.")
-        structured["nextOffset"] = part.end
+    page = tool_text.portion(toolsets, arguments.offset, lambda toolset: _row(toolset, context))
+    structured: dict[str, object] = {"success": True, "toolsets": page.values}
+    lines = page.texts or ["No toolset is saved; build-toolset makes one."]
+    if page.left:
+        lines.append(f"{page.left} more: ask with offset {page.end}.")
+        structured["nextOffset"] = page.end
     return ToolReply("\n".join(lines), structured)
 
 
-def _delete(given: Deleting, context: ToolContext) -> Decision:
-    if not given.confirm:
-        return _failed("delete", f"set confirm to true to delete {_quoted(given.name)}")
+def _delete(arguments: Deleting, context: ToolContext) -> Decision:
+    if not arguments.confirm:
+        return _failed("delete", f"set confirm to true to delete {_quoted(arguments.name)}")
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _failed("delete", outcome.error)
-        text = f"Toolset {_quoted(given.name)} is deleted."
-        if outcome.before.toolset == given.name:
+        text = f"Toolset {_quoted(arguments.name)} is deleted."
+        if outcome.before.toolset == arguments.name:
             text += " It was equipped; only the built-in tools are in view."
-        return ToolReply(text, {"success": True, "deleted": tool_text.plain(given.name)})
+        return ToolReply(text, {"success": True, "deleted": tool_text.plain(arguments.name)})
 
-    return OrderAndThen(Delete(given.name), then)
+    return OrderAndThen(Delete(arguments.name), then)
 
 
 def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
@@ -189,9 +193,11 @@ def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
     standing = tool_text.standing(toolset.tools, now)
     warnings = tool_text.warnings(standing)
     names = now.names()
-    told = tool_text.told([names[pair] for pair in standing.here])
+    listing = tool_text.told([names[pair] for pair in standing.here])
     count = f"{len(standing.here)} of its {_tools(len(toolset.tools))} in view"
-    lines = [f"Toolset {_quoted(toolset.name)} is equipped, {count}{': ' if told else ''}{told}."]
+    lines = [
+        f"Toolset {_quoted(toolset.name)} is equipped, {count}{': ' if listing else ''}{listing}."
+    ]
     if standing.away:
         warned = [*_warned(warnings), "What is skipped comes into view when its server is back."]
     else:
@@ -210,10 +216,12 @@ def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
 
 def _row(toolset: ToolSet, context: ToolContext) -> Row:
     servers = {server: len(tools) for server, tools in tool_text.by_server(toolset.tools).items()}
-    shown = list(servers.items())[:TOOLS_TOLD_MAX]
+    first_servers = list(servers.items())[:TOOLS_TOLD_MAX]
     value: dict[str, object] = {
         **tool_text.summary(toolset, context),
-        "servers": [{"name": tool_text.plain(name), "toolCount": count} for name, count in shown],
+        "servers": [
+            {"name": tool_text.plain(name), "toolCount": count} for name, count in first_servers
+        ],
         "tools": [tool_text.route(pair) for pair in toolset.tools[:TOOLS_TOLD_MAX]],
     }
     equipped = ", equipped" if value["active"] else ""
@@ -223,8 +231,8 @@ def _row(toolset: ToolSet, context: ToolContext) -> Row:
     return Row(f"{text}: {about}" if about else text, value)
 
 
-def _failed(what: str, why: str) -> ToolReply:
-    text = f"Failed to {what} toolset: {why}"
+def _failed(action: str, reason: str) -> ToolReply:
+    text = f"Failed to {action} toolset: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 

@@ -45,11 +45,11 @@ def declaration(name: str, definition: bytes) -> str:
         tool = _object(codec.value(definition))
     except codec.Malformed:  # a number that is too large, or too many levels
         tool = _NOTHING
-    given = _object(tool.get("inputSchema"))
-    arguments = _Writer(given).type(given, 1)
+    input_schema = _object(tool.get("inputSchema"))
+    arguments = _Writer(input_schema).type(input_schema, 1)
     if arguments == _UNKNOWN:
         arguments = "Record<string, unknown>"
-    needed = "" if given.get("required") else "?"
+    needed = "" if input_schema.get("required") else "?"
     made = _object(tool.get("outputSchema"))
     only = _object(made.get("properties"))
     unwrapped = only["result"] if list(only) == ["result"] else made
@@ -80,19 +80,19 @@ class _Writer:
             return "never"
         if not isinstance(schema, Mapping) or depth > DEPTH_MAX or self._left < 0:
             return _UNKNOWN
-        found = cast(Schema, schema)
-        made = self._referred(found, depth) if "$ref" in found else self._own(found, depth)
-        if found.get("nullable") is True and made not in (_UNKNOWN, "null"):
+        mapping = cast(Schema, schema)
+        made = self._referred(mapping, depth) if "$ref" in mapping else self._own(mapping, depth)
+        if mapping.get("nullable") is True and made not in (_UNKNOWN, "null"):
             return _union([made, "null"])
         return made
 
     def _referred(self, schema: Schema, depth: int) -> str:
-        where = schema["$ref"]
-        if not isinstance(where, str) or where in self._open:
+        reference = schema["$ref"]
+        if not isinstance(reference, str) or reference in self._open:
             return _UNKNOWN
-        self._open.append(where)
+        self._open.append(reference)
         try:
-            return self.type(_at(self._root, where), depth)
+            return self.type(_at(self._root, reference), depth)
         finally:
             self._open.pop()
 
@@ -103,15 +103,17 @@ class _Writer:
             return self._choice(cast("list[object]", values), schema, depth)
         parts = [self._kind(schema, depth)]
         for key in ("anyOf", "oneOf"):
-            if isinstance(found := schema.get(key), list):
-                choices = [self.type(one, depth) for one in cast("list[object]", found)]
+            if isinstance(subschemas := schema.get(key), list):
+                choices = [
+                    self.type(subschema, depth) for subschema in cast("list[object]", subschemas)
+                ]
                 parts.append(_union(choices))
-        if isinstance(found := schema.get("allOf"), list):
-            parts += [self.type(one, depth) for one in cast("list[object]", found)]
-        told = list(dict.fromkeys(part for part in parts if part != _UNKNOWN))
-        if len(told) < 2:
-            return told[0] if told else _UNKNOWN
-        return " & ".join(f"({part})" if " | " in part else part for part in told)
+        if isinstance(subschemas := schema.get("allOf"), list):
+            parts += [self.type(subschema, depth) for subschema in cast("list[object]", subschemas)]
+        distinct = list(dict.fromkeys(text for text in parts if text != _UNKNOWN))
+        if len(distinct) < 2:
+            return distinct[0] if distinct else _UNKNOWN
+        return " & ".join(f"({text})" if " | " in text else text for text in distinct)
 
     def _choice(self, values: list[object], schema: Schema, depth: int) -> str:
         if len(values) > CHOICES_MAX:
@@ -121,7 +123,7 @@ class _Writer:
     def _kind(self, schema: Schema, depth: int) -> str:
         kind = schema.get("type")
         if isinstance(kind, list):
-            return _union(self._single(schema, one, depth) for one in cast("list[object]", kind))
+            return _union(self._single(schema, name, depth) for name in cast("list[object]", kind))
         if kind is None and isinstance(schema.get("properties"), Mapping):
             kind = "object"
         return self._single(schema, kind, depth)
@@ -135,7 +137,7 @@ class _Writer:
     def _array(self, schema: Schema, depth: int) -> str:
         items = schema.get("items", {})
         if isinstance(first := schema.get("prefixItems"), list):
-            parts = [self.type(one, depth + 1) for one in cast("list[object]", first)]
+            parts = [self.type(item, depth + 1) for item in cast("list[object]", first)]
             if items is not False:
                 parts.append(f"...{_many(self.type(items, depth + 1))}")
             return f"[{', '.join(parts)}]"
@@ -146,13 +148,15 @@ class _Writer:
         others = schema.get("additionalProperties")
         if not members:
             return f"Record<string, {self.type(others, depth + 1)}>"
-        wanted = schema.get("required")
-        required = cast("list[object]", wanted) if isinstance(wanted, list) else []
+        declared = schema.get("required")
+        required = cast("list[object]", declared) if isinstance(declared, list) else []
         lines: list[str] = []
-        for name, one in members.items():
-            lines += _comment(_text(one, "description"), _default(one), COMMENT_CHARACTERS_MAX)
+        for name, member in members.items():
+            lines += _comment(
+                _text(member, "description"), _default(member), COMMENT_CHARACTERS_MAX
+            )
             mark = "" if name in required else "?"
-            lines.append(f"{_key(name)}{mark}: {self.type(one, depth + 1)};")
+            lines.append(f"{_key(name)}{mark}: {self.type(member, depth + 1)};")
         if isinstance(others, Mapping):
             lines.append("[key: string]: unknown;")
         short = "{ " + " ".join(lines)[:-1] + " }"
@@ -162,14 +166,14 @@ class _Writer:
         return "{\n" + "".join(f"{inner}{line}\n" for line in lines) + outer + "}"
 
 
-def _at(root: Schema, where: str) -> Any:
+def _at(root: Schema, pointer: str) -> Any:
     """Return the schema at a JSON pointer into the root (RFC 6901); None if there is none."""
-    if not where.startswith("#"):
+    if not pointer.startswith("#"):
         return None
-    found: Any = root
-    for part in where[1:].split("/")[1:]:
-        found = _object(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return found
+    schema: Any = root
+    for token in pointer[1:].split("/")[1:]:
+        schema = _object(schema).get(token.replace("~1", "/").replace("~0", "~"))
+    return schema
 
 
 def _object(value: object) -> Schema:
@@ -180,11 +184,11 @@ def _union(types: Iterable[str]) -> str:
     parts = list(dict.fromkeys(types))
     if _UNKNOWN in parts or not parts:
         return _UNKNOWN
-    return " | ".join(f"({part})" if " & " in part else part for part in parts)
+    return " | ".join(f"({text})" if " & " in text else text for text in parts)
 
 
-def _many(one: str) -> str:
-    return f"{one}[]" if _WORD.match(one) else f"Array<{one}>"
+def _many(item_type: str) -> str:
+    return f"{item_type}[]" if _WORD.match(item_type) else f"Array<{item_type}>"
 
 
 def _value(value: object) -> str:
@@ -216,5 +220,5 @@ def _comment(text: object, default: str | None, characters: int) -> list[str]:
     parts = [tool_text.line(text, characters)] if isinstance(text, str) else []
     if default is not None:
         parts.append(f"Default: {tool_text.line(default, characters)}")
-    said = " ".join(filter(None, parts)).replace("*/", "*\\/")
-    return [f"/** {said} */"] if said else []
+    comment = " ".join(filter(None, parts)).replace("*/", "*\\/")
+    return [f"/** {comment} */"] if comment else []

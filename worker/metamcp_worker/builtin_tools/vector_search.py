@@ -75,10 +75,10 @@ class Meanings:
         """Whether there are tools whose texts are not made yet."""
         return bool(self._unread)
 
-    def learn(self, found: Mapping[bytes, bytes]) -> None:
+    def learn(self, vectors: Mapping[bytes, bytes]) -> None:
         """Store vectors as `vectors.shrunk` makes them, by the hashes of their texts; empty for a
         text that has none."""
-        for key, data in found.items():
+        for key, data in vectors.items():
             self._lacking.pop(key, None)
             self._vectors[key] = vector(data) if data else None
         self._spreads.clear()
@@ -102,20 +102,22 @@ class Meanings:
         document = documents.pop()
         if not documents:
             del self._unread[endpoint, server]
-        said = text(document)
-        key = hashlib.sha256(said.encode()).digest()[:16]
+        document_text = text(document)
+        key = hashlib.sha256(document_text.encode()).digest()[:16]
         self._keys[endpoint][server][document.pair] = key
         if key not in self._vectors:
-            self._lacking[key] = said
+            self._lacking[key] = document_text
 
     def _spread(self, endpoint: str, allowed: Callable[[Pair], bool]) -> _Spread:
-        found = [
-            (pair, one)
+        candidates = [
+            (pair, tool_vector)
             for servers in self._keys.get(endpoint, {}).values()
             for pair, key in servers.items()
-            if (one := self._vectors.get(key)) is not None and allowed(pair)
+            if (tool_vector := self._vectors.get(key)) is not None and allowed(pair)
         ]
-        return _Spread([pair for pair, _ in found], Near([one for _, one in found]))
+        return _Spread(
+            [pair for pair, _ in candidates], Near([tool_vector for _, tool_vector in candidates])
+        )
 
     def _forget(self) -> None:
         """Drop vectors and texts that no tool has any more, once there are too many."""
@@ -124,14 +126,20 @@ class Meanings:
         if len(self._vectors) <= count and len(self._lacking) <= count:
             return
         used = {key for each in keys for key in each.values()}
-        self._vectors = {key: one for key, one in self._vectors.items() if key in used}
-        self._lacking = {key: one for key, one in self._lacking.items() if key in used}
+        self._vectors = {
+            key: tool_vector for key, tool_vector in self._vectors.items() if key in used
+        }
+        self._lacking = {
+            key: document_text for key, document_text in self._lacking.items() if key in used
+        }
 
 
 def text(document: ToolDocument) -> str:
     """Return the text of a tool for a model: server, name, description, and parameters."""
     read = definitions.read(document.definition)
     server, name = document.pair
-    parameters = ", ".join([one.name for one in read.parameters])
-    said = f"{server}. {name.replace('_', ' ')}. {read.description or read.title} {parameters}"
-    return said[:TEXT_CHARACTERS_MAX].strip().encode("utf-8", "replace").decode()
+    parameters = ", ".join([parameter.name for parameter in read.parameters])
+    description = (
+        f"{server}. {name.replace('_', ' ')}. {read.description or read.title} {parameters}"
+    )
+    return description[:TEXT_CHARACTERS_MAX].strip().encode("utf-8", "replace").decode()

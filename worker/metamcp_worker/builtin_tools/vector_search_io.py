@@ -87,11 +87,11 @@ class Seeking:
         """Call `done` with the tools whose meaning is nearest to that of `query`: at once if its
         vector is known, else when it arrives. After QUERY_S_MAX seconds `done` gets no ranking."""
 
-        def told(found: Vector | None) -> None:
-            if found is None:
+        def on_vector(query_vector: Vector | None) -> None:
+            if query_vector is None:
                 done(())
             else:
-                pairs = self._meanings.nearest(endpoint, found, allowed)
+                pairs = self._meanings.nearest(endpoint, query_vector, allowed)
                 done((Ranking(pairs, self._spec.weight),))
 
         text = " ".join(query[:QUERY_CHARACTERS_MAX].split())
@@ -99,57 +99,57 @@ class Seeking:
             done(())
         elif text in self._kept:
             self._kept.move_to_end(text)
-            told(self._kept[text])
+            on_vector(self._kept[text])
         else:
-            self._ask(text, told)
+            self._ask(text, on_vector)
 
-    def told(self, ticket: int, found: Vectors) -> None:
+    def told(self, ticket: int, vectors: Vectors) -> None:
         """Take the answer to a ticket."""
         if (query := self._queries.pop(ticket, None)) is not None:
-            self._told_of_query(query, found)
+            self._told_of_query(query, vectors)
         elif ticket == self._asked[0]:
-            self._told_of_tools(found)
+            self._told_of_tools(vectors)
 
     # Queries
 
-    def _ask(self, text: str, told: Callable[[Vector | None], None]) -> None:
+    def _ask(self, text: str, on_vector: Callable[[Vector | None], None]) -> None:
         for query in self._queries.values():
             if query.text == text:
-                self._wait(query, told)
+                self._wait(query, on_vector)
                 return
         if len(self._queries) >= QUERIES_MAX:
-            told(None)
+            on_vector(None)
             return
         ticket = next(self._tickets)
         query = self._queries[ticket] = _Query(text, [])
         self._loop.call_later(ANSWER_S_MAX, self._queries.pop, ticket, None)
-        self._wait(query, told)
+        self._wait(query, on_vector)
         with contextlib.suppress(OSError, TooLarge):
             self._send(ticket, [text], True)
 
-    def _wait(self, query: _Query, told: Callable[[Vector | None], None]) -> None:
+    def _wait(self, query: _Query, on_vector: Callable[[Vector | None], None]) -> None:
         """Add a function that gets the vector, or None after QUERY_S_MAX seconds."""
 
         def late() -> None:
-            query.waiting.remove(found)
-            told(None)
+            query.waiting.remove(arrived)
+            on_vector(None)
 
         timer = self._loop.call_later(QUERY_S_MAX, late)
 
-        def found(one: Vector | None) -> None:
+        def arrived(query_vector: Vector | None) -> None:
             timer.cancel()
-            told(one)
+            on_vector(query_vector)
 
-        query.waiting.append(found)
+        query.waiting.append(arrived)
 
-    def _told_of_query(self, query: _Query, found: Vectors) -> None:
-        data = found.found[0] if found.found else b""
-        one = vector(data) if data else None
-        if found.found:  # even if this text has no vector: asking again would be in vain
-            self._kept[query.text] = one
+    def _told_of_query(self, query: _Query, vectors: Vectors) -> None:
+        data = vectors.found[0] if vectors.found else b""
+        query_vector = vector(data) if data else None
+        if vectors.found:  # even if this text has no vector: asking again would be in vain
+            self._kept[query.text] = query_vector
             if len(self._kept) > QUERIES_KEPT:
                 self._kept.popitem(last=False)
-        _tell(query, one)
+        _tell(query, query_vector)
 
     # Tools
 
@@ -160,20 +160,20 @@ class Seeking:
 
     def _ask_for_tools(self) -> None:
         self._next = None
-        wanted = self._meanings.wanted(TEXTS_MAX)
-        if wanted and (len(wanted) == TEXTS_MAX or not self._meanings.unread):
+        texts = self._meanings.wanted(TEXTS_MAX)
+        if texts and (len(texts) == TEXTS_MAX or not self._meanings.unread):
             ticket = next(self._tickets)
-            self._asked = ticket, list(wanted)
+            self._asked = ticket, list(texts)
             self._next = self._loop.call_later(ANSWER_S_MAX, self._forgotten)
             with contextlib.suppress(OSError, TooLarge):
-                self._send(ticket, list(wanted.values()), False)
+                self._send(ticket, list(texts.values()), False)
         elif self._meanings.unread:
             self._later(0.0)
 
-    def _told_of_tools(self, found: Vectors) -> None:
+    def _told_of_tools(self, vectors: Vectors) -> None:
         keys, self._asked = self._asked[1], (0, [])
-        self._meanings.learn(dict(zip(keys, found.found, strict=False)))
-        self._later(found.pause_s)
+        self._meanings.learn(dict(zip(keys, vectors.found, strict=False)))
+        self._later(vectors.pause_s)
 
     def _forgotten(self) -> None:
         self._asked = (0, [])
@@ -188,7 +188,7 @@ class Seeking:
         )
 
 
-def _tell(query: _Query, one: Vector | None) -> None:
+def _tell(query: _Query, query_vector: Vector | None) -> None:
     waiting, query.waiting = query.waiting, []
-    for told in waiting:
-        told(one)
+    for on_vector in waiting:
+        on_vector(query_vector)
