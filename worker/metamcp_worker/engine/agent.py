@@ -167,16 +167,16 @@ _READ: Mapping[str, type[_Search | _Describe | _Code | _Finish]] = {
 class Agent:
     """Agent with its task. `settings`: limits and prices of its model."""
 
-    def __init__(self, given: AgentArguments, settings: AiSettings) -> None:
+    def __init__(self, arguments: AgentArguments, settings: AiSettings) -> None:
         self._settings = settings
-        self._dry_run = given.dry_run
-        most, own = settings, given.limits
+        self._dry_run = arguments.dry_run
+        most, own = settings, arguments.limits
         self.steps_max = min(own.steps or most.steps_max, most.steps_max)
         self.tokens_max = min(own.tokens or most.tokens_max, most.tokens_max)
         self.timeout_s = min(own.timeout or most.timeout_ms / 1000, most.timeout_ms / 1000)
-        costs = [one for one in (own.cost, most.cost_max) if one > 0]
+        costs = [cost for cost in (own.cost, most.cost_max) if cost > 0]
         self.cost_max = min(costs, default=0.0)
-        self._prompt = models.begun(SYSTEM, given.task, most.answer_tokens_max, TOOLS)
+        self._prompt = models.begun(SYSTEM, arguments.task, most.answer_tokens_max, TOOLS)
         self._read = 0
         self._written = 0
         self.steps = 0
@@ -219,9 +219,14 @@ class Agent:
         if self.steps + 1 == self.steps_max:
             last = f"{prompt.system}\n\nThis is your last step: call finish."
             prompt = Prompt(last, prompt.turns, prompt.tools, prompt.tokens_max)
-        left = self.tokens_max - self.tokens - models.estimate(prompt)
+        tokens_left = self.tokens_max - self.tokens - models.estimate(prompt)
         return AskModel(
-            Prompt(prompt.system, prompt.turns, prompt.tools, max(1, min(prompt.tokens_max, left)))
+            Prompt(
+                prompt.system,
+                prompt.turns,
+                prompt.tools,
+                max(1, min(prompt.tokens_max, tokens_left)),
+            )
         )
 
     def answered(self, answer: ModelAnswer) -> None:
@@ -231,32 +236,32 @@ class Agent:
         self._written += answer.output_tokens
         turn = answer.turn
         if answer.stop == "length":  # then a call may lack its end and look whole
-            cut = tuple(ToolUse(one.id, one.name, fault=_CUT) for one in turn.uses)
+            cut = tuple(ToolUse(use.id, use.name, fault=_CUT) for use in turn.uses)
             turn = ModelTurn(turn.text, cut)
         self._prompt = models.went_on(self._prompt, turn)
-        names = ", ".join(one.name for one in turn.uses)
+        names = ", ".join(use.name for use in turn.uses)
         self.doing = f"step {self.steps}: {_cut(names) or 'words'}"
-        if turn.uses and any(not self._fault(one) for one in turn.uses):
+        if turn.uses and any(not self._fault(use) for use in turn.uses):
             self._rubbish = 0
             self._uses = list(turn.uses)
             self._note(turn)
             return
         self._rubbish += 1
-        why = self._without(answer)
-        self._note(turn, why)
+        problem = self._without(answer)
+        self._note(turn, problem)
         if answer.stop == "refused":
             self._finish("model", f"The model refuses the task: {_cut(turn.text)}")
         elif self._rubbish >= RUBBISH_MAX:
             tries = f"{self._rubbish} answers in a row that cannot be used"
-            self._finish("model", f"The model gave {tries}. The last: {why}")
+            self._finish("model", f"The model gave {tries}. The last: {problem}")
         elif turn.uses:
             self._uses = list(turn.uses)
         else:
-            self._prompt = models.went_on(self._prompt, UserTurn(why))
+            self._prompt = models.went_on(self._prompt, UserTurn(problem))
 
-    def unanswered(self, why: str) -> None:
-        """End, because the model cannot be asked. `why`: a sentence."""
-        self._finish("model", why)
+    def unanswered(self, reason: str) -> None:
+        """End, because the model cannot be asked. `reason`: a sentence."""
+        self._finish("model", reason)
 
     def late(self) -> None:
         """End, because the time is over."""
@@ -282,20 +287,20 @@ class Agent:
     def _ran(self, result: Raw) -> tuple[str, bool]:
         """Return the words about a run for the model, and whether it failed."""
         try:
-            found = codec.level(result)
+            members = codec.level(result)
         except codec.Malformed:
             return "The answer of the run cannot be read.", True
-        if codec.text(found.get("failure", b"null")) == "consent":
-            self._finish("consent", f"The agent stopped: {codec.text(found['message'])}.")
-        if "failure" in found:
-            return failure(found), True
-        self._value = found.get("value", Raw(b"null"))
+        if codec.text(members.get("failure", b"null")) == "consent":
+            self._finish("consent", f"The agent stopped: {codec.text(members['message'])}.")
+        if "failure" in members:
+            return failure(members), True
+        self._value = members.get("value", Raw(b"null"))
         return bytes(result).decode("utf-8", "replace"), False
 
     def _act(self, use: ToolUse) -> AskFront | AgentEnd | str:
         """Return what a call leads to, or why it cannot be made."""
-        if why := self._fault(use):
-            return why
+        if fault := self._fault(use):
+            return fault
         match _read(use):
             case _Search(query=query):
                 return AskFront("tools", query)
@@ -308,10 +313,10 @@ class Agent:
                 return self._finish("dry_run", f"The agent would run this code:\n\n{code}")
             case _Finish(result=result, failed=failed):
                 self._value = result if bytes(result) else self._value
-                said = bytes(self._value).decode("utf-8", "replace")
+                text = bytes(self._value).decode("utf-8", "replace")
                 words = codec.text(self._value)
                 reason: Reason = "failed" if failed else "finished"
-                return self._finish(reason, said if words is None else words)
+                return self._finish(reason, text if words is None else words)
 
     def _close(self, text: str, *, failed: bool) -> None:
         """End the first call that has not been made, with the words for the model."""
@@ -338,9 +343,9 @@ class Agent:
     def _fault(self, use: ToolUse) -> str:
         """Return why a call cannot be made, or an empty string."""
         if use.name not in _READ:
-            known = ", ".join(_READ)
+            names = ", ".join(_READ)
             hint = "tools of servers are called from a program: mcp.call(name, arguments)"
-            return f"You have not got a tool {_cut(use.name)!r}, but {known}; {hint}."
+            return f"You have not got a tool {_cut(use.name)!r}, but {names}; {hint}."
         if use.fault:
             return f"{use.name} was not called: {use.fault}."
         try:
@@ -392,79 +397,79 @@ def tools(result: bytes | Raw) -> list[Mapping[str, str]]:
     """Return the tools in an answer to a search, of any shape; those without a name are left
     out."""
     try:
-        found = codec.value(result)
+        value = codec.value(result)
     except codec.Malformed:
         return []
-    listed = found.get("tools") if _is_table(found) else found
+    listed = value.get("tools") if _is_table(value) else value
     if not _is_list(listed):
         return []
     return [
-        {key: text for key, text in one.items() if isinstance(text, str)}
-        for one in listed
-        if _is_table(one) and isinstance(one.get("name"), str)
+        {key: text for key, text in tool.items() if isinstance(text, str)}
+        for tool in listed
+        if _is_table(tool) and isinstance(tool.get("name"), str)
     ]
 
 
-def _listed(found: Sequence[Mapping[str, str]]) -> str:
-    if not found:
+def _listed(best: Sequence[Mapping[str, str]]) -> str:
+    if not best:
         return "No tool fits these words; try others."
-    return "\n".join(f"{one['name']}: {one.get('description', '')}" for one in found[:HITS_MAX])
+    return "\n".join(f"{hit['name']}: {hit.get('description', '')}" for hit in best[:HITS_MAX])
 
 
 def described(result: bytes | Raw) -> str:
     """Return a tool as TypeScript, else its definition. `result`: structuredContent of
     `describe_tool`."""
     try:
-        found = codec.level(result)
+        members = codec.level(result)
     except codec.Malformed:
         return ""
-    typed = codec.text(found["typescript"]) if "typescript" in found else None
-    raw = found.get("definition", result)
+    typed = codec.text(members["typescript"]) if "typescript" in members else None
+    raw = members.get("definition", result)
     return bytes(raw).decode("utf-8", "replace") if typed is None else typed
 
 
-def failure(found: Mapping[str, Raw]) -> str:
-    """Return the sentence about a run of code that failed, with its place. `found`:
+def failure(result: Mapping[str, Raw]) -> str:
+    """Return the sentence about a run of code that failed, with its place. `result`:
     structuredContent of `run_code`."""
 
     def said(key: str) -> str:
-        return codec.text(found.get(key, Raw(b'""'))) or ""
+        return codec.text(result.get(key, Raw(b'""'))) or ""
 
     def number(key: str) -> int:
-        raw = bytes(found.get(key, Raw(b"0")))
+        raw = bytes(result.get(key, Raw(b"0")))
         return int(raw) if raw.isdigit() else 0
 
     line = number("line")
-    place = f" at line {line}, column {number('column')}" if line else ""
-    lines = [f"The code failed ({said('failure')}{place}): {said('message')}", said("stack")]
-    logs = bytes(found.get("logs", Raw(b"[]"))).decode("utf-8", "replace")
-    return "\n".join(one for one in (*lines, f"Logs: {logs}" if logs != "[]" else "") if one)
+    location = f" at line {line}, column {number('column')}" if line else ""
+    lines = [f"The code failed ({said('failure')}{location}): {said('message')}", said("stack")]
+    logs = bytes(result.get("logs", Raw(b"[]"))).decode("utf-8", "replace")
+    return "\n".join(text for text in (*lines, f"Logs: {logs}" if logs != "[]" else "") if text)
 
 
 def skeleton(
     id: int,  # noqa: A002 - the message's own name
     task: str,
-    found: Sequence[Mapping[str, str]],
+    best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],
     how: str,
 ) -> Done:
-    """Return the answer without a model. `found`: the best tools; `details`: structuredContent of
+    """Return the answer without a model. `best`: the best tools; `details`: structuredContent of
     `describe_tool` for each of them; `how`: the sentence about how to switch a model on."""
     lines = [f"// Task: {' '.join(task.split())[:200]}"]
     results: list[str] = []
-    for number, (one, tool) in enumerate(zip(found, details, strict=False), 1):
+    for number, (hit, tool) in enumerate(zip(best, details, strict=False), 1):
         lines += ["", *(f"// {line}".rstrip() for line in described(tool).splitlines())]
         result = f"result{number}"
         results.append(result)
-        name = codec.dump(one["name"]).decode()
+        name = codec.dump(hit["name"]).decode()
         lines.append(f"const {result} = await mcp.call({name}, {_sample(tool)});")
     lines.append(f"return {results[0] if len(results) == 1 else '[' + ', '.join(results) + ']'};")
     code = "\n".join(lines) if results else ""
     text = f"No model is configured, so the task was not carried out. {how}\n\n"
-    text += f"Tools that fit:\n{_listed(found)}"
+    text += f"Tools that fit:\n{_listed(best)}"
     text += f"\n\nA program to begin with, for run_code:\n\n{code}" if code else ""
     structured: dict[str, object] = {
-        "result": None, "ended": "no_model", "code": code, "tools": found, "steps": 0, "tokens": 0,
+        "result": None, "ended": "no_model", "code": code, "tools": best, "steps": 0, "tokens": 0,
         "cost": 0.0, "transcript": [], "how": how,
     }  # fmt: skip
     return Done(id=id, text=text, structured=Raw(codec.dump(structured)))
@@ -474,17 +479,17 @@ def required_schemas(tool: bytes | Raw) -> dict[str, dict[str, Any]]:
     """Return the schemas of the arguments that a tool requires. `tool`: structuredContent of
     `describe_tool`."""
     try:
-        found = codec.value(tool)
+        value = codec.value(tool)
     except codec.Malformed:
         return {}
     for key in ("definition", "inputSchema"):
-        found = found.get(key) if _is_table(found) else None
-    members = found.get("properties") if _is_table(found) else None
-    names = found.get("required") if _is_table(found) else None
+        value = value.get(key) if _is_table(value) else None
+    members = value.get("properties") if _is_table(value) else None
+    names = value.get("required") if _is_table(value) else None
     if not _is_table(members) or not _is_list(names):
         return {}
     named = [name for name in names if isinstance(name, str)]
-    return {name: one if _is_table(one := members.get(name)) else {} for name in named}
+    return {name: schema if _is_table(schema := members.get(name)) else {} for name in named}
 
 
 def _empty(table: Mapping[str, Any]) -> object:
@@ -501,7 +506,7 @@ def _empty(table: Mapping[str, Any]) -> object:
 
 
 def _sample(tool: Raw) -> str:
-    values = {name: _empty(one) for name, one in required_schemas(tool).items()}
+    values = {name: _empty(schema) for name, schema in required_schemas(tool).items()}
     return codec.dump(values).decode("utf-8", "replace")
 
 

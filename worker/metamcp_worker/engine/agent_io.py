@@ -29,15 +29,15 @@ Tell = Callable[[float, float, str], None]
 async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Models) -> Done:
     """Carry out the order `agent`."""
     try:
-        given = codec.typed(AgentArguments, order.params)
+        arguments = codec.typed(AgentArguments, order.params)
     except codec.Malformed as error:
         return Done(
             id=order.id, text=f"The arguments of run_agent are wrong: {error}.", failed=True
         )
     model = models.of(order, host)
     if model is None:
-        return await _without_model(order, host, given.task)
-    machine = Agent(given, model.settings)
+        return await _without_model(order, host, arguments.task)
+    machine = Agent(arguments, model.settings)
     until = asyncio.get_running_loop().time() + machine.timeout_s
     try:
         async with asyncio.timeout_at(until):
@@ -57,11 +57,11 @@ async def _carry_out(
     model: ModelClient,
     until: float,
 ) -> None:
-    told = 0
+    steps_told = 0
     while True:
         action = machine.next()
-        if order.progress and machine.steps > told:
-            told = machine.steps
+        if order.progress and machine.steps > steps_told:
+            steps_told = machine.steps
             tell(machine.steps, machine.steps_max, machine.doing)
         match action:
             case AskModel(prompt=prompt):
@@ -89,14 +89,14 @@ async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> Done
     how = models_io.HOW
     try:
         async with asyncio.timeout(SEARCH_S_MAX):
-            found = await host.ask(order.owner, "tools", name=task, order=order.id)
-            if found.trouble:
-                text = f"No tools were found: {found.error} {how}"
+            answer = await host.ask(order.owner, "tools", name=task, order=order.id)
+            if answer.trouble:
+                text = f"No tools were found: {answer.error} {how}"
                 return Done(id=order.id, text=text, failed=True)
-            best = agent.tools(found.result)[: agent.SKELETON_TOOLS_MAX]
+            best = agent.tools(answer.result)[: agent.SKELETON_TOOLS_MAX]
             details: list[Raw] = []
-            for one in best:
-                done = await host.ask(order.owner, "describe", name=one["name"], order=order.id)
+            for hit in best:
+                done = await host.ask(order.owner, "describe", name=hit["name"], order=order.id)
                 details.append(Raw(b"{}") if done.trouble else done.result)
     except TimeoutError:
         text = f"The front found no tools within {SEARCH_S_MAX:g} s. {how}"

@@ -157,10 +157,10 @@ class DbosExecutor(Executor):
             except DbosSilent:
                 raise
             except JournalError as error:
-                why = f"{error}; the engine tries again every {PAUSE_S_MAX:.0f} s at most"
-                if why != self.trouble:
-                    log.warning("%s", why)
-                self.trouble = why
+                trouble = f"{error}; the engine tries again every {PAUSE_S_MAX:.0f} s at most"
+                if trouble != self.trouble:
+                    log.warning("%s", trouble)
+                self.trouble = trouble
                 self.tried.set()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -199,17 +199,17 @@ class DbosExecutor(Executor):
 
     async def pass_on(self, run: str, step: str, decision: str | None) -> bool:
         """Leave an order in the database, for at most PASSED_S_MAX."""
-        wanted = "INSERT INTO orders (run, step, decision) VALUES (?, ?, ?) RETURNING id"
-        ((number,),) = await self._rows(wanted, (run, step, decision))
-        wanted = "SELECT 1 FROM orders WHERE id = ? UNION ALL SELECT 1 FROM runs WHERE id = ? AND"
-        wanted += " ended = 0 AND ?"
+        sql = "INSERT INTO orders (run, step, decision) VALUES (?, ?, ?) RETURNING id"
+        ((number,),) = await self._rows(sql, (run, step, decision))
+        sql = "SELECT 1 FROM orders WHERE id = ? UNION ALL SELECT 1 FROM runs WHERE id = ? AND"
+        sql += " ended = 0 AND ?"
         try:
             async with asyncio.timeout(PASSED_S_MAX):
-                while await self._rows(wanted, (number, run, decision is None)):  # noqa: ASYNC110 - of another machine
+                while await self._rows(sql, (number, run, decision is None)):  # noqa: ASYNC110 - of another machine
                     await asyncio.sleep(PASSED_STEP_S)
         except TimeoutError:
-            left = await self._rows("DELETE FROM orders WHERE id = ? RETURNING id", (number,))
-            return not left and decision is not None
+            deleted = await self._rows("DELETE FROM orders WHERE id = ? RETURNING id", (number,))
+            return not deleted and decision is not None
         return True
 
     # Turns
@@ -271,17 +271,18 @@ class DbosExecutor(Executor):
             parts = conninfo_to_dict(self._url)
         except psycopg.Error:
             return "has an address that cannot be read; write postgresql://USER@HOST/DATABASE"
-        where = f" at {parts.get('host', 'this machine')}"
+        location = f" at {parts.get('host', 'this machine')}"
         text = str(error).strip() or "it does not answer"
-        why = text.splitlines()[0].rpartition("failed: ")[2]
+        reason = text.splitlines()[0].rpartition("failed: ")[2]
         if password := str(parts.get("password") or ""):
-            why = why.replace(password, "[secret]")
-        return f"cannot be used{where}: {why}"
+            reason = reason.replace(password, "[secret]")
+        return f"cannot be used{location}: {reason}"
 
-    def _connected(self, what: str = "dbos") -> "psycopg.Connection[tuple[Any, ...]]":
+    def _connected(self, purpose: str = "dbos") -> "psycopg.Connection[tuple[Any, ...]]":
         """Return a new connection, which both sides give up when the other is silent."""
         return psycopg.connect(
-            self._url, connect_timeout=CONNECT_S_MAX, application_name=f"metamcp {what} {self._id}",
+            self._url, connect_timeout=CONNECT_S_MAX,
+            application_name=f"metamcp {purpose} {self._id}",
             keepalives=1, keepalives_idle=SILENCE_S, keepalives_interval=5, keepalives_count=3,
             tcp_user_timeout=SILENCE_S_MAX * 1000,
         )  # fmt: skip
@@ -298,13 +299,13 @@ class DbosExecutor(Executor):
         with base.transaction():
             base.execute("SELECT pg_advisory_xact_lock(%s)", (_LAYOUT_KEY,))
             base.execute(_LAYOUT.encode())
-            found = base.execute("SELECT max(version) FROM layout").fetchone()
-            version = found[0] if found else None
+            row = base.execute("SELECT max(version) FROM layout").fetchone()
+            version = row[0] if row else None
             if version is None:
                 base.execute("INSERT INTO layout VALUES (%s)", (VERSION,))
             elif version != VERSION:
-                what = f"it has layout {version}, of another version of MetaMCP"
-                raise psycopg.DatabaseError(what)
+                problem = f"it has layout {version}, of another version of MetaMCP"
+                raise psycopg.DatabaseError(problem)
         base.execute("SELECT pg_advisory_lock(%s)", (_key(self._id),))
         return base.info.dbname
 
@@ -314,19 +315,19 @@ class DbosExecutor(Executor):
         return self._base
 
     def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._session().execute(_sql(sql), [_storable(one) for one in values]).fetchall()
+        return self._session().execute(_sql(sql), [_storable(value) for value in values]).fetchall()
 
     def _commit(self, batch: Sequence[Write]) -> None:
         base = self._session()
         with base.pipeline(), base.transaction():
             for sql, values in batch:
-                base.execute(_sql(sql), [_storable(one) for one in values])
+                base.execute(_sql(sql), [_storable(value) for value in values])
 
     def _look(self) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return engines that ended, whose locks are ours now, and all orders."""
         orders = self._read("SELECT id, run, step, decision FROM orders ORDER BY id", ())
-        others = [one for (one,) in self._read(_ENGINES, ()) if one != self._id]
-        return [one for one in others if self._locked(one)], orders
+        others = [engine for (engine,) in self._read(_ENGINES, ()) if engine != self._id]
+        return [engine for engine in others if self._locked(engine)], orders
 
     def _locked(self, engine: str) -> bool:
         return bool(self._read("SELECT pg_try_advisory_lock(?)", (_key(engine),))[0][0])
@@ -377,8 +378,8 @@ class _DbosThread:
         except TimeoutError:
             raise DbosSilent(f"DBOS does not answer within {ANSWER_S_MAX:.0f} s") from None
         except Exception as error:
-            why = str(error).partition("\n")[0]
-            raise JournalError(f"DBOS cannot use the database of workflows: {why}") from error
+            reason = str(error).partition("\n")[0]
+            raise JournalError(f"DBOS cannot use the database of workflows: {reason}") from error
 
     async def _launch(self, take: Callable[[str], Coroutine[Any, Any, None]]) -> None:
         logger = logging.getLogger("dbos")
@@ -421,12 +422,12 @@ class _DbosThread:
             await DBOS.start_workflow_async(self._workflow, run)
 
     async def _recover(self, engines: Sequence[str]) -> None:
-        found = await DBOS.list_workflows_async(
+        workflows = await DBOS.list_workflows_async(
             status="PENDING", executor_id=list(engines), load_input=False, load_output=False
         )
-        if found:
-            log.info("%d runs of an engine that ended are taken over", len(found))
-            await DBOS.resume_workflows_async([one.workflow_id for one in found])
+        if workflows:
+            log.info("%d runs of an engine that ended are taken over", len(workflows))
+            await DBOS.resume_workflows_async([workflow.workflow_id for workflow in workflows])
 
     def _connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
         if self.ends:

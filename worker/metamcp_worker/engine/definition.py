@@ -110,12 +110,12 @@ _STEP_KEYS: Final = frozenset(
 
 def parse(data: object) -> tuple[Workflow | None, tuple[DefinitionProblem, ...]]:
     """Return the workflow of plain data, or None and every problem. No data raises an error."""
-    if why := _unfit(data):
-        return None, (DefinitionProblem((), why),)
+    if reason := _unfit(data):
+        return None, (DefinitionProblem((), reason),)
     reader = _Reader()
-    found = reader.workflow(data)
+    workflow = reader.workflow(data)
     problems = tuple(reader.problems[:PROBLEMS_MAX])
-    return (None, problems) if problems else (found, ())
+    return (None, problems) if problems else (workflow, ())
 
 
 def _kind(value: object) -> str:
@@ -130,10 +130,10 @@ def _unfit(data: object) -> str:
     """Return why this is not plain data of a possible size, or an empty string."""
     if not is_map(data):
         return f"a workflow is a map with {', '.join(TOP_KEYS)}, and here is {_kind(data)}"
-    left: list[tuple[object, int]] = [(data, 0)]
+    pending: list[tuple[object, int]] = [(data, 0)]
     size = 0
-    while left:
-        value, depth = left.pop()
+    while pending:
+        value, depth = pending.pop()
         size += 8 + (len(value) if isinstance(value, str) else 0)
         if depth > DATA_DEPTH_MAX:
             return f"a workflow has maps and lists at most {DATA_DEPTH_MAX} deep, and here are more"
@@ -145,13 +145,13 @@ def _unfit(data: object) -> str:
             if set(map(type, value)) - {str}:
                 return "a workflow has a map with a key that is not a text; put it in quotes"
             size += sum(map(len, value))
-            left += [(each, depth + 1) for each in value.values()]
+            pending += [(each, depth + 1) for each in value.values()]
         elif is_list(value):
-            left += [(each, depth + 1) for each in value]
+            pending += [(each, depth + 1) for each in value]
         elif not isinstance(value, str | int | float | bool | type(None)):
             return f"a workflow has a value that is {_kind(value)}, which JSON does not have"
     try:
-        too_large = bool(left) or len(msgspec.json.encode(data)) > DEFINITION_BYTES_MAX
+        too_large = bool(pending) or len(msgspec.json.encode(data)) > DEFINITION_BYTES_MAX
     except (OverflowError, UnicodeError, ValueError):
         return "a workflow has a text or a number that JSON cannot have"
     return f"a workflow has more than {DEFINITION_BYTES_MAX} bytes" if too_large else ""
@@ -210,9 +210,9 @@ class _Reader:
             "elicit": self._elicit, "wait": self._wait, "output": self._output,
         }  # fmt: skip
 
-    def problem(self, place: Place, message: str) -> None:
+    def problem(self, pointer: Place, message: str) -> None:
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(DefinitionProblem(place, message))
+            self.problems.append(DefinitionProblem(pointer, message))
 
     def workflow(self, data: object) -> Workflow:
         top = self._map(data, (), TOP_KEYS)
@@ -235,133 +235,135 @@ class _Reader:
         if value is None:
             return {}
         if not is_map(value) or len(value) > INPUTS_MAX:
-            what = f"must be a map of at most {INPUTS_MAX} names, each with a JSON Schema"
-            self.problem(("inputs",), what)
+            message = f"must be a map of at most {INPUTS_MAX} names, each with a JSON Schema"
+            self.problem(("inputs",), message)
             return {}
-        return {name: self._input(name, one, ("inputs", name)) for name, one in value.items()}
+        return {name: self._input(name, schema, ("inputs", name)) for name, schema in value.items()}
 
-    def _input(self, name: str, value: object, place: Place) -> WorkflowInput:
+    def _input(self, name: str, value: object, pointer: Place) -> WorkflowInput:
         if not _ID.fullmatch(name) or len(name) > NAME_CHARACTERS_MAX:
-            self.problem(place, "is not a name; use letters, digits and '_'")
+            self.problem(pointer, "is not a name; use letters, digits and '_'")
         if not is_map(value):
             self.problem(
-                place, f"must be a JSON Schema such as {{type: string}}, not {_kind(value)}"
+                pointer, f"must be a JSON Schema such as {{type: string}}, not {_kind(value)}"
             )
             return WorkflowInput({})
-        schema = {key: one for key, one in value.items() if key not in ("default", "secret")}
+        schema = {key: member for key, member in value.items() if key not in ("default", "secret")}
         secret = value.get("secret", False)
         default: object | UnsetType = value.get("default", UNSET)
         if not isinstance(secret, bool):
-            self.problem((*place, "secret"), "must be true or false")
+            self.problem((*pointer, "secret"), "must be true or false")
         elif secret and default is not UNSET:
-            self.problem((*place, "default"), "would be a secret in a file; leave it out")
-        whole = {"type": "object", "properties": {name: schema}}
-        text = msgspec.json.encode(whole).decode()
-        if why := parameters.unfit(text):
-            why = why.replace("the parameters have", "has").replace(f"$.properties.{name}", "it")
-            self.problem(place, why.replace(" at it.", " at ").replace(" at it", ""))
+            self.problem((*pointer, "default"), "would be a secret in a file; leave it out")
+        object_schema = {"type": "object", "properties": {name: schema}}
+        text = msgspec.json.encode(object_schema).decode()
+        if flaw := parameters.unfit(text):
+            flaw = flaw.replace("the parameters have", "has").replace(f"$.properties.{name}", "it")
+            self.problem(pointer, flaw.replace(" at it.", " at ").replace(" at it", ""))
         elif default is not UNSET:
             args = Raw(msgspec.json.encode({name: default}))
-            if why := parameters.wrong(text, args).partition(" (parameters: ")[0]:
-                self.problem((*place, "default"), f"does not fit: {why.replace('args.', '', 1)}")
+            if flaw := parameters.wrong(text, args).partition(" (parameters: ")[0]:
+                self.problem((*pointer, "default"), f"does not fit: {flaw.replace('args.', '', 1)}")
         return WorkflowInput(schema, default, secret is True)
 
-    def _list(self, value: object, place: Place, path: str, scope: _Scope) -> tuple[AnyStep, ...]:
+    def _list(self, value: object, pointer: Place, path: str, scope: _Scope) -> tuple[AnyStep, ...]:
         if not is_list(value) or not value:
-            self.problem(place, "must be a list with at least one step")
+            self.problem(pointer, "must be a list with at least one step")
             return ()
         if scope.depth >= STEPS_DEPTH_MAX:
-            self.problem(place, f"is inside of more than {STEPS_DEPTH_MAX} steps in one another")
+            self.problem(pointer, f"is inside of more than {STEPS_DEPTH_MAX} steps in one another")
             return ()
         steps: list[AnyStep] = []
         ids = scope.ids
-        for at, one in enumerate(value):
+        for at, item in enumerate(value):
             here = replace(scope, ids=ids, depth=scope.depth + 1)
-            step, own = self._step(one, (*place, at), path, here)
+            step, own = self._step(item, (*pointer, at), path, here)
             ids |= frozenset({own} - {""}) | later_ids(() if step is None else (step,))
             steps += [] if step is None else [step]
         return tuple(steps)
 
     def _step(
-        self, value: object, place: Place, path: str, scope: _Scope
+        self, value: object, pointer: Place, path: str, scope: _Scope
     ) -> tuple[AnyStep | None, str]:
         """Return a step, None if it is wrong, and its id."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             if self._steps == STEPS_MAX + 1:
-                self.problem(place, f"is one step too many; {STEPS_MAX} are possible")
+                self.problem(pointer, f"is one step too many; {STEPS_MAX} are possible")
             return None, ""
         if not is_map(value):
-            what = f"must be a map such as {{call: server.tool}}, not {_kind(value)}"
-            self.problem(place, what)
+            message = f"must be a map such as {{call: server.tool}}, not {_kind(value)}"
+            self.problem(pointer, message)
             return None, ""
-        own = self._id(value.get("id"), (*place, "id"))
+        own = self._id(value.get("id"), (*pointer, "id"))
         kinds = [key for key in value if key in KINDS]
         if len(kinds) != 1:
-            self._refuse(value, place, _STEP_KEYS)
+            self._refuse(value, pointer, _STEP_KEYS)
             if kinds:
-                self.problem(place, f"does {' and '.join(kinds[:3])} at once; make a step of each")
+                self.problem(
+                    pointer, f"does {' and '.join(kinds[:3])} at once; make a step of each"
+                )
             elif all(key in _STEP_KEYS for key in value):  # else the wrong key has been told
-                self.problem(place, f"does nothing; a step has one of {', '.join(KINDS)}")
+                self.problem(pointer, f"does nothing; a step has one of {', '.join(KINDS)}")
             return None, own
         kind = kinds[0]
-        self._refuse(value, place, (kind, *COMMON_KEYS, *KINDS[kind]))
-        label = own or str(place[-1])
+        self._refuse(value, pointer, (kind, *COMMON_KEYS, *KINDS[kind]))
+        label = own or str(pointer[-1])
         here = f"{path}/{label}" if path else label
-        common = self._common(value, _Common(path=here, place=place, id=own), scope)
-        return self._kinds[kind](_Fields(value, place, here, common), scope), own
+        common = self._common(value, _Common(path=here, place=pointer, id=own), scope)
+        return self._kinds[kind](_Fields(value, pointer, here, common), scope), own
 
-    def _id(self, value: object, place: Place) -> str:
+    def _id(self, value: object, pointer: Place) -> str:
         if value is None:
             return ""
         if not isinstance(value, str) or not _ID.fullmatch(value):
             self.problem(
-                place, "is not an id; an id has letters, digits and '_', as in 'read_file'"
+                pointer, "is not an id; an id has letters, digits and '_', as in 'read_file'"
             )
             return ""
         if len(value) > NAME_CHARACTERS_MAX:
-            self.problem(place, f"is longer than {NAME_CHARACTERS_MAX} characters")
+            self.problem(pointer, f"is longer than {NAME_CHARACTERS_MAX} characters")
         elif value in self._ids:
             first = DefinitionProblem(self._ids[value][:-1], "").path
-            self.problem(place, f"is also the id of {first}; each step has its own")
+            self.problem(pointer, f"is also the id of {first}; each step has its own")
         else:
-            self._ids[value] = place
+            self._ids[value] = pointer
         return value
 
-    def _common(self, value: dict[str, object], found: _Common, scope: _Scope) -> _Common:
+    def _common(self, value: dict[str, object], common: _Common, scope: _Scope) -> _Common:
         """Add the fields that steps of several kinds have."""
-        place = found["place"]
+        pointer = common["place"]
         if "when" in value:
-            found["when"] = self._condition(value["when"], (*place, "when"), scope)
+            common["when"] = self._condition(value["when"], (*pointer, "when"), scope)
         if "timeout" in value:
-            timeout = (*place, "timeout")
+            timeout = (*pointer, "timeout")
             most = ANSWER_S_MAX if "elicit" in value else TIMEOUT_S_MAX
-            found["timeout_ms"] = self._duration(value["timeout"], timeout, most)
+            common["timeout_ms"] = self._duration(value["timeout"], timeout, most)
         if value.get("retry") == "safe":
-            found["safe"] = True
+            common["safe"] = True
         elif "retry" in value:
-            found["retry"] = self._retry(value["retry"], (*place, "retry"))
+            common["retry"] = self._retry(value["retry"], (*pointer, "retry"))
         if "safe" in value:
-            found["safe"] = self._flag(value["safe"], (*place, "safe"))
+            common["safe"] = self._flag(value["safe"], (*pointer, "safe"))
         if "may_fail" in value:
-            found["may_fail"] = self._flag(value["may_fail"], (*place, "may_fail"))
-        return found
+            common["may_fail"] = self._flag(value["may_fail"], (*pointer, "may_fail"))
+        return common
 
-    def _retry(self, value: object, place: Place) -> Retry:
-        fields = self._map(value, place, RETRY_KEYS)
+    def _retry(self, value: object, pointer: Place) -> Retry:
+        fields = self._map(value, pointer, RETRY_KEYS)
         attempts = fields.get("attempts", 3)
         if type(attempts) is not int or not 1 <= attempts <= ATTEMPTS_MAX:
-            self.problem((*place, "attempts"), f"must be a number from 1 to {ATTEMPTS_MAX}")
+            self.problem((*pointer, "attempts"), f"must be a number from 1 to {ATTEMPTS_MAX}")
             attempts = 1
         backoff = 1000
         if "backoff" in fields:
-            backoff = self._duration(fields["backoff"], (*place, "backoff"), BACKOFF_S_MAX)
+            backoff = self._duration(fields["backoff"], (*pointer, "backoff"), BACKOFF_S_MAX)
         written = fields.get("on", list(FAILURES))
         names = written if is_list(written) else [written]
-        wrong = [one for one in names if one not in FAILURES]
+        wrong = [name for name in names if name not in FAILURES]
         if wrong or not names:
-            self.problem((*place, "on"), f"must be a list of {', '.join(FAILURES)}")
-        return Retry(attempts, backoff, tuple(one for one in FAILURES if one in names))
+            self.problem((*pointer, "on"), f"must be a list of {', '.join(FAILURES)}")
+        return Retry(attempts, backoff, tuple(name for name in FAILURES if name in names))
 
     def _call(self, fields: _Fields, scope: _Scope) -> AnyStep:
         name = self._text(fields.value["call"], fields.at("call"), TOOL_CHARACTERS_MAX)
@@ -377,19 +379,21 @@ class _Reader:
         )
 
     def _parallel(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        value, place = fields.value["parallel"], fields.at("parallel")
+        value, pointer = fields.value["parallel"], fields.at("parallel")
         if is_list(value) and len(value) > BRANCHES_MAX:
-            self.problem(place, f"has more than {BRANCHES_MAX} steps")
+            self.problem(pointer, f"has more than {BRANCHES_MAX} steps")
             value = value[:BRANCHES_MAX]
         if not is_list(value) or not value:
-            return ParallelStep(**fields.common, steps=self._list(value, place, "", scope))
+            return ParallelStep(**fields.common, steps=self._list(value, pointer, "", scope))
         inner = replace(scope, depth=scope.depth + 1)
-        read = (self._step(one, (*place, at), fields.path, inner) for at, one in enumerate(value))
+        read = (
+            self._step(item, (*pointer, at), fields.path, inner) for at, item in enumerate(value)
+        )
         steps = tuple(step for step, _ in read if step is not None)
         return ParallelStep(**fields.common, steps=steps)
 
     def _foreach(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        items, place = fields.value["foreach"], fields.at("foreach")
+        items, pointer = fields.value["foreach"], fields.at("foreach")
         name = fields.value.get("as", "item")
         if not isinstance(name, str) or not _ID.fullmatch(name) or name in expressions.RESERVED:
             self.problem(fields.at("as"), "must be a name for each item, as in 'file'")
@@ -399,26 +403,26 @@ class _Reader:
             self.problem(fields.at("as" if "as" in fields.value else "foreach"), around)
         if is_list(items):
             if len(items) > FOREACH_ITEMS_MAX:
-                self.problem(place, f"has more than {FOREACH_ITEMS_MAX} items")
-            self._note(items, place, scope)
+                self.problem(pointer, f"has more than {FOREACH_ITEMS_MAX} items")
+            self._note(items, pointer, scope)
         else:
-            items = self._condition(items, place, scope)
+            items = self._condition(items, pointer, scope)
         inner = replace(scope, names=(*scope.names, name))
         steps = self._list(fields.value.get("steps"), fields.at("steps"), f"{fields.path}[]", inner)
         return ForeachStep(**fields.common, items=items, name=name, steps=steps)
 
     def _switch(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        value, place = fields.value["switch"], fields.at("switch")
+        value, pointer = fields.value["switch"], fields.at("switch")
         if not is_list(value) or not 0 < len(value) <= BRANCHES_MAX:
             self.problem(
-                place, f"must be a list of 1 to {BRANCHES_MAX} cases, {{when: …, steps: […]}}"
+                pointer, f"must be a list of 1 to {BRANCHES_MAX} cases, {{when: …, steps: […]}}"
             )
             value = []
         cases: list[SwitchCase] = []
-        for at, one in enumerate(value):
-            here = (*place, at)
+        for at, item in enumerate(value):
+            here = (*pointer, at)
             last = at == len(value) - 1
-            case = self._map(one, here, CASE_KEYS)
+            case = self._map(item, here, CASE_KEYS)
             when = ""
             if ("when" in case) == ("else" in case):
                 self.problem(here, "has either 'when', an expression, or 'else: true'")
@@ -432,49 +436,51 @@ class _Reader:
         return SwitchStep(**fields.common, cases=tuple(cases))
 
     def _code(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        value, place = fields.value["run_code"], fields.at("run_code")
+        value, pointer = fields.value["run_code"], fields.at("run_code")
         if isinstance(value, str):
-            code = self._text(value, place, DEFINITION_BYTES_MAX)
+            code = self._text(value, pointer, DEFINITION_BYTES_MAX)
             return CodeStep(**fields.common, code=code)
-        table = self._map(value, place, CODE_KEYS)
-        code = self._text(table.get("code"), (*place, "code"), DEFINITION_BYTES_MAX)
+        table = self._map(value, pointer, CODE_KEYS)
+        code = self._text(table.get("code"), (*pointer, "code"), DEFINITION_BYTES_MAX)
         language = table.get("language", "typescript")
         if language not in LANGUAGES:
-            self.problem((*place, "language"), f"must be one of {', '.join(LANGUAGES)}")
+            self.problem((*pointer, "language"), f"must be one of {', '.join(LANGUAGES)}")
         secrets = replace(scope, secrets=True)
-        arguments = self._arguments(table.get("args"), (*place, "args"), secrets)
+        arguments = self._arguments(table.get("args"), (*pointer, "args"), secrets)
         return CodeStep(
             **fields.common, code=code, language=cast("Language", language), arguments=arguments
         )
 
     def _ai(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        value, place = fields.value["ai"], fields.at("ai")
-        table = {"prompt": value} if isinstance(value, str) else self._map(value, place, AI_KEYS)
-        prompt = self._text(table.get("prompt"), (*place, "prompt"), DEFINITION_BYTES_MAX)
-        self._note(prompt, (*place, "prompt"), scope)
-        schema = self._schema(table["schema"], (*place, "schema")) if "schema" in table else None
+        value, pointer = fields.value["ai"], fields.at("ai")
+        table = {"prompt": value} if isinstance(value, str) else self._map(value, pointer, AI_KEYS)
+        prompt = self._text(table.get("prompt"), (*pointer, "prompt"), DEFINITION_BYTES_MAX)
+        self._note(prompt, (*pointer, "prompt"), scope)
+        schema = self._schema(table["schema"], (*pointer, "schema")) if "schema" in table else None
         return AiStep(**fields.common, prompt=prompt, schema=schema)
 
     def _elicit(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        place = fields.at("elicit")
-        table = self._map(fields.value["elicit"], place, ELICIT_KEYS)
-        message = self._text(table.get("message"), (*place, "message"), TEXT_CHARACTERS_MAX)
-        self._note(message, (*place, "message"), scope)
-        schema = self._schema(table.get("schema"), (*place, "schema"))
+        pointer = fields.at("elicit")
+        table = self._map(fields.value["elicit"], pointer, ELICIT_KEYS)
+        message = self._text(table.get("message"), (*pointer, "message"), TEXT_CHARACTERS_MAX)
+        self._note(message, (*pointer, "message"), scope)
+        schema = self._schema(table.get("schema"), (*pointer, "schema"))
         return ElicitStep(**fields.common, message=message, schema=schema)
 
     def _wait(self, fields: _Fields, scope: _Scope) -> AnyStep:
-        value, place = fields.value["wait"], fields.at("wait")
+        value, pointer = fields.value["wait"], fields.at("wait")
         if isinstance(value, str):
-            self._note(value, place, scope)
+            self._note(value, pointer, scope)
             if "${{" not in value:
-                self._duration(value, place, WAIT_S_MAX)
+                self._duration(value, pointer, WAIT_S_MAX)
             return WaitStep(**fields.common, pause=value)
-        table = self._map(value, place, ("until",), "must be a duration such as 5s, or {until: …}")
-        until = self._text(table.get("until"), (*place, "until"), TEXT_CHARACTERS_MAX)
-        self._note(until, (*place, "until"), scope)
+        table = self._map(
+            value, pointer, ("until",), "must be a duration such as 5s, or {until: …}"
+        )
+        until = self._text(table.get("until"), (*pointer, "until"), TEXT_CHARACTERS_MAX)
+        self._note(until, (*pointer, "until"), scope)
         if until and "${{" not in until and not _TIME.fullmatch(until):
-            self.problem((*place, "until"), "must be a time such as 2026-12-01T08:00:00Z")
+            self.problem((*pointer, "until"), "must be a time such as 2026-12-01T08:00:00Z")
         return WaitStep(**fields.common, until=until)
 
     def _output(self, fields: _Fields, scope: _Scope) -> AnyStep:
@@ -482,106 +488,106 @@ class _Reader:
         self._note(value, fields.at("output"), scope)
         return OutputStep(**fields.common, value=value)
 
-    def _arguments(self, value: object, place: Place, scope: _Scope) -> dict[str, object]:
+    def _arguments(self, value: object, pointer: Place, scope: _Scope) -> dict[str, object]:
         if value is None:
             return {}
         if not is_map(value):
-            self.problem(place, f"must be a map of arguments, not {_kind(value)}")
+            self.problem(pointer, f"must be a map of arguments, not {_kind(value)}")
             return {}
-        self._note(value, place, scope)
+        self._note(value, pointer, scope)
         return value
 
-    def _schema(self, value: object, place: Place) -> dict[str, object]:
-        found = value if is_map(value) else {}
-        if not found or parameters.unfit(msgspec.json.encode(found).decode()):
-            self.problem(place, "must be a JSON Schema of an object, such as {type: object, …}")
-        return found
+    def _schema(self, value: object, pointer: Place) -> dict[str, object]:
+        schema = value if is_map(value) else {}
+        if not schema or parameters.unfit(msgspec.json.encode(schema).decode()):
+            self.problem(pointer, "must be a JSON Schema of an object, such as {type: object, …}")
+        return schema
 
     def _map(
-        self, value: object, place: Place, keys: Sequence[str], what: str = ""
+        self, value: object, pointer: Place, keys: Sequence[str], message: str = ""
     ) -> dict[str, object]:
         if not is_map(value):
-            what = what or f"must be a map with {', '.join(keys)}, not {_kind(value)}"
-            self.problem(place, what)
+            message = message or f"must be a map with {', '.join(keys)}, not {_kind(value)}"
+            self.problem(pointer, message)
             return {}
-        self._refuse(value, place, keys)
+        self._refuse(value, pointer, keys)
         return value
 
-    def _refuse(self, value: dict[str, object], place: Place, keys: Collection[str]) -> None:
+    def _refuse(self, value: dict[str, object], pointer: Place, keys: Collection[str]) -> None:
         for key in value:
-            if key in keys or (not place and key == "output"):
+            if key in keys or (not pointer and key == "output"):
                 continue
-            if key in _STEP_KEYS and place:
-                self.problem((*place, key), f"is not for this; {hint('', keys)}")
+            if key in _STEP_KEYS and pointer:
+                self.problem((*pointer, key), f"is not for this; {hint('', keys)}")
             else:
-                self.problem((*place, key), f"is not a key here; {hint(key, keys)}")
+                self.problem((*pointer, key), f"is not a key here; {hint(key, keys)}")
 
-    def _text(self, value: object, place: Place, characters_max: int) -> str:
+    def _text(self, value: object, pointer: Place, characters_max: int) -> str:
         if not isinstance(value, str) or not value.strip():
-            self.problem(place, "is missing; write a text" if value is None else "must be a text")
+            self.problem(pointer, "is missing; write a text" if value is None else "must be a text")
             return ""
         if len(value) > characters_max:
-            self.problem(place, f"is longer than {characters_max} characters")
+            self.problem(pointer, f"is longer than {characters_max} characters")
         return value
 
-    def _flag(self, value: object, place: Place) -> bool:
+    def _flag(self, value: object, pointer: Place) -> bool:
         if not isinstance(value, bool):
-            self.problem(place, f"must be true or false, not {_kind(value)}")
+            self.problem(pointer, f"must be true or false, not {_kind(value)}")
         return value is True
 
-    def _duration(self, value: object, place: Place, most_s: float) -> int:
-        found = duration_ms(value) if isinstance(value, str) else None
-        if found is None:
-            self.problem(place, 'must be a duration such as "30s" or "1m30s"')
-        elif not 0 < found <= most_s * 1000:
-            self.problem(place, f"must be more than 0 and at most {most_s:.0f} seconds")
-        return found or 0
+    def _duration(self, value: object, pointer: Place, most_s: float) -> int:
+        value_ms = duration_ms(value) if isinstance(value, str) else None
+        if value_ms is None:
+            self.problem(pointer, 'must be a duration such as "30s" or "1m30s"')
+        elif not 0 < value_ms <= most_s * 1000:
+            self.problem(pointer, f"must be more than 0 and at most {most_s:.0f} seconds")
+        return value_ms or 0
 
-    def _condition(self, value: object, place: Place, scope: _Scope) -> str:
+    def _condition(self, value: object, pointer: Place, scope: _Scope) -> str:
         if not isinstance(value, str):
-            self.problem(place, "must be an expression, such as ${{ inputs.files }}")
+            self.problem(pointer, "must be an expression, such as ${{ inputs.files }}")
             return ""
         try:
-            self._uses.append(_Use(place, expressions.condition(value), scope))
+            self._uses.append(_Use(pointer, expressions.condition(value), scope))
         except ExpressionError as error:
-            self.problem(place, f"is wrong: {error}")
+            self.problem(pointer, f"is wrong: {error}")
         return value
 
-    def _note(self, value: object, place: Place, scope: _Scope) -> None:
+    def _note(self, value: object, pointer: Place, scope: _Scope) -> None:
         """Note the expressions in a value, which are checked when all steps are known."""
         if is_map(value) or is_list(value):
-            for key, one in value.items() if is_map(value) else enumerate(value):
-                self._note(one, (*place, key), scope)
+            for key, member in value.items() if is_map(value) else enumerate(value):
+                self._note(member, (*pointer, key), scope)
         elif isinstance(value, str):
             try:
-                found = expressions.in_text(value)
-                self._uses.extend(_Use(place, one, scope) for one in found)
+                parsed = expressions.in_text(value)
+                self._uses.extend(_Use(pointer, expression, scope) for expression in parsed)
             except ExpressionError as error:
-                self.problem(place, f"is wrong: {error}")
+                self.problem(pointer, f"is wrong: {error}")
 
     def _check(self, use: _Use, inputs: Mapping[str, WorkflowInput]) -> None:
-        if why := expressions.flaw(use.found):
-            self.problem(use.place, f"is wrong: {why}")
+        if flaw := expressions.flaw(use.found):
+            self.problem(use.place, f"is wrong: {flaw}")
             return
-        for one in use.found.references:
-            if why := self._stray(one, use.scope, inputs):
-                self.problem(use.place, f"refers to {why}")
+        for reference in use.found.references:
+            if flaw := self._stray(reference, use.scope, inputs):
+                self.problem(use.place, f"refers to {flaw}")
 
     def _stray(
-        self, one: VariableUse, scope: _Scope, inputs: Mapping[str, WorkflowInput]
+        self, use: VariableUse, scope: _Scope, inputs: Mapping[str, WorkflowInput]
     ) -> str:  # fmt: skip
         """Return what is wrong with a reference, or an empty string."""
-        if one.root == "inputs":
-            if one.member and one.member not in inputs:
-                return f"the input '{shown(one.member)}'; {hint(one.member, inputs)}"
-            secret = any(each.secret for name, each in inputs.items() if one.member in ("", name))
+        if use.root == "inputs":
+            if use.member and use.member not in inputs:
+                return f"the input '{shown(use.member)}'; {hint(use.member, inputs)}"
+            secret = any(each.secret for name, each in inputs.items() if use.member in ("", name))
             if secret and not scope.secrets:
                 return "a secret input; secrets stand only in 'with' of a call or 'args' of code"
             return ""
-        if one.root != "steps":
-            known = ("inputs", "steps", *scope.names, *(["index"] if scope.names else []))
-            return "" if one.root in known else f"'{shown(one.root)}'; {hint(one.root, known)}"
-        name = one.member
+        if use.root != "steps":
+            roots = ("inputs", "steps", *scope.names, *(["index"] if scope.names else []))
+            return "" if use.root in roots else f"'{shown(use.root)}'; {hint(use.root, roots)}"
+        name = use.member
         if not name:
             return "'steps' without the id of a step, as in steps.ID.result"
         if name not in self._ids:
@@ -589,6 +595,6 @@ class _Reader:
         if name not in scope.ids:
             at = DefinitionProblem(self._ids[name][:-1], "").path
             return f"the step '{name}' ({at}), which has not ended by then, or is inside a foreach"
-        if one.field and one.field not in FIELDS:
-            return f"'{shown(one.field)}' of a step, which has {', '.join(FIELDS)}"
+        if use.field and use.field not in FIELDS:
+            return f"'{shown(use.field)}' of a step, which has {', '.join(FIELDS)}"
         return ""

@@ -87,9 +87,9 @@ class Expression(Struct, frozen=True):
     references: tuple[VariableUse, ...]
     path: tuple[str | int, ...] | None = None
 
-    def told(self, why: str) -> str:
+    def told(self, problem: str) -> str:
         """Return the sentence why it has no value."""
-        return f"'{shown(self.text)}' has no value: {why}"
+        return f"'{shown(self.text)}' has no value: {problem}"
 
 
 def is_map(value: object) -> TypeGuard[dict[str, object]]:
@@ -105,25 +105,25 @@ def is_list(value: object) -> TypeGuard[list[object]]:
 @lru_cache(CACHED_MAX)
 def parts(text: str) -> tuple[str | Expression, ...]:
     """Split a text into texts and expressions. Raises ExpressionError."""
-    found: list[str | Expression] = []
+    pieces: list[str | Expression] = []
     done = 0
     while (start := text.find("${{", done)) >= 0:
         if start > done:
-            found.append(text[done:start])
+            pieces.append(text[done:start])
         end = _end(text, start + 3)
-        found.append(expression(text[start + 3 : end]))
+        pieces.append(expression(text[start + 3 : end]))
         done = end + 2
     if done < len(text):
-        found.append(text[done:])
-    return tuple(found)
+        pieces.append(text[done:])
+    return tuple(pieces)
 
 
 def condition(text: str) -> Expression:
     """Return the expression of a key that is always one, as `when`: `${{ }}` around it may be left
     out. Raises ExpressionError."""
-    found = parts(text)
-    if len(found) == 1 and isinstance(found[0], Expression):
-        return found[0]
+    pieces = parts(text)
+    if len(pieces) == 1 and isinstance(pieces[0], Expression):
+        return pieces[0]
     if "${{" in text:
         raise ExpressionError(f"'{shown(text)}' has text beside its expression; leave it out")
     return expression(text)
@@ -142,34 +142,36 @@ def expression(text: str) -> Expression:
     if match is None or match["root"] in _WORDS:
         return Expression(source, tuple(_references(source)))
     path: tuple[str | int, ...] = tuple(
-        int(one["at"]) if one["at"] else (one["name"] or one["key"] or "")
-        for one in _PART.finditer(match["rest"])
+        int(segment["at"]) if segment["at"] else (segment["name"] or segment["key"] or "")
+        for segment in _PART.finditer(match["rest"])
     )
-    names = [one if isinstance(one, str) else "" for one in path[:2]] + ["", ""]
+    names = [key if isinstance(key, str) else "" for key in path[:2]] + ["", ""]
     return Expression(source, (VariableUse(match["root"], names[0], names[1]),), path)
 
 
-def flaw(found: Expression) -> str:
+def flaw(expression: Expression) -> str:
     """Return what is wrong with the syntax or the functions of an expression, or an empty string.
     Whether its variables are there is not checked."""
-    if found.path is not None:
+    if expression.path is not None:
         return ""
     try:
-        program(found.text)
+        program(expression.text)
     except ExpressionError as error:
         return str(error)
     from cel import stdlib
 
-    known = MACROS | FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
-    for name in called(found.text):
-        if name not in known:
-            return f"the expression '{shown(found.text)}' calls '{name}', which is not a function"
+    functions = MACROS | FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
+    for name in called(expression.text):
+        if name not in functions:
+            return (
+                f"the expression '{shown(expression.text)}' calls '{name}', which is not a function"
+            )
     return ""
 
 
 def in_text(text: str) -> tuple[Expression, ...]:
     """Return the expressions in a text. Raises ExpressionError."""
-    return tuple(one for one in parts(text) if isinstance(one, Expression))
+    return tuple(piece for piece in parts(text) if isinstance(piece, Expression))
 
 
 def in_value(value: object) -> Iterator[Expression]:
@@ -186,10 +188,12 @@ def filled(value: object, values: Mapping[str, object]) -> object:
     text that is nothing but one expression becomes its value; in others, values that are not text
     are written as JSON."""
     if isinstance(value, str):
-        found = parts(value)
-        if len(found) == 1 and isinstance(found[0], Expression):
-            return values[found[0].text]
-        texts = (one if isinstance(one, str) else _inside(values[one.text]) for one in found)
+        pieces = parts(value)
+        if len(pieces) == 1 and isinstance(pieces[0], Expression):
+            return values[pieces[0].text]
+        texts = (
+            piece if isinstance(piece, str) else _inside(values[piece.text]) for piece in pieces
+        )
         return "".join(texts)
     if is_map(value):
         return {key: filled(each, values) for key, each in value.items()}
@@ -198,36 +202,40 @@ def filled(value: object, values: Mapping[str, object]) -> object:
     return value
 
 
-def followed(found: Expression, variables: Variables) -> object:
+def followed(expression: Expression, variables: Variables) -> object:
     """Return the value of an expression that is a path. Raises ExpressionError."""
-    assert found.path is not None
+    assert expression.path is not None
     value: object = dict(variables)
-    for key in (found.references[0].root, *found.path):
+    for key in (expression.references[0].root, *expression.path):
         if is_map(value) and isinstance(key, str):
             if key not in value:
-                raise ExpressionError(missing(found.text, f"'{shown(key)}'"))
+                raise ExpressionError(missing(expression.text, f"'{shown(key)}'"))
             value = value[key]
         elif is_list(value) and isinstance(key, int):
             if key >= len(value):
-                raise ExpressionError(missing(found.text, f"item {key}"))
+                raise ExpressionError(missing(expression.text, f"item {key}"))
             value = value[key]
         else:
-            what = f"{_kind(value)} has no {'item' if isinstance(key, int) else 'member'}"
-            raise ExpressionError(f"in '{shown(found.text)}', {what} '{shown(str(key))}'")
+            problem = f"{_kind(value)} has no {'item' if isinstance(key, int) else 'member'}"
+            raise ExpressionError(f"in '{shown(expression.text)}', {problem} '{shown(str(key))}'")
     return value
 
 
-def needed(found: Expression, variables: Variables) -> dict[str, object]:
+def needed(expression: Expression, variables: Variables) -> dict[str, object]:
     """Return the variables that an expression refers to, and of `steps` only the members."""
     use: dict[str, object] = {}
-    for one in found.references:
-        whole = variables.get(one.root)
-        if isinstance(whole, Mapping) and one.member and one.root in {"inputs", "steps"}:
-            members = use.setdefault(one.root, {})
-            if one.member in whole and isinstance(members, dict):
-                members[one.member] = whole[one.member]
-        elif one.root in variables:
-            use[one.root] = whole
+    for reference in expression.references:
+        variable = variables.get(reference.root)
+        if (
+            isinstance(variable, Mapping)
+            and reference.member
+            and reference.root in {"inputs", "steps"}
+        ):
+            members = use.setdefault(reference.root, {})
+            if reference.member in variable and isinstance(members, dict):
+                members[reference.member] = variable[reference.member]
+        elif reference.root in variables:
+            use[reference.root] = variable
     return use
 
 
@@ -236,12 +244,12 @@ def step_value(result: Raw | bytes) -> dict[str, object]:
     code mode returns it, `text` as written, `error` the words of the tool if it failed, else
     None."""
     read: object = codec.value(result)
-    whole = read if is_map(read) else {}
-    content = whole.get("content")
-    texts = (one.get("text") for one in (content if is_list(content) else []) if is_map(one))
-    text = "\n".join(one for one in texts if isinstance(one, str))
-    structured = whole.get("structuredContent")
-    if whole.get("isError") is True:
+    members = read if is_map(read) else {}
+    content = members.get("content")
+    texts = (block.get("text") for block in (content if is_list(content) else []) if is_map(block))
+    text = "\n".join(block_text for block_text in texts if isinstance(block_text, str))
+    structured = members.get("structuredContent")
+    if members.get("isError") is True:
         return {"result": None, "text": text, "error": text or "the tool failed without words"}
     if structured is None:
         return {"result": _parsed(text), "text": text, "error": None}
@@ -274,47 +282,49 @@ def _end(text: str, start: int) -> int:
         assert match is not None
         depth += {"{": 1, "}": -1}.get(match[0], 0)
         at = match.end()
-    why = "has no '}}' at its end; add it"
+    problem = "has no '}}' at its end; add it"
     if limit < len(text):
-        why = f"has no '}}}}' within {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
-    raise ExpressionError(f"'{shown(text[start - 3 : limit])}' {why}")
+        problem = (
+            f"has no '}}}}' within {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
+        )
+    raise ExpressionError(f"'{shown(text[start - 3 : limit])}' {problem}")
 
 
 def tokens(source: str) -> list[str]:
     """Return the tokens of an expression, without blanks."""
-    return [one for one in _TOKEN.findall(source) if not one.isspace()]
+    return [token for token in _TOKEN.findall(source) if not token.isspace()]
 
 
 def replaced(source: str, path: tuple[str, ...], name: str) -> str:
     """Return an expression with a variable in place of a path of names, such as `a.b.c`."""
-    found = [one for one in _TOKEN.finditer(source) if not one[0].isspace()]
-    words = [one[0] for one in found]
-    wanted = [one for part in path for one in (".", part)][1:]
+    matches = [match for match in _TOKEN.finditer(source) if not match[0].isspace()]
+    words = [match[0] for match in matches]
+    path_tokens = [token for member in path for token in (".", member)][1:]
     text, done = "", 0
     for at in range(len(words)):
-        if words[at : at + len(wanted)] == wanted and (not at or words[at - 1] != "."):
-            text += source[done : found[at].start()] + name
-            done = found[at + len(wanted) - 1].end()
+        if words[at : at + len(path_tokens)] == path_tokens and (not at or words[at - 1] != "."):
+            text += source[done : matches[at].start()] + name
+            done = matches[at + len(path_tokens) - 1].end()
     return text + source[done:]
 
 
 def _references(source: str) -> Iterator[VariableUse]:
     """Yield the variables of an expression, without the names that `map` and so on bring."""
-    found = ["", *tokens(source), "", "", "", ""]
+    padded = ["", *tokens(source), "", "", "", ""]
     own = {
-        found[at + 2]
-        for at, token in enumerate(found)
-        if token in MACROS and found[at - 1] == "." and found[at + 1] == "("
+        padded[at + 2]
+        for at, token in enumerate(padded)
+        if token in MACROS and padded[at - 1] == "." and padded[at + 1] == "("
     }
-    for at, token in enumerate(found):
-        if not _NAME.fullmatch(token) or found[at - 1] == "." or found[at + 1] == "(":
+    for at, token in enumerate(padded):
+        if not _NAME.fullmatch(token) or padded[at - 1] == "." or padded[at + 1] == "(":
             continue
         if token in _WORDS or token in own or token in _TYPES:
             continue
-        if found[at + 1] == "." and found[at + 3] == "(" and _is_namespace(token):
+        if padded[at + 1] == "." and padded[at + 3] == "(" and _is_namespace(token):
             continue
-        member, after = _member(found, at + 1)
-        field, _ = _member(found, after) if member else ("", at)
+        member, after = _member(padded, at + 1)
+        field, _ = _member(padded, after) if member else ("", at)
         yield VariableUse(token, member, field)
 
 
@@ -334,11 +344,11 @@ def _member(tokens: list[str], at: int) -> tuple[str, int]:
 
 def called(source: str) -> Iterator[str]:
     """Yield the functions and macros that an expression calls."""
-    found = ["", "", *tokens(source)]
-    for at, (token, after) in enumerate(pairwise(found)):
+    padded = ["", "", *tokens(source)]
+    for at, (token, after) in enumerate(pairwise(padded)):
         if after == "(" and _NAME.fullmatch(token) and token not in _WORDS:
-            spaced = found[at - 1] == "." and _is_namespace(found[at - 2])
-            yield f"{found[at - 2]}.{token}" if spaced else token
+            spaced = padded[at - 1] == "." and _is_namespace(padded[at - 2])
+            yield f"{padded[at - 2]}.{token}" if spaced else token
 
 
 @lru_cache(CACHED_MAX)
@@ -350,13 +360,15 @@ def program(text: str) -> "cel.Program":
     try:
         return cel.compile(text)
     except ValueError as error:
-        line = next((one for one in str(error).splitlines() if "ERROR: " in one), "")
+        line = next((line for line in str(error).splitlines() if "ERROR: " in line), "")
         reason = line.partition("ERROR: <input>:")[2].partition(" expecting {")[0]
-        where, _, why = reason.partition(": ")
-        place = where.replace(":", ", column ")
-        why = why.removeprefix("Syntax error: ")
-        told = f"line {place}: {why}" if why else "it is nested too deep or not complete"
-        raise ExpressionError(f"'{shown(text)}' is not CEL: {told}") from None
+        position, _, detail = reason.partition(": ")
+        location = position.replace(":", ", column ")
+        detail = detail.removeprefix("Syntax error: ")
+        problem = (
+            f"line {location}: {detail}" if detail else "it is nested too deep or not complete"
+        )
+        raise ExpressionError(f"'{shown(text)}' is not CEL: {problem}") from None
 
 
 def _inside(value: object) -> str:

@@ -61,11 +61,11 @@ class Evaluator:
     async def filled(self, value: object, variables: Variables) -> object:
         """Return a value of maps, lists and texts with all expressions replaced. Raises
         ExpressionError."""
-        found: dict[str, object] = {}
-        for one in expressions.in_value(value):
-            if one.text not in found:
-                found[one.text] = await self._value(one, variables)
-        return expressions.filled(value, found) if found else value
+        values: dict[str, object] = {}
+        for expression in expressions.in_value(value):
+            if expression.text not in values:
+                values[expression.text] = await self._value(expression, variables)
+        return expressions.filled(value, values) if values else value
 
     async def condition(self, text: str, variables: Variables) -> object:
         """Return the value of a text that is one expression, as in `when`. Raises
@@ -79,20 +79,20 @@ class Evaluator:
                 process.kill()
             await process.wait()
 
-    async def _value(self, found: Expression, variables: Variables) -> object:
-        if found.path is not None:
-            return expressions.followed(found, variables)
-        needed = expressions.needed(found, variables)
-        data = json.encode({"text": found.text, "variables": needed})
+    async def _value(self, expression: Expression, variables: Variables) -> object:
+        if expression.path is not None:
+            return expressions.followed(expression, variables)
+        needed = expressions.needed(expression, variables)
+        data = json.encode({"text": expression.text, "variables": needed})
         if len(data) > VALUE_BYTES_MAX:
-            raise ExpressionError(found.told(f"it is given more than {VALUE_BYTES_MAX} bytes"))
+            raise ExpressionError(expression.told(f"it is given more than {VALUE_BYTES_MAX} bytes"))
         async with self._turn:
             answer = await self._asked(data)
             if isinstance(answer, int) and answer != -signal.SIGALRM:
                 answer = await self._asked(data)  # the first one may have ended because it was idle
         if isinstance(answer, int):
             limits = f"more than {EVALUATION_S_MAX:.0f} s, or too much memory"
-            raise ExpressionError(found.told(f"it takes {limits}; use a step run_code"))
+            raise ExpressionError(expression.told(f"it takes {limits}; use a step run_code"))
         if answer.error:
             raise ExpressionError(answer.error)
         return json.decode(answer.value)
@@ -139,8 +139,8 @@ def evaluate(text: str, variables: Variables) -> object:
     except KeyError as error:
         raise ExpressionError(expressions.missing(text, str(error))) from None
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        why = expressions.reason(error)
-        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {why}") from None
+        reason = expressions.reason(error)
+        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {reason}") from None
 
 
 def _plain(value: Any, depth: int) -> object:
@@ -178,9 +178,9 @@ def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     read, write = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     while select.select([read], [], [], IDLE_S)[0] and (head := read.read(_SIZE.size)):
-        asked = json.decode(read.read(_SIZE.unpack(head)[0]))
+        question = json.decode(read.read(_SIZE.unpack(head)[0]))
         signal.setitimer(signal.ITIMER_REAL, EVALUATION_S_MAX)
-        answer = _answer(asked["text"], asked["variables"])
+        answer = _answer(question["text"], question["variables"])
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         write.write(_SIZE.pack(len(answer)) + answer)
         write.flush()
@@ -194,8 +194,10 @@ def _answer(text: str, variables: Variables) -> bytes:
     except (MemoryError, RecursionError, OverflowError) as error:
         return json.encode(_Value(error=f"'{text[:100]}' has no value: {type(error).__name__}"))
     if len(value) > VALUE_BYTES_MAX:
-        found = expressions.expression(text)
-        return json.encode(_Value(error=found.told(f"it has more than {VALUE_BYTES_MAX} bytes")))
+        expression = expressions.expression(text)
+        return json.encode(
+            _Value(error=expression.told(f"it has more than {VALUE_BYTES_MAX} bytes"))
+        )
     return json.encode(_Value(Raw(value)))
 
 

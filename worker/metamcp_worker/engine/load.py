@@ -59,14 +59,16 @@ class _Text:
         self._lines: dict[Place, int] = {}
         self._left = NODES_MAX
 
-    def problem(self, place: Place, message: str, line: int = 0) -> None:
-        self.problems.append(DefinitionProblem(place, message, self.file, line or self.line(place)))
+    def problem(self, pointer: Place, message: str, line: int = 0) -> None:
+        self.problems.append(
+            DefinitionProblem(pointer, message, self.file, line or self.line(pointer))
+        )
 
-    def line(self, place: Place) -> int:
+    def line(self, pointer: Place) -> int:
         """Return the line of a value, or of the nearest one around it that is known."""
-        for length in range(len(place), -1, -1):
-            if found := self._lines.get(place[:length]):
-                return found
+        for length in range(len(pointer), -1, -1):
+            if line := self._lines.get(pointer[:length]):
+                return line
         return 0
 
     def read(self, text: str) -> None:
@@ -77,10 +79,12 @@ class _Text:
         try:
             node = yaml.compose(text)
         except YAMLError as error:
-            known: Any = error
-            mark = getattr(known, "problem_mark", None) or getattr(known, "context_mark", None)
-            why = " ".join(str(getattr(known, "problem", None) or error).split())[:200]
-            self.problem((), f"is not YAML: {why}", mark.line + 1 if mark else 0)
+            yaml_error: Any = error
+            mark = getattr(yaml_error, "problem_mark", None) or getattr(
+                yaml_error, "context_mark", None
+            )
+            reason = " ".join(str(getattr(yaml_error, "problem", None) or error).split())[:200]
+            self.problem((), f"is not YAML: {reason}", mark.line + 1 if mark else 0)
         except (RecursionError, ValueError, AssertionError):
             self.problem((), f"is not YAML, or has maps and lists more than {DEPTH_MAX} deep")
         else:
@@ -89,48 +93,48 @@ class _Text:
             if data is None and not self.problems:
                 self.problem((), "is empty")
 
-    def _value(self, node: Any, place: Place, constructor: Any) -> object:
-        self._lines.setdefault(place, node.start_mark.line + 1)
+    def _value(self, node: Any, pointer: Place, constructor: Any) -> object:
+        self._lines.setdefault(pointer, node.start_mark.line + 1)
         self._left -= 1
-        if self._left < 0 or len(place) > DEPTH_MAX:
+        if self._left < 0 or len(pointer) > DEPTH_MAX:
             if self._left >= -1:
                 most = f"{NODES_MAX} values, those of aliases among them, {DEPTH_MAX} deep"
-                self.problem(place[:8], f"is too much: a file has at most {most}")
+                self.problem(pointer[:8], f"is too much: a file has at most {most}")
             self._left = -2
             return None
         if node.id == "sequence":
             return [
-                self._value(one, (*place, at), constructor) for at, one in enumerate(node.value)
+                self._value(item, (*pointer, at), constructor) for at, item in enumerate(node.value)
             ]
         if node.id == "mapping":
-            return self._map(node, place, constructor)
+            return self._map(node, pointer, constructor)
         kind = str(node.tag or "")
         if kind.startswith(_TAG) and kind.removeprefix(_TAG) in {"null", "bool", "int", "float"}:
             try:
                 return constructor.construct_object(node)
             except (ValueError, TypeError):
-                self.problem(place, "is not a number")
+                self.problem(pointer, "is not a number")
                 return None
         if kind not in {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge"}:
-            self.problem(place, f"has the tag {shown(kind)}; leave it out")
+            self.problem(pointer, f"has the tag {shown(kind)}; leave it out")
         return node.value
 
-    def _map(self, node: Any, place: Place, constructor: Any) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for key, one in node.value:
+    def _map(self, node: Any, pointer: Place, constructor: Any) -> dict[str, object]:
+        members: dict[str, object] = {}
+        for key, child in node.value:
             line = key.start_mark.line + 1
             if key.id != "scalar":
-                self.problem(place, "has a key that is a map or a list", line)
+                self.problem(pointer, "has a key that is a map or a list", line)
                 continue
             name = str(key.value)
             if key.tag == f"{_TAG}merge":
-                self.problem((*place, name), "is not possible; write the keys themselves", line)
+                self.problem((*pointer, name), "is not possible; write the keys themselves", line)
                 continue
-            if name in found:
-                self.problem((*place, name), "is there twice", line)
-            self._lines.setdefault((*place, name), line)
-            found[name] = self._value(one, (*place, name), constructor)
-        return found
+            if name in members:
+                self.problem((*pointer, name), "is there twice", line)
+            self._lines.setdefault((*pointer, name), line)
+            members[name] = self._value(child, (*pointer, name), constructor)
+        return members
 
 
 class _Files:
@@ -144,91 +148,91 @@ class _Files:
     def workflows(self, workspace: str, path: str) -> None:
         """Read a file or the files of a folder."""
         for file in self._files(path):
-            found = self._read(file)
-            if found is None or found.data is None:
+            document = self._read(file)
+            if document is None or document.data is None:
                 continue
-            name = self._checked(found, found.data, ())
+            name = self._checked(document, document.data, ())
             if name:
-                self._add(workspace, name, found)
+                self._add(workspace, name, document)
 
-    def _add(self, workspace: str, name: str, found: _Text) -> None:
+    def _add(self, workspace: str, name: str, document: _Text) -> None:
         if first := self._seen.get((workspace, name)):
-            if first != found.file:
-                found.problems.clear()
-                found.problem(("name",), f"is '{name}', which is also the name in {first}")
-                self.loaded.problems += found.problems
+            if first != document.file:
+                document.problems.clear()
+                document.problem(("name",), f"is '{name}', which is also the name in {first}")
+                self.loaded.problems += document.problems
             return
-        self._seen[workspace, name] = found.file
-        data = Raw(msgspec.json.encode(found.data))
+        self._seen[workspace, name] = document.file
+        data = Raw(msgspec.json.encode(document.data))
         self.loaded.definitions.setdefault(workspace, {})[name] = data
 
     def rules(self, path: str) -> None:
         """Read a file of rules."""
         file = _SHIPPED_FOLDER / "rules.yaml" if path == SHIPPED else Path(path)
-        found = self._read(file)
-        if found is None or found.data is None:
+        document = self._read(file)
+        if document is None or document.data is None:
             return
-        top = found.data if is_map(found.data) else {}
+        top = document.data if is_map(document.data) else {}
         rules = top.get("rules")
         if not is_list(rules) or not 0 < len(rules) <= RULES_MAX:
-            found.problem((), f"must be a map with 'rules', a list of 1 to {RULES_MAX}")
+            document.problem((), f"must be a map with 'rules', a list of 1 to {RULES_MAX}")
             rules = []
-        self._unknown(found, top, (), RULES_KEYS)
+        self._unknown(document, top, (), RULES_KEYS)
         for at, rule in enumerate(rules):
             if is_map(rule):
-                self._rule(found, rule, ("rules", at), file.parent)
+                self._rule(document, rule, ("rules", at), file.parent)
             else:
-                found.problem(("rules", at), f"must be a map with {', '.join(RULE_KEYS)}")
-        self.loaded.problems += found.problems
+                document.problem(("rules", at), f"must be a map with {', '.join(RULE_KEYS)}")
+        self.loaded.problems += document.problems
 
-    def _rule(self, found: _Text, rule: dict[str, object], place: Place, folder: Path) -> None:
-        self._unknown(found, rule, place, RULE_KEYS)
+    def _rule(self, document: _Text, rule: dict[str, object], pointer: Place, folder: Path) -> None:
+        self._unknown(document, rule, pointer, RULE_KEYS)
         written = rule.get("keywords")
-        words = [one.strip().lower() for one in written if isinstance(one, str)] if is_list(
+        words = [word.strip().lower() for word in written if isinstance(word, str)] if is_list(
             written
         ) else []  # fmt: skip
         good = is_list(written) and len(words) == len(written) <= KEYWORDS_MAX
         if (
             not good
             or not words
-            or not all(0 < len(one) <= KEYWORD_CHARACTERS_MAX for one in words)
+            or not all(0 < len(word) <= KEYWORD_CHARACTERS_MAX for word in words)
         ):
-            found.problem(
-                (*place, "keywords"), f"must be a list of 1 to {KEYWORDS_MAX} words or phrases"
+            document.problem(
+                (*pointer, "keywords"), f"must be a list of 1 to {KEYWORDS_MAX} words or phrases"
             )
         match: Literal["any", "all"] = "all" if rule.get("match") == "all" else "any"
         if rule.get("match", "any") != match:
-            found.problem((*place, "match"), "must be 'any' or 'all'")
+            document.problem((*pointer, "match"), "must be 'any' or 'all'")
         template = rule.get("template")
         if isinstance(template, str):
             inner = self._read(folder / template)
             template = inner.data if inner else None
             name = self._checked(inner, template, ()) if inner and inner.data is not None else ""
         else:
-            name = self._checked(found, template, (*place, "template"))
+            name = self._checked(document, template, (*pointer, "template"))
         label = rule.get("name", name)
         if not isinstance(label, str) or len(label) > KEYWORD_CHARACTERS_MAX:
-            found.problem((*place, "name"), "must be a short text")
+            document.problem((*pointer, "name"), "must be a short text")
         elif name and is_map(template):  # if something is wrong, nothing of the files is used
             made = SuggestionRule(label, tuple(words), match, template)
             self.loaded.rules.append(Raw(msgspec.json.encode(made)))
 
-    def _checked(self, found: _Text, data: object, place: Place) -> str:
+    def _checked(self, document: _Text, data: object, pointer: Place) -> str:
         """Return the name of a workflow; empty if it has problems, which are noted."""
         made, problems = definition.parse(data)
-        for one in problems:
-            found.problem((*place, *one.place), one.message)
-        if not place:
-            self.loaded.problems += found.problems
-            return made.name if made is not None and not found.problems else ""
+        for problem in problems:
+            document.problem((*pointer, *problem.place), problem.message)
+        if not pointer:
+            self.loaded.problems += document.problems
+            return made.name if made is not None and not document.problems else ""
         return made.name if made is not None else ""
 
     def _unknown(
-        self, found: _Text, data: dict[str, object], place: Place, keys: Sequence[str]
+        self, document: _Text, data: dict[str, object], pointer: Place, keys: Sequence[str]
     ) -> None:
         for key in data:
             if key not in keys:
-                found.problem((*place, key), f"is not a key here; {hint(key, keys)}")
+                document.problem((*pointer, key), f"is not a key here; {hint(key, keys)}")
 
     def _files(self, path: str) -> Iterator[Path]:
         if path.startswith(SHIPPED):
@@ -239,19 +243,19 @@ class _Files:
             else:
                 self._failed(path, f"is not shipped; {hint(name, names)}")
             return
-        found = Path(path)
-        if not found.is_dir():
-            yield found
+        target = Path(path)
+        if not target.is_dir():
+            yield target
             return
         self.loaded.files.append(path)
         try:
-            inside = sorted(found.iterdir())
+            inside = sorted(target.iterdir())
         except OSError as error:
             self._failed(path, f"cannot be read: {error.strerror}")
             return
-        for one in inside:
-            if one.suffix in SUFFIXES and not one.name.startswith("."):
-                yield one
+        for entry in inside:
+            if entry.suffix in SUFFIXES and not entry.name.startswith("."):
+                yield entry
 
     def _read(self, path: Path) -> _Text | None:
         """Read a file; None if that is not possible, which is noted."""
@@ -271,11 +275,11 @@ class _Files:
         except ValueError as error:
             self._failed(file, str(error))
             return None
-        found = _Text(file)
-        found.read(text)
-        if found.data is None:
-            self.loaded.problems += found.problems
-        return found
+        document = _Text(file)
+        document.read(text)
+        if document.data is None:
+            self.loaded.problems += document.problems
+        return document
 
     def _failed(self, file: str, message: str) -> None:
         self.loaded.problems.append(DefinitionProblem((), message, file))
@@ -284,7 +288,7 @@ class _Files:
 def shipped() -> tuple[str, ...]:
     """Return the names of the workflows that are shipped."""
     return tuple(
-        sorted(one.stem for one in _SHIPPED_FOLDER.glob("*.yaml") if one.stem != "rules")
+        sorted(path.stem for path in _SHIPPED_FOLDER.glob("*.yaml") if path.stem != "rules")
     )  # fmt: skip
 
 
@@ -295,7 +299,7 @@ def load(workflows: Sequence[tuple[str, str]], rules: Sequence[str] = ()) -> Loa
         files.workflows(workspace, path)
     for path in rules:
         files.rules(path)
-    files.loaded.problems.sort(key=lambda one: (one.file, one.line))
+    files.loaded.problems.sort(key=lambda problem: (problem.file, problem.line))
     return files.loaded
 
 
@@ -315,9 +319,11 @@ def _content(path: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    workflows = [tuple(one.split(":", 2)[1:]) for one in arguments if one.startswith("w:")]
-    rules = [one.removeprefix("r:") for one in arguments if one.startswith("r:")]
-    loaded = load([(one[0], one[1]) for one in workflows], rules)
+    workflows = [
+        tuple(argument.split(":", 2)[1:]) for argument in arguments if argument.startswith("w:")
+    ]
+    rules = [argument.removeprefix("r:") for argument in arguments if argument.startswith("r:")]
+    loaded = load([(pair[0], pair[1]) for pair in workflows], rules)
     sys.stdout.buffer.write(msgspec.json.encode(loaded))
 
 

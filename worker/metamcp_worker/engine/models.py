@@ -152,14 +152,14 @@ def endpoint(settings: AiSettings) -> str:
 
 
 def headers(settings: AiSettings) -> dict[str, str]:
-    found = {"Content-Type": "application/json", "Accept": "application/json"}
+    fields = {"Content-Type": "application/json", "Accept": "application/json"}
     if settings.provider == "anthropic":
-        found["anthropic-version"] = ANTHROPIC_VERSION
+        fields["anthropic-version"] = ANTHROPIC_VERSION
     if settings.key and settings.provider == "anthropic":
-        found["x-api-key"] = settings.key
+        fields["x-api-key"] = settings.key
     elif settings.key:
-        found["Authorization"] = f"Bearer {settings.key}"
-    return found
+        fields["Authorization"] = f"Bearer {settings.key}"
+    return fields
 
 
 def request(settings: AiSettings, prompt: Prompt, *, completion: bool = False) -> bytes:
@@ -177,9 +177,9 @@ def request(settings: AiSettings, prompt: Prompt, *, completion: bool = False) -
     if prompt.tools:
         body["tools"] = [
             {"type": "function", "function": {
-                "name": one.name, "description": one.description, "parameters": one.schema,
+                "name": tool.name, "description": tool.description, "parameters": tool.schema,
             }}
-            for one in prompt.tools
+            for tool in prompt.tools
         ]  # fmt: skip
     return codec.dump(body)
 
@@ -194,19 +194,20 @@ def _openai_messages(turn: Turn) -> list[object]:
         return [{"role": "user", "content": turn.text}]
     if isinstance(turn, OutcomeTurn):
         return [
-            {"role": "tool", "tool_call_id": one.use, "content": one.text} for one in turn.outcomes
+            {"role": "tool", "tool_call_id": outcome.use, "content": outcome.text}
+            for outcome in turn.outcomes
         ]
-    said: dict[str, object] = {"role": "assistant", "content": turn.text or None}
+    message: dict[str, object] = {"role": "assistant", "content": turn.text or None}
     if turn.uses:
-        said["tool_calls"] = [
-            {"id": one.id, "type": "function", "function": {
-                "name": one.name, "arguments": bytes(one.arguments).decode("utf-8", "replace"),
+        message["tool_calls"] = [
+            {"id": use.id, "type": "function", "function": {
+                "name": use.name, "arguments": bytes(use.arguments).decode("utf-8", "replace"),
             }}
-            for one in turn.uses
+            for use in turn.uses
         ]  # fmt: skip
     elif not turn.text:
-        said["content"] = _EMPTY
-    return [said]
+        message["content"] = _EMPTY
+    return [message]
 
 
 def _anthropic(settings: AiSettings, prompt: Prompt) -> dict[str, object]:
@@ -218,8 +219,8 @@ def _anthropic(settings: AiSettings, prompt: Prompt) -> dict[str, object]:
     }
     if prompt.tools:
         body["tools"] = [
-            {"name": one.name, "description": one.description, "input_schema": one.schema}
-            for one in prompt.tools
+            {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+            for tool in prompt.tools
         ]
     return body
 
@@ -230,16 +231,16 @@ def _anthropic_message(turn: Turn) -> object:
         return {"role": "user", "content": turn.text}
     if isinstance(turn, OutcomeTurn):
         parts = [
-            {"type": "tool_result", "tool_use_id": one.use, "content": one.text or _EMPTY,
-             "is_error": one.failed}
-            for one in turn.outcomes
+            {"type": "tool_result", "tool_use_id": outcome.use, "content": outcome.text or _EMPTY,
+             "is_error": outcome.failed}
+            for outcome in turn.outcomes
         ]  # fmt: skip
         return {"role": "user", "content": parts}
     text = turn.text.strip() or ("" if turn.uses else _EMPTY)
     parts = [{"type": "text", "text": text}] if text else []
     parts += [
-        {"type": "tool_use", "id": one.id, "name": one.name, "input": one.arguments}
-        for one in turn.uses
+        {"type": "tool_use", "id": use.id, "name": use.name, "input": use.arguments}
+        for use in turn.uses
     ]
     return {"role": "assistant", "content": parts}
 
@@ -300,23 +301,23 @@ def answer(settings: AiSettings, prompt: Prompt, body: bytes) -> ModelAnswer:
     """Read the answer to a prompt. Raises BadAnswer."""
     try:
         if settings.provider == "anthropic":
-            found = _read_anthropic(codec.typed(_AnthropicAnswer, body))
+            model_answer = _read_anthropic(codec.typed(_AnthropicAnswer, body))
         else:
-            found = _read_openai(codec.typed(_OpenAiAnswer, body))
+            model_answer = _read_openai(codec.typed(_OpenAiAnswer, body))
     except codec.Malformed as error:
         raise BadAnswer(f"its answer is none of the API of {settings.provider}: {error}") from None
-    return found if found.tokens > 0 else _estimated(prompt, found)
+    return model_answer if model_answer.tokens > 0 else _estimated(prompt, model_answer)
 
 
-def _estimated(prompt: Prompt, found: ModelAnswer) -> ModelAnswer:
-    said = len(codec.dump(found.turn)) // CHARACTERS_PER_TOKEN
-    return ModelAnswer(found.turn, found.stop, estimate(prompt), said)
+def _estimated(prompt: Prompt, model_answer: ModelAnswer) -> ModelAnswer:
+    output_tokens = len(codec.dump(model_answer.turn)) // CHARACTERS_PER_TOKEN
+    return ModelAnswer(model_answer.turn, model_answer.stop, estimate(prompt), output_tokens)
 
 
-def _read_openai(found: _OpenAiAnswer) -> ModelAnswer:
-    if not found.choices:
+def _read_openai(reply: _OpenAiAnswer) -> ModelAnswer:
+    if not reply.choices:
         raise BadAnswer("its answer has no choices")
-    choice = found.choices[0]
+    choice = reply.choices[0]
     uses: list[ToolUse] = []
     for number, call in enumerate((choice.message.tool_calls or [])[:USES_MAX]):
         sent = codec.text(call.function.arguments)
@@ -325,22 +326,22 @@ def _read_openai(found: _OpenAiAnswer) -> ModelAnswer:
     stops: dict[str | None, Stop] = {"length": "length", "content_filter": "refused"}
     stop = "refused" if choice.message.refusal else stops.get(choice.finish_reason, "")
     turn = ModelTurn(choice.message.content or choice.message.refusal or "", tuple(uses))
-    usage = found.usage or _OpenAiUsage()
+    usage = reply.usage or _OpenAiUsage()
     return ModelAnswer(turn, stop, max(0, usage.prompt_tokens), max(0, usage.completion_tokens))
 
 
-def _read_anthropic(found: _AnthropicAnswer) -> ModelAnswer:
-    text = "".join(one.text for one in found.content if one.type == "text")
-    calls = [one for one in found.content if one.type == "tool_use"][:USES_MAX]
+def _read_anthropic(reply: _AnthropicAnswer) -> ModelAnswer:
+    text = "".join(block.text for block in reply.content if block.type == "text")
+    calls = [block for block in reply.content if block.type == "tool_use"][:USES_MAX]
     uses = tuple(
-        _use(one.id or f"call_{number}", one.name, bytes(one.input))
-        for number, one in enumerate(calls)
+        _use(call.id or f"call_{number}", call.name, bytes(call.input))
+        for number, call in enumerate(calls)
     )
     stops: dict[str | None, Stop] = {"max_tokens": "length", "refusal": "refused"}
-    usage = found.usage or _AnthropicUsage()
+    usage = reply.usage or _AnthropicUsage()
     read = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
     return ModelAnswer(
-        ModelTurn(text, uses), stops.get(found.stop_reason, ""),
+        ModelTurn(text, uses), stops.get(reply.stop_reason, ""),
         max(0, usage.input_tokens + read), max(0, usage.output_tokens),
     )  # fmt: skip
 
@@ -363,23 +364,23 @@ class Refusal(Struct, frozen=True):
 def refusal(settings: AiSettings, status: int, body: bytes) -> Refusal:
     """Return what a status other than 200 means. The endpoint's own words are told, but not about
     credentials, which they may repeat."""
-    said = f"it answers with status {status}"
+    text = f"it answers with status {status}"
     if status in (401, 403):
-        return Refusal(f"{said}; does [ai] key have the right key?")
+        return Refusal(f"{text}; does [ai] key have the right key?")
     if status == 404:
-        return Refusal(f"{said}; is [ai] url or [ai] model wrong?{_words(settings, body)}")
+        return Refusal(f"{text}; is [ai] url or [ai] model wrong?{_words(settings, body)}")
     if status == 429:
-        return Refusal(f"{said}, too many requests{_words(settings, body)}", again=True)
-    return Refusal(f"{said}{_words(settings, body)}", again=status in (408, 409) or status >= 500)
+        return Refusal(f"{text}, too many requests{_words(settings, body)}", again=True)
+    return Refusal(f"{text}{_words(settings, body)}", again=status in (408, 409) or status >= 500)
 
 
 def _words(settings: AiSettings, body: bytes) -> str:
     """Return the words of an endpoint about an error, without the key."""
     try:
-        found = codec.value(body)
+        value = codec.value(body)
     except codec.Malformed:
         return ""
-    error = found.get("error") if _is_table(found) else None
+    error = value.get("error") if _is_table(value) else None
     text = error.get("message") if _is_table(error) else error
     if not isinstance(text, str):
         return ""
@@ -405,8 +406,8 @@ def sampling(prompt: Prompt) -> Raw:
     system = prompt.system
     if prompt.tools:
         tools = (
-            f"{one.name}: {one.description} Arguments: {codec.dump(one.schema).decode()}"
-            for one in prompt.tools
+            f"{tool.name}: {tool.description} Arguments: {codec.dump(tool.schema).decode()}"
+            for tool in prompt.tools
         )
         system = f"{system}\n\n{_BY_WORDS}" + "\n".join(tools)
     messages = [
@@ -423,27 +424,29 @@ def _as_words(turn: Turn) -> str:
         return turn.text
     if isinstance(turn, OutcomeTurn):
         return "\n\n".join(
-            f"{one.name} {'failed' if one.failed else 'answers'}:\n{one.text}"
-            for one in turn.outcomes
+            f"{outcome.name} {'failed' if outcome.failed else 'answers'}:\n{outcome.text}"
+            for outcome in turn.outcomes
         )
-    calls = (codec.dump({"tool": one.name, "arguments": one.arguments}) for one in turn.uses)
-    said = "\n".join(one.decode("utf-8", "replace") for one in calls)
-    return said or turn.text or _EMPTY
+    calls = (codec.dump({"tool": use.name, "arguments": use.arguments}) for use in turn.uses)
+    text = "\n".join(call.decode("utf-8", "replace") for call in calls)
+    return text or turn.text or _EMPTY
 
 
 def sampled(prompt: Prompt, result: bytes | Raw) -> ModelAnswer:
     """Read a result of `sampling/createMessage`. Raises BadAnswer."""
     try:
-        found = codec.value(result)
+        value = codec.value(result)
     except codec.Malformed as error:
         raise BadAnswer(f"its answer cannot be read: {error}") from None
-    content = found.get("content") if _is_table(found) else None
+    content = value.get("content") if _is_table(value) else None
     parts = content if _is_list(content) else [content]
-    texts = [one.get("text") for one in parts if _is_table(one) and one.get("type") == "text"]
+    texts = [
+        block.get("text") for block in parts if _is_table(block) and block.get("type") == "text"
+    ]
     if not texts:
         raise BadAnswer("its answer has no text")
-    text = "\n".join(one for one in texts if isinstance(one, str))
-    stop: Stop = "length" if _is_table(found) and found.get("stopReason") == "maxTokens" else ""
+    text = "\n".join(block_text for block_text in texts if isinstance(block_text, str))
+    stop: Stop = "length" if _is_table(value) and value.get("stopReason") == "maxTokens" else ""
     turn = ModelTurn(text)
     if prompt.tools:
         turn = ModelTurn(text, _use_in(text, len(prompt.turns)))

@@ -106,28 +106,28 @@ class HttpModel:
         self._completion = False
 
     async def complete(self, prompt: Prompt, until: float) -> ModelAnswer:
-        why = ""
+        reason = ""
         for attempt in range(models.TRIES_MAX):
             try:
                 async with asyncio.timeout_at(until), self._turns:
                     async with asyncio.timeout(ATTEMPT_S_MAX):
-                        found = await self._attempt(prompt, attempt)
+                        result = await self._attempt(prompt, attempt)
             except TimeoutError:
-                found = _Again("it gave no answer in time", models.pause_s("", attempt))
+                result = _Again("it gave no answer in time", models.pause_s("", attempt))
             except (Untrusted, TooLarge) as error:
                 raise self._failed(str(error), attempt) from None
             except (Unreachable, Broken) as error:
-                found = _Again(str(error), models.pause_s("", attempt))
-            if isinstance(found, ModelAnswer):
-                return found
-            why = found.why
-            left = until - asyncio.get_running_loop().time()
-            if left <= found.pause_s:
-                late = f"; the next attempt would be in {found.pause_s:g} s, after the time limit"
-                raise self._failed(why + (late if left > 0 else ""), attempt)
+                result = _Again(str(error), models.pause_s("", attempt))
+            if isinstance(result, ModelAnswer):
+                return result
+            reason = result.why
+            remaining_s = until - asyncio.get_running_loop().time()
+            if remaining_s <= result.pause_s:
+                late = f"; the next attempt would be in {result.pause_s:g} s, after the time limit"
+                raise self._failed(reason + (late if remaining_s > 0 else ""), attempt)
             if attempt + 1 < models.TRIES_MAX:
-                await asyncio.sleep(found.pause_s)
-        raise self._failed(why, models.TRIES_MAX - 1)
+                await asyncio.sleep(result.pause_s)
+        raise self._failed(reason, models.TRIES_MAX - 1)
 
     async def close(self) -> None:
         if self._origin is not None:
@@ -168,17 +168,17 @@ class HttpModel:
                 raise NoAnswer("The model cannot be asked: [ai] url or key is wrong.") from None
         return self._origin
 
-    def _failed(self, why: str, attempt: int) -> NoAnswer:
+    def _failed(self, reason: str, attempt: int) -> NoAnswer:
         tries = f" (tried {attempt + 1} times)" if attempt else ""
         name = f"The model {self.settings.model!r} at {self._origin or 'its endpoint'}"
-        return NoAnswer(f"{name} gave no answer{tries}: {why}.")
+        return NoAnswer(f"{name} gave no answer{tries}: {reason}.")
 
 
 class _Again:
     """Reason for another attempt, after `pause_s`."""
 
-    def __init__(self, why: str, pause_s: float) -> None:
-        self.why = why
+    def __init__(self, reason: str, pause_s: float) -> None:
+        self.why = reason
         self.pause_s = pause_s
 
 
@@ -214,21 +214,25 @@ async def fitting(
 ) -> dict[str, object]:
     """Ask until the model answers with a JSON object that has no fault. `fault`: returns a sentence
     or an empty string. Raises NoAnswer."""
-    why = ""
+    problem = ""
     for _ in range(JSON_TRIES_MAX):
         answer = await model.complete(prompt, until)
         value = next(models.objects(answer.turn.text), None)
         if answer.stop == "length":
-            why = f"the answer has more than {prompt.tokens_max} tokens and was cut"
+            problem = f"the answer has more than {prompt.tokens_max} tokens and was cut"
         elif value is None:
-            why = "the answer has no JSON object"
+            problem = "the answer has no JSON object"
         else:
-            why = fault(value)
-        if value is not None and not why:
+            problem = fault(value)
+        if value is not None and not problem:
             return value
-        again = f"This cannot be used: {why}. Answer with the mended JSON object and nothing else."
+        again = (
+            f"This cannot be used: {problem}. Answer with the mended JSON object and nothing else."
+        )
         prompt = models.went_on(prompt, ModelTurn(answer.turn.text), UserTurn(again))
-    raise NoAnswer(f"The model gave no answer that can be used, in {JSON_TRIES_MAX} tries: {why}.")
+    raise NoAnswer(
+        f"The model gave no answer that can be used, in {JSON_TRIES_MAX} tries: {problem}."
+    )
 
 
 async def complete(
@@ -255,14 +259,16 @@ async def complete(
         system = "Answer the request, and say nothing else."
         answer = await model.complete(models.begun(system, prompt, tokens), until)
         if answer.stop or not answer.turn.text:
-            why = {"length": f"it has more than {tokens} tokens", "refused": "it is a refusal"}
-            raise NoAnswer(f"The model's answer cannot be used: {why.get(answer.stop, 'empty')}.")
+            reasons = {"length": f"it has more than {tokens} tokens", "refused": "it is a refusal"}
+            raise NoAnswer(
+                f"The model's answer cannot be used: {reasons.get(answer.stop, 'empty')}."
+            )
         return Raw(codec.dump(answer.turn.text))
     text = bytes(schema).decode("utf-8", "replace")
     system = f"Answer the request with a JSON object that fits this JSON Schema:\n{text}"
 
     def fault(value: dict[str, object]) -> str:
-        found = parameters.wrong(text, Raw(codec.dump(value)))
-        return found.replace("(parameters: ", "(schema: ").replace("args", "answer", 1)
+        message = parameters.wrong(text, Raw(codec.dump(value)))
+        return message.replace("(parameters: ", "(schema: ").replace("args", "answer", 1)
 
     return Raw(codec.dump(await fitting(model, models.begun(system, prompt, tokens), until, fault)))

@@ -166,8 +166,8 @@ class EngineWorker(RoleWorker):
         if order.id in tasks:
             raise codec.Malformed(f"the order {order.id} is under way already")
         if self._retires or len(tasks) >= ORDERS_MAX:
-            why = "The engine is being replaced or has too much to do: try again."
-            link.send(Done(id=order.id, text=why, failed=True))
+            text = "The engine is being replaced or has too much to do: try again."
+            link.send(Done(id=order.id, text=text, failed=True))
             return
         task = self._loop.create_task(self._carry_out(link, order))
         tasks[order.id] = task
@@ -191,8 +191,8 @@ class EngineWorker(RoleWorker):
         except Exception:
             outcome = "failed"
             log.exception("an order '%s' failed, the engine has a fault", order.method)
-            why = "The engine has a fault; its log says more."
-            link.send(Done(id=order.id, text=why, failed=True))
+            text = "The engine has a fault; its log says more."
+            link.send(Done(id=order.id, text=text, failed=True))
         finally:
             self._counts[f"{order.method}:{outcome}"] += 1
 

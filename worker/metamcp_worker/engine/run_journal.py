@@ -163,25 +163,25 @@ class Executor:
         self, limit: int, owner: RunOwner | None = None, status: str = ""
     ) -> list[RunRecord]:
         """Return the latest runs without outputs, of all owners if `owner` is None."""
-        where, values = ["1 = 1"], list[object]()
+        conditions, values = ["1 = 1"], list[object]()
         if owner is not None:
-            where.append("workspace = ? AND principal = ? AND auth = ?")
+            conditions.append("workspace = ? AND principal = ? AND auth = ?")
             values += [owner.workspace, owner.name, owner.auth]
         if status:
-            where.append("status = ?")
+            conditions.append("status = ?")
             values.append(status)
-        wanted = f"SELECT {_RUN}, {self.NO_BYTES} FROM runs WHERE {' AND '.join(where)}"  # noqa: S608 - constants
-        return await self._found(f"{wanted} ORDER BY created DESC LIMIT ?", (*values, limit))
+        sql = f"SELECT {_RUN}, {self.NO_BYTES} FROM runs WHERE {' AND '.join(conditions)}"  # noqa: S608 - constants
+        return await self._found(f"{sql} ORDER BY created DESC LIMIT ?", (*values, limit))
 
     async def run(self, run: str) -> RunRecord | None:
-        found = await self._found(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608 - constants
-        return found[0] if found else None
+        records = await self._found(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608 - constants
+        return records[0] if records else None
 
     async def open_runs(self) -> list[RunRecord]:
         """Return all runs that have not ended, the oldest first, if this engine is to go on with
         them at once."""
-        wanted = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608 - constants
-        return await self._found(wanted, ())
+        sql = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608 - constants
+        return await self._found(sql, ())
 
     async def definition(self, digest: str) -> bytes:
         rows = await self._rows("SELECT data FROM definitions WHERE hash = ?", (digest,))
@@ -190,11 +190,11 @@ class Executor:
     async def steps(self, run: str, limit: int = ALL, *, outputs: bool = True) -> list[StepRecord]:
         """Return the steps of a run in the order in which they began or ended last. `outputs`: all
         of them, not only questions that wait for an answer."""
-        asked = f"CASE status WHEN 'needs_answer' THEN output ELSE {self.NO_BYTES} END"
-        output = "output" if outputs else asked
+        question_output = f"CASE status WHEN 'needs_answer' THEN output ELSE {self.NO_BYTES} END"
+        output = "output" if outputs else question_output
         columns = f"path, attempt, status, key, {output}, error"
-        wanted = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY {self.ORDER} LIMIT ?"  # noqa: S608 - constants
-        rows = await self._rows(wanted, (run, limit))
+        sql = f"SELECT {columns} FROM steps WHERE run = ? ORDER BY {self.ORDER} LIMIT ?"  # noqa: S608 - constants
+        rows = await self._rows(sql, (run, limit))
         return [StepRecord(*row) for row in rows]
 
     # Thread
@@ -338,8 +338,8 @@ def _seen(future: asyncio.Future[None]) -> None:
 
 
 def _run(row: tuple[Any, ...]) -> RunRecord:
-    run, name, digest, owner, inputs, *rest, output = row
-    status, step, error, created, ended = rest
+    run, name, digest, owner, inputs, *state, output = row
+    status, step, error, created, ended = state
     return RunRecord(
         id=run, name=name, hash=digest, owner=json.decode(owner, type=RunOwner), inputs=inputs,
         status=status, step=step, error=error, output=output, created=created, ended=ended,

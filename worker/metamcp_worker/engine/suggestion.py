@@ -69,11 +69,11 @@ class ToolRoutes:
     """Tools that there are, from lists as of `mcp.tools()`."""
 
     def __init__(self, tools: Sequence[Mapping[str, str]]) -> None:
-        self._exposed = {one["name"] for one in tools}
-        self._routes = {route(one): one for one in tools if one.get("server")}
+        self._exposed = {tool["name"] for tool in tools}
+        self._routes = {route(tool): tool for tool in tools if tool.get("server")}
         self._own: dict[str, set[str]] = {}
-        for name, one in self._routes.items():
-            self._own.setdefault(one.get("tool", ""), set()).add(name)
+        for name, tool in self._routes.items():
+            self._own.setdefault(tool.get("tool", ""), set()).add(name)
 
     def found(self, name: str) -> str:
         """Return the name of a tool that is there, also of the only one with this own name at
@@ -100,7 +100,7 @@ class Suggested(Struct, frozen=True):
         whence = {"rule": f"by the rule '{self.by}'", "model": "by the model",
                   "tools": "as a sequence of the tools that fit best"}[self.source]  # fmt: skip
         name, needed = self.workflow["name"], self.workflow.get("inputs", {})
-        inputs = [key for key, one in needed.items() if "default" not in one]
+        inputs = [key for key, schema in needed.items() if "default" not in schema]
         lines = [f"Suggested {whence}: the workflow '{name}'.", *self.notes]
         lines.append(
             "run_workflow runs it: give the definition below as 'definition'"
@@ -119,13 +119,13 @@ class Suggested(Struct, frozen=True):
 def matching(task: str, rules: Sequence[Raw]) -> list[SuggestionRule]:
     """Return the rules that match a task, those with the most keywords in it first."""
     words = " ".join(task.lower().split())
-    found: list[tuple[int, SuggestionRule]] = []
+    matches: list[tuple[int, SuggestionRule]] = []
     for raw in rules:
         rule = codec.typed(SuggestionRule, raw)
         hits = sum(_has(words, each) for each in rule.keywords)
         if hits and (rule.match == "any" or hits == len(rule.keywords)):
-            found.append((hits, rule))
-    return [rule for _, rule in sorted(found, key=lambda one: -one[0])]
+            matches.append((hits, rule))
+    return [rule for _, rule in sorted(matches, key=lambda match: -match[0])]
 
 
 def _has(words: str, keyword: str) -> bool:
@@ -133,10 +133,10 @@ def _has(words: str, keyword: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s|ing|ed)?(?!\w)", words) is not None
 
 
-def fitted(given: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, Any], list[str]]:
+def fitted(draft: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, Any], list[str]]:
     """Return a definition with the tools of this catalogue, and all its problems: ends of
     sentences. A tool that only another server has is taken from there."""
-    made = copy.deepcopy(dict(given))
+    made = copy.deepcopy(dict(draft))
     problems: list[str] = []
     for step in _steps(made.get("steps"), 0):
         name = step.get("call")
@@ -160,9 +160,9 @@ def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested
     return Suggested({}, "rule", notes=tuple(notes))
 
 
-def fault(given: Mapping[str, Any], catalogue: ToolRoutes) -> str:
+def fault(draft: Mapping[str, Any], catalogue: ToolRoutes) -> str:
     """Return all problems of a definition as one text, or an empty string."""
-    return "; ".join(fitted(given, catalogue)[1][:PROBLEMS_TOLD_MAX])
+    return "; ".join(fitted(draft, catalogue)[1][:PROBLEMS_TOLD_MAX])
 
 
 def _steps(steps: object, depth: int) -> Iterator[dict[str, Any]]:
@@ -174,13 +174,13 @@ def _steps(steps: object, depth: int) -> Iterator[dict[str, Any]]:
             continue
         yield step
         cases = step.get("switch")
-        inner = [one.get("steps") for one in cases if _is_table(one)] if _is_list(cases) else []
+        inner = [case.get("steps") for case in cases if _is_table(case)] if _is_list(cases) else []
         for block in (step.get("parallel"), step.get("steps"), *inner):
             yield from _steps(block, depth + 1)
 
 
 def prompt(
-    given: SuggestionArguments,
+    arguments: SuggestionArguments,
     best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],
     draft: Mapping[str, Any] | None,
@@ -188,10 +188,10 @@ def prompt(
 ) -> Prompt:
     """Return the question to a model. `best`: tools that fit the task, best first; `details`: of
     the first of them, as of `describe_tool`; `draft`: what a rule suggests."""
-    lines = [f"Task: {given.task}", "", "Tools:"]
-    lines += [f"{route(one)}: {one.get('description', '')}" for one in best[:NAMED_MAX]]
+    lines = [f"Task: {arguments.task}", "", "Tools:"]
+    lines += [f"{route(hit)}: {hit.get('description', '')}" for hit in best[:NAMED_MAX]]
     lines += ["", "Arguments of the first of them, as TypeScript or JSON Schema:"]
-    lines += [agent.described(one)[:TYPE_CHARACTERS_MAX] for one in details[:TYPES_MAX]]
+    lines += [agent.described(detail)[:TYPE_CHARACTERS_MAX] for detail in details[:TYPES_MAX]]
     if draft is not None:
         lines += ["", "Adapt this definition to the task:", codec.dump(draft).decode()]
     return models.begun(_FORM, "\n".join(lines), tokens_max)
@@ -203,19 +203,19 @@ def distinct(
     """Return the tools that are not called deprecated, each with its arguments. The best stays of
     those that do the same: of one server, with the same required arguments, the same verb and
     names alike."""
-    found: list[tuple[Mapping[str, str], Raw]] = []
-    known: list[tuple[str, frozenset[str], list[str]]] = []
-    for one, tool in zip(best, details, strict=False):
-        server, words = one.get("server", ""), _words(one)
+    chosen: list[tuple[Mapping[str, str], Raw]] = []
+    signatures: list[tuple[str, frozenset[str], list[str]]] = []
+    for hit, tool in zip(best, details, strict=False):
+        server, words = hit.get("server", ""), _words(hit)
         required = frozenset(agent.required_schemas(tool))
         same = any(
             (server, required) == (its, needs) and _are_alike(words, others)
-            for its, needs, others in known
+            for its, needs, others in signatures
         )
-        if not same and not _DEPRECATED.search(one.get("description", "")):
-            known.append((server, required, words))
-            found.append((one, tool))
-    return found
+        if not same and not _DEPRECATED.search(hit.get("description", "")):
+            signatures.append((server, required, words))
+            chosen.append((hit, tool))
+    return chosen
 
 
 def _words(tool: Mapping[str, str]) -> list[str]:
@@ -225,9 +225,9 @@ def _words(tool: Mapping[str, str]) -> list[str]:
     return [word for word in words if word not in server]
 
 
-def _are_alike(one: Sequence[str], other: Sequence[str]) -> bool:
-    common, whole = {*one} & {*other}, {*one} | {*other}
-    return one[:1] == other[:1] and len(common) >= _SAME * len(whole)
+def _are_alike(words: Sequence[str], other: Sequence[str]) -> bool:
+    common, union = {*words} & {*other}, {*words} | {*other}
+    return words[:1] == other[:1] and len(common) >= _SAME * len(union)
 
 
 def sequence(
@@ -236,7 +236,7 @@ def sequence(
     """Return the best tools as steps one after the other; what they require are inputs."""
     inputs: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
-    for number, (one, tool) in enumerate(distinct(best, details)[:STEPS_MAX], 1):
+    for number, (hit, tool) in enumerate(distinct(best, details)[:STEPS_MAX], 1):
         arguments: dict[str, str] = {}
         for name, schema in agent.required_schemas(tool).items():
             key = _identifier(name)
@@ -245,7 +245,7 @@ def sequence(
                 key = _identifier(f"step{number}_{key}")
             inputs[key] = own
             arguments[name] = f"${{{{ inputs.{key} }}}}"
-        step: dict[str, Any] = {"id": f"step{number}", "call": route(one)}
+        step: dict[str, Any] = {"id": f"step{number}", "call": route(hit)}
         steps.append({**step, "with": arguments} if arguments else step)
     words = _NAME.sub("-", task.lower()).strip("-")[:40].strip("-")
     made: dict[str, Any] = {"name": words or "suggested"}
@@ -264,16 +264,18 @@ def route(tool: Mapping[str, str]) -> str:
 def _input(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an input: that of the argument, or its type if this has keywords that
     inputs cannot have."""
-    whole = {key: value for key, value in schema.items() if key not in ("default", "secret")}
-    text = codec.dump({"type": "object", "properties": {name: whole}}).decode()
-    return whole if not parameters.unfit(text) else {
+    input_schema = {key: value for key, value in schema.items() if key not in ("default", "secret")}
+    text = codec.dump({"type": "object", "properties": {name: input_schema}}).decode()
+    return input_schema if not parameters.unfit(text) else {
         key: schema[key] for key in ("type", "description") if isinstance(schema.get(key), str)
     }  # fmt: skip
 
 
 def _identifier(name: str) -> str:
-    found = _OTHER.sub("_", name)[: definition.NAME_CHARACTERS_MAX]
-    return found if found[:1].isalpha() or found[:1] == "_" else f"_{found}"[:64]
+    identifier = _OTHER.sub("_", name)[: definition.NAME_CHARACTERS_MAX]
+    return (
+        identifier if identifier[:1].isalpha() or identifier[:1] == "_" else f"_{identifier}"[:64]
+    )
 
 
 def _is_table(value: object) -> TypeGuard[dict[str, Any]]:

@@ -28,38 +28,38 @@ async def suggest(
 ) -> Done:
     """Carry out the order `suggest`."""
     try:
-        given = codec.typed(SuggestionArguments, order.params)
+        arguments = codec.typed(SuggestionArguments, order.params)
     except codec.Malformed as error:
-        why = f"The arguments of suggest_workflow are wrong: {error}."
-        return Done(id=order.id, text=why, failed=True)
+        text = f"The arguments of suggest_workflow are wrong: {error}."
+        return Done(id=order.id, text=text, failed=True)
     try:
         async with asyncio.timeout(FRONT_S_MAX):
             everything = await _tools(order, host, "")
-            best = await _tools(order, host, given.task)
+            best = await _tools(order, host, arguments.task)
             details = await _details(order, host, best[: suggestion.TYPES_MAX])
     except TimeoutError:
-        why = f"The front told no tools within {FRONT_S_MAX:g} s; try again."
-        return Done(id=order.id, text=why, failed=True)
+        text = f"The front told no tools within {FRONT_S_MAX:g} s; try again."
+        return Done(id=order.id, text=text, failed=True)
     except NoAnswer as error:
         return Done(id=order.id, text=str(error), failed=True)
     catalogue = ToolRoutes([*everything, *best])
-    found = suggestion.by_rule(given.task, rules, catalogue)
-    notes = found.notes
-    if not found.workflow or given.refine:
+    suggested = suggestion.by_rule(arguments.task, rules, catalogue)
+    notes = suggested.notes
+    if not suggested.workflow or arguments.refine:
         model = models.of(order, host)
         if order.progress and model is not None:
             tell(1, 2, "the model writes a workflow")
         try:
             if model is None:
                 raise NoAnswer(f"No model is configured that could write one. {models_io.HOW}")
-            draft = found.workflow or None
-            made = await _by_model(given, model, best, details, draft, catalogue)
+            draft = suggested.workflow or None
+            made = await _by_model(arguments, model, best, details, draft, catalogue)
             return Suggested(made, "model", notes=notes).done(order.id)
         except NoAnswer as error:
             notes = (*notes, str(error))
-    if found.workflow:
-        return Suggested(found.workflow, "rule", found.by, notes).done(order.id)
-    return _by_tools(order, given, best, details, catalogue, notes)
+    if suggested.workflow:
+        return Suggested(suggested.workflow, "rule", suggested.by, notes).done(order.id)
+    return _by_tools(order, arguments, best, details, catalogue, notes)
 
 
 async def _tools(order: EngineOrder, host: FrontHost, query: str) -> list[Mapping[str, str]]:
@@ -73,14 +73,14 @@ async def _tools(order: EngineOrder, host: FrontHost, query: str) -> list[Mappin
 async def _details(
     order: EngineOrder, host: FrontHost, tools: Sequence[Mapping[str, str]]
 ) -> list[Raw]:
-    asked = [
-        await host.ask(order.owner, "describe", name=one["name"], order=order.id) for one in tools
+    answers = [
+        await host.ask(order.owner, "describe", name=tool["name"], order=order.id) for tool in tools
     ]
-    return [Raw(b"{}") if done.trouble else done.result for done in asked]
+    return [Raw(b"{}") if done.trouble else done.result for done in answers]
 
 
 async def _by_model(
-    given: SuggestionArguments,
+    arguments: SuggestionArguments,
     model: ModelClient,
     best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],
@@ -89,16 +89,16 @@ async def _by_model(
 ) -> dict[str, Any]:
     """Return what a model suggests. Raises NoAnswer."""
     settings = model.settings
-    asked = suggestion.prompt(given, best, details, draft, settings.answer_tokens_max)
+    prompt = suggestion.prompt(arguments, best, details, draft, settings.answer_tokens_max)
     until = asyncio.get_running_loop().time() + settings.timeout_ms / 1000
     fault = partial(suggestion.fault, catalogue=catalogue)
-    made = await models_io.fitting(model, asked, until, fault)
+    made = await models_io.fitting(model, prompt, until, fault)
     return suggestion.fitted(made, catalogue)[0]
 
 
 def _by_tools(
     order: EngineOrder,
-    given: SuggestionArguments,
+    arguments: SuggestionArguments,
     best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],
     catalogue: ToolRoutes,
@@ -107,7 +107,9 @@ def _by_tools(
     if not suggestion.distinct(best, details):
         text = " ".join(("No rule matches, and no tool fits the task.", *notes))
         return Done(id=order.id, text=text, failed=True)
-    made, problems = suggestion.fitted(suggestion.sequence(given.task, best, details), catalogue)
+    made, problems = suggestion.fitted(
+        suggestion.sequence(arguments.task, best, details), catalogue
+    )
     if problems:
         text = " ".join((f"No workflow was found: {'; '.join(problems)}.", *notes))
         return Done(id=order.id, text=text, failed=True)

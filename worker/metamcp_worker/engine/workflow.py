@@ -157,7 +157,9 @@ class Workflow(Struct, frozen=True):
 
     @property
     def secrets(self) -> frozenset[str]:
-        return frozenset(name for name, one in self.inputs.items() if one.secret)
+        return frozenset(
+            name for name, workflow_input in self.inputs.items() if workflow_input.secret
+        )
 
 
 def walk(steps: Sequence[AnyStep]) -> Iterator[AnyStep]:
@@ -193,7 +195,7 @@ def _groups(step: AnyStep) -> Iterator[GraphGroup]:
             yield GraphGroup(f"when {case.when}" if case.when else "else", graph(case.steps))
         return
     if isinstance(step, ParallelStep):
-        yield from (GraphGroup("", graph((one,))) for one in step.steps)
+        yield from (GraphGroup("", graph((branch,))) for branch in step.steps)
         return
     for inner in blocks(step):
         yield GraphGroup("each", graph(inner))
@@ -219,54 +221,58 @@ def _text(step: AnyStep) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def with_defaults(workflow: Workflow, given: Mapping[str, object]) -> dict[str, object]:
+def with_defaults(workflow: Workflow, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return all inputs of a run."""
-    defaults = {name: one.default for name, one in workflow.inputs.items() if not one.required}
-    return defaults | dict(given)
+    defaults = {
+        name: workflow_input.default
+        for name, workflow_input in workflow.inputs.items()
+        if not workflow_input.required
+    }
+    return defaults | dict(inputs)
 
 
-def wrong_inputs(workflow: Workflow, given: Raw | bytes) -> str:
+def wrong_inputs(workflow: Workflow, inputs: Raw | bytes) -> str:
     """Return what is wrong first with the inputs of a run, a JSON object, as a sentence with the
     place in it and in the schema; else an empty string. Values are not repeated. Raises
     codec.Malformed."""
-    names = codec.level(given)
+    names = codec.level(inputs)
     for name in names:
         if name not in workflow.inputs:
-            known = hint(name, workflow.inputs)
-            return f"inputs.{shown(name)} is not an input of {workflow.name}; {known}"
-    for name, one in workflow.inputs.items():
-        if one.required and name not in names:
+            advice = hint(name, workflow.inputs)
+            return f"inputs.{shown(name)} is not an input of {workflow.name}; {advice}"
+    for name, workflow_input in workflow.inputs.items():
+        if workflow_input.required and name not in names:
             return f"inputs.{name} is missing, and {workflow.name} cannot run without it"
-    properties = {name: one.schema for name, one in workflow.inputs.items()}
+    properties = {name: workflow_input.schema for name, workflow_input in workflow.inputs.items()}
     schema = msgspec.json.encode({"type": "object", "properties": properties}).decode()
-    found = parameters.wrong(schema, Raw(given))
-    return re.sub(r"^args\b", "inputs", found).replace("(parameters: $.properties.", "(inputs: ")
+    problem = parameters.wrong(schema, Raw(inputs))
+    return re.sub(r"^args\b", "inputs", problem).replace("(parameters: $.properties.", "(inputs: ")
 
 
-def hint(word: str, known: Collection[str]) -> str:
+def hint(word: str, names: Collection[str]) -> str:
     """Return the second half of a sentence about an unknown word."""
-    if not known:
+    if not names:
         return "there are none"
-    near = get_close_matches(word[:_WORD_CHARACTERS_MAX], known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(known)[:12])}"
+    near = get_close_matches(word[:_WORD_CHARACTERS_MAX], names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(sorted(names)[:12])}"
 
 
 def duration_ms(text: str) -> int | None:
     """Return the milliseconds of a duration such as `1m30s` or `250ms`; None for other texts."""
     if len(text) > 32 or not _DURATION.fullmatch(text):
         return None
-    return round(sum(float(one[1]) * _UNITS_MS[one[2]] for one in _PART.finditer(text)))
+    return round(sum(float(match[1]) * _UNITS_MS[match[2]] for match in _PART.finditer(text)))
 
 
 def later_ids(steps: Sequence[AnyStep]) -> set[str]:
     """Return the ids that steps after these may use: not those inside of a `foreach`."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for step in steps:
-        found |= {step.id} if step.id else set()
+        ids |= {step.id} if step.id else set()
         if not isinstance(step, ForeachStep):
             for inner in blocks(step):
-                found |= later_ids(inner)
-    return found
+                ids |= later_ids(inner)
+    return ids
 
 
 TEXT_CHARACTERS_MAX = 200

@@ -113,9 +113,9 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
         """Seconds to wait for the end; None for any time. Raises ValueError."""
         if isinstance(self.wait, bool):
             return None if self.wait else 0.0
-        if (found := duration_ms(self.wait)) is None:
+        if (wait_ms := duration_ms(self.wait)) is None:
             raise ValueError('wait is true, false or a duration such as "30s"')
-        return found / 1000
+        return wait_ms / 1000
 
 
 class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,8 +217,8 @@ def repeatable(done: HostDone) -> bool:
     """Whether a description of a tool says that it may run twice."""
     if done.trouble:
         return False
-    found: object = codec.value(done.result)
-    hints: object = found.get("annotations") if is_map(found) else None
+    tool: object = codec.value(done.result)
+    hints: object = tool.get("annotations") if is_map(tool) else None
     if not is_map(hints):
         return False
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
@@ -239,15 +239,15 @@ def of_code(done: HostDone) -> StepOutcome:
     if done.trouble:
         return StepOutcome({}, done.trouble, done.error, done.repeatable)
     read: object = codec.value(done.result)
-    found = read if is_map(read) else {}
-    failure = found.get("failure")
+    members = read if is_map(read) else {}
+    failure = members.get("failure")
     if is_map(failure):
         failure = failure.get("failure")
     if failure:
         trouble: Trouble = "timeout" if failure == "timeout" else "error"
-        error = found.get("message") or f"the code failed: {failure}"
+        error = members.get("message") or f"the code failed: {failure}"
         return StepOutcome({}, trouble, str(error), repeatable=failure == "busy")
-    return StepOutcome(expressions.step_result(found.get("value")))
+    return StepOutcome(expressions.step_result(members.get("value")))
 
 
 def pause_s(value: object) -> float:
@@ -290,17 +290,17 @@ def wrong_answer(row: StepRecord, content: Raw) -> str:
         return f"it has more than {RESULT_BYTES_MAX:,} bytes"
     codec.level(content)
     schema = bytes(json.decode(row.output, type=Elicitation).schema).decode()
-    found = parameters.wrong(schema, content)
-    return re.sub(r"^args\b", "answer", found).replace("(parameters: ", "(schema: ")
+    problem = parameters.wrong(schema, content)
+    return re.sub(r"^args\b", "answer", problem).replace("(parameters: ", "(schema: ")
 
 
 def action(answer: str) -> str:
     """Return the word of a result of `elicitation/create`; empty for any other text."""
     try:
-        found: object = codec.value(answer.encode())
+        result: object = codec.value(answer.encode())
     except codec.Malformed:
         return ""
-    return str(found.get("action") or "decline") if is_map(found) else ""
+    return str(result.get("action") or "decline") if is_map(result) else ""
 
 
 def answered(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord:
@@ -342,32 +342,32 @@ def absent_value() -> dict[str, object]:
 def lost_secret(step: AnyStep, secrets: Iterable[str], inputs: Mapping[str, object]) -> str:
     """Return the sentence why a step cannot run after a crash, because it needs a secret input,
     which was kept nowhere; else an empty string."""
-    gone = {name for name in secrets if name not in inputs}
-    value = step.arguments if gone and isinstance(step, CallStep | CodeStep) else None
-    for one in expressions.in_value(value):
-        for use in one.references:
-            if use.root == "inputs" and (use.member in gone or not use.member):
-                name = use.member or sorted(gone)[0]
-                why = "is gone: the engine ended meanwhile, and secrets are kept nowhere"
-                return f"the secret input '{name}' {why}; run the workflow again"
+    lost = {name for name in secrets if name not in inputs}
+    value = step.arguments if lost and isinstance(step, CallStep | CodeStep) else None
+    for expression in expressions.in_value(value):
+        for use in expression.references:
+            if use.root == "inputs" and (use.member in lost or not use.member):
+                name = use.member or sorted(lost)[0]
+                problem = "is gone: the engine ended meanwhile, and secrets are kept nowhere"
+                return f"the secret input '{name}' {problem}; run the workflow again"
     return ""
 
 
 def secret_texts(values: Iterable[object]) -> tuple[str, ...]:
     """Return the texts to mask in all that is kept or told, the longest first."""
-    found: set[str] = set()
-    left = list(values)
-    while left:
-        value = left.pop()
+    texts: set[str] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
         if is_map(value):
-            left += value.values()
+            pending += value.values()
         elif is_list(value):
-            left += value
+            pending += value
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             text = value if isinstance(value, str) else json.encode(value).decode()
             if len(text) >= SECRET_CHARACTERS_MIN:
-                found.add(text)
-    return tuple(sorted(found, key=len, reverse=True))
+                texts.add(text)
+    return tuple(sorted(texts, key=len, reverse=True))
 
 
 def masked(value: object, secrets: Sequence[str]) -> object:
@@ -376,16 +376,16 @@ def masked(value: object, secrets: Sequence[str]) -> object:
         return value
     pattern = re.compile("|".join(map(re.escape, secrets)))
 
-    def clean(one: object) -> object:
-        if isinstance(one, str):
-            return pattern.sub(MASK, one)
-        if is_map(one):
-            return {pattern.sub(MASK, key): clean(each) for key, each in one.items()}
-        if is_list(one):
-            return [clean(each) for each in one]
-        if isinstance(one, int | float) and not isinstance(one, bool):
-            return MASK if json.encode(one).decode() in secrets else one
-        return one
+    def clean(element: object) -> object:
+        if isinstance(element, str):
+            return pattern.sub(MASK, element)
+        if is_map(element):
+            return {pattern.sub(MASK, key): clean(each) for key, each in element.items()}
+        if is_list(element):
+            return [clean(each) for each in element]
+        if isinstance(element, int | float) and not isinstance(element, bool):
+            return MASK if json.encode(element).decode() in secrets else element
+        return element
 
     return clean(value)
 
@@ -399,29 +399,34 @@ def sees(owner: RunOwner, run: RunRecord) -> bool:
 def shown(run: RunRecord, steps: Sequence[StepRecord] | None = None) -> dict[str, object]:
     """Return a run for an answer; with its output and its steps if they are given."""
     asks = run.status == "needs_answer"
-    found: dict[str, object] = {
+    members: dict[str, object] = {
         "run": run.id, "workflow": run.name, "status": run.status, "step": run.step,
         "error": "" if asks else run.error, "question": run.error if asks else "",
         "created": run.created, "ended": run.ended or None,
     }  # fmt: skip
     if steps is not None:
-        found["output"] = Raw(run.output)
-        found["steps"] = [
-            {"step": one.path, "status": one.status, "attempts": one.attempt, "error": one.error}
-            | ({"question": Raw(one.output)} if one.status == "needs_answer" else {})
-            for one in steps
+        members["output"] = Raw(run.output)
+        members["steps"] = [
+            {
+                "step": step.path,
+                "status": step.status,
+                "attempts": step.attempt,
+                "error": step.error,
+            }
+            | ({"question": Raw(step.output)} if step.status == "needs_answer" else {})
+            for step in steps
         ]
-    return found
+    return members
 
 
 def line(run: RunRecord) -> str:
     """Return a run for a list: with its step and what it asks, if it waits for a person."""
-    found = f"{run.id} {run.name} {run.status}"
+    summary = f"{run.id} {run.name} {run.status}"
     if run.status not in PARKED:
-        return found
+        return summary
     text = " ".join(run.error.split())
     cut = text if len(text) <= LINE_CHARACTERS_MAX else f"{text[: LINE_CHARACTERS_MAX - 1]}…"
-    return f"{found} {run.step}: {cut}"
+    return f"{summary} {run.step}: {cut}"
 
 
 def told(run: RunRecord) -> str:

@@ -198,57 +198,57 @@ class RunningWorkflow:
         """Return what `steps.ID` is when the step is over. Raises StepFailed, ExpressionError."""
         if step.when and not await self._true(step.when, scope):
             return workflow_run.absent_value()
-        found: object = None
+        result: object = None
         match step:
             case ParallelStep(steps=steps):
-                found = await self._parallel(steps, scope)
+                result = await self._parallel(steps, scope)
             case ForeachStep():
-                found = await self._foreach(step, scope)
+                result = await self._foreach(step, scope)
             case SwitchStep(cases=cases):
                 for case in cases:
                     if not case.when or await self._true(case.when, scope):
-                        found = await self._block(case.steps, scope)
+                        result = await self._block(case.steps, scope)
                         break
             case OutputStep(value=value):
-                found = await self._evaluator.filled(value, scope.variables)
+                result = await self._evaluator.filled(value, scope.variables)
             case _:
                 return await self._leaf(step, path, scope)
-        return {"result": found, "text": "", "error": None}
+        return {"result": result, "text": "", "error": None}
 
     async def _true(self, text: str, scope: Scope) -> bool:
-        found = await self._evaluator.condition(text, scope.variables)
-        if not isinstance(found, bool):
+        value = await self._evaluator.condition(text, scope.variables)
+        if not isinstance(value, bool):
             raise ExpressionError(f"the condition '{text}' is neither true nor false")
-        return found
+        return value
 
     async def _parallel(self, steps: Sequence[AnyStep], scope: Scope) -> list[object]:
         """Run steps at the same time. When one fails, the others end the attempt that they have
         begun; pauses end at once."""
-        left = len(steps)
-        self._branches += left - 1
+        running = len(steps)
+        self._branches += running - 1
 
         async def branch(step: AnyStep) -> object:
-            nonlocal left
+            nonlocal running
             try:
                 return await self._step(step, scope)
             finally:
-                left -= 1
-                if left:  # the last one leaves its place to what follows
+                running -= 1
+                if running:  # the last one leaves its place to what follows
                     self._branches -= 1
                     self._state()
 
         tasks = [asyncio.ensure_future(branch(step)) for step in steps]
         try:
-            found = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             raise
-        for one in found:
-            if isinstance(one, BaseException):
-                raise self._failed or one
-        return list(found)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise self._failed or result
+        return list(results)
 
     async def _foreach(self, step: ForeachStep, scope: Scope) -> list[object]:
         if isinstance(step.items, str):
@@ -267,33 +267,33 @@ class RunningWorkflow:
 
     async def _leaf(self, step: AnyStep, path: str, scope: Scope) -> dict[str, object]:
         row = self._rows.get(path, StepRecord(path, key=f"{self.record.id}:{path}"))
-        if (known := self._known(step, row)) is not None:
-            return known
+        if (value := self._known(step, row)) is not None:
+            return value
         if isinstance(step, ElicitStep):
             return await self._elicit(step, row, scope)
-        why = row.error if row.status == "needs_decision" else ""
+        reason = row.error if row.status == "needs_decision" else ""
         if row.attempt and row.status == "running" and not await self._harmless(step):
-            why = "it was interrupted, may have happened, and is not known to be repeatable"
+            reason = "it was interrupted, may have happened, and is not known to be repeatable"
         lost = 0
         while True:
-            if why:
-                row = await self._decided(replace(row, status="needs_decision", error=why))
-                if (known := self._known(step, row)) is not None:
-                    return known
+            if reason:
+                row = await self._decided(replace(row, status="needs_decision", error=reason))
+                if (value := self._known(step, row)) is not None:
+                    return value
             outcome, row = await self._attempt(step, row, scope)
             if not outcome.trouble:
                 return await self._done(row, outcome.value)
             lost = lost + 1 if outcome.lost else 0
-            why = ""
+            reason = ""
             if outcome.lost and lost <= INTERRUPTIONS_MAX:
                 if not await self._harmless(step):
-                    why = outcome.error
+                    reason = outcome.error
                 continue
             pause_ms = workflow_run.next_pause_ms(step, row.attempt, outcome)
             if pause_ms is None:
                 return await self._over(step, row, outcome)
             if workflow_run.is_open(step, outcome):
-                why = outcome.error
+                reason = outcome.error
                 continue
             await self._pause(pause_ms / 1000)
 
@@ -371,12 +371,12 @@ class RunningWorkflow:
             await self._unless_halted()
             text = self._clean(str(await self._evaluator.filled(step.message, scope.variables)))
             row = workflow_run.asked(row, step, text, time.time())
-        asked = json.decode(row.output, type=Elicitation)
+        question = json.decode(row.output, type=Elicitation)
         self._progress(step)
         if self.asks and self.order:
             asking = self.ask_client(row.path, self.record.owner, self.host, self.order)
             self.asking[row.path] = asyncio.ensure_future(asking)
-        left_s = None if asked.until is None else max(asked.until - time.time(), 0.0)
+        left_s = None if question.until is None else max(question.until - time.time(), 0.0)
         try:
             async with asyncio.timeout(left_s):
                 row = await self._decided(row)
@@ -396,8 +396,8 @@ class RunningWorkflow:
     ) -> None:
         """Have the client of an order answer. If it cannot, the step waits for somebody else, and
         without `cancels` also if its user puts the question aside."""
-        asked, run = json.decode(self._rows[path].output, type=Elicitation), self.record.id
-        params = json.encode(asked.params)
+        question, run = json.decode(self._rows[path].output, type=Elicitation), self.record.id
+        params = json.encode(question.params)
         try:
             done = await host.ask(owner, "elicit", arguments=params, run=run, order=order)
         finally:
@@ -409,9 +409,9 @@ class RunningWorkflow:
 
     async def _harmless(self, step: AnyStep) -> bool:
         """Whether a step that was interrupted may run again, by its tool if need be."""
-        known = workflow_run.harmless(step)
-        if known is not None or not isinstance(step, CallStep):
-            return bool(known)
+        harmless = workflow_run.harmless(step)
+        if harmless is not None or not isinstance(step, CallStep):
+            return bool(harmless)
         try:
             async with asyncio.timeout(DESCRIBE_S_MAX):
                 done = await self.host.ask(
@@ -428,8 +428,8 @@ class RunningWorkflow:
     ) -> tuple[StepOutcome, StepRecord]:
         """Note that an attempt begins, and make it. Raises ExpressionError."""
         await self._unless_halted()
-        if why := workflow_run.lost_secret(step, self.workflow.secrets, self._inputs):
-            raise ExpressionError(why)
+        if message := workflow_run.lost_secret(step, self.workflow.secrets, self._inputs):
+            raise ExpressionError(message)
         self.busy += 1
         try:
             if isinstance(step, WaitStep):
@@ -472,10 +472,10 @@ class RunningWorkflow:
                 done = await self._ask(step, "code", arguments, row)
                 return _lost(done, workflow_run.of_code(done))
             case AiStep(schema=schema):
-                wanted = None if schema is None else Raw(json.encode(schema))
+                raw_schema = None if schema is None else Raw(json.encode(schema))
                 text = filled if isinstance(filled, str) else json.encode(filled).decode()
                 try:
-                    answer = await self._complete(text, wanted, self)
+                    answer = await self._complete(text, raw_schema, self)
                 except NoAnswer as error:
                     return StepOutcome({}, "error", str(error), repeatable=True)
                 return StepOutcome(expressions.step_result(codec.value(answer)), repeatable=True)
@@ -525,8 +525,8 @@ class RunningWorkflow:
         if step.pause:
             return time.time() + workflow_run.pause_s(value)
         with contextlib.suppress(ValueError):
-            found = datetime.fromisoformat(str(value))
-            return found.replace(tzinfo=found.tzinfo or UTC).timestamp()
+            moment = datetime.fromisoformat(str(value))
+            return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
         raise ExpressionError("'until' is not a time such as 2026-12-01T08:00:00Z")
 
     def _limit_s(self, step: AnyStep) -> float | None:

@@ -147,22 +147,22 @@ class Workflows:
 
     async def run(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/run`: begin a run and wait for its end as long as is wanted."""
-        given = _arguments(RunOrder, order)
+        arguments = _arguments(RunOrder, order)
         try:
-            wait_s = given.wait_s
+            wait_s = arguments.wait_s
         except ValueError as error:
             raise Refused(f"The arguments are wrong: {error}.") from None
-        data, workflow = self._definition(order, given)
-        if why := wrong_inputs(workflow, given.inputs):
-            raise Refused(f"The workflow '{workflow.name}' cannot run: {why}.")
+        data, workflow = self._definition(order, arguments)
+        if problem := wrong_inputs(workflow, arguments.inputs):
+            raise Refused(f"The workflow '{workflow.name}' cannot run: {problem}.")
         journal = await self._ready()
         if len(self._open) >= OPEN_MAX:
             raise Refused(f"{OPEN_MAX:,} runs have not ended; cancel some of them.")
-        inputs = with_defaults(workflow, codec.value(given.inputs))
-        kept = {name: one for name, one in inputs.items() if name not in workflow.secrets}
+        inputs = with_defaults(workflow, codec.value(arguments.inputs))
+        stored = {name: value for name, value in inputs.items() if name not in workflow.secrets}
         record = RunRecord(
             id=uuid.uuid4().hex[:16], name=workflow.name, hash=hashlib.sha256(data).hexdigest(),
-            owner=order.owner, inputs=json.encode(kept), created=time.time(),
+            owner=order.owner, inputs=json.encode(stored), created=time.time(),
         )  # fmt: skip
         run = self._under_way(record, workflow, inputs, host, journal)
         run.order, run.asks, run.samples = order.id, order.asks, order.samples
@@ -171,7 +171,7 @@ class Workflows:
         noted = journal.put_run(record, data)
         noted.add_done_callback(lambda _: self._noted(record.id))
         await asyncio.shield(noted)
-        self._start(run, known=False)
+        self._start(run, resumes=False)
         try:
             if wait_s != 0.0:
                 await self._waited(run, tell, wait_s)
@@ -182,18 +182,18 @@ class Workflows:
     async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/status`."""
         journal = await self._ready()
-        given = _arguments(RunQuestion, order)
-        found = await self._seen(order, host, given.run, journal)
-        if given.ask and order.asks and (run := self._open.get(found.id)) is not None:
+        arguments = _arguments(RunQuestion, order)
+        record = await self._seen(order, host, arguments.run, journal)
+        if arguments.ask and order.asks and (run := self._open.get(record.id)) is not None:
             await self._asked(order, host, run)
-            found = run.record
-        while given.wait and found.status in OPEN:
-            if (run := self._open.get(found.id)) is not None:
+            record = run.record
+        while arguments.wait and record.status in OPEN:
+            if (run := self._open.get(record.id)) is not None:
                 await asyncio.wait([run.ended], timeout=LOOK_S)
             else:
                 await asyncio.sleep(LOOK_S)
-            found = await self._seen(order, host, given.run, journal)
-        return await self._told(order, found, journal, failure=False)
+            record = await self._seen(order, host, arguments.run, journal)
+        return await self._told(order, record, journal, failure=False)
 
     async def _asked(self, order: EngineOrder, host: OrderHost, run: RunningWorkflow) -> None:
         """Ask a client what its run waits for, unless another one is asked already."""
@@ -210,88 +210,94 @@ class Workflows:
     async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/cancel`: calls under way are dropped."""
         journal = await self._ready()
-        found = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
-        if found.status not in OPEN:
-            raise Refused(f"Run {found.id} has ended already: it is {found.status}.")
-        found = await self._changed_by(found, "", None, journal)
-        return await self._told(order, found, journal, failure=False)
+        record = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
+        if record.status not in OPEN:
+            raise Refused(f"Run {record.id} has ended already: it is {record.status}.")
+        record = await self._changed_by(record, "", None, journal)
+        return await self._told(order, record, journal, failure=False)
 
     async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
-        given = _arguments(RunDecision, order)
+        arguments = _arguments(RunDecision, order)
         journal = await self._ready()
-        found = await self._seen(order, host, given.run, journal)
-        await self._parked(found, given.step, journal, answer=False)
-        found = await self._changed_by(found, given.step, given.decision, journal)
-        return await self._told(order, found, journal, failure=False)
+        record = await self._seen(order, host, arguments.run, journal)
+        await self._parked(record, arguments.step, journal, answer=False)
+        record = await self._changed_by(record, arguments.step, arguments.decision, journal)
+        return await self._told(order, record, journal, failure=False)
 
     async def answer(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/answer`: the first answer counts, and the run goes on by itself."""
-        given = _arguments(RunAnswer, order)
+        arguments = _arguments(RunAnswer, order)
         journal = await self._ready()
-        found = await self._seen(order, host, given.run, journal)
-        row = await self._parked(found, given.step, journal, answer=True)
-        if given.action == "accept" and (why := workflow_run.wrong_answer(row, given.content)):
-            raise Refused(f"The answer is wrong: {why}.")
-        run = self._open.get(found.id) if given.wait else None
+        record = await self._seen(order, host, arguments.run, journal)
+        row = await self._parked(record, arguments.step, journal, answer=True)
+        if arguments.action == "accept" and (
+            problem := workflow_run.wrong_answer(row, arguments.content)
+        ):
+            raise Refused(f"The answer is wrong: {problem}.")
+        run = self._open.get(record.id) if arguments.wait else None
         waits = run is not None and not run.order
         if run is not None and waits:
             run.order, run.host, run.asks, run.samples = order.id, host, False, False
         try:
-            found = await self._changed_by(found, given.step, given.text, journal)
+            record = await self._changed_by(record, arguments.step, arguments.text, journal)
             if run is not None:
                 await self._waited(run, tell, None)
-                found = run.record
+                record = run.record
         finally:
             if run is not None and waits:
                 run.leave()
-        return await self._told(order, found, journal, failure=given.wait)
+        return await self._told(order, record, journal, failure=arguments.wait)
 
     async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
-        given = _arguments(RunList, order)
-        if not 1 <= given.limit <= RUNS_SHOWN_MAX:
+        arguments = _arguments(RunList, order)
+        if not 1 <= arguments.limit <= RUNS_SHOWN_MAX:
             raise Refused(f"The arguments are wrong: limit is a number from 1 to {RUNS_SHOWN_MAX}.")
         journal = await self._ready()
         owner = None if host.operator else order.owner
-        found = await journal.runs(given.limit, owner, given.status)
-        lines = [workflow_run.line(one) for one in found]
-        shown = [workflow_run.shown(one) for one in found]
+        records = await journal.runs(arguments.limit, owner, arguments.status)
+        lines = [workflow_run.line(record) for record in records]
+        rendered = [workflow_run.shown(record) for record in records]
         text = "\n".join(lines) or "No run is recorded."
-        return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": shown})))
+        return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": rendered})))
 
     async def workflows(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflows`: definitions with their inputs."""
-        found: list[dict[str, object]] = []
+        entries: list[dict[str, object]] = []
         for data in self._spec.definitions.get(order.owner.workspace, {}).values():
             workflow, _ = parse(codec.value(data))
             if workflow is not None:
                 inputs = {
-                    name: one.schema
-                    | ({} if one.required else {"default": None if one.secret else one.default})
-                    | ({"secret": True} if one.secret else {})
-                    for name, one in workflow.inputs.items()
+                    name: workflow_input.schema
+                    | (
+                        {}
+                        if workflow_input.required
+                        else {"default": None if workflow_input.secret else workflow_input.default}
+                    )
+                    | ({"secret": True} if workflow_input.secret else {})
+                    for name, workflow_input in workflow.inputs.items()
                 }
                 about = {"name": workflow.name, "description": workflow.description}
-                found.append({**about, "inputs": inputs})
-        lines = [f"{one['name']}: {one['description']}" for one in found]
+                entries.append({**about, "inputs": inputs})
+        lines = [f"{entry['name']}: {entry['description']}" for entry in entries]
         text = "\n".join(lines) or "No workflow is configured; name files with 'workflows'."
-        return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": found})))
+        return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": entries})))
 
     async def graph(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/graph`: the steps of a workflow, or of a run as it began."""
-        given = _arguments(GraphQuestion, order)
-        if bool(given.name) is bool(given.run):
+        arguments = _arguments(GraphQuestion, order)
+        if bool(arguments.name) is bool(arguments.run):
             raise Refused("The arguments are wrong: give either 'name' or 'run'.")
-        if given.name:
-            _, workflow = self._definition(order, RunOrder(name=given.name))
+        if arguments.name:
+            _, workflow = self._definition(order, RunOrder(name=arguments.name))
         else:
             journal = await self._ready()
-            run = await self._seen(order, host, given.run, journal)
-            found, _ = parse(codec.value(await journal.definition(run.hash)))
-            if found is None:
+            run = await self._seen(order, host, arguments.run, journal)
+            parsed, _ = parse(codec.value(await journal.definition(run.hash)))
+            if parsed is None:
                 raise Refused(f"This version of MetaMCP cannot read the definition of {run.id}.")
-            workflow = found
+            workflow = parsed
         drawn = WorkflowGraph(
             name=workflow.name, description=workflow.description, steps=graph(workflow.steps)
         )
@@ -316,15 +322,15 @@ class Workflows:
             await asyncio.shield(under_way.ended)
 
     async def obey(self, run: str, step: str, decision: str | None) -> None:
-        found = self._open[run]
+        running = self._open[run]
         if decision is not None:
-            await found.decide(step, decision)
+            await running.decide(step, decision)
             return
         if (task := self._tasks.get(run)) is not None:
             task.cancel()
             await asyncio.wait([task])
-        if not found.record.ended:
-            await found.end("cancelled")
+        if not running.record.ended:
+            await running.end("cancelled")
         self._open.pop(run, None)
 
     async def _changed_by(
@@ -332,9 +338,9 @@ class Workflows:
     ) -> RunRecord:
         """Return a run after a decision or an answer, or without one after its end. Raises
         Refused."""
-        if (found := self._open.get(run.id)) is not None:
+        if (running := self._open.get(run.id)) is not None:
             await self.obey(run.id, step, decision)
-            return found.record
+            return running.record
         if not await journal.pass_on(run.id, step, decision):
             raise Refused(f"The engine that has run {run.id} does not answer; try again later.")
         return await journal.run(run.id) or run
@@ -362,7 +368,7 @@ class Workflows:
         run = self._under_way(record, workflow, inputs, OrderHost(self._fronts), journal)
         self._open[record.id] = run
         if record.status != "queued":
-            self._start(run, known=True, at_once=True)
+            self._start(run, resumes=True, at_once=True)
         return run
 
     def _under_way(
@@ -380,20 +386,20 @@ class Workflows:
         self._new.discard(run)
         self._changed()
 
-    def _start(self, run: RunningWorkflow, *, known: bool, at_once: bool = False) -> None:
-        """Let a run go on as soon as there is a place. `known`: its journal may have steps."""
-        under_way = sum(one.record.status == "running" for one in self._open.values())
+    def _start(self, run: RunningWorkflow, *, resumes: bool, at_once: bool = False) -> None:
+        """Let a run go on as soon as there is a place. `resumes`: its journal may have steps."""
+        under_way = sum(open_run.record.status == "running" for open_run in self._open.values())
         if run.record.id in self._tasks or (under_way >= self._spec.runs_max and not at_once):
             return
-        task = asyncio.get_running_loop().create_task(self._carried(run, known=known))
+        task = asyncio.get_running_loop().create_task(self._carried(run, resumes=resumes))
         self._tasks[run.record.id] = task
         run.begin()
 
-    async def _carried(self, run: RunningWorkflow, *, known: bool) -> None:
+    async def _carried(self, run: RunningWorkflow, *, resumes: bool) -> None:
         assert self._journal is not None
         number = run.record.id
         try:
-            await run.run(await self._journal.steps(number) if known else ())
+            await run.run(await self._journal.steps(number) if resumes else ())
             self._open.pop(number, None)
         except JournalError as error:
             self._failed(error)
@@ -416,7 +422,7 @@ class Workflows:
         if not self._halts and self._opened.is_set():
             for run in list(self._open.values()):
                 if run.record.status == "queued" and run.record.id not in self._new:
-                    self._start(run, known=True)
+                    self._start(run, resumes=True)
 
     async def _complete(self, prompt: str, schema: Raw | None, run: RunningWorkflow) -> Raw:
         return await models_io.complete(
@@ -450,20 +456,22 @@ class Workflows:
             raise Refused("The journal of workflows is not open; the log says why.") from None
         return self._journal
 
-    def _definition(self, order: EngineOrder, given: RunOrder) -> tuple[bytes, Workflow]:
-        if (given.definition is UNSET) == (not given.name):
+    def _definition(self, order: EngineOrder, arguments: RunOrder) -> tuple[bytes, Workflow]:
+        if (arguments.definition is UNSET) == (not arguments.name):
             raise Refused("The arguments are wrong: give either 'name' or 'definition'.")
-        if isinstance(given.definition, Raw):
-            data = bytes(given.definition)
+        if isinstance(arguments.definition, Raw):
+            data = bytes(arguments.definition)
         else:
-            known = self._spec.definitions.get(order.owner.workspace, {})
-            if given.name not in known:
-                names = ", ".join(sorted(known)[:20]) or "none"
-                raise Refused(f"No workflow is named '{given.name[:64]}'; there are: {names}.")
-            data = bytes(known[given.name])
+            definitions = self._spec.definitions.get(order.owner.workspace, {})
+            if arguments.name not in definitions:
+                names = ", ".join(sorted(definitions)[:20]) or "none"
+                raise Refused(f"No workflow is named '{arguments.name[:64]}'; there are: {names}.")
+            data = bytes(definitions[arguments.name])
         workflow, problems = parse(codec.value(data))
         if workflow is None:
-            faults = "; ".join(f"{one.path or 'it'} {one.message}" for one in problems[:10])
+            faults = "; ".join(
+                f"{problem.path or 'it'} {problem.message}" for problem in problems[:10]
+            )
             raise Refused(f"The definition is wrong: {faults}.")
         return data, workflow
 
@@ -472,10 +480,10 @@ class Workflows:
     ) -> RunRecord:
         """Return a run that the client may see. Raises Refused."""
         under_way = self._open.get(run)
-        found = under_way.record if under_way is not None else await journal.run(run)
-        if found is None or not (host.operator or workflow_run.sees(order.owner, found)):
+        record = under_way.record if under_way is not None else await journal.run(run)
+        if record is None or not (host.operator or workflow_run.sees(order.owner, record)):
             raise Refused(f"No run has the id '{run[:64]}'.")
-        return found
+        return record
 
     async def _parked(
         self, run: RunRecord, step: str, journal: Executor, *, answer: bool
@@ -486,12 +494,12 @@ class Workflows:
         else:
             rows = await journal.steps(run.id, outputs=False) if run.status in OPEN else []
         status = "needs_answer" if answer else "needs_decision"
-        parked = {one.path: one for one in rows if one.status == status}
+        parked = {row.path: row for row in rows if row.status == status}
         if step not in parked:
-            which = f"; these do: {', '.join(parked)}" if parked else ""
-            what = "an answer" if answer else "a decision"
+            others = f"; these do: {', '.join(parked)}" if parked else ""
+            noun = "an answer" if answer else "a decision"
             about = f"The step '{step[:100]}' of run {run.id}"
-            raise Refused(f"{about} does not wait for {what}{which}.")
+            raise Refused(f"{about} does not wait for {noun}{others}.")
         return parked[step]
 
     async def _told(
