@@ -7,9 +7,10 @@ import pytest
 
 from metamcp_worker.engine.expressions import ExpressionError
 from metamcp_worker.guard.conditions import READ_BYTES_MAX, CallKnows, PolicySubject, Thing, parse
+from metamcp_worker.guard.guard_rules import FAILURES_MAX, GuardRules
 from metamcp_worker.guard.policies import Policies, PolicyVerdict
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.spec import EndpointSpec, PolicySpec, PrincipalFacts
+from metamcp_worker.ipc.spec import ConsentSpec, EndpointSpec, PolicySpec, PrincipalFacts
 
 ANN = PrincipalFacts(id="key:1", name="ann", scopes=("mcp:call", "mcp:list"))
 SUBJECT = PolicySubject(ANN, "acme", "desk", "acme:tools")
@@ -165,6 +166,14 @@ def test_a_rule_that_fails_is_a_deny_and_says_why_to_its_operator(
         assert note.outcome == "failed"
         assert why in note.why
     assert decided([rule("deny", when, mode="permissive")], tool()).effect == "allow"
+
+
+def test_names_that_clients_make_up_add_no_failures_for_ever() -> None:
+    policies = Policies([rule("deny", "mcp.tool.name")])
+    rules = GuardRules(ConsentSpec(), policies, SUBJECT)
+    for number in range(FAILURES_MAX + 10):
+        rules.unlisted("tools", "fs", f"made-up-{number}")
+    assert len(rules.failures) == FAILURES_MAX
 
 
 def test_what_a_rule_does_not_read_may_have_any_size() -> None:

@@ -70,6 +70,8 @@ NO_POLICIES = Policies()
 LOCAL = PolicySubject(PrincipalFacts())
 NAMES_MAX = 4096
 """Maximum guards that are kept of things that no list has."""
+FAILURES_MAX = 4096
+"""Maximum failures that are told; clients may call any name, and each is another sentence."""
 
 
 class CallGuard(Struct, frozen=True, gc=False):
@@ -205,7 +207,7 @@ class GuardRules:
         if effect == "allow" and ruling is None and not through:
             return None
         for note in () if ruling is None else ruling.verdict.notes:
-            if note.why:
+            if note.why and len(self.failures) < FAILURES_MAX:
                 self.failures[f"policy '{note.policy}' fails for {server}/{name}: {note.why}"] = (
                     note
                 )
