@@ -1,13 +1,14 @@
 """What a gateway keeps once, it keeps before it is looked at for the first time.
 
-Owns: filling what is bounded (logs, threads, peaks of memory), one of most kinds of faults. Never:
-the first look (`soak`).
+Owns: filling what is bounded (logs, journal, threads, peaks of memory), one of most kinds of
+faults. Never: the first look (`soak`).
 """
 
 import asyncio
 from random import Random
 
 from metamcp_supervisor.control import client
+from metamcp_supervisor.telemetry.journal import EVENTS_MAX
 from tests.faults.soak_gateway import Soaked
 from tests.faults.soak_plan import Fault, bystanders
 from tests.live.client import MODERN, Client
@@ -28,7 +29,9 @@ GUEST_S = 1.0
 
 
 async def remember(gateway: Soaked) -> None:
-    """Fill the logs of all servers, and make as many threads as there will ever be."""
+    """Fill the logs of all servers and the journal, and make as many threads as there will ever
+    be."""
+    await asyncio.to_thread(_order, gateway)
     await asyncio.gather(*(asyncio.to_thread(_chatter, gateway.port, n) for n in gateway.names))
     describing = (asyncio.to_thread(_describe, gateway, n) for n in range(DESCRIPTIONS))
     await asyncio.gather(*describing)
@@ -58,6 +61,14 @@ def _chatter(port: int, name: str) -> None:
         one.call(f"{name}__noise", text="", lines=LINES // LINES_EACH)
         one.call(f"{name}__slow_echo", text="", ms=1000)
     one.close()
+
+
+def _order(gateway: Soaked) -> None:
+    """Give orders that change nothing, until the journal has no room for another event."""
+    names = list(gateway.names)
+    with client.connect(str(gateway.folder / "run")) as line:
+        for _ in range(EVENTS_MAX // len(names) + 1):
+            line.call("undrain", {"names": names})
 
 
 def _describe(gateway: Soaked, number: int) -> None:
