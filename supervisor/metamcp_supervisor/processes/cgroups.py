@@ -108,9 +108,9 @@ class Cgroups:
         self.root = root
         self.controllers: frozenset[str] = frozenset()
 
-    def adopt(self, kept: Collection[Path] = ()) -> None:
+    def adopt(self, occupied: Collection[Path] = ()) -> None:
         """Prepare the subtree for leaves, and remove leaves that an earlier gateway left, except
-        those in `kept`. Call this before the first fork. Raises OSError."""
+        those in `occupied`. Call this before the first fork. Raises OSError."""
         strays = _read(self.root / "cgroup.procs").split()
         if strays:
             own = self.root / OWN
@@ -127,7 +127,7 @@ class Cgroups:
                     on.add(name)
         self.controllers = frozenset(on)
         for old in self.root.glob(f"{PREFIX}*"):
-            if old not in kept:
+            if old not in occupied:
                 Leaf(old).remove()
 
     def leaf(self, server: str, generation: int, limits: Limits) -> Leaf:
@@ -196,14 +196,16 @@ def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
         lines = [line.split(":", 2) for line in _read(own).decode().splitlines()]
     except (OSError, ValueError):
         return None
-    old = next((path for _, what, path in lines if "memory" in what.split(",")), None)
+    old = next((path for _, controllers, path in lines if "memory" in controllers.split(",")), None)
     new = next((path for number, _, path in lines if number == "0"), None)
     places = [mounts / "memory" / old.strip("/"), mounts / "memory"] if old is not None else []
     if new is not None:
         tops = (mounts, mounts / "unified")
         places += [*(top / new.strip("/") for top in tops), *tops]
-    known = ("memory.oom_control", "memory.events")
-    group = next((each for each in places if any((each / name).exists() for name in known)), None)
+    memory_files = ("memory.oom_control", "memory.events")
+    group = next(
+        (each for each in places if any((each / name).exists() for name in memory_files)), None
+    )
     return None if group is None else Around(group)
 
 

@@ -50,18 +50,18 @@ class Nurseries:
 
     @property
     def pids(self) -> list[int]:
-        known = [*self._all(), *filter(None, [self._coming])]
-        return [pid for nursery in known if (pid := nursery.pid)]
+        nurseries = [*self._all(), *filter(None, [self._coming])]
+        return [pid for nursery in nurseries if (pid := nursery.pid)]
 
     async def start(self) -> None:
         """Start the nursery that forks. Raises NurseryDown."""
         await self._newest.start()
 
-    def adopt(self, found: Sequence[NurserySnapshot]) -> None:
+    def adopt(self, snapshots: Sequence[NurserySnapshot]) -> None:
         """Continue with the nurseries of the previous program; the last of them forks."""
-        self._older = [self._another() for _ in found[1:]]
-        for nursery, each in zip(self._all(), found, strict=True):
-            nursery.adopt(each)
+        self._older = [self._another() for _ in snapshots[1:]]
+        for nursery, snapshot in zip(self._all(), snapshots, strict=True):
+            nursery.adopt(snapshot)
         for nursery in self._older:
             nursery.retired = True
 
@@ -148,7 +148,7 @@ class Nurseries:
         return [*self._older, self._newest]
 
     def _of(self, pid: int) -> Nursery:
-        return next((one for one in self._older if one.knows(pid)), self._newest)
+        return next((nursery for nursery in self._older if nursery.knows(pid)), self._newest)
 
     def _exited(self, end: WorkerExit) -> None:
         self._on_exit(end)

@@ -114,7 +114,9 @@ class Heartbeats:
         """Return, by process id, the seconds since the last beat of each worker that has beaten."""
         now = self._clock()
         watched = self._watched.items()
-        return {pid: max(0.0, now - one.pulse.beat_at) for pid, one in watched if one.pulse}
+        return {
+            pid: max(0.0, now - worker.pulse.beat_at) for pid, worker in watched if worker.pulse
+        }
 
     def lag_s(self) -> float:
         """Return by how many seconds this process's own event loop is late with the next look."""
@@ -142,12 +144,12 @@ class Heartbeats:
         """Take the pulse of a worker that did not beat for a while, perhaps for want of work."""
         assert watched.pulse is not None
         watched.looked_at = now
-        found, known = self._pulse_of(pid), watched.pulse.beat_at
-        if found is None or watched.halted or found[0] == known:
+        pulse, old_beat_at = self._pulse_of(pid), watched.pulse.beat_at
+        if pulse is None or watched.halted or pulse[0] == old_beat_at:
             return
-        beat_at, lag_s = found
+        beat_at, lag_s = pulse
         # Only a worker that was woken has an older pulse than before.
-        if (beat_at > known or known > now) and beat_at <= now + after_fork.REST_S_MAX:
+        if (beat_at > old_beat_at or old_beat_at > now) and beat_at <= now + after_fork.REST_S_MAX:
             self._on_lag("worker", lag_s if lag_s > 0 else 0.0)
             watched.pulse = FrontPulse(max(beat_at, self._stood_still_until))
             if beat_at > now:
@@ -177,14 +179,14 @@ class Heartbeats:
 
     def _judge(self, pid: int, watched: _Watched) -> None:
         assert watched.pulse is not None
-        found = workers.verdict(watched.pulse, self._clock())
-        if found is watched.verdict:
+        verdict = workers.verdict(watched.pulse, self._clock())
+        if verdict is watched.verdict:
             return
-        watched.verdict = found
-        watched.on_verdict(found)
-        if found is PulseVerdict.HUNG:
+        watched.verdict = verdict
+        watched.on_verdict(verdict)
+        if verdict is PulseVerdict.HUNG:
             self._signal(pid, signal.SIGABRT)
-        elif found is PulseVerdict.DEAD:
+        elif verdict is PulseVerdict.DEAD:
             self._signal(pid, signal.SIGKILL)
 
 
@@ -260,8 +262,8 @@ class Stacks:
 
     def pulse(self, pid: int) -> tuple[float, float] | None:
         """Return the time and the lag of the last pulse of a worker, None if it has none."""
-        found = self._files.get(pid)
-        return None if found is None else after_fork.read_pulse(found[0])
+        stacks_file = self._files.get(pid)
+        return None if stacks_file is None else after_fork.read_pulse(stacks_file[0])
 
     async def dump(self, pid: int) -> str:
         """Return the current stacks of a worker. Raises NoStacks."""
@@ -279,8 +281,10 @@ class Stacks:
                         raise NoStacks("its worker ended when it was asked for its stacks")
                     text, before = _text(fd), text
         except TimeoutError:
-            why = "it is stopped, has only begun, or waits for something in the kernel"
-            raise NoStacks(f"its worker wrote no stacks within {ANSWER_S_MAX:g} s: {why}") from None
+            reason = "it is stopped, has only begun, or waits for something in the kernel"
+            raise NoStacks(
+                f"its worker wrote no stacks within {ANSWER_S_MAX:g} s: {reason}"
+            ) from None
         _clear(fd)
         return text
 

@@ -158,14 +158,14 @@ def closely(
 ) -> dict[MeasuredProcess, int]:
     """Return the parts whose memory must be measured exactly, and the bytes above which that is
     needed (for `usage.sample`)."""
-    found: dict[MeasuredProcess, int] = {}
-    for part in roots:
-        server = servers.get(part.server)
-        if server is not None and part == part_of(server, part.number):
+    thresholds: dict[MeasuredProcess, int] = {}
+    for root in roots:
+        server = servers.get(root.server)
+        if server is not None and root == part_of(server, root.number):
             high = limits_of(server).memory_high
             if high is not None:
-                found[part] = high
-    return found
+                thresholds[root] = high
+    return thresholds
 
 
 def sample(
@@ -186,12 +186,12 @@ def sample(
         usage = None
     if usage is None and leaf_bytes is None:
         return None
-    held = usage.held_bytes if usage is not None else 0
+    used_bytes = usage.held_bytes if usage is not None else 0
     return Sample(
         server=server,
         generation=generation,
         at=at,
-        memory_bytes=held if leaf_bytes is None else leaf_bytes,
+        memory_bytes=used_bytes if leaf_bytes is None else leaf_bytes,
         processes=usage.processes if usage is not None else 0,
         serving=serving,
         disk=disk,
@@ -219,8 +219,8 @@ def judge(
     recently = recycled_at is not None and now.at - recycled_at < RECYCLE_S_MIN
     if record.over < LOOKS_MIN or record.asked or record.killed or recently:
         return record, FINE
-    why = f"{_used(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
-    return replace(record, asked=True), LimitVerdict(Fate.RECYCLE, why)
+    reason = f"{_used(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
+    return replace(record, asked=True), LimitVerdict(Fate.RECYCLE, reason)
 
 
 def out_of_memory(record: LimitRecord, limits: Limits, *, signal: int, oom_kills: int) -> str:
@@ -233,8 +233,8 @@ def out_of_memory(record: LimitRecord, limits: Limits, *, signal: int, oom_kills
     """
     if signal != _SIGKILL:
         return ""
-    known = record.memory_bytes > 0
-    used = f"; {_used(record.memory_bytes)} when it was last looked at" if known else ""
+    was_measured = record.memory_bytes > 0
+    used = f"; {_used(record.memory_bytes)} when it was last looked at" if was_measured else ""
     if oom_kills > 0:
         limit = f", memory_max is {mebibytes(limits.memory_max)}" if limits.memory_max else ""
         return f"it was killed by the kernel because it was out of memory{used}{limit}"
@@ -269,7 +269,7 @@ class Limiter:
     ) -> list[tuple[Sample, LimitVerdict]]:
         """Return the instances that must be recycled or killed. `limits`: the limits of every
         server that has any."""
-        found: list[tuple[Sample, LimitVerdict]] = []
+        verdicts: list[tuple[Sample, LimitVerdict]] = []
         for each in samples:
             if each.server not in limits:
                 continue
@@ -283,9 +283,9 @@ class Limiter:
             if verdict.fate is Fate.RECYCLE:
                 self._recycled_at[each.server] = each.at
             if verdict.fate is not Fate.FINE:
-                found.append((each, verdict))
+                verdicts.append((each, verdict))
         self._forget(limits, now)
-        return found
+        return verdicts
 
     def out_of_memory(
         self, server: str, limits: Limits, *, generation: int, signal: int, oom_kills: int = 0
@@ -320,10 +320,10 @@ def _broken(limits: Limits, now: Sample, *, crowded: bool) -> str:
     if most is not None and now.processes > (most if crowded else CROWD_TIMES * most):
         return f"it had {now.processes} processes, processes_max is {most}"
     if now.disk is not None:
-        most, held = limits.disk_max or now.disk.limit, now.disk.held_bytes
-        if held > most:
-            where = f"{mebibytes(held)} of the disk, most of it in {now.disk.folder}"
-            return f"it held {where}, disk_max is {mebibytes(most)}"
+        most, held_bytes = limits.disk_max or now.disk.limit, now.disk.held_bytes
+        if held_bytes > most:
+            disk_use = f"{mebibytes(held_bytes)} of the disk, most of it in {now.disk.folder}"
+            return f"it held {disk_use}, disk_max is {mebibytes(most)}"
     return ""
 
 

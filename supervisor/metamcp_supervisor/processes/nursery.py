@@ -148,16 +148,16 @@ class Nursery:
             raise
         self._watch_over()
 
-    def adopt(self, found: NurserySnapshot) -> None:
+    def adopt(self, snapshot: NurserySnapshot) -> None:
         """Continue with a nursery of the previous program, and with its workers."""
         orphans.become_subreaper()
-        life = self._life = nursery_process.adopted(found.pid)
-        for pid in found.workers:
+        life = self._life = nursery_process.adopted(snapshot.pid)
+        for pid in snapshot.workers:
             self._workers.adopt(pid)
-        for pid, fd, name in found.stacks:
+        for pid, fd, name in snapshot.stacks:
             self.stacks.adopt(pid, fd, name)
-        channel = self._converse(life, socket.socket(fileno=found.line.fd))
-        for data, fds in found.line.waiting:
+        channel = self._converse(life, socket.socket(fileno=snapshot.line.fd))
+        for data, fds in snapshot.line.waiting:
             channel.send(data, fds)
         self._settled.set()
         self._watch_over()

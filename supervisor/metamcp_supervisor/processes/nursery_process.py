@@ -77,11 +77,11 @@ class Foster:
     def poll(self) -> int | None:
         if self.returncode is None:
             try:
-                found, status = os.waitpid(self.pid, os.WNOHANG)
+                reaped_pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # it was reaped before this program began
                 self.returncode = -signal.SIGKILL
             else:
-                self.returncode = os.waitstatus_to_exitcode(status) if found else None
+                self.returncode = os.waitstatus_to_exitcode(status) if reaped_pid else None
         return self.returncode
 
     def send_signal(self, sig: int) -> None:
