@@ -42,7 +42,7 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
     """Return listening sockets on every address that the host name has. `flag`: option that sets
     the address, for the message. Raises CannotBind."""
     try:
-        found = socket.getaddrinfo(
+        address_infos = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
@@ -50,13 +50,13 @@ def bind(address: Address, flag: str) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     port = address.port
     try:
-        for family, kind, protocol, _, place in dict.fromkeys(found):
+        for family, kind, protocol, _, socket_address in dict.fromkeys(address_infos):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((place[0], port, *place[2:]))
+            sock.bind((socket_address[0], port, *socket_address[2:]))
             port = sock.getsockname()[1]  # for port 0: the same one on every address
             sock.listen(BACKLOG)
             sock.setblocking(False)
@@ -108,16 +108,16 @@ def fits(address: AnyAddress, sockets: list[socket.socket]) -> bool:
     if isinstance(address, UnixAddress):
         return False
     try:
-        found = socket.getaddrinfo(
+        address_infos = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError:
         return False  # binding will fail, with a sentence
     places = [sock.getsockname()[:2] for sock in sockets]
-    wanted = {place[0] for *_, place in found}
+    hosts = {socket_address[0] for *_, socket_address in address_infos}
     ports = {port for _, port in places}
     return (
-        sorted(host for host, _ in places) == sorted(wanted)
+        sorted(host for host, _ in places) == sorted(hosts)
         and len(ports) == 1
         and address.port in {0, *ports}
     )
@@ -147,26 +147,26 @@ def _reason(address: Address, error: OSError, flag: str) -> str:
 def _holder(port: int) -> str:
     """Return `name (pid)` of the process that listens on a port, or an empty string if this process
     cannot see it."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    links = {f"socket:[{inode}]" for inode in _inodes(port)}
     with contextlib.suppress(OSError):
         pids = [name for name in os.listdir("/proc") if name.isdecimal()]
-        for pid in pids[:PROCESSES_MAX] if wanted else ():
+        for pid in pids[:PROCESSES_MAX] if links else ():
             with contextlib.suppress(OSError):
                 for fd in os.listdir(f"/proc/{pid}/fd"):
-                    if os.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") in links:
                         return f"{Path(f'/proc/{pid}/comm').read_text().strip()} (pid {pid})"
     return ""
 
 
 def _inodes(port: int) -> set[str]:
-    found: set[str] = set()
+    inodes: set[str] = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.add(fields[9])
-    return found
+                    inodes.add(fields[9])
+    return inodes
 
 
 MODE = 0o660

@@ -64,10 +64,10 @@ class Notify:
         process."""
         if self._socket is None:
             return {}
-        found = {"NOTIFY_SOCKET": self._address.replace("\0", "@", 1)}
+        variables = {"NOTIFY_SOCKET": self._address.replace("\0", "@", 1)}
         if self.watchdog_s:
-            found["WATCHDOG_USEC"] = str(round(self.watchdog_s * 1e6))
-        return found
+            variables["WATCHDOG_USEC"] = str(round(self.watchdog_s * 1e6))
+        return variables
 
     def send(self, *assignments: str, fds: Sequence[int] = ()) -> bool:
         """Send one datagram with these lines. Return True if it is sent, or if there is not a

@@ -45,19 +45,19 @@ LONGER_EVERY_S = 5.0
 
 
 class Service:
-    """Service of systemd. `told`: sender of the reports; `given`: sockets from systemd, which
+    """Service of systemd. `notify`: sender of the reports; `inherited`: sockets from systemd, which
     belong to this object from now on; `made`: unix sockets whose files are removed at the end."""
 
     def __init__(
         self,
-        told: Notify,
-        given: Inherited,
+        notify: Notify,
+        inherited: Inherited,
         status: Callable[[], GatewayStatus],
         journal: Journal,
     ) -> None:
         self.made: list[UnixAddress] = []
-        self._told = told
-        self._given = given
+        self._told = notify
+        self._given = inherited
         self._status = status
         self._journal = journal
         self._loop = asyncio.get_running_loop()
@@ -72,20 +72,20 @@ class Service:
     # Listeners
 
     def listeners(
-        self, wanted: GatewayConfig
+        self, config: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
         """Return the listeners and the address for clients, then those for metrics and health.
         Ports that the operator did not choose are those of the last run, or the next free pair.
         Raises listen.CannotBind."""
-        last = places.ports(wanted.state_dir) if wanted.movable else None
-        *others, final = port_pairs(wanted, last)
+        last = places.ports(config.state_dir) if config.movable else None
+        *others, final = port_pairs(config, last)
         for listening, ops_listening in others:
             with contextlib.suppress(listen.PortTaken):
-                return self._both(listening, ops_listening, wanted)
-        return self._both(*final, wanted)
+                return self._both(listening, ops_listening, config)
+        return self._both(*final, config)
 
     def _both(
-        self, listening: Address, ops_listening: AnyAddress, wanted: GatewayConfig
+        self, listening: Address, ops_listening: AnyAddress, config: GatewayConfig
     ) -> tuple[list[socket.socket], Address, list[socket.socket], AnyAddress]:
         """Listen on both addresses. Raises listen.CannotBind; then neither is bound."""
         sockets, address = self.clients(listening)
@@ -95,16 +95,16 @@ class Service:
             for sock in sockets:
                 sock.close()
             raise
-        if wanted.socket is not None:
+        if config.socket is not None:
             try:
-                sockets.append(listen.bind_file(wanted.socket, "--socket"))
+                sockets.append(listen.bind_file(config.socket, "--socket"))
             except listen.CannotBind:
                 for sock in (*sockets, *ops):
                     sock.close()
                 raise
-            self.made.append(wanted.socket)
-        if wanted.movable and isinstance(ops_address, Address):
-            places.keep_ports(wanted.state_dir, address.port, ops_address.port)
+            self.made.append(config.socket)
+        if config.movable and isinstance(ops_address, Address):
+            places.keep_ports(config.state_dir, address.port, ops_address.port)
         return sockets, address, ops, ops_address
 
     def clients(self, address: Address) -> tuple[list[socket.socket], Address]:
@@ -132,9 +132,9 @@ class Service:
         """Return the listeners of the socket unit. Kept listeners that are not wanted now are
         closed."""
         unit = self._given.pop(name, [])
-        kept = self._given.get(sd_sockets.STORED + name, [])
-        if kept and (unit or not listen.fits(address, kept)):
-            listen.give_up(kept)
+        stored = self._given.get(sd_sockets.STORED + name, [])
+        if stored and (unit or not listen.fits(address, stored)):
+            listen.give_up(stored)
             self._owe(sd_notify.forget(sd_sockets.STORED + name))
             del self._given[sd_sockets.STORED + name]
         if unit:
@@ -142,9 +142,9 @@ class Service:
         return unit
 
     def _own(self, address: Address, flag: str, name: str) -> tuple[list[socket.socket], Address]:
-        if kept := self._given.pop(sd_sockets.STORED + name, []):
+        if stored := self._given.pop(sd_sockets.STORED + name, []):
             self._journal.add("gateway", "note", f"{name}: goes on with the sockets of before")
-            return kept, listen.bound(address, kept)
+            return stored, listen.bound(address, stored)
         bound = listen.bind(address, flag)
         if len(bound) <= sd_notify.FDS_MAX:  # not kept: a restart binds them again, that is all
             self._told.send(
@@ -236,12 +236,12 @@ class Service:
         self._pay()
 
     def _tell(self, status: GatewayStatus) -> None:
-        said = sd_notify.status(health.sentence(status, refused=self._refused))
+        message = sd_notify.status(health.sentence(status, refused=self._refused))
         if not self._ready and status.state == "active":
             self._ready = True
             self._owe(sd_notify.READY)
-        if said != self._said and self._told.send(said):
-            self._said = said
+        if message != self._said and self._told.send(message):
+            self._said = message
 
     def _is_well(self, status: GatewayStatus, late_s: float, now: float) -> bool:
         if health.has_front(status):
@@ -269,21 +269,21 @@ class Service:
 
 
 def port_pairs(
-    wanted: GatewayConfig, last: tuple[int, int] | None
+    config: GatewayConfig, last: tuple[int, int] | None
 ) -> Iterator[tuple[Address, AnyAddress]]:
     """Yield the addresses to listen on, in the order of trying."""
 
-    address, ops = wanted.listen, wanted.ops_listen
+    address, ops = config.listen, config.ops_listen
     first = address.port, ops.port if isinstance(ops, Address) else 0
-    more = PAIRS_MAX if wanted.movable else 1
+    more = PAIRS_MAX if config.movable else 1
     pairs = [
         *([last] if last else []),
         *((first[0] + PAIR_STEP * n, first[1] + PAIR_STEP * n) for n in range(more)),
     ]
     for clients_port, ops_port in pairs:
-        if "listen" in wanted.movable:
+        if "listen" in config.movable:
             address = Address(address.host, clients_port)
-        if "ops_listen" in wanted.movable and isinstance(ops, Address):
+        if "ops_listen" in config.movable and isinstance(ops, Address):
             ops = Address(ops.host, ops_port)
         yield address, ops
 

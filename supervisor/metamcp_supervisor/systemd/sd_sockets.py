@@ -47,22 +47,22 @@ def take(environ: MutableMapping[str, str], pid: int, first_fd: int = FIRST_FD) 
     if int(count) > FDS_MAX:
         raise SocketUnusable(f"systemd hands in {count} sockets, and {FDS_MAX} are the limit")
     fds = range(first_fd, first_fd + int(count))
-    found: Inherited = {}
+    inherited: Inherited = {}
     try:
         for fd, name in zip(fds, _names(names, len(fds)), strict=True):
-            found.setdefault(name, []).append(_listener(fd, name))
+            inherited.setdefault(name, []).append(_listener(fd, name))
     except SocketUnusable:
         for fd in fds:
             with contextlib.suppress(OSError):
                 os.close(fd)
-        for sock in (sock for several in found.values() for sock in several):
+        for sock in (sock for several in inherited.values() for sock in several):
             sock.detach()  # its descriptor is closed already
         raise
-    return found
+    return inherited
 
 
-def close(found: Inherited) -> None:
-    for sock in (sock for several in found.values() for sock in several):
+def close(inherited: Inherited) -> None:
+    for sock in (sock for several in inherited.values() for sock in several):
         sock.close()
 
 
@@ -89,10 +89,10 @@ def _listener(fd: int, name: str) -> socket.socket:
         raise SocketUnusable(
             f"{name} (descriptor {fd}) is not a socket: {error.strerror}"
         ) from None
-    if why := _flaw(sock, name):
+    if flaw := _flaw(sock, name):
         sock.detach()
         form = "HOST:PORT or ListenStream=/PATH" if name == OPS else "HOST:PORT"
-        raise SocketUnusable(f"{name} (descriptor {fd}) {why}; use ListenStream={form}")
+        raise SocketUnusable(f"{name} (descriptor {fd}) {flaw}; use ListenStream={form}")
     sock.set_inheritable(False)
     sock.setblocking(False)
     return sock
@@ -100,10 +100,10 @@ def _listener(fd: int, name: str) -> socket.socket:
 
 def _flaw(sock: socket.socket, name: str) -> str:
     if sock.family == socket.AF_UNIX and name == OPS:
-        place = sock.getsockname()
-        if not isinstance(place, str) or not place:
+        address = sock.getsockname()
+        if not isinstance(address, str) or not address:
             return "is a unix socket without a file, which has no permissions"
-        if not place.isprintable():
+        if not address.isprintable():
             return "is a unix socket whose path cannot be shown"
     elif sock.family not in (socket.AF_INET, socket.AF_INET6):
         return "is not a socket of the internet"
