@@ -105,8 +105,10 @@ class ApiKeys:
     def limits(self) -> Mapping[str, UseLimits]:
         """Limits of use by id, of keys that have some."""
         if self._limits is None:
-            kept = {name: key.spec.limits for name, key in self._keys.items()}
-            self._limits = {name: one for name, one in kept.items() if one != UNLIMITED}
+            limits_by_id = {name: key.spec.limits for name, key in self._keys.items()}
+            self._limits = {
+                name: limits for name, limits in limits_by_id.items() if limits != UNLIMITED
+            }
         return self._limits
 
     def principals(self) -> frozenset[tuple[str, str]]:
@@ -123,8 +125,8 @@ class ApiKeys:
         read them again."""
         try:
             await self._load()
-        except (Unstored, PepperUnfit) as why:
-            self._note(f"no API key is valid: {why}")
+        except (Unstored, PepperUnfit) as error:
+            self._note(f"no API key is valid: {error}")
 
     async def close(self) -> None:
         """Wait for the orders that are under way, unless the disk hangs; call this before the
@@ -136,26 +138,26 @@ class ApiKeys:
         """Return the keys with these ids or names; without names, in the order of ids, those after
         the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
         await self._load_rows()
-        found = [self._found(name) for name in names]
+        keys = [self._found(name) for name in names]
         if not names:
-            left = (key for key_id, key in self._keys.items() if key_id > after)
-            found = sorted(left, key=lambda key: key.spec.id)
+            later_keys = (key for key_id, key in self._keys.items() if key_id > after)
+            keys = sorted(later_keys, key=lambda key: key.spec.id)
         now = self._clock()
-        shown = tuple(_shown(one, now) for one in found[:most])
-        return KeyList(keys=shown, more=len(found) - len(shown))
+        page = tuple(_shown(key, now) for key in keys[:most])
+        return KeyList(keys=page, more=len(keys) - len(page))
 
     async def used(self, name: str) -> KeyUse:
         """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
         Unstored."""
         await self._load_rows()
-        wanted = ShowKeyUse(ticket=0, key=self._found(name).spec.id)
+        question = ShowKeyUse(ticket=0, key=self._found(name).spec.id)
         fronts = self._fronts.serving() if self._fronts is not None else ()
-        asked = (one.questions.ask(wanted, CONFIRM_S_MAX) for one in fronts)
-        told = [codec.typed(KeyUse, one[1]) for one in await asyncio.gather(*asked) if one]
+        pending = (front.questions.ask(question, CONFIRM_S_MAX) for front in fronts)
+        uses = [codec.typed(KeyUse, reply[1]) for reply in await asyncio.gather(*pending) if reply]
         return KeyUse(
-            streams=sum(one.streams for one in told),
-            sessions=sum(one.sessions for one in told),
-            calls=sum(one.calls for one in told),
+            streams=sum(use.streams for use in uses),
+            sessions=sum(use.sessions for use in uses),
+            calls=sum(use.calls for use in uses),
         )
 
     async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
@@ -186,10 +188,10 @@ class ApiKeys:
             else:
                 change = key_rules.ended(order, self._found(order.key), now)
             late = await self._change(change)
-        shown = structs.asdict(_shown(change.about, now))
-        old = [_iso(one.spec.expires) for one in change.put if one is not change.about]
+        fields = structs.asdict(_shown(change.about, now))
+        old = [_iso(key.spec.expires) for key in change.put if key is not change.about]
         return KeyChanged(
-            **shown, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
+            **fields, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
         )
 
     def _found(self, word: str) -> StoredKey:
@@ -240,8 +242,8 @@ class ApiKeys:
         self._limits = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
         put = tuple(filter(key_rules.for_fronts, put))
-        gone = (*change.drop, *change.over)
-        return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=gone))
+        removed = (*change.drop, *change.over)
+        return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=removed))
 
     # Fronts
 
@@ -261,15 +263,17 @@ class ApiKeys:
             return ()
         # Larger than any number of the program before this one, whose fronts may still confirm.
         number = self._generation = max(self._generation + 1, int(self._clock() * 1000))
-        told = fronts.serving()
-        for front in told:
+        recipients = fronts.serving()
+        for front in recipients:
             try:
                 self._send(front, changes)
             except OSError as error:
                 fronts.untold(front, error)
 
         def behind() -> list[FrontProcess]:
-            return [front for front in fronts.serving() if front in told and front.keys < number]
+            return [
+                front for front in fronts.serving() if front in recipients and front.keys < number
+            ]
 
         if await fronts.until(lambda: not behind(), self._confirm_s):
             return ()
@@ -307,8 +311,8 @@ def _iso(seconds: float) -> str:
 
 
 def _stored(rows: Rows) -> tuple[StoredKey, ...]:
-    found = rows.read("SELECT body FROM api_key ORDER BY id")
-    return tuple(codec.typed(StoredKey, body.encode()) for (body,) in found)
+    records = rows.read("SELECT body FROM api_key ORDER BY id")
+    return tuple(codec.typed(StoredKey, body.encode()) for (body,) in records)
 
 
 def names(state_dir: Path) -> list[tuple[str, str, str]]:
@@ -329,11 +333,13 @@ def _pepper(path: Path, *, make: bool) -> bytes:
     try:
         return files.own_key(path, api_key.PEPPER_BYTES, make=make)
     except Unresolved as unread:
-        why = str(unread)
+        reason = str(unread)
         if os.path.lexists(path) and path.lstat().st_size:  # the pepper is there
-            raise PepperUnfit(why) from None
+            raise PepperUnfit(reason) from None
     except ValueError:
-        why = f"{path} is damaged"
+        reason = f"{path} is damaged"
     except OSError as error:
         raise PepperUnfit(f"{path} cannot be made: {error.strerror}") from None
-    raise PepperUnfit(f"{why}; restore that file, or revoke all keys, remove it and make new keys")
+    raise PepperUnfit(
+        f"{reason}; restore that file, or revoke all keys, remove it and make new keys"
+    )

@@ -80,16 +80,16 @@ class TableChange(Struct, frozen=True, kw_only=True):
 
 def made(
     order: NewKey | Rotate,
-    known: Collection[StoredKey],
+    keys: Collection[StoredKey],
     key_id: str,
     digest: bytes,
     now: float,
     by: str,
     endpoints: Mapping[str, str] | None,
 ) -> TableChange:
-    """Return the change by a new key with this id and digest, made by `by`. `known`: all keys;
+    """Return the change by a new key with this id and digest, made by `by`. `keys`: all keys;
     `endpoints`: see `check`. Raises KeyOrderInvalid and KeysFull."""
-    if len(known) >= KEYS_MAX:
+    if len(keys) >= KEYS_MAX:
         raise KeysFull(f"there are {KEYS_MAX} keys already; revoke some")
     if isinstance(order, NewKey):
         check(order, endpoints)
@@ -97,7 +97,7 @@ def made(
         spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
         new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
         return TableChange(about=new, put=(new,))
-    old = found(known, order.key, now)
+    old = found(keys, order.key, now)
     _check_rotation(order.key, old, now)
     grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
     expires = now + old.valid_s if old.valid_s else 0.0
@@ -122,20 +122,20 @@ def _check_rotation(word: str, key: StoredKey, now: float) -> None:
 
 
 def doubts(
-    order: NewKey, known: Iterable[StoredKey], servers: Collection[str], now: float
+    order: NewKey, keys: Iterable[StoredKey], servers: Collection[str], now: float
 ) -> tuple[str, ...]:
-    """Return sentences about an order that can be carried out, and is probably a mistake. `known`:
+    """Return sentences about an order that can be carried out, and is probably a mistake. `keys`:
     the keys before it; `servers`: names, empty if they are not known."""
-    said = [
+    sentences = [
         f"the key {key.spec.id} is named '{order.name}' too; name each by its id"
-        for key in known
+        for key in keys
         if key.spec.name == order.name and state(key.spec, now) == ACTIVE
     ][:1]
     for scope in order.scopes if servers else ():
         server = scope.removeprefix(gate.CALL_OF)
         if server not in {scope, *servers}:
-            said.append(f"{scope}: no server is named '{server}'; {hint(server, servers)}")
-    return tuple(said)
+            sentences.append(f"{scope}: no server is named '{server}'; {hint(server, servers)}")
+    return tuple(sentences)
 
 
 def ended(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
@@ -161,8 +161,8 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
     for many in (order.endpoints, order.scopes):
         if len(many) > ENDPOINTS_MAX:
             raise KeyOrderInvalid(f"a key names at most {ENDPOINTS_MAX} endpoints and scopes")
-    for what, text in (("workspace", order.workspace), *(("endpoint", e) for e in order.endpoints)):
-        _check_text(what, text)
+    for noun, text in (("workspace", order.workspace), *(("endpoint", e) for e in order.endpoints)):
+        _check_text(noun, text)
     if endpoints is not None:
         _check_places(order, endpoints)
     for scope in order.scopes:
@@ -198,8 +198,8 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
         return default
     try:
         return units.duration(text, most)
-    except ValueError as why:
-        raise KeyOrderInvalid(f"'{text[:32]}' {why}") from None
+    except ValueError as error:
+        raise KeyOrderInvalid(f"'{text[:32]}' {error}") from None
 
 
 def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
@@ -232,10 +232,10 @@ def state(key: KeySpec, now: float) -> str:
     return EXPIRED if key.expires and now >= key.expires else ACTIVE
 
 
-def _check_text(what: str, text: str) -> None:
+def _check_text(noun: str, text: str) -> None:
     if not _NAME.fullmatch(text) or len(text) > NAME_CHARACTERS_MAX:
         raise KeyOrderInvalid(
-            f"the {what} of a key has 1 to {NAME_CHARACTERS_MAX} printable characters"
+            f"the {noun} of a key has 1 to {NAME_CHARACTERS_MAX} printable characters"
         )
 
 
@@ -258,17 +258,17 @@ def _check_scope(scope: str) -> None:
     words = (*gate.SCOPES, *CONSOLE_SCOPES)
     if scope in words or (server != scope and _SERVER.fullmatch(server)):
         return
-    known = (*words, f"{gate.CALL_OF}SERVER")
-    raise KeyOrderInvalid(f"'{scope[:64]}' is not a scope; {hint(scope, known)}")
+    scopes = (*words, f"{gate.CALL_OF}SERVER")
+    raise KeyOrderInvalid(f"'{scope[:64]}' is not a scope; {hint(scope, scopes)}")
 
 
-def _limits(given: Mapping[str, float]) -> UseLimits:
-    for name, value in given.items():
+def _limits(values: Mapping[str, float]) -> UseLimits:
+    for name, value in values.items():
         if name not in LIMITS:
             raise KeyOrderInvalid(f"'{name[:64]}' is not a limit; {hint(name, LIMITS)}")
         if not 1 <= value <= 1e9 or value != int(value):
             raise KeyOrderInvalid(f"the limit {name} is a whole number from 1 to 1000000000")
-    whole = {name: int(value) for name, value in given.items()}
-    if whole.get("burst") and not whole.get("calls_per_minute"):
+    limits = {name: int(value) for name, value in values.items()}
+    if limits.get("burst") and not limits.get("calls_per_minute"):
         raise KeyOrderInvalid("the limit burst needs calls_per_minute, which says how fast it goes")
-    return UseLimits(**whole)
+    return UseLimits(**limits)

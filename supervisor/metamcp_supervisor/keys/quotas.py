@@ -60,8 +60,8 @@ class Quotas:
         self._day = day = self._today()
         try:
             self._before = await self._database.read(lambda rows: _stored(rows, day), Counter())
-        except Unstored as why:
-            self._note(f"the calls of today before now do not count: {why}")
+        except Unstored as error:
+            self._note(f"the calls of today before now do not count: {error}")
 
     def today(self) -> Counter[Owner]:
         """Return the calls of today by owner, as far as fronts have told them."""
@@ -86,12 +86,14 @@ class Quotas:
             self._day = today
             self._before.clear()
             self._used.clear()
-        found = Counter({(one.kind, one.name): one.calls for one in counts if one.day == today})
-        self._used.setdefault(front.slot, Counter()).update(found)
+        calls = Counter(
+            {(count.kind, count.name): count.calls for count in counts if count.day == today}
+        )
+        self._used.setdefault(front.slot, Counter()).update(calls)
         for other in self._serving():
             if other.slot == front.slot and other.number > front.number:
                 other.send(DayCounts(counts=tuple(counts)))
-        self._unwritten |= found.keys()
+        self._unwritten |= calls.keys()
         if self._unwritten and self._write is None:
             self._write = asyncio.create_task(self._store())
 
@@ -105,7 +107,7 @@ class Quotas:
         return int(self._clock() // DAY_S)
 
     def _calls(self, owner: Owner) -> int:
-        return self._before[owner] + sum(one[owner] for one in self._used.values())
+        return self._before[owner] + sum(calls[owner] for calls in self._used.values())
 
     async def _store(self) -> None:
         """Write what has changed, and what changes meanwhile. After an error it is written together
@@ -117,10 +119,10 @@ class Quotas:
                 rows = [(*owner, day, n) for owner in owners if (n := self._calls(owner))]
                 try:
                     await self._database.write(partial(_put, day=day, counts=rows))
-                except Unstored as why:
+                except Unstored as error:
                     self._unwritten |= owners
                     if not self._failed:
-                        self._note(f"a restart would forget calls of today: {why}")
+                        self._note(f"a restart would forget calls of today: {error}")
                     self._failed = True
                     return
                 self._failed = False
@@ -129,8 +131,8 @@ class Quotas:
 
 
 def _stored(rows: Rows, day: int) -> Counter[Owner]:
-    found = rows.read("SELECT kind, name, used FROM quota WHERE day = ?", (day,))
-    return Counter({(kind, name): used for kind, name, used in found})
+    records = rows.read("SELECT kind, name, used FROM quota WHERE day = ?", (day,))
+    return Counter({(kind, name): used for kind, name, used in records})
 
 
 def _put(rows: Rows, day: int, counts: Sequence[tuple[str, str, int, int]]) -> None:
