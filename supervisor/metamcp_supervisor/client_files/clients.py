@@ -224,17 +224,17 @@ def candidates(
     that scope."""
     if scope == "project":
         return (cwd / client.project,) if client.project else ()
-    found: list[Path] = []
+    paths: list[Path] = []
     for written in client.linux if platform == "linux" else client.darwin:
-        head, _, rest = written.partition("/")
+        head, _, tail = written.partition("/")
         if head == "~":
-            found.append(home / rest)
+            paths.append(home / tail)
         elif head == "$CONFIG":
             config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-            found.append((config if config.is_absolute() else home / ".config") / rest)
+            paths.append((config if config.is_absolute() else home / ".config") / tail)
         elif value := environ.get(head[1:]):
-            return (cwd / value / rest if rest else cwd / value,)
-    return tuple(found)
+            return (cwd / value / tail if tail else cwd / value,)
+    return tuple(paths)
 
 
 def chosen(paths: tuple[Path, ...], there: Callable[[Path], bool]) -> tuple[Path, tuple[Path, ...]]:
@@ -327,11 +327,11 @@ def can_http(shape: Shape) -> bool:
 
 def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     """Return our entry with the user's additions and changes, but leading where `new` leads."""
-    kept = {key: value for key, value in old.items() if key not in _COMPELLED}
-    ahead = {key: value for key, value in new.items() if key in _COMPELLED or key not in kept}
-    if set(ahead) | set(kept) == set(old):
-        return {key: ahead.get(key, kept.get(key)) for key in old}  # in the order they stand in
-    return {**ahead, **kept}
+    retained = {key: value for key, value in old.items() if key not in _COMPELLED}
+    ahead = {key: value for key, value in new.items() if key in _COMPELLED or key not in retained}
+    if set(ahead) | set(retained) == set(old):
+        return {key: ahead.get(key, retained.get(key)) for key in old}  # in the order they stand in
+    return {**ahead, **retained}
 
 
 def target_of(values: Mapping[str, object]) -> tuple[tuple[str, ...], str]:
@@ -350,12 +350,12 @@ def is_ours(words: Sequence[str], url: str, origins: Collection[str]) -> bool:
     if not url:
         return False
     try:
-        place = urlsplit(url)
-        local = place.hostname in _LOOPBACK
+        url_parts = urlsplit(url)
+        local = url_parts.hostname in _LOOPBACK
     except ValueError:
         return False
     return (
         local
-        and f"{place.scheme}://{place.netloc}" in origins
-        and bool(_OUR_PATH.fullmatch(place.path))
+        and f"{url_parts.scheme}://{url_parts.netloc}" in origins
+        and bool(_OUR_PATH.fullmatch(url_parts.path))
     )

@@ -187,8 +187,8 @@ def read_servers(
     base = str(places.folder_of(path)) if scope == "project" else ""
     try:
         drafts = servers_by_name([_draft(path, base, findings)], findings).values()
-    except files.FileUnreadable as why:
-        return ClientFile(client, path, why=str(why))
+    except files.FileUnreadable as error:
+        return ClientFile(client, path, why=str(error))
     except BrokenSyntax as broken:
         line = f" (line {broken.line})" if broken.line else ""
         return ClientFile(client, path, why=f"cannot be read: {broken.message}{line}")

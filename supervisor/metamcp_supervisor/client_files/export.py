@@ -90,68 +90,68 @@ class Exported:
 
 
 def exported(
-    config: Config, names: Sequence[str], kept: FileFormat, title: str, home: str
+    config: Config, names: Sequence[str], file_format: FileFormat, title: str, home: str
 ) -> Exported:
     """Return these servers as a file of a client. `title`: the client, for messages. Raises
     FileUnfit."""
-    told: list[str] = []
+    notes: list[str] = []
     written: list[str] = []
     text = ""
     for name in names:
         try:
             common, ours, sentences = _settings(config.servers[name], title)
             lost = list(ours)
-            entry = _entry(kept.shape, name, common, lost, home)
-            entry |= _limits(_HOLDS[kept.shape], ours, lost)
-            entry |= _switches(_HOLDS[kept.shape], ours, lost)
-            text = texts.put(kept, text, name, entry)
-        except (CannotHold, FileUnfit) as why:
-            told.append(f"{name} is left out: {why}")
+            entry = _entry(file_format.shape, name, common, lost, home)
+            entry |= _limits(_HOLDS[file_format.shape], ours, lost)
+            entry |= _switches(_HOLDS[file_format.shape], ours, lost)
+            text = texts.put(file_format, text, name, entry)
+        except (CannotHold, FileUnfit) as error:
+            notes.append(f"{name} is left out: {error}")
             continue
         written.append(name)
-        told += sentences
+        notes += sentences
         if lost:
-            told.append(_left_out(name, lost, title))
-    return Exported(text, tuple(written), tuple(told))
+            notes.append(_left_out(name, lost, title))
+    return Exported(text, tuple(written), tuple(notes))
 
 
 def _left_out(name: str, lost: Sequence[str], title: str) -> str:
     *more, last = lost
-    what = f"{', '.join(more)} and {last} are" if more else f"{last} is"
-    place = "them" if more else "it"
-    return f"{name}: {what} left out: the file of {title} has no place for {place}"
+    subject = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+    pronoun = "them" if more else "it"
+    return f"{name}: {subject} left out: the file of {title} has no place for {pronoun}"
 
 
 def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Exported:
     """Return these servers as metamcp.toml, with these endpoints and their namespaces. Raises
     FileUnfit."""
-    text, told, written = "", list[str](), list[str]()
+    text, notes, written = "", list[str](), list[str]()
     for name in names:
         try:
             common, ours, sentences = _settings(config.servers[name], "the gateway")
-        except CannotHold as why:
-            told.append(f"{name} is left out: {why}")
+        except CannotHold as error:
+            notes.append(f"{name} is left out: {error}")
             continue
         text = texts.put(OWN, text, name, common | ours)
         written.append(name)
-        told += sentences
+        notes += sentences
     chosen: list[Endpoint] = []
     for endpoint in (config.endpoints[name] for name in endpoints):
         if workspace_of(endpoint.namespace) == DEFAULT:
             chosen.append(endpoint)
         else:
-            told.append(f"the endpoint {endpoint.name} is left out: it belongs to a workspace")
-    for each in dict.fromkeys(one.namespace for one in chosen):
-        servers = [name for name in config.namespaces[each].servers if name in written]
-        table = show.changed(config, "namespaces", each) | {"servers": servers}
-        text = texts.put(replace(OWN, place=("namespaces",)), text, each, table)
+            notes.append(f"the endpoint {endpoint.name} is left out: it belongs to a workspace")
+    for namespace in dict.fromkeys(endpoint.namespace for endpoint in chosen):
+        servers = [name for name in config.namespaces[namespace].servers if name in written]
+        table = show.changed(config, "namespaces", namespace) | {"servers": servers}
+        text = texts.put(replace(OWN, place=("namespaces",)), text, namespace, table)
     for endpoint in chosen:
         table = show.changed(config, "endpoints", endpoint.name)
         if show.MASK in str(table.get("oauth")):
             del table["oauth"]
-            told.append(f"{endpoint.name}: oauth is left out: its client_secret is not written")
+            notes.append(f"{endpoint.name}: oauth is left out: its client_secret is not written")
         text = texts.put(replace(OWN, place=("endpoints",)), text, endpoint.name, table)
-    return Exported(text, tuple(written), tuple(told))
+    return Exported(text, tuple(written), tuple(notes))
 
 
 def _settings(server: Server, who: str) -> tuple[dict[str, object], dict[str, object], list[str]]:
@@ -174,29 +174,29 @@ def _entry(
         raise CannotHold("it is neither a command nor a URL")
     if url and not clients.can_http(shape):
         raise CannotHold("the file can name commands only")
-    found = clients.entry(shape, name, words=words, url=url)
+    entry = clients.entry(shape, name, words=words, url=url)
     if shape == "goose":
-        found["description"] = name
-        del found["timeout"]
+        entry["description"] = name
+        del entry["timeout"]
     if url and holds.kinds and not (shape == "gemini" and transport != "sse"):
-        found.pop("httpUrl", "")
+        entry.pop("httpUrl", "")
         address = {} if shape == "goose" else {"url": url}
-        found |= {"type": holds.kinds["sse" if transport == "sse" else "http"], **address}
+        entry |= {"type": holds.kinds["sse" if transport == "sse" else "http"], **address}
     elif transport != "auto" and not holds.kinds:
         lost.append("transport")
-    found |= _environment(holds, _texts(common.get("env")), lost)
-    found |= _headers(shape, holds, _texts(common.get("headers")), lost)
+    entry |= _environment(holds, _texts(common.get("env")), lost)
+    entry |= _headers(shape, holds, _texts(common.get("headers")), lost)
     if cwd := str(common.get("cwd", "")):
-        whole = _rendered(cwd.replace("~", home, 1) if cwd.startswith("~") else cwd, holds)
-        if holds.cwd and whole is not None:
-            found["cwd"] = whole
+        folder = _rendered(cwd.replace("~", home, 1) if cwd.startswith("~") else cwd, holds)
+        if holds.cwd and folder is not None:
+            entry["cwd"] = folder
         else:
             lost.append("cwd")
     if common.get("enabled", True) is False:
         if not holds.enabled:
             raise CannotHold("it is not enabled, and the file has no word for that")
-        found[holds.enabled] = holds.enabled == "disabled"
-    return found
+        entry[holds.enabled] = holds.enabled == "disabled"
+    return entry
 
 
 def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict[str, object]:
@@ -204,26 +204,26 @@ def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict
     values: dict[str, str] = {}
     listed_names: list[str] = []
     for variable, text in env.items():
-        whole = _rendered(text, holds)
+        rendered = _rendered(text, holds)
         if holds.listed and text in (f"${{env:{variable}}}", f"${{{variable}}}"):
             listed_names.append(variable)
-        elif whole is None:
+        elif rendered is None:
             lost.append(f"the variable {variable}")
         else:
-            values[variable] = whole
-    found: dict[str, object] = {holds.env: values} if values else {}
-    return found | ({holds.listed: listed_names} if listed_names else {})
+            values[variable] = rendered
+    settings: dict[str, object] = {holds.env: values} if values else {}
+    return settings | ({holds.listed: listed_names} if listed_names else {})
 
 
 def _limits(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
     """Return the time limits of a server under the keys of a client."""
-    found: dict[str, object] = {}
+    limits: dict[str, object] = {}
     for key, (theirs, unit_s) in holds.limits.items():
         count = units.duration(ours[key]) / unit_s if key in ours else 0
         if count and count == round(count):
-            found[theirs] = round(count)
+            limits[theirs] = round(count)
             lost.remove(key)
-    return found
+    return limits
 
 
 def _switches(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
@@ -241,8 +241,8 @@ def _switches(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dic
     if not tools or not fits:
         return {}
     lost.remove("tools")
-    found: dict[str, object] = {holds.allowed: allowed} if only else {}
-    return found | ({holds.refused: refused} if refused else {})
+    lists: dict[str, object] = {holds.allowed: allowed} if only else {}
+    return lists | ({holds.refused: refused} if refused else {})
 
 
 def _headers(
@@ -253,19 +253,19 @@ def _headers(
     variables: dict[str, str] = {}
     token = ""
     for header, text in headers.items():
-        whole = _rendered(text, holds)
-        if whole is not None:
-            values[header] = whole
-        elif shape == "codex" and (found := _REFERENCE.fullmatch(text)):
-            variables[header] = found[1]
-        elif shape == "codex" and header == "Authorization" and (found := _BEARER.fullmatch(text)):
-            token = found[1]
+        rendered = _rendered(text, holds)
+        if rendered is not None:
+            values[header] = rendered
+        elif shape == "codex" and (match := _REFERENCE.fullmatch(text)):
+            variables[header] = match[1]
+        elif shape == "codex" and header == "Authorization" and (match := _BEARER.fullmatch(text)):
+            token = match[1]
         else:
             lost.append(f"the header {header}")
     if shape == "codex":
-        known = (("http_headers", values), ("env_http_headers", variables))
-        given: dict[str, object] = {key: table for key, table in known if table}
-        return given | ({"bearer_token_env_var": token} if token else {})
+        tables = (("http_headers", values), ("env_http_headers", variables))
+        settings: dict[str, object] = {key: table for key, table in tables if table}
+        return settings | ({"bearer_token_env_var": token} if token else {})
     if not values:
         return {}
     return {"requestOptions": {"headers": values}} if shape == "continue" else {"headers": values}
@@ -273,32 +273,34 @@ def _headers(
 
 def _needed(value: object, holds: _Holds) -> str:
     """Return a value without which a server does not work. Raises CannotHold."""
-    whole = _rendered(str(value), holds)
-    if whole is None:
+    rendered = _rendered(str(value), holds)
+    if rendered is None:
         raise CannotHold("its command or URL has a reference that the file cannot hold")
-    return whole
+    return rendered
 
 
 def _rendered(text: str, holds: _Holds) -> str | None:
     """Return a value of metamcp.toml as a client reads it; None if its file cannot hold it."""
-    found: list[str] = []
-    plain = "".join(_GAP if one else piece for piece, one in references.pieces(text))
+    rendered: list[str] = []
+    plain = "".join(
+        _GAP if is_reference else piece for piece, is_reference in references.pieces(text)
+    )
     if references.refers(plain) or client_entries.refer(plain, "", "") != plain:
         return None  # plain text here, but a reference for the client or for `import`
     for piece, is_reference in references.pieces(text):
         variable = references.variable_of(piece) if is_reference else None
         if not is_reference:
-            found.append(piece)
+            rendered.append(piece)
         elif variable is None or not holds.reference:
             return None
         elif variable[1] is None or looks_secret(variable[0]):
-            found.append(holds.reference.replace("NAME", variable[0]))
+            rendered.append(holds.reference.replace("NAME", variable[0]))
         elif holds.default:
             written = holds.default.replace("NAME", variable[0])
-            found.append(written.replace("VALUE", variable[1]))
+            rendered.append(written.replace("VALUE", variable[1]))
         else:
             return None
-    return "".join(found)
+    return "".join(rendered)
 
 
 def _texts(value: object) -> dict[str, str]:

@@ -61,16 +61,16 @@ def values(text: str) -> Mapping[str, object]:
     return formats.json_loads(text) if text.strip() else {}
 
 
-def put(text: str, place: Sequence[str], name: str, entry: object) -> str:
-    """Return `text` with `entry` under `name` in the object at `place`, which is made if it is
+def put(text: str, location: Sequence[str], name: str, entry: object) -> str:
+    """Return `text` with `entry` under `name` in the object at `location`, which is made if it is
     missing. Raises FileUnfit."""
-    return _put(text if text.strip() else "{}\n", (*place, name), entry)
+    return _put(text if text.strip() else "{}\n", (*location, name), entry)
 
 
-def drop(text: str, place: Sequence[str], name: str, depth: int) -> str:
+def drop(text: str, location: Sequence[str], name: str, depth: int) -> str:
     """Return `text` without that entry, and without the objects around it that are empty then.
-    `depth`: number of keys of `place` whose objects stay nevertheless. Raises FileUnfit."""
-    path: tuple[str, ...] = (*place, name)
+    `depth`: number of keys of `location` whose objects stay nevertheless. Raises FileUnfit."""
+    path: tuple[str, ...] = (*location, name)
     while True:
         text = _cut(text, path)
         path = path[:-1]
@@ -164,13 +164,13 @@ def _written(name: str, value: object, newline: str, unit: str, indent: str) -> 
 
 def _style(text: str) -> tuple[str, str]:
     """Return the line end and the unit of indentation of a text."""
-    found = _FIRST_INDENT.search(text)
-    return "\r\n" if "\r\n" in text else "\n", found[1] if found else "  "
+    match = _FIRST_INDENT.search(text)
+    return "\r\n" if "\r\n" in text else "\n", match[1] if match else "  "
 
 
 def _line_indent(text: str, at: int) -> str:
-    found = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
-    return found[0] if found else ""
+    match = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
+    return match[0] if match else ""
 
 
 def _after_comments(text: str, at: int) -> tuple[int, bool]:
@@ -218,9 +218,9 @@ def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
 
 def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
     """Return kind, start and end of each token; the text must be valid."""
-    while found := _TOKEN.match(text, at):
-        at = found.end()
-        yield found.lastgroup or "", found.start(), at
+    while match := _TOKEN.match(text, at):
+        at = match.end()
+        yield match.lastgroup or "", match.start(), at
 
 
 def _table(text: str, start: int) -> _Table:

@@ -142,19 +142,19 @@ def _changed(text: str, path: tuple[str, ...], entry: Mapping[str, object], newl
 def _update(container: Any, key: Any, old: object, new: object) -> None:
     """Put a value in the place of another one. Parts that are the same in both keep their place and
     their comments."""
-    inner, wanted = table_of(old), table_of(new)
+    old_table, new_table = table_of(old), table_of(new)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for at, (before, after) in enumerate(zip(old, new, strict=True)):
             if before != after:
                 _update(container[key], at, before, after)
-    elif inner is not None and wanted and inner.keys() & wanted.keys():
-        for name, value in inner.items():
-            if name not in wanted:
+    elif old_table is not None and new_table and old_table.keys() & new_table.keys():
+        for name, value in old_table.items():
+            if name not in new_table:
                 container[key].remove(name)
-            elif wanted[name] != value:
-                _update(container[key], name, value, wanted[name])
-        for name, value in wanted.items():
-            if name not in inner:
+            elif new_table[name] != value:
+                _update(container[key], name, value, new_table[name])
+        for name, value in new_table.items():
+            if name not in old_table:
                 container[key].append(name, _item(value))
     else:
         container[key] = _item(new)
@@ -181,12 +181,12 @@ def _keys(line: str) -> tuple[str, ...]:
         value = formats.toml_loads(line.strip())
     except BrokenSyntax:
         return ()
-    found: list[str] = []
+    keys: list[str] = []
     while value:
         ((key, inner),) = value.items()
-        found.append(key)
+        keys.append(key)
         value = table_of(inner) or {}
-    return tuple(found)
+    return tuple(keys)
 
 
 def _size(text: str, keys: tuple[str, ...]) -> int | None:

@@ -70,7 +70,7 @@ class Moving:
     told: list[str] = field(default_factory=list[str])
     variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
 
-    def secret(self, server: str, variable: str, value: str, what: str) -> str:
+    def secret(self, server: str, variable: str, value: str, subject: str) -> str:
         """Return a reference that takes the place of a secret, and note a sentence about it."""
         if self.variables.setdefault(variable, value) != value:
             variable = f"{_variable(server)}_{variable}"
@@ -78,7 +78,7 @@ class Moving:
         if self.folder:
             return f"${{file:{self.folder}/{variable}}}"
         self.told.append(
-            f"{server}: {what} is not written: set {variable} in the environment of {self.who}"
+            f"{server}: {subject} is not written: set {variable} in the environment of {self.who}"
             f" (its value is in {shown(self.path)})"
         )
         return f"${{env:{variable}}}"
@@ -105,14 +105,14 @@ def moved(
             table, name = common | ours, server.name
             if name in there or name in tables:
                 other = tables.get(name) or table_of(there.get(name)) or {}
-                where = from_where.get(name, "metamcp.toml")
+                other_path = from_where.get(name, "metamcp.toml")
                 is_same = _leads(other) == _leads(table)
                 same += [name] * is_same
                 moving.told.append(
-                    f"{name} in {source.path} is the same as in {where}"
+                    f"{name} in {source.path} is the same as in {other_path}"
                     if is_same
-                    else f"{name} in {source.path} is left out: {where} has another server of that"
-                    " name; rename one"
+                    else f"{name} in {source.path} is left out: {other_path} has another server of"
+                    " that name; rename one"
                 )
             else:
                 moving.told += attempt.told
@@ -120,8 +120,8 @@ def moved(
                 tables[name], from_where[name] = table, source.path
     for name, table in tables.items():
         text = texts.put(OWN, text, name, table)
-    found = moving.variables if folder else {}
-    return Moved(text, tuple(tables), tuple(moving.told), tuple(same), found)
+    secret_files = moving.variables if folder else {}
+    return Moved(text, tuple(tables), tuple(moving.told), tuple(same), secret_files)
 
 
 def included(text: str, paths: Sequence[str]) -> str:
@@ -154,23 +154,23 @@ def settings(
     if workspace_of(server.name) != DEFAULT:
         raise CannotHold("it belongs to a workspace")
     name = server.name
-    found: dict[str, object] = {}
+    common: dict[str, object] = {}
     if words := [_undefaulted(word) for word in server.command_written]:
-        found["command"] = _command(name, words, moving)
+        common["command"] = _command(name, words, moving)
     elif url := _undefaulted(server.url_written or ""):
-        found["url"] = _url(name, url, moving)
+        common["url"] = _url(name, url, moving)
         if server.transport != "auto":
-            found["transport"] = server.transport
+            common["transport"] = server.transport
     if headers := _headers(name, _written(server.headers_written), moving):
-        found["headers"] = headers
+        common["headers"] = headers
     if env := _env(name, _written(server.env_written), moving):
-        found["env"] = env
+        common["env"] = env
     folder = str(server.cwd or "")
     if words and folder and folder not in folders:
-        found["cwd"] = folder
+        common["cwd"] = folder
     if not server.enabled:
-        found["enabled"] = False
-    return found, _only_ours(server, moving)
+        common["enabled"] = False
+    return common, _only_ours(server, moving)
 
 
 def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
@@ -182,27 +182,27 @@ def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
         start_timeout_s=timeout_s,
     )  # fmt: skip
     table, unset = show.server_table(server), show.server_table(default)
-    found = {
+    ours = {
         key: value
         for key, value in table.items()
         if (key not in COMMON or (key == "transport" and not server.url))
         and value != unset.get(key, False)
     }
     if server.options_written:
-        found["options"] = _env(server.name, _written(server.options_written), moving)
+        ours["options"] = _env(server.name, _written(server.options_written), moving)
     if server.oauth_written is not None and (secret := server.oauth_written.client_secret):
         if not references.refers(secret):
             variable = f"{_variable(server.name)}_CLIENT_SECRET"
-            what = "the client_secret of its oauth"
-            secret = moving.secret(server.name, variable, secret, what)
-        found["oauth"] = {**(table_of(found["oauth"]) or {}), "client_secret": secret}
-    return found
+            subject = "the client_secret of its oauth"
+            secret = moving.secret(server.name, variable, secret, subject)
+        ours["oauth"] = {**(table_of(ours["oauth"]) or {}), "client_secret": secret}
+    return ours
 
 
 def _undefaulted(text: str) -> str:
     """Return a value whose references to secrets have no default, since the default is one."""
     return _DEFAULT.sub(
-        lambda found: f"${{env:{found[1]}}}" if looks_secret(found[1]) else found[0], text
+        lambda match: f"${{env:{match[1]}}}" if looks_secret(match[1]) else match[0], text
     )
 
 
@@ -211,15 +211,15 @@ def _written(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:
-    found: list[str] = []
+    command: list[str] = []
     for word, masked in zip(words, show.masked(words), strict=True):
         if word != masked or _has_secret(word):
-            variable = f"{_variable(name)}_ARGUMENT_{len(found)}"
-            what = f"argument {len(found)} of its command"
-            found.append(moving.secret(name, variable, word, what))
+            variable = f"{_variable(name)}_ARGUMENT_{len(command)}"
+            subject = f"argument {len(command)} of its command"
+            command.append(moving.secret(name, variable, word, subject))
         else:
-            found.append(word)
-    return found
+            command.append(word)
+    return command
 
 
 def _url(name: str, url: str, moving: Moving) -> str:
@@ -229,24 +229,24 @@ def _url(name: str, url: str, moving: Moving) -> str:
 
 
 def _headers(name: str, headers: Mapping[str, str], moving: Moving) -> dict[str, str]:
-    found: dict[str, str] = {}
+    written: dict[str, str] = {}
     for header, value in headers.items():
         if header.lower() in _HARMLESS or "${" in value:
-            found[header] = value
+            written[header] = value
             continue
         scheme = _SCHEME.match(value)
         head = scheme[0] if scheme else ""
         variable = f"{_variable(name)}_{_variable(header)}"
-        found[header] = head + moving.secret(name, variable, value.removeprefix(head), header)
-    return found
+        written[header] = head + moving.secret(name, variable, value.removeprefix(head), header)
+    return written
 
 
 def _env(name: str, env: Mapping[str, str], moving: Moving) -> dict[str, str]:
-    found: dict[str, str] = {}
+    written: dict[str, str] = {}
     for variable, value in env.items():
         secret = value and (looks_secret(variable) or _has_secret(value)) and "${" not in value
-        found[variable] = moving.secret(name, variable, value, variable) if secret else value
-    return found
+        written[variable] = moving.secret(name, variable, value, variable) if secret else value
+    return written
 
 
 def _has_secret(text: str) -> bool:

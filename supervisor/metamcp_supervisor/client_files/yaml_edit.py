@@ -74,17 +74,17 @@ def put(text: str, key: str, name: str, entry: Mapping[str, object], *, listed: 
     return _inserted(text, at or len(text), block, newline)
 
 
-def drop(text: str, key: str, name: str, *, whole: bool) -> str:
-    """Return `text` without that item. `whole`: without the section if it is empty then and has no
-    comment. Raises FileUnfit."""
+def drop(text: str, key: str, name: str, *, with_section: bool) -> str:
+    """Return `text` without that item. `with_section`: without the section too, if it is empty then
+    and has no comment. Raises FileUnfit."""
     section = _section(text, key)
-    places = {} if section is None else {item: place for item, *place in section.items}
-    if section is None or name not in places:
+    spans = {} if section is None else {item: span for item, *span in section.items}
+    if section is None or name not in spans:
         raise FileUnfit(f"has no '{name}' under '{key}'")
-    start, end = places[name]
+    start, end = spans[name]
     if len(section.items) > 1:
         return _without(text, start, end)
-    if whole and not text[text.find("\n", section.key) : start].strip():
+    if with_section and not text[text.find("\n", section.key) : start].strip():
         return _without(text, section.start, end)
     colon = text.index(":", section.key) + 1
     empty = " []" if _DASH.match(text, start) else " {}"
@@ -127,13 +127,13 @@ def _items(text: str, node: _Node, limit: int) -> tuple[tuple[tuple[str, int, in
         heads = [(_name(item), _dash(text, item.start_mark.index)) for item in items]
     first = text[heads[0][1] :]
     indent = len(first) - len(first.lstrip(" "))
-    found: list[tuple[str, int, int]] = []
+    spans: list[tuple[str, int, int]] = []
     for (name, start), (_, stop) in zip(heads, [*heads[1:], ("", limit)], strict=True):
         lines = text[start:stop].splitlines(keepends=True)
         while lines and _is_outside(lines[-1], indent):
             lines.pop()
-        found.append((name, start, start + sum(map(len, lines))))
-    return tuple(found), " " * indent
+        spans.append((name, start, start + sum(map(len, lines))))
+    return tuple(spans), " " * indent
 
 
 def _is_outside(line: str, indent: int) -> bool:
