@@ -223,7 +223,7 @@ def read_file(config_path: Path | None, runtime_dir: str | None) -> ConfigFile:
         text = f"{label} has no table of servers that could be edited; do it by hand"
         raise CommandRefused(text, Exit.CONFIG)
     file_format = replace(file_format, place=keys)
-    was_found = sources.was_found_in(Path.cwd(), path, given=config_path, environ=os.environ)
+    was_found = sources.was_found_in(Path.cwd(), path, named_path=config_path, environ=os.environ)
     return ConfigFile(content, file_format, table_of(servers) or {}, was_found, runtime_dir)
 
 

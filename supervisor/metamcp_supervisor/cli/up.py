@@ -305,7 +305,7 @@ class CommandLineConfig:
 
         main = config.files[0] if config.files else None
         if main is None or not was_found_in(
-            self._cwd, main, given=self._path, environ=self._environ
+            self._cwd, main, named_path=self._path, environ=self._environ
         ):
             return None
         return main

@@ -64,42 +64,42 @@ def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindin
     }
     for name, needed in wants.items():
         for at, other in enumerate(needed):
-            place = drafts[name].site
-            site = place.at("depends_on", at)
+            server_site = drafts[name].site
+            site = server_site.at("depends_on", at)
             if other not in drafts:
-                what = f"no server is named '{shown(other)}'; {hint(other, drafts)}"
-                findings.error(site, what, servers=[place])
+                message = f"no server is named '{shown(other)}'; {hint(other, drafts)}"
+                findings.error(site, message, servers=[server_site])
             elif not ((server := drafts[other].server) and server.enabled):
-                what = f"the server '{other}' is not enabled, so it is never ready"
-                findings.error(site, what, servers=[place])
+                message = f"the server '{other}' is not enabled, so it is never ready"
+                findings.error(site, message, servers=[server_site])
     for circle in circles(wants):
         places = [drafts[name].site for name in circle]
-        what = f"these servers wait for each other: {' → '.join((*circle, circle[0]))}"
-        findings.error(places[0].at("depends_on"), what, servers=places)
+        message = f"these servers wait for each other: {' → '.join((*circle, circle[0]))}"
+        findings.error(places[0].at("depends_on"), message, servers=places)
 
 
 def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return each group of servers that wait for each other, once, its first server first."""
-    found: list[tuple[str, ...]] = []
+    groups: list[tuple[str, ...]] = []
     done: set[str] = set()
     for start in wants:
         path: list[str] = []
         # Walk along the dependencies and keep the path: a server that is met twice is in a circle.
         todo = [(start, iter(wants[start]))] if start not in done else []
         while todo:
-            name, rest = todo[-1]
+            name, remaining = todo[-1]
             if name not in path:
                 path.append(name)
-            step = next(rest, None)
+            step = next(remaining, None)
             if step is None:
                 todo.pop()
                 path.remove(name)
                 done.add(name)
             elif step in path:
-                found.append(tuple(path[path.index(step) :]))
+                groups.append(tuple(path[path.index(step) :]))
             elif step in wants and step not in done:
                 todo.append((step, iter(wants[step])))
-    return found
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,35 +122,35 @@ class EndpointCheck:
 
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
-        given, aliases = _given(layers)
+        names, aliases = _given(layers)
         naming = spec_of(endpoint.naming)
-        found = builtin_definitions.of(
+        definitions = builtin_definitions.of(
             endpoint.exposure, code=self._code, builtins=endpoint.families
         )
-        own = {tool.name for tool in found}
-        known: dict[str, _Given] = {}
-        for one in given:
-            why = exposed_names.flaw(one.name, naming)
-            if one.name in own:
-                why = "is the name of a built-in tool"
-            elif not why and (other := known.setdefault(one.name, one)) is not one:
-                why = f"is the name of {_told(other)} too"
-            self._judged(one, why, endpoint)
+        own = {tool.name for tool in definitions}
+        by_name: dict[str, _Given] = {}
+        for named in names:
+            flaw = exposed_names.flaw(named.name, naming)
+            if named.name in own:
+                flaw = "is the name of a built-in tool"
+            elif not flaw and (other := by_name.setdefault(named.name, named)) is not named:
+                flaw = f"is the name of {_told(other)} too"
+            self._judged(named, flaw, endpoint)
         further: dict[str, _Given] = {}
-        for one in aliases:
-            why = "is the name of a built-in tool" if one.name in own else ""
-            named = known.get(one.name)
-            if named is not None and named.pair != one.pair:
-                why = f"is the name of {_told(named)}"
-            elif (other := further.setdefault(one.name, one)).pair != one.pair:
-                why = f"is an alias of {_told(other)} too"
-            self._judged(one, why, endpoint)
+        for alias in aliases:
+            flaw = "is the name of a built-in tool" if alias.name in own else ""
+            owner = by_name.get(alias.name)
+            if owner is not None and owner.pair != alias.pair:
+                flaw = f"is the name of {_told(owner)}"
+            elif (other := further.setdefault(alias.name, alias)).pair != alias.pair:
+                flaw = f"is an alias of {_told(other)} too"
+            self._judged(alias, flaw, endpoint)
 
-    def _judged(self, one: _Given, why: str, endpoint: Endpoint) -> None:
-        if why and (str(one.site), why) not in self._said:
-            self._said.add((str(one.site), why))
-            what = f"'{shown(one.name)}' {why}, at the endpoint '{endpoint.name}'"
-            self._findings.error(one.site, what)
+    def _judged(self, named: _Given, flaw: str, endpoint: Endpoint) -> None:
+        if flaw and (str(named.site), flaw) not in self._said:
+            self._said.add((str(named.site), flaw))
+            message = f"'{shown(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
+            self._findings.error(named.site, message)
 
 
 def spec_of(naming: Naming) -> NamingSpec:
@@ -168,24 +168,24 @@ def _given(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_G
     name: dict[Pair, _Given] = {}
     aliases: dict[Pair, list[_Given]] = {}
     for draft in (draft for layer in layers for draft in layer):
-        pair, said = (draft.server, draft.tool), draft.said
-        if said.enabled is not None:
-            enabled[pair] = said.enabled
-        if said.name is not None:
-            name[pair] = _Given(said.name, pair, draft.site.at("name"))
-        if said.aliases is not None:
-            sites = (draft.site.at("aliases", at) for at in range(len(said.aliases)))
-            found = zip(said.aliases, sites, strict=True)
-            aliases[pair] = [_Given(alias, pair, site) for alias, site in found]
+        pair, settings = (draft.server, draft.tool), draft.said
+        if settings.enabled is not None:
+            enabled[pair] = settings.enabled
+        if settings.name is not None:
+            name[pair] = _Given(settings.name, pair, draft.site.at("name"))
+        if settings.aliases is not None:
+            sites = (draft.site.at("aliases", at) for at in range(len(settings.aliases)))
+            alias_sites = zip(settings.aliases, sites, strict=True)
+            aliases[pair] = [_Given(alias, pair, site) for alias, site in alias_sites]
     on = [pair for pair in {**name, **aliases} if enabled.get(pair, True)]
     return (
         [name[pair] for pair in on if pair in name],
-        [one for pair in on for one in aliases.get(pair, ())],
+        [alias for pair in on for alias in aliases.get(pair, ())],
     )
 
 
-def _told(one: _Given) -> str:
-    return f"{one.pair[0]}.{shown(one.pair[1])}"
+def _told(named: _Given) -> str:
+    return f"{named.pair[0]}.{shown(named.pair[1])}"
 
 
 SERVERS_MAX = 1000
@@ -330,8 +330,8 @@ def _gateway(
 def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
     """Return each setting as the last layer has it that sets it."""
     names = [field.name for field in fields(GatewayDraft)]
-    found = [{name: getattr(layer, name) for name in names} for layer in layers]
-    last = {name: value for layer in found for name, value in layer.items() if value is not None}
+    settings = [{name: getattr(layer, name) for name in names} for layer in layers]
+    last = {name: value for layer in settings for name, value in layer.items() if value is not None}
     return GatewayDraft(**last)
 
 
@@ -347,25 +347,25 @@ def servers_by_name(
 ) -> Mapping[str, ServerDraft]:
     """Return the drafts of servers by name. A name stays known when its server is left out."""
     every = [each for file in drafts for each in file.servers]
-    found: dict[str, ServerDraft] = {}
+    by_name: dict[str, ServerDraft] = {}
     for draft in (each for each in every if not each.written):
-        first = found.setdefault(draft.name, draft)
+        first = by_name.setdefault(draft.name, draft)
         if first is not draft:
-            what = f"the server '{draft.name}' is already at {_where(first.site)}; rename one"
-            findings.error(draft.site, what, servers=[first.site])
+            message = f"the server '{draft.name}' is already at {_where(first.site)}; rename one"
+            findings.error(draft.site, message, servers=[first.site])
     for draft in (each for each in every if each.written):
-        name = _free(draft.name or UNNAMED, found)
+        name = _free(draft.name or UNNAMED, by_name)
         server = draft.server and replace(draft.server, name=name)
-        found[name] = replace(draft, name=name, server=server)
-    if len(found) > SERVERS_MAX:
-        findings.error(drafts[0].site, f"has {len(found)} servers; the limit is {SERVERS_MAX}")
-    if not any(draft.server for draft in found.values()) and not findings.problems:
+        by_name[name] = replace(draft, name=name, server=server)
+    if len(by_name) > SERVERS_MAX:
+        findings.error(drafts[0].site, f"has {len(by_name)} servers; the limit is {SERVERS_MAX}")
+    if not any(draft.server for draft in by_name.values()) and not findings.problems:
         findings.warning(drafts[0].site, "has no server that can be started")
-    return found
+    return by_name
 
 
-def _free(wanted: str, taken: Collection[str]) -> str:
-    names = (wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3)))
+def _free(preferred: str, taken: Collection[str]) -> str:
+    names = (preferred, *(f"{preferred}-{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in taken)
 
 
@@ -386,19 +386,19 @@ def _check_transports(
 ) -> None:
     """Report servers whose transport no installed package brings; disabled servers are not
     checked."""
-    known: Collection[str] | None = None
+    installed: Collection[str] | None = None
     for draft in drafts:
         server = draft.server
         if server is None or not server.enabled or not sections.is_custom(server.transport):
             continue
         if findings.mistake(draft.site):
             continue
-        known = transports() if known is None else known
-        if server.transport not in known:
+        installed = transports() if installed is None else installed
+        if server.transport not in installed:
             findings.error(
                 draft.site.at("transport"),
                 f"no installed package brings a transport named '{shown(server.transport)}';"
-                f" {hint(server.transport, known)}",
+                f" {hint(server.transport, installed)}",
                 servers=[draft.site],
             )
 
@@ -415,21 +415,21 @@ def _namespaces(
                 f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
             )
     named = {name for draft in written.values() for name in draft.servers or ()}
-    found: dict[str, Namespace] = {}
+    namespaces: dict[str, Namespace] = {}
     for workspace in workspaces.names(drafts):
         everything = workspaces.servers_of(workspace, servers)
-        rest = tuple(name for name in everything if name not in named)
+        unnamed = tuple(name for name in everything if name not in named)
         name = within(workspace, "default")
         if name not in written:
-            found[name] = Namespace(name=name, servers=rest)
+            namespaces[name] = Namespace(name=name, servers=unnamed)
     for name, draft in written.items():
         everything = workspaces.servers_of(workspace_of(name), servers)
-        rest = tuple(one for one in everything if one not in named)
+        unnamed = tuple(server for server in everything if server not in named)
         if draft.servers is None:
-            members = rest
+            members = unnamed
         else:
             members = everything if draft.servers == EVERY else _members(draft, servers, findings)
-        found[name] = Namespace(
+        namespaces[name] = Namespace(
             name=name,
             servers=members,
             description=draft.description,
@@ -440,13 +440,13 @@ def _namespaces(
                 findings,
             ),
         )
-    return found
+    return namespaces
 
 
 def _members(
     draft: NamespaceDraft, servers: Mapping[str, ServerDraft], findings: ConfigFindings
 ) -> tuple[str, ...]:
-    found: list[str] = []
+    members: list[str] = []
     called = {each.written: name for name, each in servers.items() if each.written}
     for at, written in enumerate(draft.servers or ()):
         full = workspaces.full_name(written, workspace_of(draft.name), servers)
@@ -463,8 +463,8 @@ def _members(
         elif servers[name].server is None:
             findings.warning(site, f"the server '{name}' is left out, see the warning about it")
         else:
-            found.append(name)
-    return tuple(found)
+            members.append(name)
+    return tuple(members)
 
 
 def _tools(
@@ -474,17 +474,17 @@ def _tools(
     findings: ConfigFindings,
 ) -> Tools:
     """Return settings of tools by server. `members`: the servers of the namespace in question."""
-    found: list[ToolDraft] = []
+    accepted: list[ToolDraft] = []
     for draft in drafts:
         server = draft.server
         if server not in servers:
-            what = f"no server is named '{shown(server)}'; {hint(server, servers)}"
-            findings.error(draft.site, what)
+            message = f"no server is named '{shown(server)}'; {hint(server, servers)}"
+            findings.error(draft.site, message)
         elif server in members:
-            found.append(draft)
+            accepted.append(draft)
         elif servers[server].server is not None:
             findings.error(draft.site, f"the server '{server}' is not in this namespace")
-    return of_tools.by_server(found)
+    return of_tools.by_server(accepted)
 
 
 def _endpoints(
@@ -497,7 +497,7 @@ def _endpoints(
     """Return the endpoints by name. Where other machines can reach them, the deprecated transport
     HTTP+SSE is served only where a file sets `sse`."""
     loopback = units.is_loopback(gateway.listen.host)
-    found: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     sites: dict[str, Site] = {}
     check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
@@ -513,7 +513,7 @@ def _endpoints(
         endpoint = replace(draft.endpoint, sse=sse, auth=auth)
         network.refuse_unused_keys(endpoint, draft.site, findings)
         endpoint = network.with_audience(endpoint, gateway, draft.site, findings)
-        if endpoint.name in found:
+        if endpoint.name in endpoints:
             findings.error(
                 draft.site,
                 f"the endpoint '{endpoint.name}' is already at {_where(sites[endpoint.name])};"
@@ -523,8 +523,8 @@ def _endpoints(
         sites[endpoint.name] = draft.site
         if (namespace := namespaces.get(endpoint.namespace)) is not None:
             tools = workspaces.full_names(draft.tools, endpoint.workspace, servers)
-            said = _tools(tools, servers, namespace.servers, findings)
-            endpoint = replace(endpoint, tools=said)
+            settings = _tools(tools, servers, namespace.servers, findings)
+            endpoint = replace(endpoint, tools=settings)
             named(endpoint, tools)
         else:
             findings.error(
@@ -532,13 +532,13 @@ def _endpoints(
                 f"no namespace is named '{shown(endpoint.namespace)}';"
                 f" {hint(endpoint.namespace, namespaces)}",
             )
-        found[endpoint.name] = endpoint
-    _refuse_same_paths(found, sites, findings)
-    for endpoint in _missing(drafts, found, sites, findings):
-        found[endpoint.name] = replace(endpoint, sse=loopback, auth=gateway.auth)
-        named(found[endpoint.name], ())
-    _warn_of_unexposed(drafts, found.values(), findings)
-    return found
+        endpoints[endpoint.name] = endpoint
+    _refuse_same_paths(endpoints, sites, findings)
+    for endpoint in _missing(drafts, endpoints, sites, findings):
+        endpoints[endpoint.name] = replace(endpoint, sse=loopback, auth=gateway.auth)
+        named(endpoints[endpoint.name], ())
+    _warn_of_unexposed(drafts, endpoints.values(), findings)
+    return endpoints
 
 
 def _missing(
@@ -550,16 +550,16 @@ def _missing(
     """Return an endpoint for each workspace that has none, with the name of the workspace."""
     having = {endpoint.workspace for endpoint in endpoints.values()}
     builtins = next((draft.builtins for draft in drafts if draft.builtins), ())
-    found: list[Endpoint] = []
+    missing: list[Endpoint] = []
     for workspace in workspaces.names(drafts):
         if workspace in endpoints and workspace not in having:
-            what = (
+            message = (
                 f"the workspace {workspace} has no endpoint, and this one has the name that it"
                 f" would get; rename it, or write [workspaces.{workspace}.endpoints.NAME]"
             )
-            findings.error(sites[workspace], what)
+            findings.error(sites[workspace], message)
         elif workspace not in having:
-            found.append(
+            missing.append(
                 Endpoint(
                     name=workspace,
                     namespace=within(workspace, "default"),
@@ -567,7 +567,7 @@ def _missing(
                     builtins=builtins if workspace == DEFAULT else (),
                 )
             )
-    return found
+    return missing
 
 
 def _refuse_same_paths(
@@ -577,8 +577,8 @@ def _refuse_same_paths(
     for name, endpoint in endpoints.items():
         path = endpoint.path or name
         if (other := first.setdefault(path, name)) != name:
-            what = f"/metamcp/{path}/ leads to the endpoint '{other}' already; choose another path"
-            findings.error(sites[name].at("path"), what)
+            text = f"/metamcp/{path}/ leads to the endpoint '{other}' already; choose another path"
+            findings.error(sites[name].at("path"), text)
 
 
 def _warn_of_unexposed(
@@ -588,11 +588,11 @@ def _warn_of_unexposed(
     exposed |= {endpoint.namespace for endpoint in endpoints}
     for draft in (each for file in drafts for each in file.namespaces):
         if draft.name not in exposed:
-            what = (
+            problem = (
                 "no endpoint exposes this namespace, so no client sees it; there would be one with"
             )
             example = f'[endpoints.{draft.name}] namespace = "{draft.name}"'
-            findings.warning(draft.site, f"{what} {example}")
+            findings.warning(draft.site, f"{problem} {example}")
 
 
 def _where(site: Site) -> str:

@@ -183,8 +183,8 @@ class _EntryReader:
         for key in keys:
             self.left.pop(key, None)
 
-    def _lose(self, *place: str | int, why: str = "") -> None:
-        self.made.lost.append((place, f"is not carried over{f': {why}' if why else ''}"))
+    def _lose(self, *location: str | int, reason: str = "") -> None:
+        self.made.lost.append((location, f"is not carried over{f': {reason}' if reason else ''}"))
 
     def _is_left_out(self, kind: str) -> bool:
         if "uses" in self.left:
@@ -248,7 +248,7 @@ class _EntryReader:
                     self.made.values["headers"] = each
                     self.made.renamed["headers"] = ("requestOptions", "headers")
                 elif key == "timeout":
-                    self._lose("requestOptions", key, why=self._unclear(each))
+                    self._lose("requestOptions", key, reason=self._unclear(each))
                 else:
                     self._lose("requestOptions", key)
         further: dict[str, object] = {
@@ -306,10 +306,10 @@ class _EntryReader:
         settings: dict[str, dict[str, object]] = {}
         for name, each in (table_of(tools) or {}).items():
             inner = table_of(each)
-            wanted = {"enabled": each} if inner is None else inner
+            tool_settings = {"enabled": each} if inner is None else inner
             carried: dict[str, object] = {
                 key: value
-                for key, value in wanted.items()
+                for key, value in tool_settings.items()
                 if isinstance(value, _TOOL_SETTINGS.get(key, ()))
             }
             if carried:
@@ -323,11 +323,11 @@ class _EntryReader:
             self._lose("tools")
         if allowed is not None and "*" not in allowed:
             settings["*"] = {"enabled": False}
-            for one in allowed:
-                if not any(fnmatchcase(one, each) for each in refused or ()):
-                    settings.setdefault(one, {})["enabled"] = True
-        for one in refused or ():
-            settings.setdefault(one, {})["enabled"] = False
+            for tool in allowed:
+                if not any(fnmatchcase(tool, pattern) for pattern in refused or ()):
+                    settings.setdefault(tool, {})["enabled"] = True
+        for tool in refused or ():
+            settings.setdefault(tool, {})["enabled"] = False
         if settings:
             self.made.values["tools"] = settings
 
@@ -341,16 +341,16 @@ class _EntryReader:
             self.left["options"] = {name: options[name] for name in options if name != "toolFilter"}
 
     def _listed(self, keys: tuple[str, ...]) -> list[str] | None:
-        found: list[str] | None = None
+        names: list[str] | None = None
         for key in keys:
             if key not in self.left:
                 continue
             value = self.left.pop(key)
             if list_of(value) is None:
-                self._lose(key, why="it is not a list of names")
+                self._lose(key, reason="it is not a list of names")
             elif value or key != "available_tools":  # goose: an empty list means all tools
-                found = [*(found or ()), *texts_of(value)]
-        return found
+                names = [*(names or ()), *texts_of(value)]
+        return names
 
     def _read_limits(self) -> None:
         timeout = self.left.pop("timeout", None)
@@ -363,7 +363,7 @@ class _EntryReader:
                 else:
                     self._limit(ours, 0.001, each, ("timeout", key))
         elif timeout is not None and self.client.timeout is None:
-            self._lose("timeout", why=self._unclear(timeout))
+            self._lose("timeout", reason=self._unclear(timeout))
         elif timeout is not None and self.client.timeout is not None:
             self._limit(*self.client.timeout, timeout, ("timeout",))
         for key, (ours, unit_s) in LIMITS.items():
@@ -376,15 +376,15 @@ class _EntryReader:
             " 'timeout' in [servers.NAME]"
         )
 
-    def _limit(self, ours: str, unit_s: float, value: object, place: Place) -> None:
+    def _limit(self, ours: str, unit_s: float, value: object, location: Place) -> None:
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
         seconds = number * unit_s
         if TIMEOUT_S_MIN <= seconds <= DURATION_S_MAX:
             self.made.values[ours] = f"{round(seconds * 1000)}ms"
-            self.made.renamed[ours] = place
+            self.made.renamed[ours] = location
             return
         unit = "s" if unit_s == 1.0 else "ms"
-        self._lose(*place, why=f"{shown(str(value))} {unit} is not a time from 1s to 24h")
+        self._lose(*location, reason=f"{shown(str(value))} {unit} is not a time from 1s to 24h")
 
     def _read_enabled(self) -> None:
         for key in ("enabled", "isActive", "disabled", "quarantined"):
@@ -410,15 +410,15 @@ class _EntryReader:
         items = list_of(value)
         return value if items is None else [self._referred(each) for each in items]
 
-    def _defaulted(self, found: re.Match[str]) -> str:
-        default = self.defaults.get(found[1])
-        variable = input_variable(found[1])
-        return found[0] if default is None else f"${{env:{variable}:-{default}}}"
+    def _defaulted(self, match: re.Match[str]) -> str:
+        default = self.defaults.get(match[1])
+        variable = input_variable(match[1])
+        return match[0] if default is None else f"${{env:{variable}:-{default}}}"
 
     def _check_folder(self) -> None:
         if f"${{{_FOLDER}" in str(self.made.values) and self._is_on():
-            what = "means the folder that an editor has open; name the file with --from PATH"
-            self.made.faults.append(((), what))
+            fault = "means the folder that an editor has open; name the file with --from PATH"
+            self.made.faults.append(((), fault))
 
     def _is_on(self) -> bool:
         return self.made.values.get("enabled") is not False
@@ -432,12 +432,12 @@ class _EntryReader:
         if not words or not all(isinstance(word, str) for word in words) or not self._is_on():
             return
         if _DRIVE.match(str(self.made.values.get("cwd", ""))):
-            what = "is a folder of Windows; write one of this machine"
-            self.made.faults.append((self.made.renamed.get("cwd", ("cwd",)), what))
+            fault = "is a folder of Windows; write one of this machine"
+            self.made.faults.append((self.made.renamed.get("cwd", ("cwd",)), fault))
         here = command_here([str(word) for word in words])
         if here is not None:
-            what = f"is a command of Windows; here it would be: {shlex.join(here)}"
-            self.made.faults.append((self.made.renamed.get("command", ("command",)), what))
+            fault = f"is a command of Windows; here it would be: {shlex.join(here)}"
+            self.made.faults.append((self.made.renamed.get("command", ("command",)), fault))
 
 
 def _yaml_text(value: object) -> object:
@@ -451,23 +451,23 @@ def refer(text: str, folder: str, home: str, *, dollars: bool = False) -> str:
     """Rewrite the references of a client in the syntax of metamcp.toml. `folder`: the project,
     empty if only an editor knows it; `home`: for `${userHome}`; `dollars`: whether `$NAME` is a
     variable in the middle of a text, too."""
-    if whole := _WHOLE_DOLLAR.fullmatch(text):
-        return f"{whole[1]}${{env:{whole[2]}}}"
+    if reference := _WHOLE_DOLLAR.fullmatch(text):
+        return f"{reference[1]}${{env:{reference[2]}}}"
     if dollars:
         text = _ANY_DOLLAR.sub(r"${env:\1}", text)
     text = _SECRETS.sub(r"${env:\1}", text)
     text = _OPENCODE.sub(r"${\1:\2}", text)
-    return _BRACED.sub(lambda found: _braced(found[0], found[1], folder, home), text)
+    return _BRACED.sub(lambda match: _braced(match[0], match[1], folder, home), text)
 
 
-def _braced(whole: str, inner: str, folder: str, home: str) -> str:
+def _braced(text: str, inner: str, folder: str, home: str) -> str:
     if inner == "userHome":
         return home
     if inner in ("/", "pathSeparator"):
         return "/"
     if folder and inner in (_FOLDER, f"{_FOLDER}Basename"):
         return folder if inner == _FOLDER else folder.rpartition("/")[2]
-    return whole if _REFERENCES.fullmatch(inner) else "$" + whole
+    return text if _REFERENCES.fullmatch(inner) else "$" + text
 
 
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
@@ -486,19 +486,19 @@ def command_here(words: list[str]) -> list[str] | None:
     """Return what a command of Windows would be here; None for a command of no system."""
     path = PureWindowsPath(words[0])
     name = path.name.lower().removesuffix(".exe")
-    rest = words[1:]
-    if name in _SHELLS and rest and rest[0].lower() == _SHELLS[name]:
-        inner = rest[1:] if len(rest) > 2 else (rest[1].split() if len(rest) == 2 else [])
+    tail = words[1:]
+    if name in _SHELLS and tail and tail[0].lower() == _SHELLS[name]:
+        inner = tail[1:] if len(tail) > 2 else (tail[1].split() if len(tail) == 2 else [])
         return (command_here(inner) or inner) if inner else [name]
     if name == "wsl":
-        while rest and rest[0] in _OF_WSL:
-            rest = rest[1 + _OF_WSL[rest[0]] :]
-        return rest or ["sh"]
+        while tail and tail[0] in _OF_WSL:
+            tail = tail[1 + _OF_WSL[tail[0]] :]
+        return tail or ["sh"]
     ends = words[0].lower().endswith((".exe", ".cmd", ".bat"))
     if not ends and not any(_DRIVE.match(word) or _PERCENT.search(word) for word in words):
         return None
     program = path.stem if ends else words[0]
-    return [_path_here(word) for word in (program, *rest)]
+    return [_path_here(word) for word in (program, *tail)]
 
 
 def _path_here(word: str) -> str:
@@ -506,7 +506,7 @@ def _path_here(word: str) -> str:
         return f"/path/to/{PureWindowsPath(word).name}"
     if not _PERCENT.search(word):
         return word
-    named = _PERCENT.sub(lambda found: _FOLDERS_HERE.get(found[1], f"${{{found[1]}}}"), word)
+    named = _PERCENT.sub(lambda match: _FOLDERS_HERE.get(match[1], f"${{{match[1]}}}"), word)
     return named.replace("\\", "/")
 
 
@@ -517,13 +517,13 @@ _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*",
 
 def variables(text: str) -> dict[str, str]:
     """Return the variables of an env file: lines NAME=VALUE, with comments and quotes."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         if (match := _LINE.fullmatch(line)) is None:
             continue
         value = match[2]
         if value[:1] in ("'", '"') and len(value) > 1 and value[0] in value[1:]:
-            found[match[1]] = value[1 : value.rindex(value[0])]
+            values[match[1]] = value[1 : value.rindex(value[0])]
         else:
-            found[match[1]] = value.partition(" #")[0].rstrip()
-    return found
+            values[match[1]] = value.partition(" #")[0].rstrip()
+    return values

@@ -106,25 +106,25 @@ def places(values: Mapping[str, object], label: str, folder: str) -> list[Place]
     """Return the places of servers in a file; None if no shape is known. `label`: its name;
     `folder`: the project whose servers of Claude Code are meant, too."""
     is_yaml = label.endswith((".yaml", ".yml"))
-    found: list[Place] = [
+    locations: list[Place] = [
         (key,)
         for key, value in values.items()
         if (key in _TABLES or key.endswith((".mcpServers", ".mcp.servers")))
         and (table_of(value) is not None or list_of(value) is not None)
     ]
     if is_yaml and table_of(values.get("extensions")) is not None:
-        found.append(("extensions",))
+        locations.append(("extensions",))
     mcp = table_of(values.get("mcp"))
     if mcp is not None:
         inner = [("mcp", key) for key in ("servers", "mcpServers") if _has_entries(mcp.get(key))]
-        found += inner or ([("mcp",)] if _has_entries(mcp) else [])
+        locations += inner or ([("mcp",)] if _has_entries(mcp) else [])
     projects = table_of(values.get("projects")) or {}
     near = [folder, *map(str, PurePosixPath(folder).parents)] if folder else []
     mine = next((each for each in near if each in projects), None)
     if mine is not None and table_of((table_of(projects[mine]) or {}).get("mcpServers")):
-        found.insert(0, ("projects", mine, "mcpServers"))  # wins over those for every project
-    if found:
-        return found
+        locations.insert(0, ("projects", mine, "mcpServers"))  # wins over those for every project
+    if locations:
+        return locations
     if values and all(is_comment(key) or is_entry(value) for key, value in values.items()):
         return [()]
     servers = values.get("servers")
@@ -144,12 +144,12 @@ def _has_entries(value: object) -> bool:
     return table is not None and any(is_entry(each) for each in table.values())
 
 
-def client_of(values: Mapping[str, object], label: str, found: list[Place]) -> ClientFacts:
+def client_of(values: Mapping[str, object], label: str, locations: list[Place]) -> ClientFacts:
     """Return the client of a file: by its usual place, else by its shape."""
     for facts in CLIENT_FACTS.values():
         if any(f"/{label}".endswith(path) for path in facts.paths):
             return facts
-    first = found[0] if found else ()
+    first = locations[0] if locations else ()
     entries = [table_of(each.value) or {} for each in entries_at(values, first)]
     if first == ("mcp",):
         listed = any(isinstance(each.get("command"), list) for each in entries)
@@ -162,9 +162,9 @@ def client_of(values: Mapping[str, object], label: str, found: list[Place]) -> C
         return CLIENT_FACTS["continue"]
     if first[:1] == ("mcp_servers",) and label.endswith(".toml"):
         return CLIENT_FACTS["codex"]
-    known = {"context_servers": "zed", "extensions": "goose", "amp.mcpServers": "amp",
-             "servers": "vscode", "mcp": "vscode"}  # fmt: skip
-    if first and (name := known.get(str(first[0]))):
+    client_names = {"context_servers": "zed", "extensions": "goose", "amp.mcpServers": "amp",
+                    "servers": "vscode", "mcp": "vscode"}  # fmt: skip
+    if first and (name := client_names.get(str(first[0]))):
         return CLIENT_FACTS[name]
     for facts in CLIENT_FACTS.values():
         if any(mark <= each.keys() for mark in facts.marks for each in entries):
@@ -174,21 +174,21 @@ def client_of(values: Mapping[str, object], label: str, found: list[Place]) -> C
     return UNKNOWN_CLIENT
 
 
-def entries_at(values: Mapping[str, object], place: Place) -> Iterator[EntryPlace]:
+def entries_at(values: Mapping[str, object], location: Place) -> Iterator[EntryPlace]:
     """Yield the entries at a place: those of a table by name, or the items of a list."""
     outer: object = values
-    for key in place:
+    for key in location:
         outer = (table_of(outer) or {}).get(str(key))
-    folder = str(place[1]) if place[:1] == ("projects",) else ""
+    folder = str(location[1]) if location[:1] == ("projects",) else ""
     for at, item in enumerate(list_of(outer) or ()):
-        yield EntryPlace((*place, at), None, item)
+        yield EntryPlace((*location, at), None, item)
     for name, value in (table_of(outer) or {}).items():
-        if value is not None and not (not place and is_comment(name)):
-            yield EntryPlace((*place, name), str(name), value, folder)
+        if value is not None and not (not location and is_comment(name)):
+            yield EntryPlace((*location, name), str(name), value, folder)
 
 
 def entries(
-    values: Mapping[str, object], found: list[Place], client: ClientFacts
+    values: Mapping[str, object], locations: list[Place], client: ClientFacts
 ) -> list[EntryPlace]:
     """Return all entries of a file, with what the file says of all of them: servers that are
     switched off, tools of several servers, a time limit."""
@@ -205,10 +205,10 @@ def entries(
         "opencode": ("timeoutMs", _at(values, "experimental", "mcp_timeout")),
     }.get(client.name, ("", None))
     made: list[EntryPlace] = []
-    for place in found:
-        if place[:1] == ("projects",):
-            off |= set(texts_of(_at(values, "projects", str(place[1]), "disabledMcpServers")))
-        for each in entries_at(values, place):
+    for location in locations:
+        if location[:1] == ("projects",):
+            off |= set(texts_of(_at(values, "projects", str(location[1]), "disabledMcpServers")))
+        for each in entries_at(values, location):
             table = dict(table_of(each.value) or {})
             is_off = each.name in off or any(each.name not in (names or ()) for names in allowed)
             if table and is_off:
@@ -236,27 +236,31 @@ def _with_tools(
 
 
 def lost_at_top(
-    values: Mapping[str, object], found: list[Place], client: ClientFacts
+    values: Mapping[str, object], locations: list[Place], client: ClientFacts
 ) -> Iterator[tuple[Place, str]]:
     """Yield what is at the top of a file and is not carried over, with its place."""
     for path, project in (table_of(values.get("projects")) or {}).items():
         table = table_of(project) or {}
-        is_mine = ("projects", path, "mcpServers") in found
+        is_mine = ("projects", path, "mcpServers") in locations
         for key in ("enabledMcpjsonServers", "disabledMcpjsonServers"):
             if is_mine and list_of(table.get(key)):
-                what = "is not carried over: it is about servers in another file, .mcp.json"
-                yield ("projects", path, key), what
+                message = "is not carried over: it is about servers in another file, .mcp.json"
+                yield ("projects", path, key), message
         if table_of(table.get("mcpServers")) and not is_mine:
-            what = "is not carried over: its servers are for that folder; run the command there"
-            yield ("projects", path, "mcpServers"), what
+            message = "is not carried over: its servers are for that folder; run the command there"
+            yield ("projects", path, "mcpServers"), message
     profiles = table_of(_at(values, "agent", "profiles")) or {}
     for name, profile in profiles.items():
         if (table_of(profile) or {}).get("context_servers"):
-            what = "is not carried over: it is for one profile of the client's own agent"
-            yield ("agent", "profiles", name, "context_servers"), what
-    known = {str(place[0]) for place in found if place}
+            message = "is not carried over: it is for one profile of the client's own agent"
+            yield ("agent", "profiles", name, "context_servers"), message
+    server_keys = {str(location[0]) for location in locations if location}
     for key in values:
-        if client.mixed and (key.startswith("mcp_") or key == "mcpSettings") and key not in known:
+        if (
+            client.mixed
+            and (key.startswith("mcp_") or key == "mcpSettings")
+            and key not in server_keys
+        ):
             yield (key,), "is not carried over"
 
 
@@ -266,10 +270,10 @@ def is_comment(key: object) -> bool:
 
 
 def _at(values: Mapping[str, object], *keys: str) -> object:
-    found: object = values
+    value: object = values
     for key in keys:
-        found = (table_of(found) or {}).get(key)
-    return found
+        value = (table_of(value) or {}).get(key)
+    return value
 
 
 def texts_of(value: object) -> list[str]:

@@ -84,11 +84,13 @@ def check(
     for name, endpoint in config.endpoints.items():
         site = sites.get(name, main)
         if endpoint.exposure == "code":
-            what = '"code" needs the table [code], which switches code mode on; add it, or choose'
-            findings.error(site.at("exposure"), f"{what} another exposure")
+            message = (
+                '"code" needs the table [code], which switches code mode on; add it, or choose'
+            )
+            findings.error(site.at("exposure"), f"{message} another exposure")
         if endpoint.code:
-            what = "has no effect without the table [code], which switches code mode on; add it"
-            findings.error(site.at("code"), what)
+            message = "has no effect without the table [code], which switches code mode on; add it"
+            findings.error(site.at("code"), message)
 
 
 def largest_memory(config: Config) -> int:
@@ -102,13 +104,13 @@ def largest_memory(config: Config) -> int:
 
 def _limits(table: Table) -> dict[str, int]:
     """Return the limits that are written and not wrong, by fields of `CodeLimits`."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     if table.has("timeout"):
         seconds = table.duration("timeout", default=1.0)
         if seconds > TIMEOUT_S_MAX:
             most = duration_text(TIMEOUT_S_MAX)
             table.error("timeout", f'is too long; the longest time here is "{most}"')
-        found["timeout_ms"] = round(seconds * 1000)
+        limits["timeout_ms"] = round(seconds * 1000)
     sizes = (
         ("memory_max", "memory_bytes", MEMORY_BYTES_MIN, MEMORY_BYTES_MAX),
         ("output_max", "output_bytes", 1024, OUTPUT_BYTES_MAX),
@@ -118,9 +120,9 @@ def _limits(table: Table) -> dict[str, int]:
         if size is not None and size > high:
             table.error(key, f'is too large; the largest size here is "{size_text(high)}"')
         elif size is not None:
-            found[name] = size
+            limits[name] = size
     counts = ("calls_max", "calls", CALLS_MAX), ("parallel_max", "parallel", PARALLEL_MAX)
     for key, name, high in counts:
         if table.has(key):
-            found[name] = table.whole(key, default=1, low=1, high=high)
-    return found
+            limits[name] = table.whole(key, default=1, low=1, high=high)
+    return limits

@@ -574,22 +574,22 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        place = "" if self.file.startswith(("--", "$")) else self.place  # a flag says it itself
-        return ": ".join(part for part in (where, place, self.message) if part)
+        position = self.file if self.line is None else f"{self.file}:{self.line}"
+        location = "" if self.file.startswith(("--", "$")) else self.place  # a flag says it itself
+        return ": ".join(text for text in (position, location, self.message) if text)
 
 
 class ConfigInvalid(Exception):
     """The configuration cannot be used. `problems`: every reason, not only the first; `files`: the
-    files that were read or are missing; `why`: the effect on a gateway that runs."""
+    files that were read or are missing; `effect`: on a gateway that runs, kept as `why`."""
 
     def __init__(
         self,
         problems: tuple[Problem, ...],
         files: tuple[Path, ...] = (),
-        why: str = "the configuration is invalid; the old one stays in force",
+        effect: str = "the configuration is invalid; the old one stays in force",
     ) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
         self.files = files
-        self.why = why
+        self.why = effect

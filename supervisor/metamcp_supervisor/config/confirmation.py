@@ -32,8 +32,8 @@ class NotConfirmed(Exception):
     """The configuration is not confirmed, and no server is started. The text is a sentence;
     `question`: text for a user who can confirm it."""
 
-    def __init__(self, why: str, question: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, question: str = "") -> None:
+        super().__init__(reason)
         self.question = question
 
 
@@ -45,15 +45,15 @@ def parts(config: Config) -> Mapping[str, str]:
     Variables and headers count as written in the file, with references not resolved: `PATH` or
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
     """
-    found: dict[str, object] = {
+    contents: dict[str, object] = {
         server.name: bound for server in _enabled(config) if (bound := _bound(server)) is not None
     }
-    found |= {_PROGRAM + reference: reference for reference in config.programs}
-    found |= {_SENT: sent} if (sent := _sent(config)) else {}
-    found |= {_NOTIFY: config.notify} if config.notify else {}
+    contents |= {_PROGRAM + reference: reference for reference in config.programs}
+    contents |= {_SENT: sent} if (sent := _sent(config)) else {}
+    contents |= {_NOTIFY: config.notify} if config.notify else {}
     return {
-        name: hashlib.sha256(ascii(part).encode()).hexdigest()[:DIGITS]
-        for name, part in found.items()
+        name: hashlib.sha256(ascii(content).encode()).hexdigest()[:DIGITS]
+        for name, content in contents.items()
     }
 
 
@@ -69,7 +69,7 @@ def _sent(config: Config) -> list[tuple[str, str]]:
     for spans, the address and key for vectors and for models, the addresses and secrets for
     questions about tokens, as written in the file."""
     traces, vectors, ai = config.traces, config.embeddings, config.ai
-    found = [
+    groups = [
         *(
             [("introspection", each.oauth.introspection), ("client_secret", each.secret_written)]
             for _, each in sorted(config.endpoints.items())
@@ -79,23 +79,23 @@ def _sent(config: Config) -> list[tuple[str, str]]:
         [("url", vectors.url_written), ("key", vectors.key_written)],
         [("ai url", ai.url_written), ("ai key", ai.key_written)],
     ]
-    return [pair for each in found if any(refers(text) for _, text in each) for pair in each]
+    return [pair for group in groups if any(refers(text) for _, text in group) for pair in group]
 
 
 def _bound(server: Server) -> list[object] | None:
     """Return the settings of a server that need confirmation; None if it needs none. A server with
     a URL runs no code here, but the values of references in the file are sent to it: they could be
     any secret of this user."""
-    place: list[object] = [str(server.cwd), sorted(server.env_written.items())]
+    context: list[object] = [str(server.cwd), sorted(server.env_written.items())]
     if server.inherit_env != environment.DEFAULT:
-        place.append(list(server.inherit_env))
+        context.append(list(server.inherit_env))
     if opened := sandboxes.needs_text(server):
-        place.append(opened)
+        context.append(opened)
     if server.command or server.module is not None:
-        return [server.name, _command(server), server.module, *place]
+        return [server.name, _command(server), server.module, *context]
     if server.url is None:
         options = sorted(server.options_written.items())
-        return [server.name, "transport", server.transport, options, *place]
+        return [server.name, "transport", server.transport, options, *context]
     oauth = server.oauth_written or OAuth()
     sent = [oauth.client_id, oauth.client_secret, oauth.client_metadata_url]
     written = [server.url_written or "", *server.headers_written.values(), *filter(None, sent)]
@@ -104,22 +104,22 @@ def _bound(server: Server) -> list[object] | None:
     return [server.name, "url", server.url_written, sorted(server.headers_written.items()), sent]
 
 
-def decide(*, known: bool, yes: bool, terminal: bool) -> Decision:
-    """Decide whether to start. `known`: the digest was confirmed before; `yes`: the caller confirms
-    with a flag; `terminal`: a user can be asked."""
-    if known or yes:
+def decide(*, is_confirmed: bool, yes: bool, terminal: bool) -> Decision:
+    """Decide whether to start. `is_confirmed`: the digest was confirmed before; `yes`: the caller
+    confirms with a flag; `terminal`: a user can be asked."""
+    if is_confirmed or yes:
         return "start"
     return "ask" if terminal else "refuse"
 
 
-def question(config: Config, file: str, known: Collection[str] = ()) -> str:
+def question(config: Config, file: str, confirmed: Collection[str] = ()) -> str:
     """Return the text for the user to confirm: every command exactly, and every URL, one a line.
-    `known`: digests of parts that are confirmed, which are left out."""
-    new = {name for name, digest in parts(config).items() if digest not in known}
-    servers = [each for each in _enabled(config) if each.name in new or not known]
-    what = "starts or reaches" if any(server.url for server in servers) else "starts"
-    more = ", beside what is confirmed" if known else ""
-    lines = [f"{printable(file)} was found in this directory and {what}{more}:"]
+    `confirmed`: digests of parts that are confirmed, which are left out."""
+    new = {name for name, digest in parts(config).items() if digest not in confirmed}
+    servers = [each for each in _enabled(config) if each.name in new or not confirmed]
+    verb = "starts or reaches" if any(server.url for server in servers) else "starts"
+    more = ", beside what is confirmed" if confirmed else ""
+    lines = [f"{printable(file)} was found in this directory and {verb}{more}:"]
     for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
         lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
@@ -142,10 +142,10 @@ def _command(server: Server) -> tuple[str, ...]:
 
 def _given(server: Server) -> list[tuple[str, str]]:
     """Return variables, headers and options as written in the file, with secrets masked."""
-    found = {**server.env_written, **server.headers_written, **server.options_written}
+    texts = {**server.env_written, **server.headers_written, **server.options_written}
     if server.oauth_written is not None and server.oauth_written.client_secret is not None:
-        found["client_secret"] = server.oauth_written.client_secret
-    return [(name, _hidden(name, text)) for name, text in sorted(found.items())]
+        texts["client_secret"] = server.oauth_written.client_secret
+    return [(name, _hidden(name, text)) for name, text in sorted(texts.items())]
 
 
 def _hidden(name: str, text: str) -> str:
@@ -170,9 +170,9 @@ def changed(file: str) -> str:
 def lost(servers: Collection[str]) -> NotConfirmed:
     """Return the refusal of a configuration without any server: a file that is broken or only half
     written looks like that too."""
-    what = f"the configuration has no server any more, and {listed(sorted(servers))} would go"
+    problem = f"the configuration has no server any more, and {listed(sorted(servers))} would go"
     advice = "'metamcp reload --yes' applies it"
-    return NotConfirmed(f"{what}, so nothing is reloaded; {advice}", f"{what}.")
+    return NotConfirmed(f"{problem}, so nothing is reloaded; {advice}", f"{problem}.")
 
 
 def _enabled(config: Config) -> list[Server]:

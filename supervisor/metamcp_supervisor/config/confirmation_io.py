@@ -36,8 +36,8 @@ def ensure(
         return None
     file = printable(os.path.realpath(path))
     confirmed = read(state_dir).get(file, frozenset())
-    known = parts <= confirmed or confirmation.digest(config, file) in confirmed
-    decision = confirmation.decide(known=known, yes=yes, terminal=ask is not None)
+    is_confirmed = parts <= confirmed or confirmation.digest(config, file) in confirmed
+    decision = confirmation.decide(is_confirmed=is_confirmed, yes=yes, terminal=ask is not None)
     if decision == "refuse":
         raise confirmation.NotConfirmed(confirmation.refusal(file))
     text = confirmation.question(config, file, parts & confirmed)
@@ -62,10 +62,10 @@ def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: boo
     parts = set(confirmation.parts(new).values())
     file = printable(os.path.realpath(path))
     confirmed = read(state_dir).get(file, frozenset())
-    known = parts & (confirmed | set(confirmation.parts(running).values()))
-    if parts - known and not yes and confirmation.digest(new, file) not in confirmed:
+    permitted = parts & (confirmed | set(confirmation.parts(running).values()))
+    if parts - permitted and not yes and confirmation.digest(new, file) not in confirmed:
         raise confirmation.NotConfirmed(
-            confirmation.changed(file), confirmation.question(new, file, known)
+            confirmation.changed(file), confirmation.question(new, file, permitted)
         )
     if parts and parts != confirmed:
         with contextlib.suppress(OSError):  # it is asked about again, then
@@ -76,10 +76,10 @@ def read(state_dir: Path) -> dict[str, frozenset[str]]:
     """Return the digests of confirmed parts by path of the file, the oldest first; empty if they
     cannot be read. A file that an earlier version confirmed has one digest, of all parts."""
     try:
-        found = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
+        table = table_of(codec.value(files.data(state_dir / FILE, FILE_BYTES_MAX)))
     except (files.FileUnreadable, codec.Malformed):
         return {}
-    entries = table_of((found or {}).get("confirmed")) or {}
+    entries = table_of((table or {}).get("confirmed")) or {}
     confirmed: dict[str, frozenset[str]] = {}
     for path, value in entries.items():
         digests = [value] if isinstance(value, str) else list_of(value)
@@ -94,9 +94,9 @@ def remember(state_dir: Path, file: str, parts: Collection[str]) -> None:
     entries = read(state_dir)
     entries.pop(file, None)
     entries[file] = frozenset(parts)
-    kept = [(each, sorted(digests)) for each, digests in entries.items()][-PATHS_MAX:]
-    while len(data := codec.dump({"v": _VERSION, "confirmed": dict(kept)})) > FILE_BYTES_MAX:
-        del kept[0]
+    newest = [(each, sorted(digests)) for each, digests in entries.items()][-PATHS_MAX:]
+    while len(data := codec.dump({"v": _VERSION, "confirmed": dict(newest)})) > FILE_BYTES_MAX:
+        del newest[0]
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, name = files.beside(state_dir / FILE)
     try:

@@ -46,12 +46,12 @@ def _rule(table: Table) -> ConsentRule:
 def globs_of(table: Table, key: str) -> tuple[str, ...]:
     """Return globs of `server/name`: one as a string, or a list of them."""
     value = table.values.get(key)
-    found = table.texts(key) if isinstance(value, list) else (table.text(key),)
-    globs = tuple(one for one in found or () if one is not None)
-    for one in globs:
-        server, slash, name = one.partition("/")
+    texts = table.texts(key) if isinstance(value, list) else (table.text(key),)
+    globs = tuple(text for text in texts or () if text is not None)
+    for glob in globs:
+        server, slash, name = glob.partition("/")
         if not (server and slash and name):
-            table.error(key, f"'{shown(one)}' is not of the form server/name, where * is anything")
+            table.error(key, f"'{shown(glob)}' is not of the form server/name, where * is anything")
     return globs
 
 
@@ -59,10 +59,10 @@ def written(consent: ConsentConfig) -> dict[str, object]:
     """Return the table as a user writes it, under its name; nothing if it is not written."""
     if consent == ConsentConfig():
         return {}
-    found = {
-        "rules": [{"match": list(one.match), "effect": one.effect} for one in consent.rules],
+    table = {
+        "rules": [{"match": list(rule.match), "effect": rule.effect} for rule in consent.rules],
         "timeout": duration_text(consent.timeout_s),
         "on_no_elicitation": consent.on_no_elicitation,
         "use_annotations": consent.use_annotations,
     }
-    return {"consent": found}
+    return {"consent": table}

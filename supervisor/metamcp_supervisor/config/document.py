@@ -95,16 +95,16 @@ class Site:
         """Return the line of the key, or of the nearest key above it whose line is known."""
         lines = self.document.lines()
         for length in range(len(self.place), 0, -1):
-            if (found := lines.get(self.place[:length])) is not None:
-                return found
+            if (line := lines.get(self.place[:length])) is not None:
+                return line
         return None
 
     def problem(self, message: str) -> Problem:
         return Problem(self.document.label, spelled(self.place), message, self.line())
 
     def __str__(self) -> str:
-        place = spelled(self.place)
-        return f"{self.document.label}: {place}" if place else self.document.label
+        location = spelled(self.place)
+        return f"{self.document.label}: {location}" if location else self.document.label
 
 
 @dataclass(slots=True)
@@ -175,16 +175,16 @@ class ConfigFindings:
     def everything(self) -> tuple[Problem, ...]:
         """Return the errors, file by file, from top to bottom."""
         files = list(dict.fromkeys(each.file for each in self.problems))
-        found = sorted(self.problems, key=lambda each: (files.index(each.file), each.line or 0))
+        errors = sorted(self.problems, key=lambda each: (files.index(each.file), each.line or 0))
         if self._unsaid:
-            found.append(Problem("", "", f"and {self._unsaid} more errors"))
-        return tuple(found)
+            errors.append(Problem("", "", f"and {self._unsaid} more errors"))
+        return tuple(errors)
 
 
-def spelled(place: Place) -> str:
+def spelled(location: Place) -> str:
     """Write a place as `servers.git.command[0]`, with keys in quotes where TOML needs them."""
     text = ""
-    for key in place:
+    for key in location:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
@@ -202,8 +202,8 @@ def shown(text: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return the first names for a message, and how many more there are."""
-    told = ", ".join(map(shown, names[:LISTED_MAX]))
-    return told + (f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else "")
+    text = ", ".join(map(shown, names[:LISTED_MAX]))
+    return text + (f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else "")
 
 
 def printable(text: str) -> str:
@@ -388,15 +388,15 @@ class Table:
     def refuse_unknown(self) -> None:
         """Report every key that `section` does not have."""
         assert self.section is not None
-        known = keys(self.section)
+        allowed = keys(self.section)
         for key in self.values:
-            if key in known:
+            if key in allowed:
                 continue
             if key in LATER.get(self.section, ()):
                 message = f"'{key}' is not available in this version"
             else:
                 meant = ELSEWHERE.get(self.section, {}).get(key) or _at_home(key)
-                meant = meant or hint(key, known)
+                meant = meant or hint(key, allowed)
                 message = f"unknown key '{shown(key)}'; {meant}"
             self.findings.error(self.site.at(key), message)
 
@@ -417,28 +417,28 @@ class Table:
             self._wrong(key, "a list of strings", value)
             return None
         site = self.site.at(key)
-        found = [_text(item, site.at(at), self.findings) for at, item in enumerate(items)]
-        return tuple(item for item in found if item is not None)
+        texts = [_text(item, site.at(at), self.findings) for at, item in enumerate(items)]
+        return tuple(item for item in texts if item is not None)
 
     def named_texts(self, key: str, *, lenient: bool = False) -> dict[str, str]:
         """Return a table of strings; a value that is not a string is reported and left out.
         `lenient`: accept the form of other programs, with numbers as text and null for values to
         leave alone."""
         inner = self.table(key)
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name, value in inner.values.items() if inner else ():
             site = self.site.at(key, name)
             if lenient and isinstance(value, int | float) and not isinstance(value, bool):
-                found[name] = str(value)
+                texts[name] = str(value)
             elif lenient and value is None:
                 self.findings.lose(site, "is null and left alone")
             elif not isinstance(value, str):
                 self.findings.error(site, f"must be a string, in quotes, not {kind_of(value)}")
-            elif why := flaw(value):
-                self.findings.error(site, why)
+            elif fault := flaw(value):
+                self.findings.error(site, fault)
             else:
-                found[name] = value
-        return found
+                texts[name] = value
+        return texts
 
     def flag(self, key: str, *, default: bool) -> bool:
         value = self.values.get(key)
@@ -478,8 +478,8 @@ class Table:
             return default
         try:
             return units.duration(value, most_s)
-        except ValueError as why:
-            self.error(key, str(why))
+        except ValueError as error:
+            self.error(key, str(error))
             return default
 
     def size(self, key: str, *, low: int) -> int | None:
@@ -487,16 +487,16 @@ class Table:
         value = self.values.get(key)
         try:
             return None if value is None else units.size(value, low)
-        except ValueError as why:
-            self.error(key, str(why))
+        except ValueError as error:
+            self.error(key, str(error))
             return None
 
     def cores(self, key: str) -> float | None:
         value = self.values.get(key)
         try:
             return None if value is None else units.cores(value)
-        except ValueError as why:
-            self.error(key, str(why))
+        except ValueError as error:
+            self.error(key, str(error))
             return None
 
     def address(self, key: str) -> Address | None:
@@ -505,18 +505,18 @@ class Table:
             return None
         try:
             return units.address(text)
-        except ValueError as why:
-            self.error(key, str(why))
+        except ValueError as error:
+            self.error(key, str(error))
             return None
 
     def choice(self, key: str) -> str | None:
         """Return a value that the option allows; None if it is absent or was reported."""
         assert self.section is not None
-        known = option(self.section, key)
+        spec = option(self.section, key)
         text = self.text(key)
-        if text is None or text in known.choices:
+        if text is None or text in spec.choices:
             return text
-        self.error(key, f"'{shown(text)}' is not a choice; {hint(text, known.choices)}")
+        self.error(key, f"'{shown(text)}' is not a choice; {hint(text, spec.choices)}")
         return None
 
     def choices(self, key: str) -> tuple[str, ...] | None:
@@ -529,32 +529,32 @@ class Table:
         if not words or not all(isinstance(word, str) for word in words):
             self._wrong(key, "a string or a list of strings", value)
             return None
-        found = tuple(dict.fromkeys(str(word).strip() for word in words))
+        chosen = tuple(dict.fromkeys(str(word).strip() for word in words))
         assert self.section is not None
-        known = option(self.section, key)
-        for word in found:
-            if word not in known.choices:
-                self.error(key, f"'{shown(word)}' is not a choice; {hint(word, known.choices)}")
+        spec = option(self.section, key)
+        for word in chosen:
+            if word not in spec.choices:
+                self.error(key, f"'{shown(word)}' is not a choice; {hint(word, spec.choices)}")
                 return None
-        return found
+        return chosen
 
     def table(self, key: str, section: Section | None = None) -> "Table | None":
         value = self.values.get(key)
         if value is None:
             return None
-        found = table_of(value)
-        if found is None:
+        values = table_of(value)
+        if values is None:
             self._wrong(key, "a table", value)
             return None
-        return Table(found, self.site.at(key), self.findings, section)
+        return Table(values, self.site.at(key), self.findings, section)
 
     def tables(self, key: str, section: Section | None = None) -> "dict[str, Table]":
         """Return the tables in a table such as `servers`, by name."""
         outer = self.table(key)
         if outer is None:
             return {}
-        found = {name: outer.table(name, section) for name in outer.values}
-        return {name: table for name, table in found.items() if table is not None}
+        tables = {name: outer.table(name, section) for name in outer.values}
+        return {name: table for name, table in tables.items() if table is not None}
 
     def listed(self, key: str, section: Section) -> "tuple[Table, ...]":
         """Return the tables in a list; an item that is not a table is reported and left out."""
@@ -563,27 +563,27 @@ class Table:
         if items is None:
             self._wrong(key, "a list of tables", value)
             return ()
-        found: list[Table] = []
+        tables: list[Table] = []
         for at, item in enumerate(items):
             site, inner = self.site.at(key, at), table_of(item)
             if inner is None:
                 self.findings.error(site, f"must be a table, not {kind_of(item)}")
             else:
-                found.append(Table(inner, site, self.findings, section))
-        return tuple(found)
+                tables.append(Table(inner, site, self.findings, section))
+        return tuple(tables)
 
     def error(self, key: str, message: str) -> None:
         self.findings.error(self.site.at(key), message)
 
-    def _wrong(self, key: str, wanted: str, value: object) -> None:
-        self.error(key, f"must be {wanted}, not {kind_of(value)}")
+    def _wrong(self, key: str, expected: str, value: object) -> None:
+        self.error(key, f"must be {expected}, not {kind_of(value)}")
 
 
 def _text(value: object, site: Site, findings: ConfigFindings) -> str | None:
     if not isinstance(value, str):
         findings.error(site, f"must be a string, not {kind_of(value)}")
-    elif why := flaw(value):
-        findings.error(site, why)
+    elif fault := flaw(value):
+        findings.error(site, fault)
     else:
         return value
     return None

@@ -42,21 +42,23 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
         return None
     table.refuse_unknown()
     provider = cast("Literal['openai', 'anthropic']", table.choice("provider") or "openai")
-    found = _reached(AiConfig(provider=provider, model=table.text("model") or ""), table, resolving)
+    settings = _reached(
+        AiConfig(provider=provider, model=table.text("model") or ""), table, resolving
+    )
     for key in ("url", "model"):
         if not table.has(key):
             table.findings.error(table.site, f"has no '{key}'; it names the model that works here")
-    timeout_s = table.duration("timeout", default=found.timeout_s)
+    timeout_s = table.duration("timeout", default=settings.timeout_s)
     if timeout_s < 1:
         table.error("timeout", 'is too short; the shortest time here is "1s"')
-    whole = partial(table.whole, low=1)
+    whole_number = partial(table.whole, low=1)
     number = partial(table.number, default=0.0, high=PRICE_MAX)
     return replace(
-        found,
-        steps_max=whole("steps_max", default=found.steps_max, high=STEPS_MAX),
-        tokens_max=whole("tokens_max", default=found.tokens_max, high=TOKENS_MAX),
-        answer_tokens_max=whole(
-            "answer_tokens_max", default=found.answer_tokens_max, high=ANSWER_TOKENS_MAX
+        settings,
+        steps_max=whole_number("steps_max", default=settings.steps_max, high=STEPS_MAX),
+        tokens_max=whole_number("tokens_max", default=settings.tokens_max, high=TOKENS_MAX),
+        answer_tokens_max=whole_number(
+            "answer_tokens_max", default=settings.answer_tokens_max, high=ANSWER_TOKENS_MAX
         ),
         timeout_s=timeout_s,
         cost_max=number("cost_max"),
@@ -73,8 +75,8 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
         return None
     provider = (table.text("provider") or "openai").lower()
     if provider not in KEYS:
-        what = f"'{shown(provider)}' is not a provider; {hint(provider, KEYS)}"
-        table.findings.warning(table.site, f"is left out: {what}")
+        reason = f"'{shown(provider)}' is not a provider; {hint(provider, KEYS)}"
+        table.findings.warning(table.site, f"is left out: {reason}")
         return None
     address = next((key for key in ("endpoint", "url") if table.has(key)), None)
     if address is None:
@@ -85,8 +87,8 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
         "key": table.values.get("key") or table.values.get("api_key") or KEYS[provider],
     }
     model = table.text("model") or MODELS[provider]
-    known = AiConfig(provider=cast("Literal['openai', 'anthropic']", provider), model=model)
-    return _reached(known, Table(values, table.site, table.findings), resolving)
+    settings = AiConfig(provider=cast("Literal['openai', 'anthropic']", provider), model=model)
+    return _reached(settings, Table(values, table.site, table.findings), resolving)
 
 
 def read_engine(table: Table | None, resolving: Resolving) -> EngineConfig | None:
@@ -116,8 +118,8 @@ def _database(table: Table, resolving: Resolving) -> tuple[str, str]:
         return "", ""
     site = table.site.at("database")
     url = resolving.value(written, site)
-    for place, why in resolving.unresolved:
-        table.findings.error(place, why)
+    for reference_site, message in resolving.unresolved:
+        table.findings.error(reference_site, message)
     if url is not None and not url.startswith(SCHEMES):
         table.error("database", "must begin with postgresql://")
     program.warn_of_literal("PGPASSWORD", password(written), site, table)
@@ -132,20 +134,20 @@ def builtins(table: Table) -> tuple[str, ...]:
 
 def results(table: Table) -> ResultsConfig | None:
     """Return how an endpoint keeps large results, in its table `results`; None without it."""
-    found = table.table("results", "endpoints.*.results")
-    if found is None:
+    settings = table.table("results", "endpoints.*.results")
+    if settings is None:
         return None
-    found.refuse_unknown()
+    settings.refuse_unknown()
     default = ResultsConfig()
-    max_bytes = found.size("max", low=RESULT_BYTES_MIN) or default.max_bytes
-    total_bytes = found.size("total", low=RESULT_BYTES_MIN) or default.total_bytes
-    keep_s = found.duration("keep", default=default.keep_s, most_s=RESULT_S_MAX)
+    max_bytes = settings.size("max", low=RESULT_BYTES_MIN) or default.max_bytes
+    total_bytes = settings.size("total", low=RESULT_BYTES_MIN) or default.total_bytes
+    keep_s = settings.duration("keep", default=default.keep_s, most_s=RESULT_S_MAX)
     if keep_s < RESULT_S_MIN:
-        found.error("keep", f'is too short; the shortest time here is "{RESULT_S_MIN:.0f}s"')
+        settings.error("keep", f'is too short; the shortest time here is "{RESULT_S_MIN:.0f}s"')
     if max_bytes > frames.MESSAGE_BYTES_MAX:
-        found.error("max", f"is at most {size_text(frames.MESSAGE_BYTES_MAX)}")
+        settings.error("max", f"is at most {size_text(frames.MESSAGE_BYTES_MAX)}")
     if total_bytes < max_bytes:
-        found.error("total", "is less than 'max', so that no result fits")
+        settings.error("total", "is less than 'max', so that no result fits")
     return ResultsConfig(max_bytes, keep_s, total_bytes)
 
 
@@ -162,8 +164,8 @@ def _reached(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:
         program.warn_of_literal("AI_KEY", key, table.site.at("key"), table)
     sections.warn_of_plain_text(table, "url", url, secrets=bool(token))
     program.warn_of_short([token or "", *resolving.secrets], table)
-    for place, why in resolving.unresolved:
-        table.findings.error(place, why)
+    for reference_site, message in resolving.unresolved:
+        table.findings.error(reference_site, message)
     return replace(
         ai,
         url=url or "",

@@ -30,8 +30,8 @@ _GENERAL = frozenset({
 def passed(names: Iterable[str], globs: Sequence[str]) -> list[str]:
     """Return the variables that a server gets. `globs`: from the configuration. Upper and lower
     case are the same: `http_proxy`."""
-    wanted = (*ALWAYS, *globs)
-    return [name for name in names if _fits(name, wanted) and not _fits(name, NEVER)]
+    all_globs = (*ALWAYS, *globs)
+    return [name for name in names if _fits(name, all_globs) and not _fits(name, NEVER)]
 
 
 def withheld(
@@ -39,23 +39,24 @@ def withheld(
     globs: Sequence[str],
     env: Collection[str],
     words: Iterable[str],
-    said: str,
+    output: str,
 ) -> tuple[str, ...]:
     """Return the variables that a server does not get and that could matter to it. `env`: variables
-    set in its entry; `words`: its name and command; `said`: its output and the reason for its end.
+    set in its entry; `words`: its name and command; `output`: what it wrote, and the reason for its
+    end.
 
     Variables that the server names come first, then variables that have a word in common with its
     name or command: `GITHUB_TOKEN` and a server `github`. Folders of a path do not count: they say
     where a program is, not which program.
     """
     everything = list(names)
-    given = {*passed(everything, globs), *env}
-    missing = [name for name in everything if name not in given and not _fits(name, NEVER)]
-    spoken = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", said))
+    present = {*passed(everything, globs), *env}
+    missing = [name for name in everything if name not in present and not _fits(name, NEVER)]
+    spoken = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", output))
     names_of_it = " ".join(word.rpartition("/")[2].lower() for word in words)
-    known = set(re.findall(r"[a-z0-9]+", names_of_it)) - _GENERAL
+    own_words = set(re.findall(r"[a-z0-9]+", names_of_it)) - _GENERAL
     named = [name for name in missing if name in spoken]
-    alike = [name for name in missing if name not in spoken and known & _parts(name)]
+    alike = [name for name in missing if name not in spoken and own_words & _parts(name)]
     return tuple([*named, *sorted(alike)][:NAMED_MAX])
 
 
@@ -69,7 +70,7 @@ def sentence(names: Sequence[str]) -> str:
 
 def _parts(name: str) -> set[str]:
     parts = name.lower().split("_")
-    return {part for part in parts if len(part) >= _PART_CHARACTERS_MIN}
+    return {word for word in parts if len(word) >= _PART_CHARACTERS_MIN}
 
 
 def _fits(name: str, globs: Iterable[str]) -> bool:

@@ -35,13 +35,13 @@ def owned_text(path: Path) -> tuple[str, str]:
     """Read the text of a configuration file, and return why no command in it may run: another user
     chose its content, or could. The second text is empty if it belongs to this user or root, and
     nobody else may write to it. Raises Unreadable."""
-    data, found = _content(path, CONFIG_BYTES_MAX, os.O_RDONLY)
+    data, file_stat = _content(path, CONFIG_BYTES_MAX, os.O_RDONLY)
     try:
         _check_owner(
-            found, stat.S_IWGRP | stat.S_IWOTH, "written by others; run 'chmod go-w' on it"
+            file_stat, stat.S_IWGRP | stat.S_IWOTH, "written by others; run 'chmod go-w' on it"
         )
-    except FileUnreadable as why:
-        return _decoded(data), str(why)
+    except FileUnreadable as error:
+        return _decoded(data), str(error)
     return _decoded(data), ""
 
 
@@ -73,8 +73,8 @@ def text_of(path: str) -> str:
     """Read the text of a file of variables. Raises references.Unresolved."""
     try:
         return text(Path(path))
-    except FileUnreadable as why:
-        raise Unresolved(f"{shown(path)} {why}") from None
+    except FileUnreadable as error:
+        raise Unresolved(f"{shown(path)} {error}") from None
 
 
 def credential(folder: str, name: str) -> str:
@@ -95,17 +95,17 @@ def credential(folder: str, name: str) -> str:
     )
 
 
-def _secret(path: Path, what: str, forbidden: int, why: str) -> str:
-    """Return the text of a file with a secret. `what`: words for it; `forbidden`: bits of its mode
-    that it must not have, and the end of a sentence about them. Raises references.Unresolved."""
+def _secret(path: Path, label: str, forbidden: int, ending: str) -> str:
+    """Return the text of a file with a secret. `label`: words for it; `forbidden`: bits of its mode
+    that it must not have; `ending`: of a sentence about them. Raises references.Unresolved."""
     try:
-        data, found = _content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW)
-        _check_owner(found, forbidden, why)
+        data, file_stat = _content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW)
+        _check_owner(file_stat, forbidden, ending)
         text = _decoded(data).removesuffix("\n").removesuffix("\r")
     except FileUnreadable as error:
-        raise Unresolved(f"{what} {error}") from None
+        raise Unresolved(f"{label} {error}") from None
     if not text:
-        raise Unresolved(f"{what} is empty")
+        raise Unresolved(f"{label} is empty")
     return text
 
 
@@ -196,18 +196,20 @@ def _check_kind(mode: int) -> None:
     raise FileUnreadable("is a device, not a regular file")
 
 
-def _check_owner(found: os.stat_result, forbidden: int, why: str) -> None:
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise FileUnreadable(f"belongs to user id {found.st_uid}, neither to this user nor to root")
-    if found.st_mode & forbidden:
-        raise FileUnreadable(f"may be {why}")
+def _check_owner(file_stat: os.stat_result, forbidden: int, ending: str) -> None:
+    if file_stat.st_uid not in {os.geteuid(), 0}:
+        raise FileUnreadable(
+            f"belongs to user id {file_stat.st_uid}, neither to this user nor to root"
+        )
+    if file_stat.st_mode & forbidden:
+        raise FileUnreadable(f"may be {ending}")
 
 
 def _decoded(data: bytes) -> str:
     try:
-        found = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileUnreadable(f"is not UTF-8 text (byte {error.start})") from None
-    if "\0" in found:
+    if "\0" in text:
         raise FileUnreadable("has NUL characters in it: it is not text")
-    return found
+    return text

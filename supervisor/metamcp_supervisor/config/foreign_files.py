@@ -82,21 +82,21 @@ def parse(
     `user_home`: what `${workspaceFolder}` and `${userHome}` stand for, if not the folder of the
     file and `home`."""
     site, values = Site(document), document.values
-    found = client_shapes.places(values, document.label, project)
-    if found is None:
+    locations = client_shapes.places(values, document.label, project)
+    if locations is None:
         findings.error(
             site,
             "has no servers in a known shape; there are 'mcpServers', 'servers' (VS Code),"
             " 'mcp_servers', 'context_servers', 'mcp.servers' and {\"name\": {\"command\": …}}",
         )
         return ConfigDraft(site=site)
-    client = client_shapes.client_of(values, document.label, found)
-    _warn_of_the_rest(site, values, found, client, findings)
-    if found == [("servers",)] or found[0][:1] == ("mcp",):
+    client = client_shapes.client_of(values, document.label, locations)
+    _warn_of_the_rest(site, values, locations, client, findings)
+    if locations == [("servers",)] or locations[0][:1] == ("mcp",):
         inner = table_of(values.get("mcp")) or values
         references = replace(references, inputs=_inputs(inner))
     top = Table(values, site, findings)
-    named = top.table("ai_api") if found != [()] else None
+    named = top.table("ai_api") if locations != [()] else None
     reader = _FileReader(
         client,
         findings,
@@ -105,7 +105,7 @@ def parse(
         folder=str(document.base) if folder is None else folder,
         user_home=str(home) if user_home is None else user_home,
     )
-    servers = tuple(reader.servers(document, client_shapes.entries(values, found, client)))
+    servers = tuple(reader.servers(document, client_shapes.entries(values, locations, client)))
     namespaces = _namespaces(site, values, reader.members, findings)
     ours = _is_of_a_gateway(values)
     return ConfigDraft(
@@ -123,20 +123,20 @@ def parse(
 def _warn_of_the_rest(
     site: Site,
     values: Mapping[str, object],
-    found: list[Place],
+    locations: list[Place],
     client: ClientFacts,
     findings: ConfigFindings,
 ) -> None:
     """Name what is at the top of the file and has no effect here."""
-    for place, what in client_shapes.lost_at_top(values, found, client):
-        findings.lose(site.at(*place), what)
-    if client.mixed or found == [()]:
+    for location, message in client_shapes.lost_at_top(values, locations, client):
+        findings.lose(site.at(*location), message)
+    if client.mixed or locations == [()]:
         return
-    known = {*_TOP_OF_CLIENTS, *(place[0] for place in found)}
-    known |= {"endpoints"} if _has_endpoints(values) else set()
-    known |= {"storage_path"} if _is_of_a_gateway(values) else set()
-    known |= {"namespaces"} if list_of(values.get("namespaces")) is not None else set()
-    keys = [key for key in values if key not in known and not key.startswith(("_", "//", "$"))]
+    handled = {*_TOP_OF_CLIENTS, *(location[0] for location in locations)}
+    handled |= {"endpoints"} if _has_endpoints(values) else set()
+    handled |= {"storage_path"} if _is_of_a_gateway(values) else set()
+    handled |= {"namespaces"} if list_of(values.get("namespaces")) is not None else set()
+    keys = [key for key in values if key not in handled and not key.startswith(("_", "//", "$"))]
     if keys:
         named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
         more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""
@@ -181,8 +181,8 @@ class _FileReader:
         findings, written = self._findings, entry.name
         values = table_of(entry.value)
         if values is None:
-            what = "a table" if written else "an object with the settings of one server"
-            findings.error(site, f"must be {what}, not {kind_of(entry.value)}")
+            expected = "a table" if written else "an object with the settings of one server"
+            findings.error(site, f"must be {expected}, not {kind_of(entry.value)}")
             return _unread(written, site)
         read = client_entries.read(
             values,
@@ -198,8 +198,8 @@ class _FileReader:
         )
         if read.left_out:
             name = written or str(values.get("name") or values.get("uses") or entry.place[-1])
-            what = f"the server '{shown(name)}' is left out: it {read.left_out}"
-            findings.lose(site, what)
+            message = f"the server '{shown(name)}' is left out: it {read.left_out}"
+            findings.lose(site, message)
             return ServerDraft(name=naming.adapted(name), site=site)
         if written is None and (written := Table(values, site, findings).text("name")) is None:
             if values.get("name") is None:
@@ -210,33 +210,33 @@ class _FileReader:
             findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
             return _unread(written, site)
         if name != written:
-            what = f"the server '{shown(written)}' is called '{name}' here"
-            findings.renamed.append(str(site.problem(what)))
-            findings.warning(site, what)
+            message = f"the server '{shown(written)}' is called '{name}' here"
+            findings.renamed.append(str(site.problem(message)))
+            findings.warning(site, message)
         if (namespace := Table(values, site, findings).text("namespaceId")) is not None:
             self.members.setdefault(namespace, []).append(name)
-        for place, what in read.lost:
-            findings.lose(site.at(*place), what)
-        for place, what in read.faults:
-            findings.error(site.at(*place), what)
+        for location, message in read.lost:
+            findings.lose(site.at(*location), message)
+        for location, message in read.faults:
+            findings.error(site.at(*location), message)
         table = Table(read.values, replace(site, renamed=read.renamed), findings)
         return self._server(name, table, read)
 
     def _server(self, name: str, table: Table, read: ClientEntry) -> ServerDraft:
         enabled = table.flag("enabled", default=True)
         resolving = Resolving(for_server(self._references, enabled=enabled))
-        found, far = program.ServerProgram(), RemoteSettings()
+        server_program, far = program.ServerProgram(), RemoteSettings()
         if read.kind or not table.has("command"):
             far = _remote(table, read, resolving)
         else:
-            found = program.read(table, resolving, self._home, foreign=True)
-            if _leads_here(found):
-                what = f"the server '{name}' is left out: it is the way to this gateway"
-                self._findings.warning(table.site, what)
+            server_program = program.read(table, resolving, self._home, foreign=True)
+            if _leads_here(server_program):
+                message = f"the server '{name}' is left out: it is the way to this gateway"
+                self._findings.warning(table.site, message)
                 return ServerDraft(name=name, site=table.site)
-            found = self._with_file(found, table, read.env_file, resolving)
+            server_program = self._with_file(server_program, table, read.env_file, resolving)
         of_tools = tools.of_server(name, table)
-        server = described(name, table, found, far)
+        server = described(name, table, server_program, far)
         server = replace(
             server,
             enabled=enabled,
@@ -251,7 +251,7 @@ class _FileReader:
         return replace(settled(table, server, resolving), tools=of_tools)
 
     def _with_file(
-        self, found: program.ServerProgram, table: Table, file: str, resolving: Resolving
+        self, server_program: program.ServerProgram, table: Table, file: str, resolving: Resolving
     ) -> program.ServerProgram:
         """Return the program with the variables of its `envFile`, below those of `env`."""
         site = table.site.at("envFile")
@@ -259,20 +259,26 @@ class _FileReader:
         if path is None:
             if file and self._references.later:
                 self._findings.lose(site, "is not carried over: where it is, only a start tells")
-            return found
+            return server_program
         path = str(program.directory(path, base=table.site.document.base, home=self._home))
         try:
             variables = client_entries.variables(self._references.text_of(path))
-        except Unresolved as why:
-            resolving.unresolved.append((site, str(why)))
-            return found
-        return replace(found, env=variables | found.env, env_written=variables | found.env_written)
+        except Unresolved as error:
+            resolving.unresolved.append((site, str(error)))
+            return server_program
+        return replace(
+            server_program,
+            env=variables | server_program.env,
+            env_written=variables | server_program.env_written,
+        )
 
 
-def _leads_here(found: program.ServerProgram) -> bool:
+def _leads_here(server_program: program.ServerProgram) -> bool:
     """Whether a command is a bridge to this gateway, as `metamcp install` writes it."""
-    words = set(found.command)
-    return program.is_bridge(found.command) and ("--config" in words or not _ELSEWHERE & words)
+    words = set(server_program.command)
+    return program.is_bridge(server_program.command) and (
+        "--config" in words or not _ELSEWHERE & words
+    )
 
 
 def _unread(written: str | None, site: Site) -> ServerDraft:
@@ -282,20 +288,20 @@ def _unread(written: str | None, site: Site) -> ServerDraft:
 
 def _remote(table: Table, read: ClientEntry, resolving: Resolving) -> RemoteSettings:
     if not table.has("url"):
-        why = "has neither 'command' nor 'url'; one of them says what it is"
+        message = "has neither 'command' nor 'url'; one of them says what it is"
         if read.kind:
-            why = f"has no 'url', and its type is '{read.kind}'"
-        table.findings.error(table.site, why)
+            message = f"has no 'url', and its type is '{read.kind}'"
+        table.findings.error(table.site, message)
         return RemoteSettings()
     url, url_written = sections.read_url(table, "url", resolving)
-    found, written = sections.read_headers(table, resolving, lenient=True)
+    headers, written = sections.read_headers(table, resolving, lenient=True)
     oauth, oauth_written = _oauth(table, read, resolving)
     if oauth is not None and sections.authorizes(written):
-        what = "is not carried over: the header 'Authorization' takes its place"
-        table.findings.lose(table.site.at("oauth"), what)
+        notice = "is not carried over: the header 'Authorization' takes its place"
+        table.findings.lose(table.site.at("oauth"), notice)
         oauth, oauth_written = None, None
     return RemoteSettings(
-        url=url, url_written=url_written, headers=found, headers_written=written, oauth=oauth,
+        url=url, url_written=url_written, headers=headers, headers_written=written, oauth=oauth,
         oauth_written=oauth_written, transport=str(table.values.get("transport", "auto")),
     )  # fmt: skip
 
@@ -309,9 +315,9 @@ def _oauth(
         return (OAuth(), OAuth()) if value else (None, None)
     inner = table.table("oauth")
     assert inner is not None
-    found, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
-    port = inner.whole("callback_port", default=found.callback_port, low=1, high=65535)
-    return replace(found, callback_port=port), replace(written, callback_port=port)
+    oauth, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
+    port = inner.whole("callback_port", default=oauth.callback_port, low=1, high=65535)
+    return replace(oauth, callback_port=port), replace(written, callback_port=port)
 
 
 def _is_of_a_gateway(values: Mapping[str, object]) -> bool:
@@ -327,8 +333,10 @@ def _gateway(top: Table, home: Path, findings: ConfigFindings) -> GatewayDraft:
     if not written:
         return GatewayDraft()
     path = program.directory(written, base=top.site.document.base, home=home)
-    what = "names a file; a gateway with this configuration keeps its state in a folder beside it"
-    findings.lose(top.site.at("storage_path"), what)
+    message = (
+        "names a file; a gateway with this configuration keeps its state in a folder beside it"
+    )
+    findings.lose(top.site.at("storage_path"), message)
     return GatewayDraft(state_dir=path.with_suffix(""))
 
 
@@ -346,7 +354,7 @@ def _namespaces(
 ) -> dict[str, NamespaceDraft]:
     """Read namespaces as Borg writes them, by id. `members`: servers by the id of their namespace;
     that of servers which name none is `default`."""
-    found: dict[str, NamespaceDraft] = {}
+    by_id: dict[str, NamespaceDraft] = {}
     for at, item in enumerate(list_of(values.get("namespaces")) or ()):
         table = Table(table_of(item) or {}, site.at("namespaces", at), findings)
         written = table.text("id") or table.text("name") or ""
@@ -355,19 +363,19 @@ def _namespaces(
             findings.error(table.site, "has no 'name' or 'id' that can be the name of a namespace")
             continue
         described = table.text("description") or ""
-        found[written] = NamespaceDraft(
+        by_id[written] = NamespaceDraft(
             name=name, site=table.site, servers=(), description=described
         )
-    names = {namespace.name: written for written, namespace in found.items()}
+    names = {namespace.name: written for written, namespace in by_id.items()}
     for written, servers in members.items():
         name = naming.adapted(written)
-        key = written if written in found else names.get(name, written)
-        namespace = found.setdefault(key, NamespaceDraft(name=name, site=site, servers=()))
+        key = written if written in by_id else names.get(name, written)
+        namespace = by_id.setdefault(key, NamespaceDraft(name=name, site=site, servers=()))
         joined = (*(namespace.servers or ()), *servers)
-        found[key] = replace(namespace, servers=joined)
+        by_id[key] = replace(namespace, servers=joined)
     return {
         key: namespace if namespace.name != "default" else replace(namespace, servers=None)
-        for key, namespace in found.items()
+        for key, namespace in by_id.items()
     }
 
 
@@ -378,7 +386,7 @@ def _endpoints(
     findings: ConfigFindings,
 ) -> tuple[EndpointDraft, ...]:
     """Read endpoints as Borg writes them. A list of API keys means that one of them is needed."""
-    found: list[EndpointDraft] = []
+    endpoints: list[EndpointDraft] = []
     items = list_of(values.get("endpoints")) if _has_endpoints(values) else None
     for at, item in enumerate(items or ()):
         table = Table(table_of(item) or {}, site.at("endpoints", at), findings)
@@ -392,28 +400,28 @@ def _endpoints(
         keys = network.keys_of(table, "allowedApiKeys")
         guarded = table.flag("apiKeyRequired", default=False) or bool(keys)
         namespace = table.text("namespaceId") or "default"
-        known = namespaces.get(namespace)
+        draft = namespaces.get(namespace)
         endpoint = Endpoint(
             name=name,
-            namespace=known.name if known is not None else namespace,
+            namespace=draft.name if draft is not None else namespace,
             path="" if path == name else path,
             keys=keys,
         )
         auth = ("keys",) if guarded else None
-        found.append(EndpointDraft(site=table.site, endpoint=endpoint, auth=auth))
-    return tuple(found)
+        endpoints.append(EndpointDraft(site=table.site, endpoint=endpoint, auth=auth))
+    return tuple(endpoints)
 
 
 def _inputs(values: Mapping[str, object]) -> dict[str, EditorInput]:
     """Return the inputs that VS Code would ask the user for, by id. Malformed inputs are skipped
     without an error, because the file belongs to another program."""
-    found: dict[str, EditorInput] = {}
+    inputs: dict[str, EditorInput] = {}
     for item in list_of(values.get("inputs")) or ():
         table = table_of(item) or {}
         name, about, default = table.get("id"), table.get("description"), table.get("default")
         if isinstance(name, str):
-            found[name] = EditorInput(
+            inputs[name] = EditorInput(
                 about if isinstance(about, str) else "",
                 default if isinstance(default, str) else None,
             )
-    return found
+    return inputs

@@ -41,13 +41,13 @@ def strip(text: str) -> str:
     strings unchanged. Raises BrokenSyntax for a comment without an end."""
     pieces: list[str] = []
     done = at = 0
-    whole = True
-    while found := _QUOTE_OR_SLASH.search(text, at):
-        start = found.start()
+    is_complete = True
+    while opening := _QUOTE_OR_SLASH.search(text, at):
+        start = opening.start()
         if text[start] == '"':
             string = _STRING.match(text, start)
             if string is None:
-                whole = False  # no end: the decoder says so, with its place
+                is_complete = False  # no end: the decoder says so, with its place
                 break
             at = string.end()
             continue
@@ -59,7 +59,7 @@ def strip(text: str) -> str:
         done = at = end
     pieces.append(text[done:])
     bare = "".join(pieces)
-    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", bare) if whole else bare
+    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", bare) if is_complete else bare
 
 
 def _comment_end(text: str, start: int) -> int:
@@ -88,7 +88,7 @@ def json_loads(text: str) -> Mapping[str, object]:
         return made
 
     try:
-        found: object = json.loads(bare, object_pairs_hook=pairs, parse_constant=_no_constant)
+        value: object = json.loads(bare, object_pairs_hook=pairs, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise BrokenSyntax(f"{error.msg} at column {error.colno}", error.lineno) from None
     except RecursionError:
@@ -99,7 +99,7 @@ def json_loads(text: str) -> Mapping[str, object]:
         raise BrokenSyntax("a number in it has too many digits") from None
     if twice and (first := _walk(bare)[1]) is not None:
         raise BrokenSyntax(f"the key '{shown(first[0])}' is written twice", first[1])
-    table = table_of(found)
+    table = table_of(value)
     if table is None:
         raise BrokenSyntax("must be a JSON object: { … }")
     return table
@@ -127,7 +127,7 @@ def _walk(bare: str) -> tuple[Mapping[Place, int], tuple[str, int] | None]:
     The text is valid, so brackets and keys are enough to know the current place: `path` holds the
     current key or index of every open object or list; an object expects a key after `{` and `,`.
     """
-    found: dict[Place, int] = {}
+    lines: dict[Place, int] = {}
     twice: tuple[str, int] | None = None
     path: list[str | int] = []
     keys_seen: list[set[str] | None] = []
@@ -135,7 +135,7 @@ def _walk(bare: str) -> tuple[Mapping[Place, int], tuple[str, int] | None]:
     for match in _TOKEN.finditer(bare):
         mark = match[0]
         if mark[0] in '{["' and path and isinstance(path[-1], int):
-            _note(found, path, line)  # the item itself, which may stand below its comma
+            _note(lines, path, line)  # the item itself, which may stand below its comma
         if mark == "\n":
             line += 1
         elif mark == "{":
@@ -158,18 +158,18 @@ def _walk(bare: str) -> tuple[Mapping[Place, int], tuple[str, int] | None]:
         elif mark[0] == '"':
             if key_next and (seen := keys_seen[-1]) is not None:
                 path[-1] = key = str(json.loads(mark))
-                _note(found, path, line)
+                _note(lines, path, line)
                 if key in seen and twice is None:
                     twice = (key, line)
                 seen.add(key)
                 key_next = False
             line += mark.count("\n")
-    return found, twice
+    return lines, twice
 
 
-def _note(found: dict[Place, int], path: list[str | int], line: int) -> None:
+def _note(lines: dict[Place, int], path: list[str | int], line: int) -> None:
     if len(path) <= _DEPTH_MAX:
-        found.setdefault(tuple(path), line)
+        lines.setdefault(tuple(path), line)
 
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
@@ -201,40 +201,40 @@ def toml_loads(text: str) -> Mapping[str, object]:
         raise BrokenSyntax("nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         message = _TWICE.sub(_as_written, str(error))
-        if found := _AT_LINE.search(message):
+        if match := _AT_LINE.search(message):
             raise BrokenSyntax(
-                f"{message[: found.start()]} at column {found[2]}", int(found[1])
+                f"{message[: match.start()]} at column {match[2]}", int(match[1])
             ) from None
         raise BrokenSyntax(message, text.rstrip().count("\n") + 1) from None
     except ValueError:  # of int(): more digits than Python converts
         raise BrokenSyntax("a number in it has too many digits") from None
 
 
-def _as_written(found: re.Match[str]) -> str:
-    return f"the table [{'.'.join(_QUOTED.findall(found[1]))}] is written twice"
+def _as_written(match: re.Match[str]) -> str:
+    return f"the table [{'.'.join(_QUOTED.findall(match[1]))}] is written twice"
 
 
 def toml_lines(text: str) -> Mapping[Place, int]:
     """Return the line of every table and key that begins a line. A key inside an inline table is
     not found; use the line of the key above it."""
-    found: dict[Place, int] = {}
+    lines: dict[Place, int] = {}
     head: Place = ()
     counts: Counter[Place] = Counter()
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > _LINE_CHARACTERS_MAX:
             continue
         if match := _HEAD.match(line):
-            place = head = _place(match[2])
+            location = head = _place(match[2])
             if match[1]:  # one more of a list of tables
-                place = head = (*head, counts[head])
-                counts[place[:-1]] += 1
+                location = head = (*head, counts[head])
+                counts[location[:-1]] += 1
         elif match := _SETTING.match(line):
-            place = head + _place(match[1])
+            location = head + _place(match[1])
         else:
             continue
-        for length in range(1, len(place) + 1):
-            found.setdefault(place[:length], number)
-    return found
+        for length in range(1, len(location) + 1):
+            lines.setdefault(location[:length], number)
+    return lines
 
 
 def _place(keys: str) -> Place:
@@ -271,7 +271,7 @@ def yaml_loads(text: str) -> Mapping[str, object]:
     from ruamel.yaml.scanner import ScannerError
 
     try:
-        found: object = yaml_reader().load(text)
+        value: object = yaml_reader().load(text)
     except MarkedYAMLError as error:
         raise _broken_yaml(error, is_late=isinstance(error, ScannerError)) from None
     except YAMLError as error:
@@ -280,28 +280,30 @@ def yaml_loads(text: str) -> Mapping[str, object]:
         raise BrokenSyntax("nested too deeply") from None
     except (LookupError, TypeError, ValueError):  # of the library, for a value unlike its tag
         raise BrokenSyntax("a value in it cannot be read") from None
-    table = table_of(found)
-    if table is None and found is not None:
+    table = table_of(value)
+    if table is None and value is not None:
         raise BrokenSyntax("has no 'key: value' at its top")
     return table or {}
 
 
 def _broken_yaml(error: Any, *, is_late: bool) -> BrokenSyntax:
     """`is_late`: the scanner notices late that an end is missing, and says where it began."""
-    said = [part for part in (error.context, error.problem) if part and part[:6] != "while "]
-    problem = " ".join(said).partition(" with value ")[0]  # which may be a secret
+    phrases = [
+        phrase for phrase in (error.context, error.problem) if phrase and phrase[:6] != "while "
+    ]
+    problem = " ".join(phrases).partition(" with value ")[0]  # which may be a secret
     mark = (error.context_mark if is_late else None) or error.problem_mark
     return BrokenSyntax(printable(problem), None if mark is None else mark.line + 1)
 
 
 def yaml_document(text: str) -> Mapping[str, object]:
     """Decode a text whose keys are texts, as those of JSON. Raises BrokenSyntax."""
-    left = NODES_MAX
+    remaining = NODES_MAX
 
     def copied(value: object) -> object:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
             raise BrokenSyntax(f"has more than {NODES_MAX} values, with its aliases written out")
         if (table := table_of(value)) is not None:
             return {str(key): copied(inner) for key, inner in table.items()}
@@ -316,23 +318,23 @@ def yaml_document(text: str) -> Mapping[str, object]:
 
 def yaml_lines(text: str) -> Mapping[Place, int]:
     """Return the line of every key and of every item of a list."""
-    found: dict[Place, int] = {}
-    _note_nodes(found, (), yaml_reader().compose(text))
-    return found
+    lines: dict[Place, int] = {}
+    _note_nodes(lines, (), yaml_reader().compose(text))
+    return lines
 
 
-def _note_nodes(found: dict[Place, int], place: Place, node: Any) -> None:
-    if node is None or len(place) >= _DEPTH_MAX or len(found) >= NODES_MAX:
+def _note_nodes(lines: dict[Place, int], location: Place, node: Any) -> None:
+    if node is None or len(location) >= _DEPTH_MAX or len(lines) >= NODES_MAX:
         return
     if node.id == "mapping":
         pairs = [(key.value, key, inner) for key, inner in node.value]
     else:
         pairs = [(at, item, item) for at, item in enumerate(node.value)]
     for key, marked, inner in pairs:
-        below = (*place, key if isinstance(key, int) else str(key))
-        found[below] = marked.start_mark.line + 1
+        below = (*location, key if isinstance(key, int) else str(key))
+        lines[below] = marked.start_mark.line + 1
         if inner.id != "scalar":
-            _note_nodes(found, below, inner)
+            _note_nodes(lines, below, inner)
 
 
 # The format of a file

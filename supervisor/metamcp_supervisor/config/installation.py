@@ -48,12 +48,12 @@ def deno() -> str:
     """Return the path of the program that runs code: that of the package `deno`, else that on PATH;
     empty if there is none."""
     try:
-        found: str = import_module(CODE.modules[0]).find_deno_bin()
+        path: str = import_module(CODE.modules[0]).find_deno_bin()
     except (ImportError, OSError):
         import shutil  # half a MiB, which hardly any gateway needs
 
         return shutil.which("deno") or ""
-    return found
+    return path
 
 
 def lacking(extra: Extra) -> str:
@@ -91,8 +91,8 @@ _OURS = ("metamcp", "metamcp_supervisor", "metamcp_worker")
 def unknown(names: Iterable[str]) -> dict[str, str]:
     """Return the names that no room and no installed library has, each with an error text."""
     rooms = ", ".join(sorted(ROOMS))
-    what = f"is neither a room of the gateway nor an installed library; the rooms are: {rooms}"
-    return {name: what for name in names if name not in ROOMS and not _is_library(name)}
+    message = f"is neither a room of the gateway nor an installed library; the rooms are: {rooms}"
+    return {name: message for name in names if name not in ROOMS and not _is_library(name)}
 
 
 def _is_library(name: str) -> bool:

@@ -168,25 +168,25 @@ def _section(section: Section) -> dict[str, object]:
 
 
 def _option(option: Option) -> dict[str, object]:
-    found: dict[str, object] = {"description": _LINK.sub(r"\1", option.why), **_shown(option)}
+    schema: dict[str, object] = {"description": _LINK.sub(r"\1", option.why), **_shown(option)}
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
         if option.kind == "tables":
-            return found | {"type": "array", "items": content}
-        whole = {"type": "object", "additionalProperties": content} if named else content
+            return schema | {"type": "array", "items": content}
+        table_schema = {"type": "object", "additionalProperties": content} if named else content
         either = option.kind in ("boolean or table", "choice or table")
         alone = {"enum": list(option.choices)} if option.choices else _OF_KIND[option.kind]
-        found |= {"anyOf": [alone, whole]} if either else whole
-        return found
+        schema |= {"anyOf": [alone, table_schema]} if either else table_schema
+        return schema
     one_or_list = option.key == "match"
-    found |= _OF_KIND["command" if one_or_list else option.kind]
+    schema |= _OF_KIND["command" if one_or_list else option.kind]
     if option.choices and option.kind == "choices":
-        one = {"enum": list(option.choices)}
-        found["anyOf"] = [one, {"type": "array", "items": one}]
+        choice = {"enum": list(option.choices)}
+        schema["anyOf"] = [choice, {"type": "array", "items": choice}]
     elif option.choices:
-        found["enum"] = list(option.choices)
-    return found
+        schema["enum"] = list(option.choices)
+    return schema
 
 
 def _shown(option: Option) -> dict[str, object]:

@@ -27,18 +27,18 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 def read(top: Table) -> tuple[MiddlewareConfig, ...]:
     """Read all of them. `top`: the whole file."""
-    found: list[MiddlewareConfig] = []
+    lines: list[MiddlewareConfig] = []
     tables = top.listed("middleware", "middleware[]")
     if len(tables) > LINES_MAX:
         top.error("middleware", f"has {len(tables)} tables; at most {LINES_MAX} are allowed")
     for table in tables:
         line = _line(table)
-        if line is not None and any(line.name == other.name for other in found):
-            what = f"'{line.name}' is the name of another one; choose another, and say 'uses'"
-            table.error("name", what)
+        if line is not None and any(line.name == other.name for other in lines):
+            message = f"'{line.name}' is the name of another one; choose another, and say 'uses'"
+            table.error("name", message)
         elif line is not None:
-            found.append(line)
-    return tuple(found)
+            lines.append(line)
+    return tuple(lines)
 
 
 def check(
@@ -51,13 +51,13 @@ def check(
     of a group, called only if there is middleware."""
     if not config.middleware:
         return
-    known = installed(GROUP)
+    names = installed(GROUP)
     for at, line in enumerate(config.middleware):
-        if line.uses not in known:
+        if line.uses not in names:
             site = main.at("middleware", at)
-            have = ", ".join(sorted(known))
-            what = f"no installed package brings the middleware '{shown(line.uses)}'; there are:"
-            findings.error(site, f"{what} {have}")
+            have = ", ".join(sorted(names))
+            message = f"no installed package brings the middleware '{shown(line.uses)}'; there are:"
+            findings.error(site, f"{message} {have}")
 
 
 def written(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
@@ -82,14 +82,18 @@ def _line(table: Table) -> MiddlewareConfig | None:
     table.refuse_unknown()
     name = table.text("name")
     if name is None or not _NAME.fullmatch(name):
-        what = "needs a 'name' of at most 32 characters: a-z, 0-9, and after the first also - and _"
-        table.findings.error(table.site, what)
+        message = (
+            "needs a 'name' of at most 32 characters: a-z, 0-9, and after the first also - and _"
+        )
+        table.findings.error(table.site, message)
         return None
     default = MiddlewareConfig(name=name)
     timeout_s = table.duration("timeout", default=default.timeout_s)
     if not TIMEOUT_S_MIN <= timeout_s <= TIMEOUT_S_MAX:
-        what = f'must be from "{duration_text(TIMEOUT_S_MIN)}" to "{duration_text(TIMEOUT_S_MAX)}"'
-        table.error("timeout", what)
+        message = (
+            f'must be from "{duration_text(TIMEOUT_S_MIN)}" to "{duration_text(TIMEOUT_S_MAX)}"'
+        )
+        table.error("timeout", message)
     return MiddlewareConfig(
         name=name,
         uses=table.text("uses") or name,
@@ -110,20 +114,20 @@ def _match(table: Table) -> tuple[str, ...]:
 
 
 def _memory(table: Table, default: int) -> int:
-    found = table.size("memory_max", low=MEMORY_BYTES_MIN)
-    if found is not None and found > MEMORY_BYTES_MAX:
+    size_bytes = table.size("memory_max", low=MEMORY_BYTES_MIN)
+    if size_bytes is not None and size_bytes > MEMORY_BYTES_MAX:
         table.error("memory_max", f'is too large; the most is "{size_text(MEMORY_BYTES_MAX)}"')
-    return default if found is None else found
+    return default if size_bytes is None else size_bytes
 
 
 def _options(table: Table) -> str:
     inner = table.table("options")
     try:
-        found = "{}" if inner is None else json.dumps(inner.values, allow_nan=False)
+        text = "{}" if inner is None else json.dumps(inner.values, allow_nan=False)
     except (TypeError, ValueError):
         table.error("options", "has a value that JSON does not have; write a string")
         return "{}"
-    if len(found) > OPTIONS_BYTES_MAX:
-        what = f"is {len(found)} bytes of JSON; the most is {OPTIONS_BYTES_MAX}"
-        table.error("options", what)
-    return found
+    if len(text) > OPTIONS_BYTES_MAX:
+        message = f"is {len(text)} bytes of JSON; the most is {OPTIONS_BYTES_MAX}"
+        table.error("options", message)
+    return text

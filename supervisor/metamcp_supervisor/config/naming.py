@@ -58,17 +58,17 @@ _LISTED_MAX = 12
 """Maximum number of known words that a hint lists when none is near."""
 
 
-def nearest(word: str, known: Collection[str]) -> str | None:
+def nearest(word: str, names: Collection[str]) -> str | None:
     if len(word) > _WORD_CHARACTERS_MAX:
         return None
-    if swapped := [one for one in known if sorted(one) == sorted(word.lower())]:
+    if swapped := [name for name in names if sorted(name) == sorted(word.lower())]:
         return swapped[0]
     try:
         from difflib import get_close_matches  # a gateway without mistakes never needs it
     except (ImportError, OSError):  # no descriptor is free: then without a hint
         return None
-    found = get_close_matches(word.lower(), known, n=1)
-    return found[0] if found else None
+    matches = get_close_matches(word.lower(), names, n=1)
+    return matches[0] if matches else None
 
 
 def names_a_way(keys: Iterable[str]) -> bool:
@@ -76,15 +76,15 @@ def names_a_way(keys: Iterable[str]) -> bool:
     return any(nearest(key, ("command", "url", "module")) or key in _URLS for key in keys)
 
 
-def hint(word: str, known: Collection[str]) -> str:
+def hint(word: str, names: Collection[str]) -> str:
     """Return the second half of a sentence about an unknown word."""
-    if not known:
+    if not names:
         return "there are none"
-    near = nearest(word, known)
+    near = nearest(word, names)
     if near is not None:
         return f"did you mean '{near}'?"
-    listed = sorted(known)[:_LISTED_MAX]
-    more = len(known) - len(listed)
+    listed = sorted(names)[:_LISTED_MAX]
+    more = len(names) - len(listed)
     return f"there are: {', '.join(listed)}" + (f" and {more} more" if more else "")
 
 

@@ -57,8 +57,8 @@ def without_self(
     def judge(draft: ServerDraft) -> ServerDraft:
         if draft.server is None or not is_own_url(draft.server.url or "", gateway, port):
             return draft
-        what = f"the server '{draft.name}' is left out: its URL is this gateway"
-        findings.warning(draft.site, what)
+        message = f"the server '{draft.name}' is left out: its URL is this gateway"
+        findings.warning(draft.site, message)
         return replace(draft, server=None)
 
     return [replace(each, servers=tuple(map(judge, each.servers))) for each in drafts]
@@ -99,15 +99,15 @@ def tls_of(
     findings: ConfigFindings,
 ) -> Tls | None:
     """Return the files for TLS at this address, None without TLS. `written`: files, or a word."""
-    found = written if isinstance(written, Tls) else None
+    tls = written if isinstance(written, Tls) else None
     loopback = units.is_loopback(listen[0].host)
     if written == "required" or (written == "local" and not loopback):
         cert, key = state_dir / LOCAL_CERT, state_dir / LOCAL_KEY
-        found = Tls(cert=cert, key=key, local=True)
-    if found is not None and fronts > 1:
-        what = "TLS needs fronts = 1: an encrypted connection cannot move from front to front"
-        findings.error(listen[1], what)
-    return found
+        tls = Tls(cert=cert, key=key, local=True)
+    if tls is not None and fronts > 1:
+        message = "TLS needs fronts = 1: an encrypted connection cannot move from front to front"
+        findings.error(listen[1], message)
+    return tls
 
 
 def refuse_open(
@@ -145,14 +145,14 @@ def refuse_open(
 def keys_of(table: Table, key: str) -> tuple[str, ...]:
     """Return the names or ids of the only API keys that an endpoint accepts, empty for all of its
     workspace. A whole key stands for its id. `key`: of the table, where they are written."""
-    found = table.texts(key)
-    if found is not None and not 0 < len(found) <= KEYS_NAMED_MAX:
+    words = table.texts(key)
+    if words is not None and not 0 < len(words) <= KEYS_NAMED_MAX:
         table.error(
             key,
             f"names 1 to {KEYS_NAMED_MAX} API keys; without '{key}' every key of the workspace is"
             " accepted",
         )
-    return tuple(api_key.id_of(word) or word for word in found or ())
+    return tuple(api_key.id_of(word) or word for word in words or ())
 
 
 def refuse_unused_keys(endpoint: Endpoint, site: Site, findings: ConfigFindings) -> None:
@@ -172,11 +172,11 @@ def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:
 
     def url(key: str) -> str:
         text = table.text(key) or ""
-        why = sections.url_flaw(text) if text else ""
-        if not why and text.startswith("http:") and not _is_here(text):
-            why = 'must begin with "https://"; only on this machine tokens may go unencrypted'
-        if why:
-            table.error(key, why)
+        flaw = sections.url_flaw(text) if text else ""
+        if not flaw and text.startswith("http:") and not _is_here(text):
+            flaw = 'must begin with "https://"; only on this machine tokens may go unencrypted'
+        if flaw:
+            table.error(key, flaw)
         return text
 
     issuer, audience, introspection = map(url, ("issuer", "audience", "introspection"))
@@ -186,18 +186,18 @@ def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:
         table.error("issuer", "is on this machine; allow_private = true permits that")
     secret = table.text("client_secret") or ""
     warn_of_literal("CLIENT_SECRET", secret, table.site.at("client_secret"), table)
-    found = IssuerSpec(
+    spec = IssuerSpec(
         issuer=issuer, audience=audience, scopes=sections.scopes_of(table),
         introspection=introspection, client_id=table.text("client_id") or "",
         client_secret=resolving.text(secret, table.site.at("client_secret")) if secret else "",
         allow_private=private,
     )  # fmt: skip
-    warn_of_short([found.client_secret], table)
-    if introspection and not (found.client_id and secret):
+    warn_of_short([spec.client_secret], table)
+    if introspection and not (spec.client_id and secret):
         table.error("introspection", "needs 'client_id' and 'client_secret' to ask there")
-    for site, why in resolving.unresolved:
-        table.findings.error(site, why)
-    return found
+    for site, message in resolving.unresolved:
+        table.findings.error(site, message)
+    return spec
 
 
 def _is_here(url: str) -> bool:
@@ -239,5 +239,5 @@ def _table(endpoint: Endpoint) -> str:
 
 
 def _path(endpoint: Endpoint) -> str:
-    whole = f"/metamcp/{endpoint.path or endpoint.name}/mcp"
-    return "/mcp" if endpoint.name == process_names.DEFAULT else whole
+    path = f"/metamcp/{endpoint.path or endpoint.name}/mcp"
+    return "/mcp" if endpoint.name == process_names.DEFAULT else path

@@ -565,4 +565,6 @@ def keys(section: Section) -> tuple[str, ...]:
 
 
 def option(section: Section, key: str) -> Option:
-    return next(found for found in OPTIONS if (found.section, found.key) == (section, key))
+    return next(
+        candidate for candidate in OPTIONS if (candidate.section, candidate.key) == (section, key)
+    )

@@ -75,31 +75,34 @@ class Origins(Struct, frozen=True):
             return "" if named is None else _written(named, key) if key else _line(named)
         numbered = _INDEX.fullmatch(table)
         places: Place = ("policies", int(numbered[1])) if numbered else tuple(filter(None, [table]))
-        found = (_written(site.at(*places), key) for site in self.files)
-        return next(filter(None, found), "")
+        candidates = (_written(site.at(*places), key) for site in self.files)
+        return next(filter(None, candidates), "")
 
 
 def collected(drafts: Sequence[ConfigDraft], outside: Sequence[Site]) -> Origins:
     """Return the places of all settings of these files and of what is outside of files."""
     named: dict[tuple[str, str], Site] = {}
     for draft in drafts:
-        for group, found in (
-            ("servers", [(one.name, one.site) for one in draft.servers]),
-            ("namespaces", [(one.name, one.site) for one in draft.namespaces]),
-            ("endpoints", [(one.endpoint.name, one.site) for one in draft.endpoints]),
+        for group, named_sites in (
+            ("servers", [(server.name, server.site) for server in draft.servers]),
+            ("namespaces", [(namespace.name, namespace.site) for namespace in draft.namespaces]),
+            (
+                "endpoints",
+                [(endpoint.endpoint.name, endpoint.site) for endpoint in draft.endpoints],
+            ),
         ):
-            for name, site in found:
+            for name, site in named_sites:
                 named.setdefault((group, name), site)
     return Origins(tuple(reversed(outside)), tuple(draft.site for draft in drafts), named)
 
 
 def settings(config: Config) -> Iterator[SettingShown]:
     """Yield all settings in effect, secrets masked, in the order of `heads`."""
-    shown = tables(config)
-    if top := shown.pop("workflows", None):
+    sections = tables(config)
+    if top := sections.pop("workflows", None):
         yield SettingShown("", "workflows", toml(top), config.origin("", "workflows"))
     policies = 0
-    for head, content in heads(shown):
+    for head, content in heads(sections):
         table = head
         if head == POLICIES:
             table, policies = f"policies[{policies}]", policies + 1
@@ -110,8 +113,8 @@ def settings(config: Config) -> Iterator[SettingShown]:
 def changes(old: Config, new: Config) -> Iterator[SettingChange]:
     """Yield the settings that differ. Secrets are masked on both sides, so that a new value of one
     does not show; the plan of the reload names its key."""
-    before = {(one.table, one.key): one for one in settings(old)}
-    after = {(one.table, one.key): one for one in settings(new)}
+    before = {(setting.table, setting.key): setting for setting in settings(old)}
+    after = {(setting.table, setting.key): setting for setting in settings(new)}
     for table, key in dict.fromkeys((*before, *after)):
         was, now = before.get((table, key)), after.get((table, key))
         if was is None or now is None or was.value != now.value:
@@ -121,9 +124,9 @@ def changes(old: Config, new: Config) -> Iterator[SettingChange]:
             )  # fmt: skip
 
 
-def heads(shown: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+def heads(sections: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the tables with settings in them, each with the text of its brackets."""
-    for section, content in shown.items():
+    for section, content in sections.items():
         if section == "policies":
             yield from ((POLICIES, table_of(each) or {}) for each in list_of(content) or ())
             continue
@@ -149,8 +152,10 @@ def toml(value: object) -> str:
 def _written(table: Site, key: str) -> str:
     """Return file and line of a key of a table; empty if the table does not have the key."""
     content = _at(table)
-    found = table_of(content) or {}
-    name = next((one for one in (key, *_FOREIGN.get(key, ())) if one in found), None)
+    values = table_of(content) or {}
+    name = next(
+        (spelling for spelling in (key, *_FOREIGN.get(key, ())) if spelling in values), None
+    )
     if name is None:
         return ""
     return _line(table.at(name))

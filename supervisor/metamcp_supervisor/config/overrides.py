@@ -37,15 +37,15 @@ def read_level(log: Log, settings: Mapping[str, str]) -> Log:
         if key.startswith(OF_ROOM) and _ROOM.fullmatch(room := key.removeprefix(OF_ROOM)):
             rooms[room] = word
         elif key != LEVEL:
-            where = site.at(shown(key.removeprefix(PREFIX)))
-            what = f"cannot be set for a time; these can: {LEVEL}, {OF_ROOM}ROOM"
-            findings.error(where, what)
+            key_site = site.at(shown(key.removeprefix(PREFIX)))
+            message = f"cannot be set for a time; these can: {LEVEL}, {OF_ROOM}ROOM"
+            findings.error(key_site, message)
     level = {"level": settings[LEVEL]} if LEVEL in settings else {}
-    found = sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
+    parsed = sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
     if findings.problems:
         raise ConfigInvalid(findings.everything())
-    wanted = found.level if LEVEL in settings else log.level
-    return replace(log, level=wanted, levels={**log.levels, **found.levels})
+    new_level = parsed.level if LEVEL in settings else log.level
+    return replace(log, level=new_level, levels={**log.levels, **parsed.levels})
 
 
 def rooms_of(settings: Iterable[str]) -> dict[str, str]:
@@ -97,21 +97,23 @@ class TimedOverrides:
     def set(self, server: Server, settings: Mapping[str, str], ends: float) -> "TimedOverrides":
         """Add settings of a server. `server`: as it is in force; `settings`: values by key, written
         as in the file, but without quotes. Raises ConfigInvalid."""
-        found = read(server, settings)
-        table = server_table(found)
+        changed_server = read(server, settings)
+        table = server_table(changed_server)
         new = tuple(
-            Override(server.name, key, getattr(found, _field(key)), text_of(table, key), ends)
+            Override(
+                server.name, key, getattr(changed_server, _field(key)), text_of(table, key), ends
+            )
             for key in settings
         )
         return TimedOverrides((*self._but(server.name, settings), *new))
 
     def set_levels(self, log: Log, settings: Mapping[str, str], ends: float) -> "TimedOverrides":
         """Add levels of the log. `log`: as it is in force. Raises ConfigInvalid."""
-        found = read_level(log, settings)
+        changed_log = read_level(log, settings)
         new = tuple(
             Override(GATEWAY, key, word, word, ends)
             for key in settings
-            for word in [level_text(found, key)]
+            for word in [level_text(changed_log, key)]
         )
         return TimedOverrides((*self._but(GATEWAY, settings), *new))
 
@@ -119,9 +121,12 @@ class TimedOverrides:
         """Add settings that were in force before. `server`: as in the file; `settings`: text and
         end by key. All are read together, because they may need each other. Raises
         ConfigInvalid."""
-        found = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
+        overrides = self.set(server, {key: text for key, (text, _) in settings.items()}, 0.0)
         ends = {(server.name, key): end for key, (_, end) in settings.items()}
-        again = (replace(one, ends=ends.get((one.server, one.key), one.ends)) for one in found.all)
+        again = (
+            replace(override, ends=ends.get((override.server, override.key), override.ends))
+            for override in overrides.all
+        )
         return TimedOverrides(tuple(again))
 
     def without(self, server: str) -> "TimedOverrides":
@@ -161,17 +166,19 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
     ConfigInvalid."""
     findings = ConfigFindings()
     site = Site(ConfigDocument("", Path(), {}), ("servers", server.name))
-    given = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
+    values = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
     # With all settings of the server, because there are rules between settings.
-    table = Table(server_table(server) | given, site, findings, "servers.*")
-    Table(given, site, findings, "servers.*").refuse_unknown()
-    for key in given:
+    table = Table(server_table(server) | values, site, findings, "servers.*")
+    Table(values, site, findings, "servers.*").refuse_unknown()
+    for key in values:
         if key in _SERVERS and key not in SETTINGS:
             findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_listed()}")
-    found = server if findings.problems else tuned(table, server)
+    changed_server = server if findings.problems else tuned(table, server)
     if findings.problems:
         raise ConfigInvalid(findings.everything())
-    return replace(server, **{_field(key): getattr(found, _field(key)) for key in settings})
+    return replace(
+        server, **{_field(key): getattr(changed_server, _field(key)) for key in settings}
+    )
 
 
 def text_of(table: Mapping[str, object], key: str) -> str:
@@ -200,8 +207,8 @@ def _why_not(key: str) -> str:
     effect = _SERVERS[key].effect
     if key in _LASTING:
         return f"'{shown(key)}' belongs into the file"
-    what = "the server would have to restart" if effect == "restart" else "it counts from a start"
-    return f"'{shown(key)}' cannot be set for a time: {what}"
+    reason = "the server would have to restart" if effect == "restart" else "it counts from a start"
+    return f"'{shown(key)}' cannot be set for a time: {reason}"
 
 
 def _listed() -> str:

@@ -104,7 +104,7 @@ def parse(
     metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
     vectors, includes = top.table("embeddings", "embeddings"), top.texts("include") or ()
     rules, shipped_rules = workflow_files.rules(top.table("suggestions", "suggestions"), home)
-    inner = [
+    contents = [
         workspace(name, table, references, home)
         for name, table in top.tables("workspaces", "workspaces.*").items()
         if _well_named(name, table)
@@ -129,10 +129,14 @@ def parse(
         traces=sections.traces(traces, Resolving(references)) if traces else None,
         embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
         policies=policy_rules.read(top),
-        servers=tuple(chain(_servers(top, references, home), *(one.servers for one in inner))),
-        namespaces=tuple(chain(_namespaces(top), *(one.namespaces for one in inner))),
-        endpoints=tuple(chain(_endpoints(top, references), *(one.endpoints for one in inner))),
-        workspaces=tuple(one.draft for one in inner),
+        servers=tuple(
+            chain(_servers(top, references, home), *(content.servers for content in contents))
+        ),
+        namespaces=tuple(chain(_namespaces(top), *(content.namespaces for content in contents))),
+        endpoints=tuple(
+            chain(_endpoints(top, references), *(content.endpoints for content in contents))
+        ),
+        workspaces=tuple(content.draft for content in contents),
     )
 
 
@@ -148,26 +152,26 @@ def workspace(name: str, table: Table, references: References, home: Path) -> _W
     """Read the table of a workspace; everything in it gets its full name."""
     table.refuse_unknown()
     if name == process_names.DEFAULT:
-        what = "is the workspace of the tables at the top of the file; write them there"
-        table.findings.error(table.site, what)
+        message = "is the workspace of the tables at the top of the file; write them there"
+        table.findings.error(table.site, message)
     full = partial(process_names.within, name)
 
-    def of_tools(found: Iterable[ToolDraft]) -> tuple[ToolDraft, ...]:
-        return tuple(replace(one, server=_member(name, one.server)) for one in found)
+    def of_tools(drafts: Iterable[ToolDraft]) -> tuple[ToolDraft, ...]:
+        return tuple(replace(tool, server=_member(name, tool.server)) for tool in drafts)
 
     def server(draft: ServerDraft) -> ServerDraft:
-        known = draft.server and replace(
+        renamed = draft.server and replace(
             draft.server,
             name=full(draft.server.name),
             depends_on=tuple(map(full, draft.server.depends_on)),
         )
-        tools = tuple(replace(one, server=full(one.server)) for one in draft.tools)
-        return replace(draft, name=full(draft.name), server=known, tools=tools)
+        tools = tuple(replace(tool, server=full(tool.server)) for tool in draft.tools)
+        return replace(draft, name=full(draft.name), server=renamed, tools=tools)
 
     def namespace(draft: NamespaceDraft) -> NamespaceDraft:
         servers = draft.servers
         if servers is not None and servers != EVERY:
-            servers = tuple(_member(name, one) for one in servers)
+            servers = tuple(_member(name, member) for member in servers)
         return replace(draft, name=full(draft.name), servers=servers, tools=of_tools(draft.tools))
 
     def endpoint(draft: EndpointDraft) -> EndpointDraft:
@@ -240,10 +244,10 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
 
 def _auth(table: Table) -> tuple[str, ...] | None:
     """Return the credentials that are accepted; empty for `none`, None if nothing is written."""
-    found = table.choices("auth")
-    if found is not None and "none" in found and len(found) > 1:
+    credentials = table.choices("auth")
+    if credentials is not None and "none" in credentials and len(credentials) > 1:
         table.error("auth", '"none" does not go with other choices')
-    return None if found is None else tuple(word for word in found if word != "none")
+    return None if credentials is None else tuple(word for word in credentials if word != "none")
 
 
 def _tls(table: Table, references: References, home: Path) -> Tls | str | None:
@@ -266,8 +270,8 @@ def _tls(table: Table, references: References, home: Path) -> Tls | str | None:
 
 
 def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
-    found = table.texts("allowed_hosts")
-    for name in found or ():
+    names = table.texts("allowed_hosts")
+    for name in names or ():
         try:
             Hosts([name])
         except ValueError:
@@ -276,17 +280,17 @@ def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
                 f'\'{shown(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
                 ' "*.example.com"',
             )
-    return found
+    return names
 
 
 def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress | None:
     text = table.text("ops_listen")
     if text is not None and "/" in text and not text.startswith(UNIX):
-        what = (
+        message = (
             f'{text[:64]!r} is not an address; write it like "127.0.0.1:6271", a unix socket like'
             ' "unix:/run/x.sock"'
         )
-        table.error("ops_listen", what)
+        table.error("ops_listen", message)
         return None
     if text is None or not text.startswith(UNIX):
         return table.address("ops_listen")
@@ -314,24 +318,24 @@ def _directory(key: str, table: Table, references: References, home: Path) -> Pa
 
 
 def _path(
-    key: str, text: str, what: str, table: Table, references: References, home: Path
+    key: str, text: str, noun: str, table: Table, references: References, home: Path
 ) -> Path | None:
     try:
         text = expand(text, replace(references, printed=not_here))
-    except Unresolved as why:
-        table.error(key, str(why))
+    except Unresolved as error:
+        table.error(key, str(error))
         return None
     if not text:
-        table.error(key, f"is empty; name {what}")
+        table.error(key, f"is empty; name {noun}")
         return None
     return program.directory(text, base=table.site.document.base, home=home)
 
 
 def _well_named(name: str, table: Table) -> bool:
-    why = naming.flaw(name)
-    if why:
-        table.findings.error(table.site, f"the name '{shown(name)}' {why}")
-    return not why
+    flaw = naming.flaw(name)
+    if flaw:
+        table.findings.error(table.site, f"the name '{shown(name)}' {flaw}")
+    return not flaw
 
 
 def _servers(table: Table, references: References, home: Path) -> Iterable[ServerDraft]:
@@ -346,8 +350,8 @@ def _servers(table: Table, references: References, home: Path) -> Iterable[Serve
 
 def _server(name: str, outer: Table, references: References, home: Path) -> ServerDraft:
     site = outer.site.at(name)
-    if why := naming.flaw(name):
-        outer.findings.error(site, f"the name '{shown(name)}' {why}")
+    if flaw := naming.flaw(name):
+        outer.findings.error(site, f"the name '{shown(name)}' {flaw}")
         return unread(naming.adapted(name), site, written=name)
     table = outer.table(name, "servers.*")
     return unread(name, site) if table is None else _described(name, table, references, home)
@@ -365,12 +369,12 @@ def _described(name: str, table: Table, references: References, home: Path) -> S
         references = replace(references, folders={**references.folders, "project": PROJECT})
     enabled = table.values.get("enabled") is not False
     resolving = Resolving(for_server(references, enabled=enabled))
-    found = program.read(table, resolving, home, foreign=False)
+    server_program = program.read(table, resolving, home, foreign=False)
     far = sections.read(table, resolving)
     module = _module(table)
     of_tools = tools.of_server(name, table)
-    said = tools.by_server(of_tools).get(name, {})
-    server = replace(described(name, table, found, far), module=module, tools=said)
+    settings = tools.by_server(of_tools).get(name, {})
+    server = replace(described(name, table, server_program, far), module=module, tools=settings)
     return replace(settled(table, tuned(table, server), resolving), tools=of_tools)
 
 
@@ -424,31 +428,31 @@ def tuned(table: Table, server: Server) -> Server:
         queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
     )
     if table.has("idle_stop") and not server.rests:
-        what = 'is only for a server with start = "lazy" or sharing other than "shared"'
-        table.error("idle_stop", what)
+        message = 'is only for a server with start = "lazy" or sharing other than "shared"'
+        table.error("idle_stop", message)
     return sections.read_limits(table, sections.read_protocol(table, server))
 
 
 def _inherit_env(table: Table) -> tuple[str, ...]:
-    found = table.texts("inherit_env")
-    if found is not None and len(found) > INHERITED_MAX:
+    names = table.texts("inherit_env")
+    if names is not None and len(names) > INHERITED_MAX:
         table.error("inherit_env", f"has more than {INHERITED_MAX} names")
-    return _DEFAULTS.inherit_env if found is None else found
+    return _DEFAULTS.inherit_env if names is None else names
 
 
 def described(
-    name: str, table: Table, found: program.ServerProgram, far: sections.RemoteSettings
+    name: str, table: Table, server_program: program.ServerProgram, far: sections.RemoteSettings
 ) -> Server:
     """Return a server with its program or URL, and the defaults for everything else."""
     return Server(
         name=name,
         source=str(table.site),
         folder=str(table.site.document.base),
-        command=found.command,
-        command_written=found.command_written,
-        env=found.env,
-        env_written=found.env_written,
-        cwd=found.cwd,
+        command=server_program.command,
+        command_written=server_program.command_written,
+        env=server_program.env,
+        env_written=server_program.env_written,
+        cwd=server_program.cwd,
         url=far.url,
         url_written=far.url_written,
         transport=far.transport,
@@ -465,11 +469,11 @@ def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
     """Return the draft of a server, and report its unresolved references. A disabled server may
     have some: it is left out with a warning."""
     if resolving.unresolved and not server.enabled:
-        place, why = resolving.unresolved[0]
-        table.findings.lose(place, f"{why}; the server is disabled and left out")
+        reference_site, message = resolving.unresolved[0]
+        table.findings.lose(reference_site, f"{message}; the server is disabled and left out")
         return ServerDraft(name=server.name, site=table.site)
-    for place, why in resolving.unresolved:
-        table.findings.error(place, why)
+    for reference_site, message in resolving.unresolved:
+        table.findings.error(reference_site, message)
     server = replace(server, referred=tuple(resolving.secrets))
     program.warn_of_short(certain_secrets(server), table)
     return ServerDraft(name=server.name, site=table.site, server=server)
@@ -486,12 +490,12 @@ def _module(table: Table) -> str | None:
     elif table.has("args") and not table.has("command"):
         table.error("args", "needs 'command', the program that gets these arguments")
     elif not (ways or table.has("transport") or naming.names_a_way(table.values)):
-        what = "has no 'command', 'url' or 'module'; one of them says what it is"
+        message = "has no 'command', 'url' or 'module'; one of them says what it is"
         if table.has("tools"):
-            what += (
+            message += (
                 "; tools of a server in another file are overridden in a namespace or an endpoint"
             )
-        table.findings.error(table.site, what)
+        table.findings.error(table.site, message)
     return module
 
 
@@ -566,8 +570,8 @@ def segment(table: Table) -> str:
     path = table.text("path")
     if path is None or _PATH.fullmatch(path):
         return path or ""
-    what = "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of"
-    table.error("path", f"{what} them a letter or digit, such as 'work' for /metamcp/work/mcp")
+    message = "is one part of a URL: up to 64 letters, digits, '-', '_', '.' and '~', the first of"
+    table.error("path", f"{message} them a letter or digit, such as 'work' for /metamcp/work/mcp")
     return ""
 
 

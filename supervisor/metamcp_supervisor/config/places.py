@@ -74,23 +74,23 @@ class Running(NamedTuple):
         return f"{who}: --runtime-dir {self.runtime_dir}"
 
 
-def here(given: Path | None = None) -> ConfigPlace:
-    """Return the place of `given`, or of the file that `metamcp up` takes in this folder."""
+def here(named_path: Path | None = None) -> ConfigPlace:
+    """Return the place of `named_path`, or of the file that `metamcp up` takes in this folder."""
     home = Path(os.path.expanduser("~"))
-    return seen_from(Path.cwd(), given, environ=os.environ, home=home)
+    return seen_from(Path.cwd(), named_path, environ=os.environ, home=home)
 
 
 def seen_from(
-    cwd: Path, given: Path | None = None, *, environ: Mapping[str, str], home: Path
+    cwd: Path, named_path: Path | None = None, *, environ: Mapping[str, str], home: Path
 ) -> ConfigPlace:
-    """Return the place of `given`, or of the file that `metamcp up` takes in `cwd`."""
-    main = find(given, environ=environ, cwd=cwd, home=home)
-    place = of(main, environ=environ, home=home)
+    """Return the place of `named_path`, or of the file that `metamcp up` takes in `cwd`."""
+    main = find(named_path, environ=environ, cwd=cwd, home=home)
+    config_place = of(main, environ=environ, home=home)
     if main is None:
-        return place
+        return config_place
     chosen = runtime.given(environ) or _written(main, "runtime_dir", environ, home)
-    return place._replace(
-        runtime_dir=Path(chosen or place.runtime_dir),
+    return config_place._replace(
+        runtime_dir=Path(chosen or config_place.runtime_dir),
         of_folder=main not in (own_file(home), SYSTEM_FILE),
     )
 
@@ -111,8 +111,8 @@ def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> ConfigPl
 
 def state_base(environ: Mapping[str, str], home: Path) -> Path:
     """Return the state directory of the user, which no file in a folder can change."""
-    if given := _given_state(environ):
-        return Path(given)
+    if state_dir := _given_state(environ):
+        return Path(state_dir)
     xdg = environ.get("XDG_STATE_HOME", "")  # a relative one does not count, by its specification
     return (Path(xdg) if os.path.isabs(xdg) else home / ".local/state") / "metamcp"
 
@@ -153,38 +153,38 @@ def _written(main: Path, key: str, environ: Mapping[str, str], home: Path) -> st
         import string
         import tomllib
 
-        found = tomllib.loads(text).get("gateway", {}).get(key, "")
-        path = string.Template(found).safe_substitute(environ)
+        template = tomllib.loads(text).get("gateway", {}).get(key, "")
+        path = string.Template(template).safe_substitute(environ)
     except (OSError, ValueError, AttributeError, TypeError):
         return ""
-    whole = f"{home}{path[1:]}" if path.startswith("~/") else path
-    return os.path.join(main.parent, whole) if path else ""
+    expanded = f"{home}{path[1:]}" if path.startswith("~/") else path
+    return os.path.join(main.parent, expanded) if path else ""
 
 
 # The look-up
 
 
 def find(
-    given: Path | None = None,
+    named_path: Path | None = None,
     *,
     environ: Mapping[str, str],
     cwd: Path,
     home: Path,
     system: Path = SYSTEM_FILE,
 ) -> Path | None:
-    """Find the main file: `given`, then METAMCP_CONFIG, then metamcp.toml in the working directory,
-    a file of an MCP client there that has servers, the user's own and the system's file; then any
-    file of a client there; last META_MCP_FILE. A file that the user named is returned whether it
-    exists or not."""
-    named = given or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
+    """Find the main file: `named_path`, then METAMCP_CONFIG, then metamcp.toml in the working
+    directory, a file of an MCP client there that has servers, the user's own and the system's file;
+    then any file of a client there; last META_MCP_FILE. A file that the user named is returned
+    whether it exists or not."""
+    named = named_path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     if named is not None:
         return cwd / named
     if os.path.lexists(cwd / "metamcp.toml"):
         return cwd / "metamcp.toml"
     of_clients = [path for name in CLIENT_FILES if os.path.lexists(path := cwd / name)]
-    for place in (own_file(home), system):
-        if os.path.lexists(place):
-            return next(filter(_has_servers, of_clients), place)
+    for fallback in (own_file(home), system):
+        if os.path.lexists(fallback):
+            return next(filter(_has_servers, of_clients), fallback)
     for path in of_clients:
         if path.name not in _ANYTHING or _has_known_shape(path):
             return path
@@ -229,10 +229,12 @@ def _entries(path: Path) -> "list[object] | None":
         values = formats.json_loads(files.text(path))
     except (files.FileUnreadable, BrokenSyntax):
         return None
-    found = client_shapes.places(values, str(path), "") if values else None
-    if found is None:
+    locations = client_shapes.places(values, str(path), "") if values else None
+    if locations is None:
         return None
-    return [each.value for place in found for each in client_shapes.entries_at(values, place)]
+    return [
+        each.value for location in locations for each in client_shapes.entries_at(values, location)
+    ]
 
 
 # What there is
@@ -273,17 +275,17 @@ def running(environ: Mapping[str, str]) -> list[Running]:
     of the machine if this user may connect to it."""
     base = runtime.default(environ)
     folder, name = os.path.split(base)
-    found: list[Running] = []
+    gateways: list[Running] = []
     with contextlib.suppress(OSError):
         for each in sorted(os.listdir(folder)):
             directory = os.path.join(folder, each)
             if (each == name or each.startswith(f"{name}-")) and answers(directory):
                 pid, config = _holder(directory)
-                found.append(Running(directory, config, pid))
+                gateways.append(Running(directory, config, pid))
     if base != runtime.SERVICE_DIR and answers(runtime.SERVICE_DIR, anybodys=True):
         pid, config = _holder(runtime.SERVICE_DIR)
-        found.append(Running(runtime.SERVICE_DIR, config, pid))
-    return found
+        gateways.append(Running(runtime.SERVICE_DIR, config, pid))
+    return gateways
 
 
 def answers(directory: str, *, anybodys: bool = False) -> bool:

@@ -37,21 +37,21 @@ def read(top: Table) -> tuple[PolicySpec, ...]:
     value = top.values.get("policies")
     items, site = list_of(value) if value is not None else [], top.site.at("policies")
     if items is None or not all(table_of(item) is not None for item in items):
-        what = "a table" if items is None and table_of(value) is not None else kind_of(value)
-        top.findings.error(site, f"must be a list of tables, [[policies]], not {what}")
+        kind = "a table" if items is None and table_of(value) is not None else kind_of(value)
+        top.findings.error(site, f"must be a list of tables, [[policies]], not {kind}")
         return ()
     if len(items) > POLICIES_MAX:
         top.findings.error(site, f"has more than {POLICIES_MAX} rules")
         return ()
-    found: dict[str, PolicySpec] = {}
+    rules: dict[str, PolicySpec] = {}
     for at, item in enumerate(items):
         table = Table(table_of(item) or {}, site.at(at), top.findings, "policies[]")
         rule = _rule(table)
-        if rule is not None and rule.name in found:
+        if rule is not None and rule.name in rules:
             table.error("name", f"'{rule.name}' is the name of another rule; rename one")
         elif rule is not None:
-            found[rule.name] = rule
-    return tuple(found.values())
+            rules[rule.name] = rule
+    return tuple(rules.values())
 
 
 def _rule(table: Table) -> PolicySpec | None:
@@ -60,8 +60,8 @@ def _rule(table: Table) -> PolicySpec | None:
     for key in ("name", "effect"):
         if not table.has(key):
             table.findings.error(table.site, f"has no '{key}'")
-    if name and (why := naming.flaw(name)):
-        table.error("name", f"'{shown(name)}' {why}")
+    if name and (flaw := naming.flaw(name)):
+        table.error("name", f"'{shown(name)}' {flaw}")
     when, message = table.text("when") or "", table.text("message") or ""
     if table.has("when"):
         _check(when, table)
@@ -86,8 +86,8 @@ def _check(when: str, table: Table) -> None:
 
     try:
         conditions.parse(when)
-    except ExpressionError as why:
-        table.error("when", str(why))
+    except ExpressionError as error:
+        table.error("when", str(error))
 
 
 def _match(table: Table) -> tuple[str, ...]:
@@ -96,36 +96,40 @@ def _match(table: Table) -> tuple[str, ...]:
     if written is None:
         return (EVERYTHING,)
     globs = [written] if isinstance(written, str) else table.texts("match") or ()
-    found: list[str] = []
+    accepted: list[str] = []
     for at, glob in enumerate(globs):
         site = table.site.at("match") if isinstance(written, str) else table.site.at("match", at)
-        place, slash, name = glob.partition("/")
-        if not (slash and place and name):
+        server, slash, name = glob.partition("/")
+        if not (slash and server and name):
             example = f"'{shown(glob) or '*'}/*'"
-            what = f"'{shown(glob)}' must be written 'server/name'; both may have '*'"
-            table.findings.error(site, f"{what}, as in {example}" if "/" not in glob else what)
+            message = f"'{shown(glob)}' must be written 'server/name'; both may have '*'"
+            table.findings.error(
+                site, f"{message}, as in {example}" if "/" not in glob else message
+            )
         elif len(glob) > GLOB_CHARACTERS_MAX:
             table.findings.error(site, f"may have at most {GLOB_CHARACTERS_MAX} characters")
         else:
-            found.append(glob)
+            accepted.append(glob)
     if not globs and written == []:
         table.error("match", "is empty, so the rule concerns nothing; leave it out for everything")
-    if len(found) > MATCH_MAX:
+    if len(accepted) > MATCH_MAX:
         table.error("match", f"has more than {MATCH_MAX} globs")
-    return tuple(found)
+    return tuple(accepted)
 
 
 def strangers(rule: PolicySpec, servers: Collection[str]) -> list[tuple[str, str]]:
     """Return the globs of a rule that no server has, each with a sentence."""
-    known = {*servers, *map(process_names.label, servers)}
-    found: list[tuple[str, str]] = []
+    names = {*servers, *map(process_names.label, servers)}
+    unmatched: list[tuple[str, str]] = []
     for glob in rule.match:
-        place = glob.partition("/")[0]
-        if any(fnmatchcase(one, place) for one in known):
+        server_glob = glob.partition("/")[0]
+        if any(fnmatchcase(name, server_glob) for name in names):
             continue
-        what = "is like" if _WILD.search(place) else "is named"
-        found.append((glob, f"no server {what} '{shown(place)}'; {hint(place, known)}"))
-    return found
+        verb = "is like" if _WILD.search(server_glob) else "is named"
+        unmatched.append(
+            (glob, f"no server {verb} '{shown(server_glob)}'; {hint(server_glob, names)}")
+        )
+    return unmatched
 
 
 def warn(
@@ -133,6 +137,6 @@ def warn(
 ) -> None:
     """Warn of globs that no configured server has, because the rule does nothing there."""
     for at, rule in enumerate(rules):
-        for glob, why in strangers(rule, servers):
+        for glob, message in strangers(rule, servers):
             site = main.at("policies", at, "match")
-            findings.warning(site, f"'{shown(glob)}' concerns nothing: {why}")
+            findings.warning(site, f"'{shown(glob)}' concerns nothing: {message}")

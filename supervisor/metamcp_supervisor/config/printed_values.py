@@ -55,8 +55,8 @@ class PrintedValues:
         self.noted: dict[str, None] = {}
         self.runs = False
         self.refusal = ""
-        given = environment.passed(environ, ["*"])
-        self._environ = {name: environ[name] for name in given}
+        names = environment.passed(environ, ["*"])
+        self._environ = {name: environ[name] for name in names}
         self._found: dict[tuple[Path, str], tuple[str, str]] = {}
 
     def of_file(self, base: Path, why_not: str) -> Callable[[str, str], str]:
@@ -64,10 +64,10 @@ class PrintedValues:
         run; `why_not`: why commands in it do not run, or an empty text."""
         return partial(self._value, base, why_not)
 
-    def _value(self, base: Path, why_not: str, kind: str, rest: str) -> str:
+    def _value(self, base: Path, why_not: str, kind: str, argument: str) -> str:
         """Return the value of a reference. Raises Unresolved."""
-        words = _keyring_words(rest) if kind == "keyring" else _command_words(rest, why_not)
-        reference = f"{kind}:{rest}"
+        words = _keyring_words(argument) if kind == "keyring" else _command_words(argument, why_not)
+        reference = f"{kind}:{argument}"
         self.noted.setdefault(reference)
         if len(self.noted) > PROGRAMS_MAX:
             raise Unresolved(f"has more than {PROGRAMS_MAX} different commands in references")
@@ -76,35 +76,35 @@ class PrintedValues:
         if not self.runs:
             return NOT_RUN
         if (base, reference) not in self._found:
-            what = f"the command '{shown(words[0])}'"
+            subject = f"the command '{shown(words[0])}'"
             if kind == "keyring":
-                what = f"the look-up of '{shown(rest)}' in the keyring"
-            self._found[base, reference] = self._printed(words, base, what)
-        value, why = self._found[base, reference]
-        if why:
-            raise Unresolved(why)
+                subject = f"the look-up of '{shown(argument)}' in the keyring"
+            self._found[base, reference] = self._printed(words, base, subject)
+        value, reason = self._found[base, reference]
+        if reason:
+            raise Unresolved(reason)
         return value
 
-    def _printed(self, words: Sequence[str], base: Path, what: str) -> tuple[str, str]:
+    def _printed(self, words: Sequence[str], base: Path, subject: str) -> tuple[str, str]:
         """Run a program. Return what it printed, or why there is nothing, as a sentence."""
-        data, why = program_output(words, base, self._environ, what)
+        data, reason = program_output(words, base, self._environ, subject)
         try:
             text = data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            return "", f"{what} printed something that is not UTF-8 text"
-        return text, why or ("" if text else f"{what} printed nothing")
+            return "", f"{subject} printed something that is not UTF-8 text"
+        return text, reason or ("" if text else f"{subject} printed nothing")
 
 
 def program_output(
     words: Sequence[str],
     base: Path,
     environ: Mapping[str, str],
-    what: str,
+    subject: str,
     bytes_max: int = OUTPUT_BYTES_MAX,
     stderr: int = subprocess.DEVNULL,
 ) -> tuple[bytes, str]:
     """Run a program in the folder `base`. Return what it printed, and why it failed, as a sentence
-    that begins with `what`; empty if it did not. `stderr`: DEVNULL, or STDOUT for both."""
+    that begins with `subject`; empty if it did not. `stderr`: DEVNULL, or STDOUT for both."""
     try:
         with _STARTS:
             process = subprocess.Popen(
@@ -113,19 +113,19 @@ def program_output(
             )  # fmt: skip
             _RUNNING.add(process.pid)
     except (OSError, ValueError) as error:
-        return b"", f"{what} cannot be started: {getattr(error, 'strerror', None) or error}"
+        return b"", f"{subject} cannot be started: {getattr(error, 'strerror', None) or error}"
     try:
         with process:
             data = _output(process, time.monotonic() + COMMAND_S_MAX, bytes_max)
     except subprocess.TimeoutExpired:
-        return b"", f"{what} did not end within {COMMAND_S_MAX:.0f} s"
+        return b"", f"{subject} did not end within {COMMAND_S_MAX:.0f} s"
     finally:
         _RUNNING.discard(process.pid)
     if len(data) > bytes_max:
-        return b"", f"{what} printed more than {bytes_max} bytes"
+        return b"", f"{subject} printed more than {bytes_max} bytes"
     if code := process.returncode:
         end = f"failed with exit code {code}" if code > 0 else f"died by signal {-code}"
-        return data, f"{what} {end}"
+        return data, f"{subject} {end}"
     return data, ""
 
 
@@ -152,9 +152,9 @@ def _output(process: subprocess.Popen[bytes], end: float, bytes_max: int) -> byt
     return bytes(data)
 
 
-def _command_words(rest: str, why_not: str) -> list[str]:
+def _command_words(argument: str, why_not: str) -> list[str]:
     try:
-        words = shlex.split(rest)
+        words = shlex.split(argument)
     except ValueError:
         raise Unresolved("'${cmd:…}' has a quote without its end") from None
     if not words:
@@ -166,13 +166,13 @@ def _command_words(rest: str, why_not: str) -> list[str]:
     return words
 
 
-def _keyring_words(rest: str) -> list[str]:
-    service, _, user = rest.rpartition("/")
+def _keyring_words(argument: str) -> list[str]:
+    service, _, user = argument.rpartition("/")
     if not service or not user:
         raise Unresolved(
-            f"'${{keyring:{shown(rest)}}}' must be written '${{keyring:SERVICE/USER}}'"
+            f"'${{keyring:{shown(argument)}}}' must be written '${{keyring:SERVICE/USER}}'"
         )
-    if why := installation.lacking(installation.KEYRING):
-        raise Unresolved(why)
+    if reason := installation.lacking(installation.KEYRING):
+        raise Unresolved(reason)
     # Without -P, a keyring.py in the folder would be run.
     return [sys.executable, "-P", "-m", "keyring", "get", "--", service, user]

@@ -142,18 +142,18 @@ def _warn_of_secret(word: str, site: Site, table: Table) -> None:
 
 
 def _env(table: Table, *, foreign: bool) -> dict[str, str]:
-    found = table.named_texts("env", lenient=foreign)
-    if len(found) > VARIABLES_MAX:
+    variables = table.named_texts("env", lenient=foreign)
+    if len(variables) > VARIABLES_MAX:
         table.error("env", f"has more than {VARIABLES_MAX} variables")
         return {}
     site = table.site.at("env")
-    for name in [name for name in found if not name or "=" in name or flaw(name)]:
+    for name in [name for name in variables if not name or "=" in name or flaw(name)]:
         table.findings.error(site.at(name), "is not a name for an environment variable")
-        del found[name]
-    for name, value in found.items():
+        del variables[name]
+    for name, value in variables.items():
         if looks_secret(name):
             warn_of_literal(name, value, site.at(name), table)
-    return found
+    return variables
 
 
 def warn_of_short(secrets: Iterable[str], table: Table) -> None:

@@ -59,14 +59,16 @@ def no_files(path: str) -> str:
     raise Unresolved(f"{shown(path)} is not read here")
 
 
-def not_here(kind: str, rest: str) -> str:
+def not_here(kind: str, argument: str) -> str:
     """Refuse a reference of PROGRAMS where a value decides about files. Raises Unresolved."""
-    raise Unresolved(f"'${{{kind}:{shown(rest)}}}' is for secrets, and this setting is a path")
+    raise Unresolved(f"'${{{kind}:{shown(argument)}}}' is for secrets, and this setting is a path")
 
 
-def not_enabled(kind: str, rest: str) -> str:
+def not_enabled(kind: str, argument: str) -> str:
     """Refuse a reference of PROGRAMS in a server that is not enabled. Raises Unresolved."""
-    raise Unresolved(f"'${{{kind}:{shown(rest)}}}' is only resolved for a server that is enabled")
+    raise Unresolved(
+        f"'${{{kind}:{shown(argument)}}}' is only resolved for a server that is enabled"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +95,22 @@ def expand(
 ) -> str:
     """Return `text` with every reference replaced by its value. `secret`: gets each value whose
     reference says that it is a secret. Raises Unresolved."""
-    found: list[str] = []
+    expanded: list[str] = []
     for piece, is_reference in pieces(text):
-        found.append(_value(piece, references) if is_reference else piece)
+        expanded.append(_value(piece, references) if is_reference else piece)
         if is_reference and _is_secret(piece):
-            secret(found[-1])
-    return "".join(found)
+            secret(expanded[-1])
+    return "".join(expanded)
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the parts of a text: plain text, or the inside of a reference and True. Raises
     Unresolved."""
     at = 0
-    while found := _OPENING.search(text, at):
-        dollars = len(found[1])
-        yield text[at : found.start()] + "$" * (dollars // 2), False
-        at = found.end()
+    while opening := _OPENING.search(text, at):
+        dollars = len(opening[1])
+        yield text[at : opening.start()] + "$" * (dollars // 2), False
+        at = opening.end()
         if dollars % 2 == 0:
             yield "{", False
             continue
@@ -122,20 +124,20 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 def variable_of(inside: str) -> tuple[str, str | None] | None:
     """Return the variable that a reference names, and its default; None for another kind."""
-    found = _VARIABLE.fullmatch(inside)
-    return (found[1], found[2]) if found else None
+    match = _VARIABLE.fullmatch(inside)
+    return (match[1], match[2]) if match else None
 
 
 def refers(text: str) -> bool:
     """Whether a text contains a reference."""
-    return any(len(found[1]) % 2 for found in _OPENING.finditer(text))
+    return any(len(match[1]) % 2 for match in _OPENING.finditer(text))
 
 
 def starts_program(text: str) -> bool:
     """Whether a text contains a reference whose value a program prints."""
     return any(
-        len(found[1]) % 2 and text[found.end() :].partition(":")[0] in PROGRAMS
-        for found in _OPENING.finditer(text)
+        len(match[1]) % 2 and text[match.end() :].partition(":")[0] in PROGRAMS
+        for match in _OPENING.finditer(text)
     )
 
 
@@ -172,17 +174,17 @@ def _value(body: str, references: References) -> str:
             f"'${{{shown(body)}}}' is not a reference; write '$${{' where '${{' is meant as it"
             " stands"
         )
-    kind, rest = prefixed[1], prefixed[2]
+    kind, argument = prefixed[1], prefixed[2]
     if references.later and kind in {"input", "file", *_CREDENTIALS, *PROGRAMS}:
         raise ResolvedLater
     if kind == "input":
-        return _input(rest, references)
+        return _input(argument, references)
     if kind == "file":
-        return references.secret(rest)
+        return references.secret(argument)
     if kind in _CREDENTIALS:
-        return references.credential(rest)
+        return references.credential(argument)
     if kind in PROGRAMS:
-        return references.printed(kind, rest)
+        return references.printed(kind, argument)
     if kind in _LATER:
         raise Unresolved(
             f"references of the kind '${{{kind}:…}}' are not available in this version"
@@ -207,14 +209,14 @@ def _variable(name: str, default: str | None, references: References) -> str:
 
 def _input(name: str, references: References) -> str:
     variable = input_variable(name)
-    known = references.inputs.get(name, EditorInput())
+    editor_input = references.inputs.get(name, EditorInput())
     value = references.environ.get(variable) if variable else None
     if not value:
-        value = known.default
+        value = editor_input.default
     if value is None:
-        what = f" ({shown(known.description)})" if known.description else ""
+        description = f" ({shown(editor_input.description)})" if editor_input.description else ""
         raise Unresolved(
-            f"the input '{shown(name)}'{what} is missing; set the environment variable"
+            f"the input '{shown(name)}'{description} is missing; set the environment variable"
             f" {shown(variable)}"
         )
     return value
@@ -238,28 +240,28 @@ class Resolving:
         """Return the expanded value of `written`; None if it cannot be resolved, which is noted in
         `unresolved`."""
         try:
-            found = expand(written, self._references, self.secrets.setdefault)
+            expanded = expand(written, self._references, self.secrets.setdefault)
         except ResolvedLater:
             return None
         except Unresolved as error:
             self.unresolved.append((site, str(error)))
             return None
-        if why := flaw(found):
-            self.unresolved.append((site, f"after its references are resolved it {why}"))
+        if fault := flaw(expanded):
+            self.unresolved.append((site, f"after its references are resolved it {fault}"))
             return None
-        if len(found.encode()) > TEXT_BYTES_MAX:
+        if len(expanded.encode()) > TEXT_BYTES_MAX:
             self.unresolved.append((site, f"is longer than {TEXT_BYTES_MAX} bytes"))
             return None
-        return found
+        return expanded
 
     def path(self, written: str, site: Site) -> str | None:
         """Return the expanded value of a path, as `value` does, but without PROGRAMS."""
         inner = Resolving(replace(self._references, printed=not_here))
-        found = inner.value(written, site)
+        value = inner.value(written, site)
         self.unresolved += inner.unresolved
-        return found
+        return value
 
     def text(self, written: str, site: Site) -> str:
         """Return the expanded value of `written`, or `written` itself if it cannot be resolved."""
-        found = self.value(written, site)
-        return written if found is None else found
+        value = self.value(written, site)
+        return written if value is None else value

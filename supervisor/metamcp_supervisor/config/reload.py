@@ -109,7 +109,7 @@ def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
     return new.problems if stopped else ()
 
 
-def staying(found: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
+def staying(plan: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
     """Add to a plan which settings stay as an operator has set them, and which levels of the log
     are as in the file again."""
     levels = ", ".join(each.key for each in overrides.of(GATEWAY))
@@ -125,10 +125,10 @@ def staying(found: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
             change, why=_sentence([*filter(None, [change.why]), f"stays as set: {keys}"])
         )
 
-    changes = list(map(told, found.changes))
+    changes = list(map(told, plan.changes))
     if levels and all(change.server != "[log]" for change in changes):
         changes.append(PlannedChange(server="[log]", action="in-place", why=over))
-    return structs.replace(found, changes=tuple(changes))
+    return structs.replace(plan, changes=tuple(changes))
 
 
 def fingerprint(config: Config) -> str:
@@ -175,8 +175,8 @@ def _servers(old: Mapping[str, Server], new: Mapping[str, Server]) -> Iterator[P
 
 def _server(old: Server, new: Server) -> PlannedChange:
     if old.mistake != new.mistake:
-        why = new.mistake or "its mistake is mended"
-        return PlannedChange(server=new.name, action="restart", why=why)
+        reason = new.mistake or "its mistake is mended"
+        return PlannedChange(server=new.name, action="restart", why=reason)
     changed = list(_changed(old, new))
     if not changed:
         return PlannedChange(server=new.name, action="unchanged")
@@ -218,17 +218,17 @@ def _changed_names(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> 
 def _gateway(old: GatewayConfig, new: GatewayConfig) -> Iterator[PlannedChange]:
     changed = [_key(each.name) for each in fields(GatewayConfig) if _differ(old, new, each.name)]
     if changed:
-        what = _sentence([f"{name} changed" for name in changed])
+        sentence = _sentence([f"{name} changed" for name in changed])
         yield PlannedChange(
-            server="gateway", action="unchanged", why=f"{what}: needs a full restart"
+            server="gateway", action="unchanged", why=f"{sentence}: needs a full restart"
         )
 
 
 def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
     names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
     if changed := [each for each in names if _differ(old, new, each)]:
-        why = _sentence([f"{_key(key)} changed" for key in changed])
-        yield PlannedChange(server=name, action="in-place", why=why)
+        reason = _sentence([f"{_key(key)} changed" for key in changed])
+        yield PlannedChange(server=name, action="in-place", why=reason)
 
 
 def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
@@ -237,11 +237,11 @@ def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
 
 
 def _policies(old: Sequence[PolicySpec], new: Sequence[PolicySpec]) -> Iterator[PlannedChange]:
-    before, after = ({one.name: one for one in rules} for rules in (old, new))
+    before, after = ({rule.name: rule for rule in rules} for rules in (old, new))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if old != new:
-        why = f"{_sentence(names)} changed" if names else "their order changed"
-        yield PlannedChange(server="[policies]", action="in-place", why=why)
+        reason = f"{_sentence(names)} changed" if names else "their order changed"
+        yield PlannedChange(server="[policies]", action="in-place", why=reason)
 
 
 def _middleware(
@@ -250,8 +250,10 @@ def _middleware(
     was, now = ({each.name: each for each in of} for of in (old, new))
     names = [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
     if names or [*was] != [*now]:
-        why = _sentence([f"{name} {_fate(name in was, name in now)}" for name in names])
-        yield PlannedChange(server="[[middleware]]", action="in-place", why=why or "order changed")
+        reason = _sentence([f"{name} {_fate(name in was, name in now)}" for name in names])
+        yield PlannedChange(
+            server="[[middleware]]", action="in-place", why=reason or "order changed"
+        )
 
 
 def _fate(was: bool, now: bool) -> str:
@@ -271,20 +273,20 @@ def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:
 
 
 def _groups(
-    what: str,
+    section: str,
     old: Mapping[str, Namespace] | Mapping[str, Endpoint],
     new: Mapping[str, Namespace] | Mapping[str, Endpoint],
 ) -> Iterator[PlannedChange]:
     for name in sorted({*old, *new}):
         was, now = old.get(name), new.get(name)
-        label = f"{what}.{name}"
+        label = f"{section}.{name}"
         if was is None or now is None:
             yield PlannedChange(server=label, action="add" if was is None else "remove")
         elif was != now:
             names = [each.name for each in fields(now) if each.name not in _NOT_COMPARED]
             keys = [name for name in names if _differ(was, now, name)]
-            why = _sentence([f"{_key(key)} changed" for key in keys])
-            yield PlannedChange(server=label, action="in-place", why=why)
+            reason = _sentence([f"{_key(key)} changed" for key in keys])
+            yield PlannedChange(server=label, action="in-place", why=reason)
 
 
 def _workspaces(
@@ -316,7 +318,7 @@ def _plain(
 ) -> dict[str, object]:
     """Return every setting as text, secrets as digests. Where a program prints a value, the setting
     counts as written: a token that is new each time does not make another configuration."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for each in fields(value):
         if each.name in _NOT_COMPARED:
             continue
@@ -325,11 +327,11 @@ def _plain(
             secret = _lasting(content.client_secret, value.secret_written)
             content = structs.replace(content, client_secret=secret)
         if each.name in _BY_NAME and (values := table_of(content)) is not None:
-            found[each.name] = {name: _digest(str(values[name])) for name in sorted(values)}
+            settings[each.name] = {name: _digest(str(values[name])) for name in sorted(values)}
         else:
             hidden = each.name in _HIDDEN
-            found[each.name] = _digest(str(content)) if hidden else str(content)
-    return found
+            settings[each.name] = _digest(str(content)) if hidden else str(content)
+    return settings
 
 
 def _lasting(content: object, written: object) -> object:

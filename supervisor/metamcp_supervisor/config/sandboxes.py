@@ -76,22 +76,24 @@ def read(table: Table, server: Server) -> Server:
 
 
 def _paths(table: Table, key: str) -> tuple[str, ...]:
-    found = table.texts(key) or ()
-    for path in found:
+    paths = table.texts(key) or ()
+    for path in paths:
         if not path or normpath(path) in _NEVER or normpath(path).startswith("/proc/"):
-            what = "would show it other processes and devices; name the folders that it needs"
-            table.error(key, f"'{shown(path)}' {what}")
-    if len(found) > PATHS_MAX:
+            problem = "would show it other processes and devices; name the folders that it needs"
+            table.error(key, f"'{shown(path)}' {problem}")
+    if len(paths) > PATHS_MAX:
         table.error(key, f"has more than {PATHS_MAX} paths")
-    return found
+    return paths
 
 
 def _needs(table: Table) -> tuple[str, ...] | None:
     names = table.texts("needs")
-    known = known_table().needs
+    known_needs = known_table().needs
     for name in names or ():
-        if name not in known:
-            table.error("needs", f"'{shown(name)}' is not known; there are: {', '.join(known)}")
+        if name not in known_needs:
+            table.error(
+                "needs", f"'{shown(name)}' is not known; there are: {', '.join(known_needs)}"
+            )
     return names
 
 
@@ -206,8 +208,8 @@ def needed_rights(server: Server, home: str) -> NeededRights:
     each = [known_table().needs[name] for name in needs(server)]
     entry = _known(server)
     own = [f"{folder}/" for folder in (entry.own if entry else ())]
-    place = str(server.cwd or server.folder).rstrip("/")
-    wide = f"{home}/".startswith(f"{place}/")
+    working_dir = str(server.cwd or server.folder).rstrip("/")
+    wide = f"{home}/".startswith(f"{working_dir}/")
     return NeededRights(
         tuple(path for need in each for path in need.read),
         (*(path for need in each for path in need.write if path != WHOLE or not wide), *own),

@@ -87,13 +87,13 @@ def read(table: Table, resolving: Resolving) -> RemoteSettings:
     if table.has("url"):
         oauth, oauth_written = _oauth(table, resolving)
         url, url_written = read_url(table, "url", resolving)
-        found, written = read_headers(table, resolving, lenient=False)
+        headers, written = read_headers(table, resolving, lenient=False)
         if oauth is not None and authorizes(written):
             table.error("oauth", "gets the header 'Authorization'; leave one of the two out")
         secrets = bool(written) or oauth is not None
         warn_of_plain_text(table, "url", url, secrets=secrets)
         return RemoteSettings(
-            url=url, url_written=url_written, transport=transport, headers=found,
+            url=url, url_written=url_written, transport=transport, headers=headers,
             headers_written=written, oauth=oauth, oauth_written=oauth_written,
         )  # fmt: skip
     options = table.named_texts("options")
@@ -119,8 +119,8 @@ def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, 
     url = None if written is None else resolving.value(written, site)
     if written is None or url is None:
         return None, written
-    if why := url_flaw(url):
-        table.findings.error(site, why)
+    if fault := url_flaw(url):
+        table.findings.error(site, fault)
         return None, written
     for name, value in parse_qsl(written.partition("?")[2]):
         if looks_secret(name):
@@ -134,28 +134,28 @@ def read_headers(
     """Return the headers, and as they are written. `lenient`: leave out reserved headers with a
     warning, because other programs let users write them."""
     site, findings = table.site.at("headers"), table.findings
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     written: dict[str, str] = {}
     for name, text in table.named_texts("headers", lenient=lenient).items():
-        if why := flaw(name):
-            findings.error(site.at(name), why)
-        elif why := reserved(name):
-            (findings.lose if lenient else findings.error)(site.at(name), why)
-        elif name.lower() in {known.lower() for known in written}:
+        if fault := flaw(name):
+            findings.error(site.at(name), fault)
+        elif fault := reserved(name):
+            (findings.lose if lenient else findings.error)(site.at(name), fault)
+        elif name.lower() in {other.lower() for other in written}:
             findings.error(site.at(name), "is there twice; capital letters make no difference")
         else:
             value = resolving.text(text, site.at(name))
-            written[name], found[name] = text, value
-            if why := value_flaw(value):
-                findings.error(site.at(name), why)
+            written[name], headers[name] = text, value
+            if fault := value_flaw(value):
+                findings.error(site.at(name), fault)
             if is_secret(name) or looks_secret(name):
                 warn_of_literal(input_variable(name), text, site.at(name), table)
         if len(written) > HEADERS_MAX:
             table.error("headers", f"has more than {HEADERS_MAX} headers")
             break
-    if sum(len(name) + len(value) for name, value in found.items()) > HEADERS_BYTES_MAX:
+    if sum(len(name) + len(value) for name, value in headers.items()) > HEADERS_BYTES_MAX:
         table.error("headers", f"have more than {HEADERS_BYTES_MAX} bytes together")
-    return found, written
+    return headers, written
 
 
 def url_flaw(url: str) -> str:
@@ -188,10 +188,10 @@ def _transport(table: Table) -> str:
         return "auto"
     if table.has("url"):
         if is_custom(name):
-            known = hint(name, URL_TRANSPORTS)
+            advice = hint(name, URL_TRANSPORTS)
             table.error(
                 "transport",
-                f"'{shown(name)}' reaches no URL; {known} (one that a package brings stands alone,"
+                f"'{shown(name)}' reaches no URL; {advice} (one that a package brings stands alone,"
                 " its settings are in 'options')",
             )
             return "auto"
@@ -253,15 +253,15 @@ def oauth_of(
 ) -> tuple[OAuth, OAuth]:
     """Return the settings, and as they are written. `keys`: names of the three in this file."""
     written = [table.text(key) for key in keys]
-    found = [
+    resolved = [
         None if text is None else resolving.value(text, table.site.at(key))
         for key, text in zip(keys, written, strict=True)
     ]
     scopes = scopes_of(table)
     kind = cast("Grant", grant or "authorization_code")
     _check_client(table, keys, written, kind)
-    if (url := found[2]) is not None and (why := _document_flaw(url)):
-        table.error(keys[2], why)
+    if (url := resolved[2]) is not None and (fault := _document_flaw(url)):
+        table.error(keys[2], fault)
     if written[1] is not None:
         warn_of_literal("CLIENT_SECRET", written[1], table.site.at(keys[1]), table)
     made, as_written = (
@@ -269,7 +269,7 @@ def oauth_of(
             client_id=each[0], client_secret=each[1], client_metadata_url=each[2], scopes=scopes,
             grant=kind, require_pkce=require_pkce,
         )
-        for each in (found, written)
+        for each in (resolved, written)
     )  # fmt: skip
     return made, as_written
 
@@ -304,8 +304,8 @@ def _check_client(
 def _document_flaw(url: str) -> str:
     """Return the error in a URL that serves as the id of a client, or an empty string. Others fetch
     this URL over TLS, and it must have a path."""
-    if why := url_flaw(url):
-        return why
+    if fault := url_flaw(url):
+        return fault
     parts = urlsplit(url)
     if parts.scheme != "https" or parts.path in {"", "/"}:
         return 'must begin with "https://" and have a path'
@@ -388,18 +388,18 @@ def use_limits(table: Table, section: Section) -> UseLimits:
     if limits is None:
         return UseLimits()
     limits.refuse_unknown()
-    known = set(keys(section))
-    found = {
+    allowed = set(keys(section))
+    counts = {
         key: limits.whole(key, default=0, low=1, high=USE_MAX)
         for key in ("calls_per_minute", "burst", "calls_per_day", "in_flight", "streams")
-        if key in known
+        if key in allowed
     }
-    body_max = limits.size("body_max", low=1) if "body_max" in known else None
+    body_max = limits.size("body_max", low=1) if "body_max" in allowed else None
     if body_max is not None and body_max > frames.BODY_BYTES_MAX:
         limits.error("body_max", f"is at most {size_text(frames.BODY_BYTES_MAX)}")
-    if found["burst"] and not found["calls_per_minute"]:
+    if counts["burst"] and not counts["calls_per_minute"]:
         limits.error("burst", "needs 'calls_per_minute', which says how fast calls may go on")
-    return UseLimits(**found, body_max=body_max or 0)
+    return UseLimits(**counts, body_max=body_max or 0)
 
 
 def _count(table: Table, key: str, low: int, high: int) -> int | None:
@@ -417,16 +417,16 @@ BODY_BYTES_MAX = 1024 * 1024
 def log(table: Table) -> Log:
     table.refuse_unknown()
     default = Log()
-    known = option("log", "level").choices
+    choices = option("log", "level").choices
     levels = table.named_texts("levels")
     for room, level in levels.items():
-        if level not in known:
+        if level not in choices:
             site = table.site.at("levels", room)
-            table.findings.error(site, f"'{shown(level)}' is not a level; {hint(level, known)}")
+            table.findings.error(site, f"'{shown(level)}' is not a level; {hint(level, choices)}")
     return Log(
         format=cast("Form", table.choice("format") or default.format),
         level=table.choice("level") or default.level,
-        levels={room: level for room, level in levels.items() if level in known},
+        levels={room: level for room, level in levels.items() if level in choices},
     )
 
 
@@ -471,8 +471,8 @@ def traces(table: Table, resolving: Resolving) -> TracesConfig:
     table.refuse_unknown()
     endpoint, written = read_url(table, "endpoint", resolving)
     headers, headers_written = read_headers(table, resolving, lenient=False)
-    for place, why in resolving.unresolved:
-        table.findings.error(place, why)
+    for reference_site, message in resolving.unresolved:
+        table.findings.error(reference_site, message)
     if not table.has("endpoint"):
         table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
     warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
@@ -506,9 +506,9 @@ def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
     warn_of_plain_text(table, "url", url, secrets=key is not None)
     program.warn_of_short([token or "", *resolving.secrets], table)
     folder = table.text("folder")
-    where = None if folder is None else resolving.path(folder, table.site.at("folder"))
-    for place, why in resolving.unresolved:
-        table.findings.error(place, why)
+    folder_path = None if folder is None else resolving.path(folder, table.site.at("folder"))
+    for reference_site, message in resolving.unresolved:
+        table.findings.error(reference_site, message)
     timeout_s = table.duration("timeout", default=default.timeout_s)
     if not 0 < timeout_s <= TIMEOUT_S_MAX:
         table.error("timeout", f'must be more than 0 and at most "{TIMEOUT_S_MAX:.0f}s"')
@@ -520,7 +520,7 @@ def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
         key=token or "",
         key_written=key or "",
         referred=tuple(resolving.secrets),
-        folder=program.directory(where, base=base, home=home) if where else None,
+        folder=program.directory(folder_path, base=base, home=home) if folder_path else None,
         weight=table.number("weight", default=default.weight),
         timeout_s=timeout_s,
         batch=table.whole("batch", default=default.batch, low=1, high=BATCH_MAX),
@@ -532,8 +532,8 @@ def _check(table: Table, token: str | None) -> None:
     if table.has("url") and table.has("folder"):
         table.error("folder", "vectors have one source; leave this or 'url' out")
     elif not table.has("url") and not table.has("folder"):
-        what = "has no 'url' and no 'folder', so searches go by words alone"
-        table.findings.warning(table.site, what)
+        message = "has no 'url' and no 'folder', so searches go by words alone"
+        table.findings.warning(table.site, message)
     if table.has("url") and not table.text("model"):
         table.error("url", "needs 'model', the name of a model there")
     if len(table.text("model") or "") > MODEL_CHARACTERS_MAX:

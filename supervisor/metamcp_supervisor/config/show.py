@@ -62,13 +62,13 @@ _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
 def secrets_of(server: Server) -> tuple[str, ...]:
     """Return the values of a server's settings that must not be shown anywhere: `certain_secrets`,
     all headers, and the parts that `masked` and `masked_url` hide."""
-    found = [
+    secrets = [
         *certain_secrets(server),
         *server.headers.values(),
         *_in_command(server.command),
         *(_in_url(server.url) if server.url is not None else ()),
     ]
-    return tuple(dict.fromkeys(filter(None, found)))
+    return tuple(dict.fromkeys(filter(None, secrets)))
 
 
 def certain_secrets(server: Server) -> list[str]:
@@ -80,20 +80,22 @@ def certain_secrets(server: Server) -> list[str]:
 
 def secrets_of_traces(traces: TracesConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for spans."""
-    found = [*traces.referred, *traces.headers.values(), *_in_url(traces.endpoint)]
-    return tuple(filter(None, found))
+    secrets = [*traces.referred, *traces.headers.values(), *_in_url(traces.endpoint)]
+    return tuple(filter(None, secrets))
 
 
 def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
     """Return the secret values in the settings of endpoints."""
     issuers = (endpoint.oauth for endpoint in endpoints)
-    return tuple(one.client_secret for one in issuers if one is not None and one.client_secret)
+    return tuple(
+        issuer.client_secret for issuer in issuers if issuer is not None and issuer.client_secret
+    )
 
 
 def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the secret values in the settings for vectors."""
-    found = [*embeddings.referred, embeddings.key, *_in_url(embeddings.url)]
-    return tuple(filter(None, found))
+    secrets = [*embeddings.referred, embeddings.key, *_in_url(embeddings.url)]
+    return tuple(filter(None, secrets))
 
 
 def secrets_of_ai(ai: AiConfig) -> tuple[str, ...]:
@@ -109,10 +111,10 @@ def secrets_of_engine(engine: EngineConfig) -> tuple[str, ...]:
 
 def password(url: str) -> str:
     """Return the password in a URL of a database, as it stands there; empty without one."""
-    place, _, query = url.partition("?")
-    _, colon, found = place.partition("://")[2].rpartition("@")[0].partition(":")
+    address, _, query = url.partition("?")
+    _, colon, secret = address.partition("://")[2].rpartition("@")[0].partition(":")
     named = dict(parse_qsl(query))
-    return found if colon else named.get("password", "")
+    return secret if colon else named.get("password", "")
 
 
 def _named(values: Mapping[str, str]) -> Iterator[str]:
@@ -130,8 +132,8 @@ def _in_command(command: Sequence[str]) -> Iterator[str]:
 
 
 def _in_url(url: str) -> Iterator[str]:
-    place, _, query = url.partition("?")
-    yield from filter(_OPAQUE.fullmatch, place.split("/")[3:])
+    address, _, query = url.partition("?")
+    yield from filter(_OPAQUE.fullmatch, address.split("/")[3:])
     for each in query.split("&"):
         name, equals, value = each.partition("=")
         yield value if equals else name
@@ -140,28 +142,28 @@ def _in_url(url: str) -> Iterator[str]:
 def masked(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a command as it may be shown: `--api-key x`, `TOKEN=x`, `Bearer x` and `://user:x@`
     lose their x. References stay: they are not secret, they only say where the secret is."""
-    shown: list[str] = []
+    words: list[str] = []
     named = False
     for argument in arguments:
         hidden = named and not _is_reference(argument)
-        shown.append(MASK if hidden else _masked_inside(argument))
+        words.append(MASK if hidden else _masked_inside(argument))
         named = bool(_FLAG.fullmatch(argument)) and looks_secret(argument)
-    return tuple(shown)
+    return tuple(words)
 
 
 def masked_url(url: str) -> str:
     """Return a URL as it may be shown: values of its query, credentials, and parts of the path that
     look like keys are masked. References stay."""
-    place, mark, query = _USERINFO.sub(f"://{MASK}@", url).partition("?")
-    scheme, slashes, rest = place.rpartition("://")
-    parts = rest.split("/")
-    path = [MASK if _OPAQUE.fullmatch(part) else part for part in parts[1:]]
+    address, mark, query = _USERINFO.sub(f"://{MASK}@", url).partition("?")
+    scheme, slashes, tail = address.rpartition("://")
+    parts = tail.split("/")
+    path = [MASK if _OPAQUE.fullmatch(segment) else segment for segment in parts[1:]]
     return scheme + slashes + "/".join([parts[0], *path]) + mark + _masked_query(query)
 
 
 def _masked_query(query: str) -> str:
-    def hide(found: re.Match[str]) -> str:
-        name, equals, value = found.groups()
+    def hide(match: re.Match[str]) -> str:
+        name, equals, value = match.groups()
         if not equals:
             return name if not name or _is_reference(name) else MASK
         return f"{name}={value if not value or _is_reference(value) else MASK}"
@@ -213,10 +215,10 @@ def changed(
     """Return the settings of a namespace or endpoint that differ from their defaults."""
     if section == "namespaces":
         return {k: v for k, v in _namespace(config.namespaces[name]).items() if v}
-    found = config.endpoints[name]
-    given = Endpoint(name=name, namespace="", auth=config.gateway.auth, exposure=found.exposure)
-    default = _endpoint(given) | {"exposure": Endpoint(name="", namespace="").exposure}
-    return {k: v for k, v in _endpoint(found).items() if v != default.get(k)}
+    endpoint = config.endpoints[name]
+    bare = Endpoint(name=name, namespace="", auth=config.gateway.auth, exposure=endpoint.exposure)
+    default = _endpoint(bare) | {"exposure": Endpoint(name="", namespace="").exposure}
+    return {k: v for k, v in _endpoint(endpoint).items() if v != default.get(k)}
 
 
 def _workflows(files: WorkflowFiles) -> dict[str, object]:
@@ -311,9 +313,9 @@ def _audit(audit: AuditConfig) -> dict[str, object]:
 
 
 def _traces(traces: TracesConfig) -> dict[str, object]:
-    where = traces.endpoint_written or traces.endpoint
+    endpoint = traces.endpoint_written or traces.endpoint
     return {
-        **({"endpoint": masked_url(where)} if where else {}),
+        **({"endpoint": masked_url(endpoint)} if endpoint else {}),
         "sample": traces.sample,
         "headers": _hidden(traces.headers),
     }
@@ -321,20 +323,20 @@ def _traces(traces: TracesConfig) -> dict[str, object]:
 
 def _policy(rule: PolicySpec) -> dict[str, object]:
     """Return what is set of a rule, and its defaults."""
-    found = structs.asdict(rule) | {"match": list(rule.match)}
-    return {key: each for key, each in found.items() if each}
+    table = structs.asdict(rule) | {"match": list(rule.match)}
+    return {key: each for key, each in table.items() if each}
 
 
 def _embeddings(embeddings: Embeddings) -> dict[str, object]:
-    found: dict[str, object] = {}
+    table: dict[str, object] = {}
     if embeddings.url:
-        found["url"] = masked_url(embeddings.url_written or embeddings.url)
-        found["model"] = embeddings.model
+        table["url"] = masked_url(embeddings.url_written or embeddings.url)
+        table["model"] = embeddings.model
     if embeddings.key:
-        found["key"] = MASK
+        table["key"] = MASK
     if embeddings.folder is not None:
-        found["folder"] = str(embeddings.folder)
-    return found | {
+        table["folder"] = str(embeddings.folder)
+    return table | {
         "weight": embeddings.weight,
         "timeout": duration_text(embeddings.timeout_s),
         "batch": embeddings.batch,
@@ -388,37 +390,37 @@ def server_table(server: Server) -> dict[str, object]:
 
 def _limits(server: Server) -> dict[str, object]:
     """Return the limits that are set: these keys have no value that means "no limit"."""
-    found: dict[str, object] = {}
+    table: dict[str, object] = {}
     if server.memory_max is not None:
-        found |= {
+        table |= {
             "memory_max": size_text(server.memory_max),
             "memory_rlimit": server.memory_rlimit,
         }
     if server.memory_high is not None:
-        found["memory_high"] = size_text(server.memory_high)
+        table["memory_high"] = size_text(server.memory_high)
     for key in ("cpu_max", "processes_max", "nofile_max"):
         if (value := getattr(server, key)) is not None:
-            found[key] = value
-    return found
+            table[key] = value
+    return table
 
 
 def _sandbox(server: Server) -> dict[str, object]:
     """Return the keys of confinement that have an effect."""
     if not server.command:
         return {}
-    found: dict[str, object] = {"sandbox": sandboxes.profile(server)}
+    table: dict[str, object] = {"sandbox": sandboxes.profile(server)}
     if server.sandbox_required:
-        found["sandbox_required"] = True
+        table["sandbox_required"] = True
     paths = ("read", "write", "unix_sockets")
-    found |= {key: list(each) for key in paths if (each := getattr(server, key))}
+    table |= {key: list(each) for key in paths if (each := getattr(server, key))}
     if server.disk_max is not None:
-        found["disk_max"] = size_text(server.disk_max)
+        table["disk_max"] = size_text(server.disk_max)
     if names := sandboxes.needs(server):
-        found["needs"] = list(names)
+        table["needs"] = list(names)
     if server.network is not None:
         ports = server.network
-        found["network"] = ports if isinstance(ports, str) else {"tcp_ports": list(ports)}
-    return found
+        table["network"] = ports if isinstance(ports, str) else {"tcp_ports": list(ports)}
+    return table
 
 
 def _run_or_reached(server: Server) -> dict[str, object]:
@@ -431,16 +433,16 @@ def _run_or_reached(server: Server) -> dict[str, object]:
             "headers": _hidden(server.headers),
             "oauth": _oauth(server.oauth_written),
         }
-    place = {
+    context = {
         "env": _hidden(server.env),
         "inherit_env": list(server.inherit_env),
         "cwd": str(server.cwd),
     }
     if server.command:
-        return {"command": list(masked(server.command_written)), **place}
+        return {"command": list(masked(server.command_written)), **context}
     if server.module is not None:
-        return {"module": server.module, **place}
-    return {"transport": server.transport, "options": _hidden(server.options), **place}
+        return {"module": server.module, **context}
+    return {"transport": server.transport, "options": _hidden(server.options), **context}
 
 
 def _hidden(values: Mapping[str, str]) -> dict[str, str]:
@@ -450,18 +452,18 @@ def _hidden(values: Mapping[str, str]) -> dict[str, str]:
 def _oauth(oauth: OAuth | None) -> bool | dict[str, object]:
     if oauth is None or oauth == OAuth():
         return oauth is not None
-    found: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
+    table: dict[str, object] = {"grant": oauth.grant, "scopes": list(oauth.scopes)}
     if oauth.callback_port != CALLBACK_PORT:
-        found["callback_port"] = oauth.callback_port
+        table["callback_port"] = oauth.callback_port
     if not oauth.require_pkce:
-        found["require_pkce"] = False
+        table["require_pkce"] = False
     if oauth.client_id is not None:
-        found["client_id"] = oauth.client_id
+        table["client_id"] = oauth.client_id
     if oauth.client_secret is not None:
-        found["client_secret"] = MASK
+        table["client_secret"] = MASK
     if oauth.client_metadata_url is not None:
-        found["client_metadata_url"] = masked_url(oauth.client_metadata_url)
-    return found
+        table["client_metadata_url"] = masked_url(oauth.client_metadata_url)
+    return table
 
 
 def _namespace(namespace: Namespace) -> dict[str, object]:
@@ -472,17 +474,17 @@ def _namespace(namespace: Namespace) -> dict[str, object]:
     }
 
 
-def _tools(found: Tools) -> dict[str, object]:
+def _tools(by_server: Tools) -> dict[str, object]:
     return {
         f"{server}.{name}": _tool(tool)
-        for server, tools in found.items()
+        for server, tools in by_server.items()
         for name, tool in tools.items()
     }
 
 
 def _tool(tool: ToolConfig) -> dict[str, object]:
     """Return the settings of a tool that are set."""
-    found: dict[str, object] = {
+    table: dict[str, object] = {
         "enabled": tool.enabled,
         "hidden": tool.hidden,
         "name": tool.name,
@@ -492,7 +494,7 @@ def _tool(tool: ToolConfig) -> dict[str, object]:
         "fixed": {name: json.loads(text) for name, text in tool.fixed.items()} or None,
         "defaults": {name: json.loads(text) for name, text in tool.defaults.items()} or None,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _tls(tls: Tls | None) -> object:
@@ -504,25 +506,27 @@ def _tls(tls: Tls | None) -> object:
 
 def use(limits: UseLimits) -> dict[str, object]:
     """Return the limits of use that are set."""
-    found: dict[str, object] = {key: one for key, one in structs.asdict(limits).items() if one}
-    return found | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
+    table: dict[str, object] = {
+        key: value for key, value in structs.asdict(limits).items() if value
+    }
+    return table | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
 
 
 def _issuer(issuer: IssuerSpec) -> dict[str, object]:
     """Return the settings for tokens that are set."""
-    found: dict[str, object] = {
+    table: dict[str, object] = {
         key: list(value) if key == "scopes" else value
         for key, value in structs.asdict(issuer).items()
         if value
     }
-    return found | ({"client_secret": MASK} if issuer.client_secret else {})
+    return table | ({"client_secret": MASK} if issuer.client_secret else {})
 
 
-def _results(found: ResultsConfig) -> dict[str, object]:
+def _results(results: ResultsConfig) -> dict[str, object]:
     return {
-        "max": size_text(found.max_bytes),
-        "keep": duration_text(found.keep_s),
-        "total": size_text(found.total_bytes),
+        "max": size_text(results.max_bytes),
+        "keep": duration_text(results.keep_s),
+        "total": size_text(results.total_bytes),
     }
 
 

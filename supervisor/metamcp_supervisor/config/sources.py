@@ -102,12 +102,12 @@ def load(
     workflows = functools.cache(_loaded_workflows)
 
     def read() -> Config:
-        given = _Given(flags, watch=watch, any_port=any_port)
+        options = _Given(flags, watch=watch, any_port=any_port)
         return _read(
             _Reading(environ, home, cwd, ConfigFindings(), printed, texts, workflows),
             main,
             cwd,
-            given,
+            options,
         )
 
     config = read()
@@ -131,43 +131,45 @@ class _Given:
     any_port: bool
 
 
-def _read(reading: "_Reading", main: Path, cwd: Path, given: _Given) -> Config:
+def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config:
     """Read all files once. Raises ConfigInvalid."""
     environ, home, findings = reading.environ, reading.home, reading.findings
-    flags = given.flags
+    flags = options.flags
     reading.file(main, ())
     if not reading.drafts:
         raise ConfigInvalid(findings.everything())
     references = _references(environ, cwd, home)
-    place = places.of(main, environ=environ, home=home)
+    config_place = places.of(main, environ=environ, home=home)
     outside = _outside(environ, flags, cwd, findings)
     overrides = [parse.gateway_of(table, references, home) for table in outside]
     config = assemble(
         reading.drafts,
         overrides,
         default=GatewayConfig(
-            watch=given.watch,
-            state_dir=place.state_dir,
-            runtime_dir=place.runtime_dir,
-            movable=frozenset({"listen", "ops_listen"} if given.any_port else ()),
+            watch=options.watch,
+            state_dir=config_place.state_dir,
+            runtime_dir=config_place.runtime_dir,
+            movable=frozenset({"listen", "ops_listen"} if options.any_port else ()),
         ),
         files=tuple(reading.files),
         transports=lambda: installation.installed(installation.TRANSPORTS),
         client_port=places.client_port,
         findings=findings,
     )
-    if config.traces.endpoint and (why := installation.lacking(installation.TRACES)):
-        findings.error(reading.drafts[0].site.at("traces", "endpoint"), why)
-    if config.embeddings.folder is not None and (why := installation.lacking(installation.MEANING)):
-        findings.error(reading.drafts[0].site.at("embeddings", "folder"), why)
-    if config.engine.database and (why := installation.lacking(installation.MACHINES)):
-        findings.error(reading.drafts[0].site.at("engine", "database"), why)
-    for name, why in installation.unknown(config.log.levels).items():
-        findings.error(reading.drafts[0].site.at("log", "levels", name), why)
+    if config.traces.endpoint and (message := installation.lacking(installation.TRACES)):
+        findings.error(reading.drafts[0].site.at("traces", "endpoint"), message)
+    if config.embeddings.folder is not None and (
+        message := installation.lacking(installation.MEANING)
+    ):
+        findings.error(reading.drafts[0].site.at("embeddings", "folder"), message)
+    if config.engine.database and (message := installation.lacking(installation.MACHINES)):
+        findings.error(reading.drafts[0].site.at("engine", "database"), message)
+    for name, message in installation.unknown(config.log.levels).items():
+        findings.error(reading.drafts[0].site.at("log", "levels", name), message)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
     runs_code = not config.code.enabled or installation.deno()
-    why = "" if runs_code else installation.lacking(installation.CODE)
-    code_mode.check(config, reading.drafts, why, findings)
+    message = "" if runs_code else installation.lacking(installation.CODE)
+    code_mode.check(config, reading.drafts, message, findings)
     middleware_tables.check(config, reading.drafts[0].site, installation.installed, findings)
     rules = reading.drafts[0].policies
     policy_rules.warn(rules, config.servers, reading.drafts[0].site, findings)
@@ -199,21 +201,23 @@ def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
     """Read files of workflows and rules in a process of its own (`engine.load`): YAML and CEL would
     stay in the memory of this one. Return a sentence if that is not possible."""
     command = (sys.executable, "-P", "-m", "metamcp_worker.engine.load", *arguments)
-    given = {name: os.environ[name] for name in environment.passed(os.environ, ["PYTHON*"])}
-    what = "the process that reads workflows"
-    data, why = program_output(command, Path("/"), given, what, WORKFLOWS_BYTES_MAX)
-    if why:
-        return why
+    environ = {name: os.environ[name] for name in environment.passed(os.environ, ["PYTHON*"])}
+    subject = "the process that reads workflows"
+    data, reason = program_output(command, Path("/"), environ, subject, WORKFLOWS_BYTES_MAX)
+    if reason:
+        return reason
     try:
         return msgspec.json.decode(data, type=Loaded)
     except msgspec.DecodeError as error:
-        return f"{what} did not answer as expected: {error}"
+        return f"{subject} did not answer as expected: {error}"
 
 
-def was_found_in(cwd: Path, path: Path, *, given: Path | None, environ: Mapping[str, str]) -> bool:
+def was_found_in(
+    cwd: Path, path: Path, *, named_path: Path | None, environ: Mapping[str, str]
+) -> bool:
     """Whether `path` was taken only because it is in the working directory. Then anyone who can
     write to that directory chose the commands, and the user has to confirm them."""
-    if given is not None or environ.get(places.VARIABLE):
+    if named_path is not None or environ.get(places.VARIABLE):
         return False
     return places.folder_of(path) == cwd
 
@@ -251,7 +255,7 @@ def _outside(
 ) -> Sequence[Table]:
     """Return the settings of `[gateway]` from environment and command line, as a table for each."""
     assert set(flags) <= {*keys("gateway"), LOG_FORMAT, EXPOSURE, NAMING, BUILTINS}, sorted(flags)
-    found: list[Table] = []
+    tables: list[Table] = []
     for key in keys("gateway"):
         variable = f"METAMCP_{key.upper()}"
         for label, text in (
@@ -261,8 +265,8 @@ def _outside(
             if text:
                 values = {key: _value(key, text)}
                 site = Site(ConfigDocument(label, cwd, values))
-                found.append(Table(values, site, findings, "gateway"))
-    return found
+                tables.append(Table(values, site, findings, "gateway"))
+    return tables
 
 
 def _log_format(
@@ -270,7 +274,7 @@ def _log_format(
 ) -> Form | None:
     """Return `format` of `[log]` from environment or command line: the only setting outside of
     `[gateway]` that can be chosen for a single start."""
-    found: Form | None = None
+    chosen: Form | None = None
     for label, text in (
         (f"${LOG_VARIABLE}", environ.get(LOG_VARIABLE)),
         ("--log-format", flags.get(LOG_FORMAT)),
@@ -278,8 +282,8 @@ def _log_format(
         if text:
             values: dict[str, object] = {"format": text}
             table = Table(values, Site(ConfigDocument(label, cwd, values)), findings, "log")
-            found = cast("Form | None", table.choice("format")) or found
-    return found
+            chosen = cast("Form | None", table.choice("format")) or chosen
+    return chosen
 
 
 def _shown_as(
@@ -321,7 +325,7 @@ def _value(key: str, text: str) -> object:
     if kind == "integer" and text.isdecimal():
         return int(text)
     if kind == "strings":
-        return [part.strip() for part in text.split(",")]
+        return [word.strip() for word in text.split(",")]
     return text == "true" if kind == "boolean" and text in ("true", "false") else text
 
 
@@ -350,8 +354,8 @@ class _Reading:
             self.findings.error(site, f"the files include each other: {circle}")
         elif real in self._seen:
             return
-        elif why := flaw(str(path)):
-            self.findings.error(site, f"its path {why}")
+        elif fault := flaw(str(path)):
+            self.findings.error(site, f"its path {fault}")
         elif len(self._seen) >= FILES_MAX:
             self.findings.error(site, f"is more than the {FILES_MAX} files that are read at most")
         else:
@@ -379,12 +383,12 @@ class _Reading:
                     draft = replace(draft, gateway=GatewayDraft(), rules=None, builtins=())
             else:
                 draft = parse.parse(document, references, self.home, self.findings)
-        except files.FileUnreadable as why:
+        except files.FileUnreadable as error:
             self.findings.error(
-                by or Site(document), f"{shown(path.name)} {why}" if by else str(why)
+                by or Site(document), f"{shown(path.name)} {error}" if by else str(error)
             )
-        except BrokenSyntax as why:
-            broken = Problem(label, "", why.message, why.line)
+        except BrokenSyntax as error:
+            broken = Problem(label, "", error.message, error.line)
             self.findings.problem(broken)
         self.drafts.append(draft)
         self.files.append(path)

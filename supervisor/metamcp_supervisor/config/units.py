@@ -80,10 +80,10 @@ def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
         raise ValueError('a number has no unit; write it like "512M" or "1G"')
     if not isinstance(value, str):
         raise ValueError('must be a size, such as "64K", "512M" or "1.5G"')
-    found = _SIZE.fullmatch(value) if len(value) <= _SIZE_CHARACTERS_MAX else None
-    if found is None:
+    match = _SIZE.fullmatch(value) if len(value) <= _SIZE_CHARACTERS_MAX else None
+    if match is None:
         raise ValueError('is not a size; write it like "64K", "512M" or "1.5G"')
-    count = round(float(found[1]) * _SIZES[found[2]] / 1024) * 1024
+    count = round(float(match[1]) * _SIZES[match[2]] / 1024) * 1024
     if count < low:
         raise ValueError(f'is too small; the smallest size here is "{size_text(low)}"')
     if count > SIZE_BYTES_MAX:
@@ -100,8 +100,8 @@ def size_text(count: int) -> str:
 def cores(value: object) -> float:
     """Convert a number of processors: 1.5 or "150%". Raises ValueError with a sentence."""
     if isinstance(value, str) and len(value) <= _SIZE_CHARACTERS_MAX:
-        found = _PERCENT.fullmatch(value)
-        number = float(found[1]) / 100 if found else None
+        match = _PERCENT.fullmatch(value)
+        number = float(match[1]) / 100 if match else None
     else:
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if number is None:
@@ -119,12 +119,12 @@ def address(text: str) -> Address:
             "cannot be a unix socket, where no client of MCP connects (only ops_listen can); write"
             ' it like "127.0.0.1:6270"'
         )
-    found = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
-    if found is None:
+    match = _IN_BRACKETS.fullmatch(text) or _PLAIN.fullmatch(text)
+    if match is None:
         raise ValueError(
             f'{text[:64]!r} is not an address; write it like "127.0.0.1:6270" or "[::1]:6270"'
         )
-    host, port = found[1], int(found[2])
+    host, port = match[1], int(match[2])
     if port > _PORT_MAX:
         raise ValueError(f"has port {port}; the highest port is {_PORT_MAX}")
     if ":" in host or _NUMERIC.fullmatch(host):

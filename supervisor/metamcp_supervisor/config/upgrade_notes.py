@@ -72,9 +72,9 @@ def concerned(note: UpgradeNote, tables: Sequence[Mapping[str, object]]) -> list
     """Return the places that a note is about; a note about every configuration has the place ""."""
     if note.uses:
         return [
-            place
+            location
             for table in tables
-            for place, beside in _places(table, note.uses.split("."), "")
+            for location, beside in _places(table, note.uses.split("."), "")
             if note.unless not in beside
         ]
     path = note.unless.split(".")
@@ -85,14 +85,14 @@ def _places(
     table: Mapping[str, object], path: Sequence[str], at: str
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the place of each table that has the key at the end of the path, and the table."""
-    step, *rest = path
-    if not rest:
+    step, *remaining = path
+    if not remaining:
         if step in table:
             yield at or step, table
         return
     for name in table if step == "*" else [step]:
         if (inner := table_of(table.get(name))) is not None:
-            yield from _places(inner, rest, f"{at}.{name}" if at else name)
+            yield from _places(inner, remaining, f"{at}.{name}" if at else name)
 
 
 def _sentence(note: UpgradeNote, places: Sequence[str]) -> str:
@@ -105,10 +105,10 @@ def _sentence(note: UpgradeNote, places: Sequence[str]) -> str:
 
 def _order(version: str) -> tuple[tuple[int, ...], bool]:
     """Return a key that sorts versions, one before a release before the release."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         raise ValueError(f"'{shown(version)}' is not a version like 1.2.0")
-    numbers = [int(part) for part in found[1].split(".")]
+    numbers = [int(number) for number in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    return tuple(numbers), not found[2]
+    return tuple(numbers), not match[2]

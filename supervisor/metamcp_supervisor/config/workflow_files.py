@@ -25,7 +25,7 @@ PATHS_MAX = 64
 
 def paths(table: Table, key: str, home: Path) -> tuple[NamedPath, ...]:
     """Return the files and folders that a key names."""
-    found: list[NamedPath] = []
+    named_paths: list[NamedPath] = []
     names = table.texts(key) or ()
     if len(names) > PATHS_MAX:
         table.error(key, f"has more than {PATHS_MAX} paths; name a folder")
@@ -36,11 +36,11 @@ def paths(table: Table, key: str, home: Path) -> tuple[NamedPath, ...]:
         if not name or "\0" in name:
             table.findings.error(site, "is not a path; name a file or a folder")
         elif name.startswith(SHIPPED):
-            found.append(NamedPath(name, name, site))
+            named_paths.append(NamedPath(name, name, site))
         else:
             path = directory(name, base=base, home=home)
-            found.append(NamedPath(name, str(path), site))
-    return tuple(found)
+            named_paths.append(NamedPath(name, str(path), site))
+    return tuple(named_paths)
 
 
 def rules(table: Table | None, home: Path) -> tuple[tuple[NamedPath, ...] | None, bool]:
@@ -54,15 +54,15 @@ def rules(table: Table | None, home: Path) -> tuple[tuple[NamedPath, ...] | None
 
 def by_workspace(drafts: Sequence[ConfigDraft]) -> dict[str, list[NamedPath]]:
     """Return the paths of workflows by workspace; workspaces without one are left out."""
-    found: dict[str, list[NamedPath]] = {}
+    named_paths: dict[str, list[NamedPath]] = {}
     for draft in drafts:
         for name, named in (
             (DEFAULT, draft.workflows),
-            *((one.name, one.workflows) for one in draft.workspaces),
+            *((workspace.name, workspace.workflows) for workspace in draft.workspaces),
         ):
             if named:
-                found.setdefault(name, []).extend(named)
-    return found
+                named_paths.setdefault(name, []).extend(named)
+    return named_paths
 
 
 def all_rules(drafts: Sequence[ConfigDraft]) -> list[str] | None:
@@ -70,7 +70,7 @@ def all_rules(drafts: Sequence[ConfigDraft]) -> list[str] | None:
     tables = [draft for draft in drafts if draft.rules is not None]
     if not tables:
         return None
-    own = [one.path for draft in tables for one in draft.rules or ()]
+    own = [rule.path for draft in tables for rule in draft.rules or ()]
     return own + ([SHIPPED] if all(draft.shipped_rules for draft in tables) else [])
 
 
@@ -78,8 +78,8 @@ def arguments(
     workflows: Mapping[str, Sequence[NamedPath]], rules: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the arguments of the process that reads the files."""
-    named = ((name, one.path) for name, each in workflows.items() for one in each)
-    return (*(f"w:{name}:{path}" for name, path in named), *(f"r:{one}" for one in rules or ()))
+    named = ((name, named_path.path) for name, each in workflows.items() for named_path in each)
+    return (*(f"w:{name}:{path}" for name, path in named), *(f"r:{rule}" for rule in rules or ()))
 
 
 def report(loaded: Loaded | str, drafts: Sequence[ConfigDraft], findings: ConfigFindings) -> None:
@@ -87,9 +87,11 @@ def report(loaded: Loaded | str, drafts: Sequence[ConfigDraft], findings: Config
     if isinstance(loaded, str):
         findings.error(drafts[0].site.at("workflows"), loaded)
         return
-    for one in loaded.problems:
-        file = printable(one.file)
-        findings.problem(Problem(file, one.path, printable(one.message), one.line or None))
+    for problem in loaded.problems:
+        file = printable(problem.file)
+        findings.problem(
+            Problem(file, problem.path, printable(problem.message), problem.line or None)
+        )
 
 
 def files(
@@ -98,15 +100,18 @@ def files(
     loaded: Loaded | str,
 ) -> WorkflowFiles:
     """Return the content of the files."""
-    found = Loaded() if isinstance(loaded, str) else loaded
+    content = Loaded() if isinstance(loaded, str) else loaded
     return WorkflowFiles(
-        paths={name: tuple(one.written for one in each) for name, each in workflows.items()},
-        rule_paths=tuple(one.written for draft in drafts for one in draft.rules or ()),
+        paths={
+            name: tuple(named_path.written for named_path in each)
+            for name, each in workflows.items()
+        },
+        rule_paths=tuple(rule.written for draft in drafts for rule in draft.rules or ()),
         rules_shipped=SHIPPED in (all_rules(drafts) or ()),
         definitions={
             workspace: {name: bytes(data) for name, data in each.items()}
-            for workspace, each in found.definitions.items()
+            for workspace, each in content.definitions.items()
         },
-        rules=tuple(map(bytes, found.rules)),
-        files=tuple(map(Path, found.files)),
+        rules=tuple(map(bytes, content.rules)),
+        files=tuple(map(Path, content.files)),
     )

@@ -47,7 +47,7 @@ def with_borrowed(
 ) -> dict[str, ServerDraft]:
     """Return the servers, and for each workspace with `default:NAME` in a namespace the process of
     its own of that server, unless all share one."""
-    found = dict(servers)
+    all_servers = dict(servers)
     for draft in (each for file in drafts for each in file.namespaces):
         workspace = workspace_of(draft.name)
         for at, name in enumerate(draft.servers or ()):
@@ -58,30 +58,33 @@ def with_borrowed(
                 continue
             own = within(workspace, lender.name)
             if own in servers:
-                what = f"the workspace {workspace} has a server '{lender.name}' too; rename one"
-                findings.error(draft.site.at("servers", at), what)
+                message = f"the workspace {workspace} has a server '{lender.name}' too; rename one"
+                findings.error(draft.site.at("servers", at), message)
                 continue
-            found[own] = replace(
+            all_servers[own] = replace(
                 lender,
                 name=own,
                 server=replace(lender.server, name=own),
-                tools=tuple(replace(one, server=own) for one in lender.tools),
+                tools=tuple(replace(tool, server=own) for tool in lender.tools),
             )
-    return found
+    return all_servers
 
 
 def unknown(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:
     """Return the sentence about a name in a namespace of this workspace that no server has."""
     lent = servers_of(DEFAULT, servers) if workspace != DEFAULT else ()
-    told = name.removeprefix(within(workspace, ""))
-    if WORKSPACE_MARK in told and not told.startswith(f"{DEFAULT}{WORKSPACE_MARK}"):
+    short_name = name.removeprefix(within(workspace, ""))
+    if WORKSPACE_MARK in short_name and not short_name.startswith(f"{DEFAULT}{WORKSPACE_MARK}"):
         rule = "others cannot be named" if workspace == DEFAULT else "only 'default:' can be named"
-        return f"'{shown(told)}' is of another workspace; {rule}"
-    if told in lent:
-        return f"no server of this workspace is named '{told}'; did you mean 'default:{told}'?"
-    known = [label(each) for each in servers_of(workspace, servers)]
-    known += [f"{DEFAULT}{WORKSPACE_MARK}{each}" for each in lent]
-    return f"no server is named '{shown(told)}'; {hint(told, known)}"
+        return f"'{shown(short_name)}' is of another workspace; {rule}"
+    if short_name in lent:
+        return (
+            f"no server of this workspace is named '{short_name}'; did you mean"
+            f" 'default:{short_name}'?"
+        )
+    names = [label(each) for each in servers_of(workspace, servers)]
+    names += [f"{DEFAULT}{WORKSPACE_MARK}{each}" for each in lent]
+    return f"no server is named '{shown(short_name)}'; {hint(short_name, names)}"
 
 
 def full_name(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:
@@ -97,7 +100,9 @@ def full_names(
     drafts: Iterable[ToolDraft], workspace: str, servers: Mapping[str, ServerDraft]
 ) -> tuple[ToolDraft, ...]:
     """Return the settings of tools under the full names of their servers."""
-    return tuple(replace(one, server=full_name(one.server, workspace, servers)) for one in drafts)
+    return tuple(
+        replace(draft, server=full_name(draft.server, workspace, servers)) for draft in drafts
+    )
 
 
 def of_endpoints(config: Config) -> dict[str, str]:
@@ -112,17 +117,20 @@ def labels(config: Config) -> frozenset[str]:
 
 def tree(config: Config, urls: Mapping[str, str], states: Mapping[str, str]) -> ConfigTree:
     """Return the tree of workspaces. `urls`: of endpoints by name; `states`: of servers."""
-    found: dict[str, list[NamespaceTree]] = {DEFAULT: []}
+    by_workspace: dict[str, list[NamespaceTree]] = {DEFAULT: []}
     for name, namespace in config.namespaces.items():
         endpoints = {
-            one: urls.get(one, "") for one, it in config.endpoints.items() if it.namespace == name
+            endpoint_name: urls.get(endpoint_name, "")
+            for endpoint_name, it in config.endpoints.items()
+            if it.namespace == name
         }
-        servers = {one: states.get(one, "disabled") for one in namespace.servers}
-        found.setdefault(workspace_of(name), []).append(
+        servers = {server: states.get(server, "disabled") for server in namespace.servers}
+        by_workspace.setdefault(workspace_of(name), []).append(
             NamespaceTree(name=label(name), endpoints=endpoints, servers=servers)
         )
     return ConfigTree(
         workspaces=tuple(
-            WorkspaceTree(name=name, namespaces=tuple(inside)) for name, inside in found.items()
+            WorkspaceTree(name=name, namespaces=tuple(inside))
+            for name, inside in by_workspace.items()
         )
     )

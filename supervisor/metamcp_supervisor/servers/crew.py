@@ -155,7 +155,7 @@ class Crew:
         words = (server.name, *server.command, server.module or "")
         text = "\n".join((entry.life.message, *said))
         return environment.withheld(
-            self._environ, server.inherit_env, server.env, words=words, said=text
+            self._environ, server.inherit_env, server.env, words=words, output=text
         )
 
     def tune(self) -> None:

@@ -69,7 +69,7 @@ def test_without_any_file_the_error_says_where_it_was_looked_for(tmp_path: Path)
 
 def test_only_a_file_that_was_found_in_the_working_directory_was_not_chosen(tmp_path: Path) -> None:
     def chosen(path: Path, given: Path | None = None, **environ: str) -> bool:
-        return not was_found_in(tmp_path, path, given=given, environ=environ)
+        return not was_found_in(tmp_path, path, named_path=given, environ=environ)
 
     own = tmp_path / "metamcp.toml"
     assert not chosen(own)
