@@ -152,8 +152,8 @@ class AuditWorker(RoleWorker):
         assert self._segments is not None
         try:
             self._segments.begin(_today())
-        except Unwritten as why:
-            self._fails(why)
+        except Unwritten as error:
+            self._fails(error)
             return False
         return True
 
@@ -216,14 +216,14 @@ class AuditWorker(RoleWorker):
         self, taken: list[tuple[_Sender, int]], bodies: list[bytes], heads: dict[str, int]
     ) -> None:
         assert self._segments is not None
-        error = 0
+        code = 0
         try:
             self._ready()
             self._segments.add(bodies, heads)
-        except Unwritten as why:
-            self._fails(why)
+        except Unwritten as error:
+            self._fails(error)
             self._counts["refused"] += len(bodies)
-            error = why.code
+            code = error.code
         else:
             self._counts["records"] += len(bodies)
             for body in bodies:
@@ -237,7 +237,7 @@ class AuditWorker(RoleWorker):
             if self._segments.seq - self._marked >= CHECKPOINT_RECORDS:
                 self._checkpoint()
         for sender, last in dict(taken).items():
-            self._tell(sender, last, error)
+            self._tell(sender, last, code)
 
     def _tell(self, sender: _Sender, last: int, error: int) -> None:
         try:
@@ -258,14 +258,14 @@ class AuditWorker(RoleWorker):
             self._segments.begin(_today())
             if self._segments.due(_today()):
                 self._turn()
-        except Unwritten as why:
-            if why.code != errno.ENOSPC:
+        except Unwritten as error:
+            if error.code != errno.ENOSPC:
                 raise
 
-    def _fails(self, why: Unwritten) -> None:
-        if str(why) != self._said:
-            self._said = str(why)
-            log.error("records of the audit cannot be written: %s", why)
+    def _fails(self, error: Unwritten) -> None:
+        if str(error) != self._said:
+            self._said = str(error)
+            log.error("records of the audit cannot be written: %s", error)
 
     def _says_full(self) -> None:
         if not self._said:
@@ -287,8 +287,8 @@ class AuditWorker(RoleWorker):
         try:
             for path in self._segments.spools():
                 self._take(path)
-        except Unwritten as why:
-            self._fails(why)
+        except Unwritten as error:
+            self._fails(error)
         except OSError as error:
             log.error("a spool of the audit cannot be read: %s", error)
 
@@ -309,9 +309,9 @@ class AuditWorker(RoleWorker):
                     bodies.append(line[:-1])
                     head = number
             for at in range(0, len(bodies), GROUP_MAX):
-                part = bodies[at : at + GROUP_MAX]
-                self._segments.add(part, {path.name: _number(part[-1] + b"\n")})
-                self._counts["records"] += len(part)
+                group = bodies[at : at + GROUP_MAX]
+                self._segments.add(group, {path.name: _number(group[-1] + b"\n")})
+                self._counts["records"] += len(group)
             path.unlink()
             path.with_name(f".{path.name}").unlink(missing_ok=True)
 
@@ -333,11 +333,11 @@ class AuditWorker(RoleWorker):
     async def _seal(self, path: Path, facts: SegmentFacts) -> None:
         """Record the digest of a sealed segment, which takes a part of a second."""
         try:
-            found = await asyncio.to_thread(digest, path)
+            segment_digest = await asyncio.to_thread(digest, path)
         except OSError as error:
             log.error("%s cannot be read: %s", path, error)
             return
-        self._note("sealed", facts, found)
+        self._note("sealed", facts, segment_digest)
 
     async def _sweep(self) -> None:
         assert self._segments is not None
@@ -353,11 +353,11 @@ class AuditWorker(RoleWorker):
         assert self._spec is not None
         try:
             while self._open() and (
-                gone := self._segments.remove(time.time() - self._spec.retention_s)
+                segment := self._segments.remove(time.time() - self._spec.retention_s)
             ):
-                self._note("removed", gone)
-        except Unwritten as why:
-            self._fails(why)
+                self._note("removed", segment)
+        except Unwritten as error:
+            self._fails(error)
 
     def _note(self, event: str, segment: SegmentFacts, digest: str = "") -> None:
         """Record what was done to a segment."""
@@ -370,14 +370,16 @@ class AuditWorker(RoleWorker):
         )  # fmt: skip
         try:
             self._segments.add([audit.encoded(made)], {})
-        except Unwritten as why:
-            self._fails(why)
+        except Unwritten as error:
+            self._fails(error)
 
     def _checkpoint(self) -> None:
-        found = self._segments
-        if found is not None and found.seq != self._marked:
-            self._marked = found.seq
-            log.info("audit checkpoint: record %d has the hash %s", found.seq, found.hash.hex())
+        segments = self._segments
+        if segments is not None and segments.seq != self._marked:
+            self._marked = segments.seq
+            log.info(
+                "audit checkpoint: record %d has the hash %s", segments.seq, segments.hash.hex()
+            )
 
     # News
 

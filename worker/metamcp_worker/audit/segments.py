@@ -56,8 +56,8 @@ BEGIN SELECT RAISE(ABORT, 'the start of a segment is not deleted'); END;
 class Unwritten(Exception):
     """Records could not be written. `code`: number of the error."""
 
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
         self.code = code
 
 
@@ -119,8 +119,8 @@ class Segments:
         """Return the spools that are there. Raises Unwritten."""
         folder = self._folder / audit.SPOOLS
         with _refusing():
-            found = folder.iterdir() if folder.is_dir() else ()
-            return [path for path in found if not path.name.startswith(".")]
+            paths = folder.iterdir() if folder.is_dir() else ()
+            return [path for path in paths if not path.name.startswith(".")]
 
     def due(self, day: int) -> bool:
         """Whether the next record begins another segment. A clock that goes back does not."""
@@ -147,8 +147,8 @@ class Segments:
             if self.keeps_back:
                 raise Unwritten(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._commit(bodies, senders)
-        except Unwritten as why:
-            full = why.code == errno.ENOSPC or self._base is None
+        except Unwritten as error:
+            full = error.code == errno.ENOSPC or self._base is None
             if not full or not self._reserve.add(bodies, senders):
                 raise
 
@@ -190,7 +190,7 @@ class Segments:
         alive = self._recent | set(living)
         with _refusing():
             sealed = self._path if self._seal() else None
-            self.senders = {one: n for one, n in self.senders.items() if one in alive}
+            self.senders = {sender: n for sender, n in self.senders.items() if sender in alive}
             self._recent = set()
             self._new(day)
         return sealed
@@ -379,18 +379,18 @@ class _Reserve:
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file. Raises OSError."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(HASH_BYTES):
-            found.update(part)
-    return found.hexdigest()
+        while chunk := file.read(HASH_BYTES):
+            sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def _last(base: sqlite3.Connection, name: str) -> tuple[int, bytes, int]:
     """Return sequence number, hash and day of the last record."""
-    seq, found, day = base.execute("SELECT seq, hash, day FROM start").fetchone()
+    seq, start_hash, day = base.execute("SELECT seq, hash, day FROM start").fetchone()
     last = base.execute("SELECT seq, hash FROM record ORDER BY seq DESC LIMIT 1").fetchone()
-    return (seq, bytes(found), day) if last is None else (last[0], bytes(last[1]), day)
+    return (seq, bytes(start_hash), day) if last is None else (last[0], bytes(last[1]), day)
 
 
 def _quoted(name: str, folder: Path) -> str:
