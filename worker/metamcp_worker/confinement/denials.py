@@ -80,7 +80,7 @@ def denied_of(counter: str, kind: str = REFUSED) -> DeniedRight | None:
 def sentence(denied: DeniedRight, spec: ConfinementSpec) -> str:
     """Return what the sandbox of a server does not let it do, and what to write to allow it."""
     right, path = denied
-    what = f"{_DEEDS.get(right, f'{right} ')}{path}"
+    deed = f"{_DEEDS.get(right, f'{right} ')}{path}"
     match right:
         case "read" | "write" | "needs" | "unix_sockets":
             line = f'add {right} = ["{path}"] to its table'
@@ -93,7 +93,7 @@ def sentence(denied: DeniedRight, spec: ConfinementSpec) -> str:
             line = 'write network = "host" in its table'
         case _:
             line = 'only sandbox = "none" allows that'
-    return f"its sandbox '{spec.profile}' does not let it {what}: {line}"
+    return f"its sandbox '{spec.profile}' does not let it {deed}: {line}"
 
 
 def denials(
@@ -102,7 +102,7 @@ def denials(
     """Yield the rights that these lines complain of. `granted`: paths that the server may read, so
     that it can only have wanted to change them. A folder that it wanted to make ends with a slash,
     as in `write`, for which the gateway makes it."""
-    known = [path.rstrip("/") for path in granted]
+    readable_paths = [path.rstrip("/") for path in granted]
     restricted = spec.network == "none" or bool(spec.tcp_ports)
     trace = deque[str](maxlen=_TRACE_LINES_MAX)
     for line in lines:
@@ -115,12 +115,14 @@ def denials(
             continue
         if not _DENIED.search(line):
             continue
-        if restricted and (found := _CONNECT.search(line)):
-            yield DeniedRight("tcp_ports", found[1])
+        if restricted and (match := _CONNECT.search(line)):
+            yield DeniedRight("tcp_ports", match[1])
             continue
         paths = (normpath(quoted or bare) for quoted, bare in _PATH.findall(line))
         for path in filter(isabs, paths):
-            readable = any(f"{path}/".startswith(f"{one}/") for one in known)
+            readable = any(
+                f"{path}/".startswith(f"{readable_path}/") for readable_path in readable_paths
+            )
             if path.startswith("/proc/"):
                 yield DeniedRight("needs", "processes")
             elif makes_folder:
@@ -173,7 +175,7 @@ def is_granted(denied: DeniedRight, granted: "FileRights", *, folder: bool = Fal
     path = dirname(denied.path.rstrip("/")) if denied.path.endswith("/") else denied.path
     open_to = granted.write if denied.right == "write" else (*granted.read, *granted.write)
     open_to += granted.names if folder else ()
-    return any(f"{path}/".startswith(f"{one}/") for one in open_to)
+    return any(f"{path}/".startswith(f"{granted_path}/") for granted_path in open_to)
 
 
 def with_right(granted: "FileRights", denied: DeniedRight) -> "FileRights":

@@ -244,9 +244,9 @@ def ruleset(version: int, *, files: bool = True, tcp: bool = False) -> int:
 
 def allow(rules: int, version: int, path: str, rights: int) -> None:
     """Add a rule for a path, if it exists. Raises OSError."""
-    known = 0
+    supported = 0
     for abi, bits in _FILES_BY_ABI:
-        known |= bits if version >= abi else 0
+        supported |= bits if version >= abi else 0
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -254,7 +254,7 @@ def allow(rules: int, version: int, path: str, rights: int) -> None:
     try:
         if not os.path.isdir(f"/proc/self/fd/{fd}"):
             rights &= _OF_A_FILE
-        _checked(ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights & known, fd), 0)
+        _checked(ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights & supported, fd), 0)
     finally:
         os.close(fd)
 
@@ -279,8 +279,8 @@ def drop_capabilities() -> None:
     """Give up all capabilities. With `no_new_privileges` the programs that follow have none either,
     not even those of root. Raises OSError."""
     with open("/proc/self/status", "rb") as file:
-        held = [line for line in file if line.startswith((b"CapInh", b"CapPrm"))]
-    if not any(int(line.split()[1], 16) for line in held):
+        lines = [line for line in file if line.startswith((b"CapInh", b"CapPrm"))]
+    if not any(int(line.split()[1], 16) for line in lines):
         return  # a unit of systemd may refuse the call
     _libc.prctl(_CAP_AMBIENT, _CAP_CLEAR_ALL, 0, 0, 0)
     if os.uname().machine in MACHINES:
@@ -295,7 +295,7 @@ def filter_bytes(
     arguments: Mapping[str, AllowedArguments] = {},
     asks: bool = False,
     forks: bool = False,
-    asked: Collection[str] = (),
+    asked_calls: Collection[str] = (),
     datagrams: bool = True,
 ) -> bytes:
     """Return a filter that allows these system calls. All others fail with EPERM, and those that
@@ -303,8 +303,8 @@ def filter_bytes(
     whose flags no filter sees, is then unknown; `arguments`: calls that fail with other arguments
     than these; `asks`: whoever has the listener of `filter_asking` makes each `connect` in place of
     the process, `FAST_OPEN` fails, and it is asked to fail with EPERM, so that it knows of what is
-    refused; `asked`: calls about which it is asked, too; `forks`: it judges each new process, but
-    no new thread, and `clone3` is unknown, too; `datagrams`: whether there are unix sockets for
+    refused; `asked_calls`: calls about which it is asked, too; `forks`: it judges each new process,
+    but no new thread, and `clone3` is unknown, too; `datagrams`: whether there are unix sockets for
     datagrams, which carry an address each."""
     fail = _ASK if asks else _FAIL
     checks: dict[str, list[_Step]] = {name: [] for name in allowed}
@@ -318,7 +318,7 @@ def filter_bytes(
     for name, values_by_position in arguments.items():
         for position, values in values_by_position.items():
             checks[name].append(_load(position))
-            checks[name] += [(_EQUAL, len(values) - i, 0, one) for i, one in enumerate(values)]
+            checks[name] += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
             checks[name].append(fail)
     if forks:
         checks["clone"] += [_load(0), (_ANY_BIT, 1, 0, _THREAD), _ASK]
@@ -330,7 +330,7 @@ def filter_bytes(
     for name in ("fork", "vfork") if forks else ():
         blocks[CALLS[name][at]] = [_ASK]
     if asks:
-        blocks |= {CALLS[name][at]: [_ASK] for name in ("connect", *asked)}
+        blocks |= {CALLS[name][at]: [_ASK] for name in ("connect", *asked_calls)}
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _ARCHITECTURES[machine]), _FAIL]
     steps += [(_LOAD, 0, 0, _NUMBER), *_search(_ranges(blocks))]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
@@ -376,12 +376,14 @@ def only_itself() -> dict[str, AllowedArguments]:
     for no filter knows their numbers ahead."""
     itself = (0, os.getpid())
     allowed: dict[str, AllowedArguments] = {name: {0: itself} for name in OF_A_PROCESS}
-    return allowed | {name: {0: (which,), 1: itself} for name, which in OF_SEVERAL.items()}
+    return allowed | {
+        name: {0: (process_kind,), 1: itself} for name, process_kind in OF_SEVERAL.items()
+    }
 
 
 def filter_calls(program: bytes) -> None:
     """Put a filter in force for this process for good. Raises OSError."""
-    order, _held = _filter_order(program)
+    order, _buffer = _filter_order(program)
     if _libc.prctl(_SECCOMP, _FILTER_MODE, order, 0, 0):
         raise OSError(ctypes.get_errno(), "seccomp")
 
@@ -400,7 +402,7 @@ def filter_asking(program: bytes) -> int:
     """Put a filter that asks in force for this process for good, and return the descriptor of its
     listener; -1 if this process has such a filter already, and this one is not in force. From Linux
     5.19 no signal but a deadly one interrupts a call that waits for the answer. Raises OSError."""
-    order, _held = _filter_order(program)
+    order, _buffer = _filter_order(program)
     number = number_of("seccomp")
     for flags in (_NEW_LISTENER | _UNINTERRUPTED, _NEW_LISTENER):
         if (listener := _call(number, _SET_FILTER, flags, order)) >= 0:
@@ -427,17 +429,17 @@ def next_call(listener: int) -> PausedCall:
     return PausedCall(number, thread, call_name(call), tuple(arguments))
 
 
-def answer(listener: int, asked: int, error: int = 0, *, goes_on: bool = False) -> None:
-    """Let the system call fail with this error, or succeed without one. `asked`: id of the
+def answer(listener: int, question_id: int, error: int = 0, *, goes_on: bool = False) -> None:
+    """Let the system call fail with this error, or succeed without one. `question_id`: id of the
     question; `goes_on`: the kernel makes the call. Raises OSError if the process has ended."""
     flags = _GOES_ON if goes_on else 0
-    fcntl.ioctl(listener, _REPLY, _ANSWER.pack(asked, 0, -error, flags))
+    fcntl.ioctl(listener, _REPLY, _ANSWER.pack(question_id, 0, -error, flags))
 
 
 def _filter_order(program: bytes) -> tuple[bytes, object]:
     """Return the argument with which the kernel takes a filter, and the memory that it names."""
-    held = ctypes.create_string_buffer(program)
-    return struct.pack("@HP", len(program) // 8, ctypes.addressof(held)), held
+    buffer = ctypes.create_string_buffer(program)
+    return struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)), buffer
 
 
 def call_name(number: int) -> str:
@@ -469,13 +471,15 @@ def number_of(name: str) -> int:
 
 
 def _checked(number: int, *arguments: int | bytes | None) -> int:
-    found = _call(number, *arguments)
-    if found < 0:
+    result = _call(number, *arguments)
+    if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"confinement: {os.strerror(error)}")
-    return found
+    return result
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    plain = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    plain = [
+        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
+    ]
     return int(_libc.syscall(ctypes.c_long(number), *plain))

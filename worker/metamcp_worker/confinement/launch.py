@@ -95,15 +95,15 @@ class Files:
             return ""
 
     def real(self, path: str) -> str:
-        known = self._real.get(path)
-        if known is None:
+        real_path = self._real.get(path)
+        if real_path is None:
             folder, name = os.path.split(path)
             if folder in ("", path) or name in ("", ".", "..") or os.path.islink(path):
-                known = os.path.realpath(path)
+                real_path = os.path.realpath(path)
             else:
-                known = os.path.join(self.real(folder), name)
-            self._real[path] = known
-        return known
+                real_path = os.path.join(self.real(folder), name)
+            self._real[path] = real_path
+        return real_path
 
     def head(self, path: str) -> bytes:
         with contextlib.suppress(OSError, ValueError):
@@ -138,8 +138,8 @@ def start(
     if not browsers:
         version, filters, asks = 0, False, False
     if lacking and (spec.required or spec.profile == "strict"):
-        what = " and ".join(lacking)
-        raise NotConfined(f"this kernel cannot keep it from {what}, and its sandbox must")
+        unprotected = " and ".join(lacking)
+        raise NotConfined(f"this kernel cannot keep it from {unprotected}, and its sandbox must")
     if spec.trial and not asks:
         raise NotConfined("this kernel does not tell what it opens, so nothing can be learnt")
     places = _places(spec)
@@ -208,19 +208,19 @@ def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
         if own:
             os.makedirs(own, mode=0o700, exist_ok=True)
     except OSError as error:
-        why = f"the folder {error.filename} of its sandbox cannot be made: {error.strerror}"
-        raise NotConfined(f"{why}; choose another state_dir") from None
+        reason = f"the folder {error.filename} of its sandbox cannot be made: {error.strerror}"
+        raise NotConfined(f"{reason}; choose another state_dir") from None
     return rules.ServerPlaces(home, own, tmp, cache, os.geteuid() == 0)
 
 
 def _temporary_folder(link: str) -> str:
     """Make a folder whose path is short, and a link to it by which it is removed if this process is
     killed. Raises OSError."""
-    place = os.environ.get("TMPDIR") or rules.TMP
-    fits = len(os.fsencode(place)) <= TMP_BYTES_MAX and os.access(place, os.W_OK | os.X_OK)
+    folder = os.environ.get("TMPDIR") or rules.TMP
+    fits = len(os.fsencode(folder)) <= TMP_BYTES_MAX and os.access(folder, os.W_OK | os.X_OK)
     if not fits and os.access(rules.TMP, os.W_OK | os.X_OK):
-        place = rules.TMP
-    tmp = os.path.join(place, f"mcp-{os.urandom(4).hex()}")
+        folder = rules.TMP
+    tmp = os.path.join(folder, f"mcp-{os.urandom(4).hex()}")
     os.mkdir(tmp, mode=0o700)
     with contextlib.suppress(FileNotFoundError):  # of an earlier process with this number
         os.unlink(link)
@@ -368,22 +368,22 @@ class _Cell:
     ) -> tuple[int, rules.FileRights, int]:
         """Return the pid of the program, the paths that it may use, and the descriptor that asks
         about what it does. Raises NotConfined and OSError."""
-        report, told = socket.socketpair()
+        report, report_sender = socket.socketpair()
         fds: list[int] = []
         try:
-            with told:
+            with report_sender:
                 pid = os.fork()
                 if pid == 0:
-                    self._become(programs, streams, told)
+                    self._become(programs, streams, report_sender)
         finally:
-            said = b""
+            message = b""
             with report:
                 while (received := socket.recv_fds(report, REPORT_BYTES_MAX, 1))[0]:
-                    said += received[0]
+                    message += received[0]
                     fds += received[1]
                     if fds and self._spec.trial:
                         _let_begin(fds[0], report)
-        paths, confined, failure = said.rpartition(_CONFINED)
+        paths, confined, failure = message.rpartition(_CONFINED)
         if confined and not failure:
             lists = os.fsdecode(paths).split("\0\0")
             granted = rules.FileRights(*(tuple(filter(None, each.split("\0"))) for each in lists))
@@ -397,7 +397,7 @@ class _Cell:
         raise error if confined else NotConfined(f"it cannot be confined: {error}")
 
     def _become(
-        self, programs: Sequence[str], streams: tuple[int, int, int], told: socket.socket
+        self, programs: Sequence[str], streams: tuple[int, int, int], report_sender: socket.socket
     ) -> NoReturn:
         """Become the program in the forked process."""
         spec, argv = self._spec, self._command
@@ -418,12 +418,12 @@ class _Cell:
             listener = self._confine()
             paths = "\0\0".join(map("\0".join, granted))
             fds = () if listener < 0 else (listener,)
-            socket.send_fds(told, [os.fsencode(paths) + _CONFINED], fds)
+            socket.send_fds(report_sender, [os.fsencode(paths) + _CONFINED], fds)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
         except OSError as error:
-            told.sendall(b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
+            report_sender.sendall(b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
         except ValueError:  # a NUL in an argument or a variable
-            told.sendall(b"%d " % errno.EINVAL)
+            report_sender.sendall(b"%d " % errno.EINVAL)
         finally:
             os._exit(_NO_START)
 
@@ -446,8 +446,10 @@ class _Cell:
             return -1
         if self._asks:
             trial, datagrams = self._spec.trial, bool(self._spec.unix_sockets)
-            asked = FILE_CALLS if trial else ()
-            asking = self._filter(asks=True, asked=asked, forks=self.counted, datagrams=datagrams)
+            asked_calls = FILE_CALLS if trial else ()
+            asking = self._filter(
+                asks=True, asked_calls=asked_calls, forks=self.counted, datagrams=datagrams
+            )
             if (listener := kernel.filter_asking(asking)) >= 0:
                 return listener
             if self._spec.required or trial:
@@ -461,6 +463,6 @@ class _Cell:
         server behind a launcher is not this process; other processes keep their environment, memory
         and files from them by Landlock. Raises OSError."""
         every = self._spec.browser or "/proc" in self._spec.read
-        place = "/proc" if every else "/proc/self"
+        path = "/proc" if every else "/proc/self"
         writes = kernel.WRITE_FILE if self.sandboxed else 0
-        kernel.allow(self._rules, self._version, place, kernel.READ | writes)
+        kernel.allow(self._rules, self._version, path, kernel.READ | writes)

@@ -219,18 +219,18 @@ def lacking(
     if spec.browser and not browsers:
         return ("anything, as its browser would not start",)
     strict = spec.profile == "strict"
-    found = ["files"] if landlock < 1 and not strict else []
+    unprotected = ["files"] if landlock < 1 and not strict else []
     if landlock < 4 and spec.tcp_ports:
-        found.append("TCP ports")
+        unprotected.append("TCP ports")
     if landlock < 6 and not strict:
-        found.append("signals to other processes")
+        unprotected.append("signals to other processes")
     if not filters:
-        found.append("system calls")
+        unprotected.append("system calls")
         if spec.network == "none" and not strict:
-            found.append("the network")
+            unprotected.append("the network")
     if not asks and not strict:
-        found += ["unix sockets of others", "open endpoints of the gateway"]
-    return tuple(found)
+        unprotected += ["unix sockets of others", "open endpoints of the gateway"]
+    return tuple(unprotected)
 
 
 def has_own_sandbox(
@@ -304,32 +304,32 @@ def grants(
 ) -> FileRights:
     """Return the paths of a server. `env`: as `environment` returned it."""
     closed = ClosedPlaces(spec, cwd, places.home, look)
-    found = _Finder(spec, env, cwd, places, look, closed)
-    found.read += [*BASE, *([f"/etc/{name}" for name in ETC] if places.root else ["/etc"])]
-    for program in found.on_path(command[0]):
-        found.program(program)
+    finder = _Finder(spec, env, cwd, places, look, closed)
+    finder.read += [*BASE, *([f"/etc/{name}" for name in ETC] if places.root else ["/etc"])]
+    for program in finder.on_path(command[0]):
+        finder.program(program)
     for folder in env.get("PATH", "").split(":"):
         if isabs(folder):
-            found.folder_of_programs(normpath(folder))
-    found.named(command[1:])
+            finder.folder_of_programs(normpath(folder))
+    finder.named(command[1:])
     for name, value in env.items():
-        found.variable(name, value)
-    found.working_directory()
+        finder.variable(name, value)
+    finder.working_directory()
     if not places.own_home:
-        found.home()
-    read = [each for path in found.read for each in closed.opened(path)]
-    write = [each for path in found.write for each in closed.opened(path)]
-    read += [*settings(places.home, look), *found.written("read", spec.read)]
-    write += [*found.written("write", spec.write), *DEVICES]
+        finder.home()
+    read = [each for path in finder.read for each in closed.opened(path)]
+    write = [each for path in finder.write for each in closed.opened(path)]
+    read += [*settings(places.home, look), *finder.written("read", spec.read)]
+    write += [*finder.written("write", spec.write), *DEVICES]
     write += filter(None, (places.own_home, places.tmp, places.cache))
     write = [path for path in write if path not in NEVER]
-    lists = map(tuple[str, ...], map(dict.fromkeys, (read, write, found.names, found.refused)))
+    lists = map(tuple[str, ...], map(dict.fromkeys, (read, write, finder.names, finder.refused)))
     return FileRights(*lists)
 
 
 def within(path: str, others: Iterable[str]) -> bool:
     """Whether the path is below one of these."""
-    return any(path.startswith(f"{one}/") for one in others)
+    return any(path.startswith(f"{other}/") for other in others)
 
 
 def _fits(name: str, globs: Iterable[str]) -> bool:
@@ -350,7 +350,7 @@ class ClosedPlaces:
     def __init__(self, spec: ConfinementSpec, cwd: str, home: str, look: Look) -> None:
         self._look = look
         homes = dict.fromkeys((home, look.real(home)))
-        self._wide = {one for each in homes for one in (each, *_ancestors(each))}
+        self._wide = {folder for each in homes for folder in (each, *_ancestors(each))}
         places = [join(each, name) for each in homes for name in SECRETS]
         places += [path for name in CLIENT_FILES if look.kind(path := join(cwd, name))]
         places += [each for path in spec.hidden for each in (path, look.real(path))]
@@ -430,7 +430,7 @@ class _Finder:
         return folder in WIDE or bool(self._closed.reason(folder)) or self._hides(folder)
 
     def _hides(self, folder: str) -> bool:
-        return any(f"{one}/".startswith(f"{folder}/") for one in self._spec.hidden)
+        return any(f"{hidden}/".startswith(f"{folder}/") for hidden in self._spec.hidden)
 
     def on_path(self, program: str) -> list[str]:
         """Return the places of a program that are there."""
@@ -438,32 +438,32 @@ class _Finder:
             return [self.at(program)]
         folders = self._env.get("PATH", "").split(":")
         places = (join(self._cwd, folder, program) for folder in folders)
-        return [one for one in places if self._look.kind(one) == "file"][:1]
+        return [path for path in places if self._look.kind(path) == "file"][:1]
 
     def program(self, path: str, depth: int = 0) -> None:
         """Grant a program, the interpreter that its first line names, and if that is a shell, the
         programs and folders that its text names."""
-        for one in dict.fromkeys((path, self._look.real(path))):
-            self.code(one)
+        for code_path in dict.fromkeys((path, self._look.real(path))):
+            self.code(code_path)
         head = self._look.head(path)
         if not head.startswith(b"#!") or depth == CHAIN_MAX:
             return
         first, _, text = head[2:].decode(errors="replace").partition("\n")
         names = [word for word in first.split() if not word.startswith("-")][:2]
         for name in names if names and basename(names[0]) == "env" else names[:1]:
-            for one in self.on_path(name):
-                self.program(one, depth + 1)
+            for interpreter in self.on_path(name):
+                self.program(interpreter, depth + 1)
         if any(basename(name) in SHELLS for name in names):
-            for found in map(normpath, _ABSOLUTE.findall(text)):
-                if found not in WIDE and found != self._places.home and self._look.kind(found):
-                    self.program(found, depth + 1)
+            for target in map(normpath, _ABSOLUTE.findall(text)):
+                if target not in WIDE and target != self._places.home and self._look.kind(target):
+                    self.program(target, depth + 1)
 
     def code(self, path: str) -> None:
         """Grant what the program or script at this path is part of."""
         self.read.append(path)
         parts = path.split("/")
-        for at, part in enumerate(parts):
-            if part in MANAGERS or part == "node_modules":
+        for at, component in enumerate(parts):
+            if component in MANAGERS or component == "node_modules":
                 self.read.append("/".join(parts[: at + 1]))
                 return
         folder = dirname(path)
@@ -475,14 +475,14 @@ class _Finder:
     def _project(self, folder: str) -> str:
         """Return the repository or the outermost project around a folder, else the folder: parts of
         a project use packages of the whole."""
-        found = at = folder
+        project = at = folder
         while at not in WIDE and not self._closed.reason(at):
             if self._look.kind(join(at, REPOSITORY)):
                 return at
             if any(self._look.kind(join(at, name)) for name in PROJECT):
-                found = at
+                project = at
             at = dirname(at)
-        return found
+        return project
 
     def folder_of_programs(self, folder: str) -> None:
         """Grant a `bin`, and what belongs to its programs."""
@@ -511,19 +511,19 @@ class _Finder:
             for name in self._look.names(packages):
                 if name.endswith(".pth") or name.startswith("__editable__"):
                     text = self._look.head(join(packages, name)).decode(errors="replace")
-                    for found in re.findall(r"(?:^|['\"])(/[^'\"\n]+)", text, re.MULTILINE):
-                        if self._look.kind(found) and normpath(found) not in WIDE:
-                            self.read.append(normpath(found))
+                    for source_folder in re.findall(r"(?:^|['\"])(/[^'\"\n]+)", text, re.MULTILINE):
+                        if self._look.kind(source_folder) and normpath(source_folder) not in WIDE:
+                            self.read.append(normpath(source_folder))
 
     def named(self, words: Iterable[str]) -> None:
         """Grant files and folders that stand in the command line."""
-        where = "its command line"
+        origin = "its command line"
         for word in words:
             for text in dict.fromkeys((word, word.partition("=")[2])):
-                self._data(text, where)
+                self._data(text, origin)
             if _SCRIPT.search(word) and not self._look.kind(self.at(word)):
                 for text in _ABSOLUTE.findall(word):
-                    self._data(text, where)
+                    self._data(text, origin)
 
     def variable(self, name: str, value: str) -> None:
         """Grant what a variable names: to read for one of the gateway and for a path of code, and
@@ -539,21 +539,21 @@ class _Finder:
                 if self._look.kind(path := self.at(each)) and isabs(each):
                     self.read.append(path)
 
-    def _data(self, text: str, where: str) -> None:
-        """Grant what a text names, if that is a path. `where`: where it stands."""
+    def _data(self, text: str, origin: str) -> None:
+        """Grant what a text names, if that is a path. `origin`: where it stands."""
         text = _SCHEME.sub("", text)
         if not text or "://" in text or "\n" in text:
             return
         parts = re.split(r"[:,;]", text)
-        if len(parts) > 1 and all(isabs(part) for part in parts):
-            for part in parts:
-                self._data(part, where)
+        if len(parts) > 1 and all(isabs(piece) for piece in parts):
+            for piece in parts:
+                self._data(piece, origin)
             return
         path = self.at(text)
         kind = self._look.kind(path)
         if (kind or "/" in text) and (reason := self._closed.reason(path)):
             self.refused.append(
-                f"{where} names {path}, {reason}, and that alone does not open it: write"
+                f"{origin} names {path}, {reason}, and that alone does not open it: write"
                 f' read = ["{path}"] or write = ["{path}"] if it needs it'
             )
             return
@@ -568,7 +568,7 @@ class _Finder:
             self.write.append(folder)
         elif with_others and there and folder != "/":
             self.refused.append(
-                f"{where} names {path}, and {folder} stays closed to new files, because it holds"
+                f"{origin} names {path}, and {folder} stays closed to new files, because it holds"
                 f' more: write write = ["{folder}"], or name a file in a folder of its own'
             )
 
