@@ -50,7 +50,7 @@ class Report:
         """Set the server that the messages are about."""
         self._log = spec.log
         # Where the code of a server is in this process, its loggers write into its own log.
-        logs.go_on({}, whole=spec.module is None)
+        logs.go_on({}, with_libraries=spec.module is None)
         self._apply()
 
     def tune(self, wanted: Tune) -> None:

@@ -63,7 +63,7 @@ def settle(order: Fork, stacks: int) -> None:
         _write("/proc/self/oom_score_adj", adjustment)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump may hold secrets
-    logs.go_on(_about(order), whole=order.role != "child")
+    logs.go_on(_about(order), with_libraries=order.role != "child")
     faulthandler.enable(stacks)  # SIGABRT, the watchdog's signal, and every crash of C code
     faulthandler.register(STACKS_SIGNAL, stacks, all_threads=True)
     if stacks > STDERR:
@@ -97,8 +97,8 @@ def write_pulse(beat_at: float, lag_s: float) -> bool:
 def read_pulse(fd: int) -> tuple[float, float] | None:
     """Return the time and the lag of the last pulse, None if there is none. The worker may hold
     foreign code, so the numbers may be anything. Raises OSError."""
-    found = os.pread(fd, PULSE_BYTES, PULSE_AT)
-    return _FORM.unpack(found) if len(found) == PULSE_BYTES else None
+    pulse = os.pread(fd, PULSE_BYTES, PULSE_AT)
+    return _FORM.unpack(pulse) if len(pulse) == PULSE_BYTES else None
 
 
 def _about(order: Fork) -> dict[str, str | int]:

@@ -95,33 +95,35 @@ class Lines(logging.Handler):
         self._tell(self._repeats.rest())
         super().close()
 
-    def _tell(self, found: Iterable[Held]) -> None:
-        for held in found:
-            room, template = held.kind
-            what = f"… {held.count:,} more of these in the last {held.seconds:g} s: {template}"
-            self.say(self._said(time.time_ns() / 1e9, "warning", room, what))
+    def _tell(self, counts: Iterable[Held]) -> None:
+        for left_out in counts:
+            room, template = left_out.kind
+            message = (
+                f"… {left_out.count:,} more of these in the last {left_out.seconds:g} s: {template}"
+            )
+            self.say(self._said(time.time_ns() / 1e9, "warning", room, message))
 
     def _fail(self, record: logging.LogRecord, error: Exception) -> None:
         """Log the failure, without the values for the line, which may be secret."""
         with contextlib.suppress(Exception):
-            what = f"a line cannot be made of {str(record.msg)!r}: {type(error).__name__}"
-            self.say(self._said(record.created, "error", record.name, what))
+            message = f"a line cannot be made of {str(record.msg)!r}: {type(error).__name__}"
+            self.say(self._said(record.created, "error", record.name, message))
 
     def _record(self, record: logging.LogRecord) -> LogRecord:
         level = level_of(record.levelno)
-        said = self._said(record.created, level, record.name, record.getMessage())
+        log_record = self._said(record.created, level, record.name, record.getMessage())
         about = {key: value for key in _FIELDS if (value := record.__dict__.get(key)) is not None}
-        return structs.replace(said, error=self._error(record), **about)
+        return structs.replace(log_record, error=self._error(record), **about)
 
     def _said(self, created: float, level: str, logger: str, message: str) -> LogRecord:
-        shown = self._cut(_text(message))
+        masked = self._cut(_text(message))
         fields: Mapping[str, object] = self.fields
         return structs.replace(
             LogRecord(
                 time=stamp(created),
                 level=level,
                 room=room_of(logger),
-                message=shown,
+                message=masked,
                 pid=os.getpid(),
             ),
             **fields,
@@ -133,9 +135,9 @@ class Lines(logging.Handler):
             return self.masks.text(message)
         reach = self.masks.reach
         window = message[: MESSAGE_CHARACTERS_MAX + reach]
-        shown = self.masks.text(window)
-        kept = len(shown) - reach if len(message) > len(window) else len(shown)
-        return shown[: min(kept, MESSAGE_CHARACTERS_MAX)]
+        masked = self.masks.text(window)
+        length = len(masked) - reach if len(message) > len(window) else len(masked)
+        return masked[: min(length, MESSAGE_CHARACTERS_MAX)]
 
     def _error(self, record: logging.LogRecord) -> str:
         if not record.exc_info or record.exc_info[1] is None:
@@ -185,38 +187,38 @@ def begin(
     spec: LogSpec,
     put: Callable[[bytes], None] | None = None,
     *,
-    whole: bool = True,
+    with_libraries: bool = True,
     about: Mapping[str, str | int] | None = None,
 ) -> Lines:
     """Install the handler, in place of an earlier one of this process. `put`: where lines go; None:
-    to stderr. `whole`: also log records of libraries; not in a process that runs the code of a
-    server, whose loggers are its own. `about`: fields for all lines of this process."""
+    to stderr. `with_libraries`: also log records of libraries; not in a process that runs the code
+    of a server, whose loggers are its own. `about`: fields for all lines of this process."""
     own, root = logging.getLogger("metamcp"), logging.getLogger()
-    known: dict[str, str | int] = {}
+    fields: dict[str, str | int] = {}
     for older in _lines:
-        known |= older.fields
+        fields |= older.fields
         own.removeHandler(older)
         root.removeHandler(older)
     lines = Lines(put or Stderr().put)
-    lines.fields = {**known, **(about or {})}
+    lines.fields = {**fields, **(about or {})}
     _lines[:] = [lines]
     own.propagate = False
     own.addHandler(lines)
-    if whole:
+    if with_libraries:
         root.addHandler(lines)
     tune(spec)
     return lines
 
 
-def go_on(about: Mapping[str, str | int], *, whole: bool) -> None:
-    """Continue in a process that was just forked, with other fields. `whole`: as in `begin`, which
-    would do the same with a new handler and cost each worker a third of a MiB."""
+def go_on(about: Mapping[str, str | int], *, with_libraries: bool) -> None:
+    """Continue in a process that was just forked, with other fields. `with_libraries`: as in
+    `begin`, which would do the same with a new handler and cost each worker a third of a MiB."""
     if not _lines:
-        begin(_spec[0], whole=whole, about=about)
+        begin(_spec[0], with_libraries=with_libraries, about=about)
     for lines in _lines:
         lines.fields = {**lines.fields, **about}
         lines.forget()
-        if whole:
+        if with_libraries:
             logging.getLogger().addHandler(lines)
 
 
@@ -230,10 +232,10 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
         lines.fields |= about or {}
     rooms = {"metamcp": spec.level, **spec.levels}
     numbers = logging.getLevelNamesMapping()
-    wanted = {records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
-    for name in _before.keys() - wanted.keys():
+    levels = {records.logger_of(room): numbers[word.upper()] for room, word in rooms.items()}
+    for name in _before.keys() - levels.keys():
         _set_level(logging.getLogger(name), _before.pop(name))
-    for name, level in wanted.items():
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         _before.setdefault(name, logger.level)
         _set_level(logger, level)
@@ -260,8 +262,8 @@ async def counting() -> None:
 
 def stamp(created: float) -> str:
     """Return a time as RFC 3339, in UTC, with milliseconds."""
-    found = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
-    return found.removesuffix("+00:00") + "Z"
+    text = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + "Z"
 
 
 def clock(when: datetime) -> str:
@@ -275,9 +277,9 @@ def _set_level(logger: logging.Logger, level: int) -> None:
         logger.setLevel(level)
 
 
-def _text(found: str) -> str:
+def _text(message: str) -> str:
     """Escape bytes that are not text, as names of files may have them."""
-    return found.encode("utf-8", "backslashreplace").decode()
+    return message.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_journal() -> bool:

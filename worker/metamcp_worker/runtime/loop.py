@@ -30,11 +30,11 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 def _end(loop: asyncio.AbstractEventLoop) -> None:
     """Cancel the tasks that are left, wait for their end, and close the loop."""
     try:
-        if left := asyncio.all_tasks(loop):
-            for task in left:
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
                 task.cancel()
-            loop.run_until_complete(asyncio.wait(left))
-            for task in left:
+            loop.run_until_complete(asyncio.wait(tasks))
+            for task in tasks:
                 _tell(loop, task)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
@@ -46,8 +46,8 @@ def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
     """Report a task that failed after it was cancelled. No code awaits the task any more, and a
     worker ends without the last run of the garbage collector, which would have reported it."""
     if not task.cancelled() and (error := task.exception()):
-        what = f"{task.get_name()} failed when it was cancelled at the end"
-        loop.call_exception_handler({"message": what, "exception": error, "task": task})
+        message = f"{task.get_name()} failed when it was cancelled at the end"
+        loop.call_exception_handler({"message": message, "exception": error, "task": task})
 
 
 class Chores:

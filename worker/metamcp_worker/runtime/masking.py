@@ -129,22 +129,22 @@ class Masks:
     def json(self, text: str) -> str:
         """Return JSON with secrets masked; values of members are masked whole. If more secrets show
         up after unescaping, the unescaped and masked text is returned."""
-        shown = self._json(text)
+        masked = self._json(text)
         if "\\u" not in text and "\\/" not in text:
-            return shown
-        plain = _SPELLED.sub(_character, shown)
+            return masked
+        plain = _SPELLED.sub(_character, masked)
         again = self._json(plain)
-        return shown if again == plain else again
+        return masked if again == plain else again
 
     def known(self, text: str) -> str:
         """Return a text with the known secrets masked, and all else as it is, but for escapes if a
         secret is spelled with them."""
-        shown = self._without(text)
-        if not self._secrets or not _any(_ESCAPES, shown):
-            return shown
-        plain = _SPELLED.sub(_character, shown)
+        masked = self._without(text)
+        if not self._secrets or not _any(_ESCAPES, masked):
+            return masked
+        plain = _SPELLED.sub(_character, masked)
         again = self._without(plain)
-        return shown if again == plain else again
+        return masked if again == plain else again
 
     def _json(self, text: str) -> str:
         text = self.known(text)
@@ -155,21 +155,21 @@ class Masks:
     def _without(self, text: str) -> str:
         """Mask the known secrets. A replacement may join the text around it into another secret, so
         this repeats; each replacement makes the text shorter, so it ends."""
-        found = True
-        while found:
-            found = False
+        replaced = True
+        while replaced:
+            replaced = False
             for secret in self._secrets:
                 if secret in text:
                     text = text.replace(secret, MASK)
-                    found = True
+                    replaced = True
         return text
 
 
 def _forms(secret: str) -> Iterator[str]:
     """Yield the forms of a secret in texts: as it is, line by line, without its scheme ("Bearer"),
     and each of these as JSON and URLs spell it."""
-    for part in {secret, *secret.splitlines(), _SCHEME.sub("", secret, count=1)}:
-        plain = part.strip()
+    for form in {secret, *secret.splitlines(), _SCHEME.sub("", secret, count=1)}:
+        plain = form.strip()
         if len(plain) < SECRET_CHARACTERS_MIN:
             continue
         yield plain
@@ -184,13 +184,13 @@ def _forms(secret: str) -> Iterator[str]:
         yield quote(plain, safe="")
 
 
-def _character(found: re.Match[str]) -> str:
+def _character(match: re.Match[str]) -> str:
     """Return the character of an escape as a JSON string has it: as it is where that is possible,
     else by the shortest escape, behind the backslashes that its depth needs."""
-    slashes, high, low, code, percent = found.groups()
+    slashes, high, low, code, percent = match.groups()
     if percent:
         character = chr(int(percent, 16))
-        return character if character not in '"\\\x7f' else found[0]
+        return character if character not in '"\\\x7f' else match[0]
     if high:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
     character = chr(int(code, 16)) if code else "/"
@@ -200,34 +200,34 @@ def _character(found: re.Match[str]) -> str:
         return f'{slashes * 2}"'[1:]
     if character < " ":
         return slashes + json.dumps(character)[2:-1]
-    return found[0] if "\ud800" <= character <= "\udfff" else character
+    return match[0] if "\ud800" <= character <= "\udfff" else character
 
 
 def _any(words: Iterable[str], text: str) -> bool:
     return any(word in text for word in words)
 
 
-def _parameter(found: re.Match[str]) -> str:
-    name = found[1]
+def _parameter(match: re.Match[str]) -> str:
+    name = match[1]
     hidden = looks_secret(name) or name.lower() in _KEYS_IN_URLS
-    return f"{name}={MASK}" if hidden else found[0]
+    return f"{name}={MASK}" if hidden else match[0]
 
 
-def _assigned(found: re.Match[str]) -> str:
-    name, sign, value = found.groups()
+def _assigned(match: re.Match[str]) -> str:
+    name, sign, value = match.groups()
     # "unexpected token: something" is a sentence; a value with a digit is not part of one.
     plain = ":" in sign and '"' not in sign and "'" not in sign
     if not looks_secret(name) or (plain and not any(map(str.isdigit, value))):
-        return found[0]
+        return match[0]
     # After a name in quotes this is a value of JSON; closing brackets are not part of it.
     bare = value.rstrip("}]") if '"' in sign and sign[-1] not in "\"'" else value
     if bare.lower() in _LITERALS or len(bare) < _ASSIGNED_CHARACTERS_MIN:
-        return found[0]
+        return match[0]
     return f"{name}{sign}{MASK}{value[len(bare) :]}"
 
 
-def _member(found: re.Match[str]) -> str:
-    return f'"{found[1]}"{found[2]}"{MASK}"' if looks_secret(found[1]) else found[0]
+def _member(match: re.Match[str]) -> str:
+    return f'"{match[1]}"{match[2]}"{MASK}"' if looks_secret(match[1]) else match[0]
 
 
 LINES_MAX = 10
@@ -282,9 +282,9 @@ class Repeats:
         if now < self._next_end:
             return []
         over = [kind for kind, window in self._windows.items() if window.ends <= now]
-        found = [Held(kind, self._windows.pop(kind).held, PERIOD_S) for kind in over]
+        counts = [Held(kind, self._windows.pop(kind).held, PERIOD_S) for kind in over]
         self._next_end = min((each.ends for each in self._windows.values()), default=float("inf"))
-        return [held for held in found if held.count]
+        return [left_out for left_out in counts if left_out.count]
 
     def rest(self) -> list[Held]:
         """Return all counts that are left, at the end of the process."""

@@ -107,15 +107,15 @@ def fill_holes() -> list[bytes]:
     kilobytes of holes, and more if modules are compiled first. Python has pools of 16 KiB for
     objects of one size; the first object of a new pool shows that the holes of this size are full.
     """
-    kept = _fill_large_holes()
+    blocks = _fill_large_holes()
     room = HOLES_BYTES_MAX
     for size in range(48, SMALL_BYTES_MAX + 1, 16):
         block = bytes(size - b"".__sizeof__())
         while id(block) % POOL_BYTES != POOL_HEADER_BYTES and room > 0:
-            kept.append(block)
+            blocks.append(block)
             room -= size
             block = bytes(size - b"".__sizeof__())
-    return kept
+    return blocks
 
 
 def _fill_large_holes() -> list[bytes]:
@@ -127,15 +127,15 @@ def _fill_large_holes() -> list[bytes]:
     trim()
     _libc.sbrk.restype = ctypes.c_void_p
     end = _libc.sbrk(ctypes.c_long(0)) or 0
-    kept: list[bytes] = []
+    blocks: list[bytes] = []
     room = HOLES_BYTES_MAX
     for size in (*range(LARGE_HOLE_BYTES, 4096, -1024), *range(4096, SMALL_BYTES_MAX, -16)):
         block = bytes(size - b"".__sizeof__())
         while id(block) < end and room > 0:
-            kept.append(block)
+            blocks.append(block)
             room -= size
             block = bytes(size - b"".__sizeof__())
-    return kept
+    return blocks
 
 
 def forget_lookups() -> None:

@@ -103,14 +103,14 @@ def main(
     orphans.become_subreaper()
     memory.give_back_large_blocks()
     missing = _preload(preload)
-    logs.begin(LogSpec(format=os.environ.get(logs.FORMAT, "auto")), whole=False)
+    logs.begin(LogSpec(format=os.environ.get(logs.FORMAT, "auto")), with_libraries=False)
     memory.forget_lookups()  # before the holes are filled: it frees names, and leaves holes
     gc.collect()
-    kept = memory.fill_holes()  # for as long as this process lives
+    blocks = memory.fill_holes()  # for as long as this process lives
     memory.collect_seldom()
     gc.freeze()  # the collector will not touch, and so not copy, the pages shared with workers
     NurseryLoop(socket.socket(fileno=fd), roles).run(missing)
-    del kept
+    del blocks
     return 0
 
 
@@ -151,8 +151,8 @@ class NurseryLoop:
 
     def _turn(self) -> None:
         room = len(self._backlog) < BACKLOG_PACKETS_MAX
-        wanted = (select.POLLIN if room else 0) | (select.POLLOUT if self._backlog else 0)
-        self._poll.register(self._sock, wanted)
+        events = (select.POLLIN if room else 0) | (select.POLLOUT if self._backlog else 0)
+        self._poll.register(self._sock, events)
         for fd, event in self._poll.poll(None if self._swept else SWEEP_RETRY_S * 1000):
             if fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -256,8 +256,8 @@ class NurseryLoop:
     def _look(self) -> None:
         """Ask the kernel for the state of every worker."""
         for pid in list(self._workers):
-            found, status = os.waitpid(pid, _NEWS)
-            if found == 0:
+            changed_pid, status = os.waitpid(pid, _NEWS)
+            if changed_pid == 0:
                 continue
             if os.WIFSTOPPED(status):
                 self._tell(Halted(pid=pid))
@@ -347,10 +347,10 @@ def _tasks() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _close_all_but(kept: set[int]) -> None:
+def _close_all_but(fds: set[int]) -> None:
     """Close all other descriptors: every worker would inherit those that came here by mistake."""
     for name in os.listdir("/dev/fd"):
-        if int(name) not in kept:
+        if int(name) not in fds:
             packets.close_all([int(name)])
 
 

@@ -46,12 +46,12 @@ def die_with_parent(parent: int = 0) -> bool:
     return parent in {0, os.getppid()}
 
 
-def sweep(known: Collection[int]) -> int:
+def sweep(known_pids: Collection[int]) -> int:
     """Kill and reap every child that is not known, and their descendants, for at most SWEEP_S_MAX.
     Returns how many had to be killed."""
     work = Sweep()
     deadline = time.monotonic() + SWEEP_S_MAX
-    while not work.step(known) and time.monotonic() < deadline:
+    while not work.step(known_pids) and time.monotonic() < deadline:
         time.sleep(SWEEP_PAUSE_S)
     return len(work.killed)
 
@@ -62,14 +62,14 @@ class Sweep:
     def __init__(self) -> None:
         self.killed: set[int] = set()
 
-    def step(self, known: Collection[int]) -> bool:
+    def step(self, known_pids: Collection[int]) -> bool:
         """Kill and reap the unknown children of now. Returns True when none is left.
 
         A killed process takes a moment to die: call again when SIGCHLD comes, or a little later.
         """
         for _ in range(STEP_PASSES_MAX):
             try:
-                strangers = children().difference(known)
+                strangers = children().difference(known_pids)
             except OSError:  # no free descriptor to read the list with
                 return False
             if not strangers:
@@ -88,22 +88,22 @@ def children() -> set[int]:
     """Return the pids of all children of this process, zombies too. Raises OSError."""
     if sys.platform != "linux":
         return set()
-    found: set[int] = set()
+    pids: set[int] = set()
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/children", "rb") as file:
-                found.update(map(int, file.read().split()))
+                pids.update(map(int, file.read().split()))
         except (FileNotFoundError, ProcessLookupError):
             # The kernel was built without these lists, or this thread has just ended and its
             # children belong to another one, perhaps to one that was read before.
             return children_by_scan()
-    return found
+    return pids
 
 
 def children_by_scan() -> set[int]:
     """Find the children by the parents of all processes. Raises OSError."""
     own = os.getpid()
-    found: set[int] = set()
+    pids: set[int] = set()
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -114,8 +114,8 @@ def children_by_scan() -> set[int]:
             continue  # it ended meanwhile
         # "pid (name) state ppid …"; the name may hold anything, parentheses and spaces too.
         if int(stat[stat.rindex(b")") + 1 :].split()[1]) == own:
-            found.add(int(name))
-    return found
+            pids.add(int(name))
+    return pids
 
 
 def _reap(pid: int) -> bool:

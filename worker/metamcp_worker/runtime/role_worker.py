@@ -127,8 +127,8 @@ class RoleWorker:
         try:
             match self._read(data):
                 case Tune(format=form, level=level, levels=levels):
-                    found = structs.replace(self._levels, format=form, level=level, levels=levels)
-                    logs.tune(found)
+                    spec = structs.replace(self._levels, format=form, level=level, levels=levels)
+                    logs.tune(spec)
                 case Stop(grace_s=grace_s):
                     self.retire(grace_s)
                 case message:
@@ -155,13 +155,13 @@ class RoleWorker:
         self.linked(sock)
 
     async def _beat(self) -> None:
-        told: Message | None = None
+        last_figures: Message | None = None
         for number in itertools.count(1):
             due = self._loop.time() + BEAT_S
             await asyncio.sleep(BEAT_S)
             self.beating()
             self.tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
-            found = self.figures()
-            if found != told:
-                told = found
-                self.tell(found)
+            figures = self.figures()
+            if figures != last_figures:
+                last_figures = figures
+                self.tell(figures)
