@@ -38,14 +38,14 @@ class Reach(IntEnum):
 def reach(address: str) -> Reach | None:
     """Return the reach of an IP address; None for an address that the gateway never connects to
     (link-local, multicast, reserved). Raises ValueError for text that is not an address."""
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if ip.is_loopback:
         return Reach.LOOPBACK
-    if any(found in net for net in _PRIVATE):
+    if any(ip in net for net in _PRIVATE):
         return Reach.PRIVATE
-    return Reach.PUBLIC if _is_public(found) else None
+    return Reach.PUBLIC if _is_public(ip) else None
 
 
 def farthest(addresses: list[str]) -> Reach:
@@ -55,8 +55,8 @@ def farthest(addresses: list[str]) -> Reach:
 
 def may_lead(server: Reach, address: str) -> bool:
     """Whether a server of this reach may make the gateway connect to this address."""
-    found = reach(address)
-    return found is not None and found >= server
+    address_reach = reach(address)
+    return address_reach is not None and address_reach >= server
 
 
 def is_loopback_name(host: str) -> bool:
@@ -69,11 +69,11 @@ def is_loopback_name(host: str) -> bool:
         return False
 
 
-def _far(found: Reach | None) -> Reach:
-    return Reach.PUBLIC if found is None else found
+def _far(address_reach: Reach | None) -> Reach:
+    return Reach.PUBLIC if address_reach is None else address_reach
 
 
-def _is_public(found: IPv4Address | IPv6Address) -> bool:
-    if not found.is_global or found.is_multicast or found.is_reserved:
+def _is_public(ip: IPv4Address | IPv6Address) -> bool:
+    if not ip.is_global or ip.is_multicast or ip.is_reserved:
         return False
-    return not any(found in net for net in _NEVER)
+    return not any(ip in net for net in _NEVER)

@@ -102,18 +102,18 @@ class Callback:
 
     def _respond(self, head: bytes) -> bytes:
         line, *fields = head.decode("latin-1").split("\r\n")
-        method, _, rest = line.partition(" ")
-        target = urlsplit(rest.partition(" ")[0])
+        method, _, target_and_version = line.partition(" ")
+        target = urlsplit(target_and_version.partition(" ")[0])
         hosts = [value for field in fields for value in _value(field, "host")]
         # A page of another host, whose name was made to lead here, must not get an answer.
         if hosts != [self._host] or method != "GET" or target.path != PATH:
             return _page("404 Not Found", _STRANGE)
-        found = parse_qs(target.query)
-        if self._answer.done() or not _same(_one(found, "state"), self._state):
+        params = parse_qs(target.query)
+        if self._answer.done() or not _same(_one(params, "state"), self._state):
             return _page("400 Bad Request", _STRANGE)
-        code, error = _one(found, "code"), _one(found, "error")
+        code, error = _one(params, "code"), _one(params, "error")
         self._answer.set_result(
-            CallbackAnswer(code, _one(found, "iss") if "iss" in found else None, error)
+            CallbackAnswer(code, _one(params, "iss") if "iss" in params else None, error)
         )
         return _page("200 OK", _DONE)
 
@@ -142,14 +142,14 @@ def _value(field: str, name: str) -> list[str]:
     return [value.strip()] if key.strip().lower() == name else []
 
 
-def _one(found: dict[str, list[str]], name: str) -> str:
+def _one(params: dict[str, list[str]], name: str) -> str:
     """Return a parameter that is there once; empty for a missing or repeated parameter."""
-    values = found.get(name, [])
+    values = params.get(name, [])
     return values[0] if len(values) == 1 else ""
 
 
-def _same(one: str, other: str) -> bool:
-    return bool(other) and hmac.compare_digest(one.encode(), other.encode())
+def _same(value: str, expected: str) -> bool:
+    return bool(expected) and hmac.compare_digest(value.encode(), expected.encode())
 
 
 def _page(status: str, text: str) -> bytes:

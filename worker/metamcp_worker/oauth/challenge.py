@@ -24,8 +24,8 @@ class NotAuthorized(Unreachable):
     """Failure to get authorized for a server. The text continues a sentence that begins with the
     server's name, and holds no secret. `link`: URL that a person can open to agree, or empty."""
 
-    def __init__(self, why: str, link: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, link: str = "") -> None:
+        super().__init__(reason)
         self.link = link
 
 
@@ -51,16 +51,16 @@ class Challenge(Struct, frozen=True):
 
     def value(self, name: str) -> str:
         """Return a parameter of the challenge, or an empty text."""
-        found = re.search(rf'\b{name}=(?:"([^"]*)"|([^\s,"]+))', self.header)
-        return (found[1] or found[2] or "") if found else ""
+        match = re.search(rf'\b{name}=(?:"([^"]*)"|([^\s,"]+))', self.header)
+        return (match[1] or match[2] or "") if match else ""
 
-    def asking(self, wanted: Iterable[str]) -> Self:
+    def asking(self, scope_names: Iterable[str]) -> Self:
         """Return the same challenge with these scopes, which may be empty."""
         parts = [
             f'{name}="{value}"'
             for name, value in (
                 ("error", self.value("error")),
-                ("scope", " ".join(wanted)),
+                ("scope", " ".join(scope_names)),
                 ("resource_metadata", self.value("resource_metadata")),
             )
             if value

@@ -71,8 +71,8 @@ class Guarded:
         except TimeoutError:
             raise Unreachable(f"{origin(target)} gave no answer in {ANSWER_S_MAX:g} s") from None
         except httpx2.HTTPError as error:
-            why = _reason(error)
-            raise Unreachable(f"{origin(target)} cannot be reached: {why}") from None
+            reason = _reason(error)
+            raise Unreachable(f"{origin(target)} cannot be reached: {reason}") from None
 
     async def _asked(
         self, request: httpx2.Request, target: httpx2.URL, addresses: list[str]
@@ -81,10 +81,10 @@ class Guarded:
         timeout = {"connect": CONNECT_S_MAX, "pool": CONNECT_S_MAX, "read": None, "write": None}
         # The certificate is checked against the name, not against the address.
         named = {"sni_hostname": target.host} if target.scheme == "https" else {}
-        kept = {
+        forwarded = {
             name: value for name, value in request.headers.items() if name not in _REPLACED
         }  # fmt: skip
-        headers = {**kept, "host": target.netloc.decode(), "accept-encoding": "identity"}
+        headers = {**forwarded, "host": target.netloc.decode(), "accept-encoding": "identity"}
         transport = httpx2.AsyncHTTPTransport(verify=self._context(target), trust_env=False)
         async with transport:
             for address in addresses:
@@ -157,16 +157,16 @@ def origin(url: httpx2.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
-def _led(answer: httpx2.Response, asked: httpx2.URL) -> httpx2.URL | None:
+def _led(answer: httpx2.Response, url: httpx2.URL) -> httpx2.URL | None:
     """Return the target of a redirect, if it is to be followed."""
     location = answer.headers.get("location", "")
     if answer.status_code not in _REDIRECTS or not location:
         return None
     try:
-        led = asked.join(location)
+        led = url.join(location)
     except httpx2.InvalidURL:
         return None
-    return led if origin(led) == origin(asked) else None
+    return led if origin(led) == origin(url) else None
 
 
 async def _resolved(url: httpx2.URL) -> list[str]:
@@ -174,12 +174,12 @@ async def _resolved(url: httpx2.URL) -> list[str]:
     port = url.port or {"http": 80, "https": 443}[url.scheme]
     try:
         async with asyncio.timeout(RESOLVE_S_MAX):
-            found = await asyncio.get_running_loop().getaddrinfo(
+            address_infos = await asyncio.get_running_loop().getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM
             )
     except (OSError, UnicodeError, TimeoutError):
         raise Unreachable(f"{origin(url)} cannot be reached: its name is unknown") from None
-    return list(dict.fromkeys(str(where[0]) for *_, where in found))
+    return list(dict.fromkeys(str(socket_address[0]) for *_, socket_address in address_infos))
 
 
 async def _whole(answer: httpx2.Response, request: httpx2.Request) -> httpx2.Response:

@@ -88,7 +88,7 @@ class _Said(Struct, frozen=True):
     @property
     def why(self) -> str:
         parts = [f"HTTP {self.status}", self.error, self.description]
-        return ", ".join(part for part in parts if part)
+        return ", ".join(text for text in parts if text)
 
 
 class Flow:
@@ -125,14 +125,14 @@ class Flow:
             after = self._shelf.record
             if after is not None and after.access_token != before.access_token:
                 return after
-            said = self._said
-            if said.error == _SPENT:
+            answer = self._said
+            if answer.error == _SPENT:
                 await self._shelf.forget_tokens()
                 after = self._shelf.record
                 return after if after is not None and after.access_token else None
-            if said.error not in _UNKNOWN:
+            if answer.error not in _UNKNOWN:
                 raise Unreachable(
-                    f"its authorization server {said.origin} gave no new token ({said.why})"
+                    f"its authorization server {answer.origin} gave no new token ({answer.why})"
                 )
             return None
 
@@ -150,8 +150,8 @@ class Flow:
             try:
                 self._callback = Callback(self._shelf.callback_port)
             except OSError as error:
-                why = f"no port of this machine can be listened at: {error.strerror}"
-                raise NotAuthorized(f"needs authorization, but {why}") from None
+                reason = f"no port of this machine can be listened at: {error.strerror}"
+                raise NotAuthorized(f"needs authorization, but {reason}") from None
             self._shelf.callback_url = self._callback.url
         try:
             provider = self._provider()
@@ -201,11 +201,11 @@ class Flow:
         """Return the challenge with the scopes of the server, else of the operator, and with the
         scopes that the server has asked for since."""
         record = self._shelf.record
-        wanted = scopes(record.wanted) if record is not None else ()
-        asked = challenge.scopes or (self._oauth.scopes if challenge.status == 401 else ())
-        if wanted and not asked and record is not None:
-            asked = scopes(record.scope)
-        return challenge.asking(dict.fromkeys([*asked, *wanted]))
+        extra_scopes = scopes(record.wanted) if record is not None else ()
+        base_scopes = challenge.scopes or (self._oauth.scopes if challenge.status == 401 else ())
+        if extra_scopes and not base_scopes and record is not None:
+            base_scopes = scopes(record.scope)
+        return challenge.asking(dict.fromkeys([*base_scopes, *extra_scopes]))
 
     async def _redirect(self, url: str) -> None:
         checked_http.page(url)
@@ -231,8 +231,8 @@ class Flow:
         """Run the provider as if a request met this refusal. Without a refusal the provider only
         prepares the token. Raises NotAuthorized and Unreachable."""
         protocol = challenge.protocol if challenge is not None else ""
-        said = {"mcp-protocol-version": protocol} if protocol else {}
-        real = httpx2.Request("POST", self._shelf.url, headers=said)
+        headers = {"mcp-protocol-version": protocol} if protocol else {}
+        real = httpx2.Request("POST", self._shelf.url, headers=headers)
         flow = provider.async_auth_flow(real)
         async with contextlib.aclosing(flow):
             try:
@@ -263,8 +263,8 @@ class Flow:
         described = request.method == "GET" and request.url.path.startswith(_METADATA)
         if described and answer.is_success:
             _check_endpoints(answer)
-        known = request.method == "POST" or described
-        if known and (answer.status_code >= 500 or answer.status_code in _LATER):
+        to_authorization_server = request.method == "POST" or described
+        if to_authorization_server and (answer.status_code >= 500 or answer.status_code in _LATER):
             raise Unreachable(
                 f"its authorization server {self._said.origin} answered {self._said.why}"
             )
@@ -274,7 +274,7 @@ class Flow:
 
     def _failed(self, error: Exception, context: OAuthContext) -> NotAuthorized:
         """Return the error to raise, without words of the SDK that repeat an answer."""
-        said = self._said
+        answer = self._said
         match error:
             case OAuthRegistrationError() if context.oauth_metadata is None:
                 return NotAuthorized(
@@ -282,24 +282,26 @@ class Flow:
                     " OAuth clients; set `headers` of this server instead of `oauth`"
                 )
             case OAuthRegistrationError():
-                return self._unregistered(said.origin, f"did not register the gateway ({said.why})")
+                return self._unregistered(
+                    answer.origin, f"did not register the gateway ({answer.why})"
+                )
             case OAuthTokenError():
                 remedy = "; check `client_id` and `client_secret`" if self._oauth.client_id else ""
                 return NotAuthorized(
-                    f"was not authorized: {said.origin} gave no token ({said.why}){remedy}"
+                    f"was not authorized: {answer.origin} gave no token ({answer.why}){remedy}"
                 )
             case OAuthFlowError():
                 return NotAuthorized(f"was not authorized: {_plain(str(error))}")
             case _:
                 return NotAuthorized(
-                    f"was not authorized: what {said.origin} answered is not what it has to be"
+                    f"was not authorized: what {answer.origin} answered is not what it has to be"
                 )
 
-    def _unregistered(self, issuer: str, why: str) -> NotAuthorized:
+    def _unregistered(self, issuer: str, problem: str) -> NotAuthorized:
         return NotAuthorized(
-            f"needs authorization, but its authorization server {issuer} {why}; register a client"
-            f" there, with the redirect URI {self._shelf.callback_url}, and set `client_id` in"
-            " `oauth` of this server"
+            f"needs authorization, but its authorization server {issuer} {problem}; register a"
+            f" client there, with the redirect URI {self._shelf.callback_url}, and set `client_id`"
+            " in `oauth` of this server"
         )
 
 
@@ -339,17 +341,17 @@ def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
 
 
 def _said(request: httpx2.Request, answer: httpx2.Response) -> _Said:
-    where = checked_http.origin(request.url)
+    origin = checked_http.origin(request.url)
     try:
-        found = codec.typed(_Error, answer.content)
+        oauth_error = codec.typed(_Error, answer.content)
     except codec.Malformed:
-        found = _Error()
-    error = found.error if _CODE.fullmatch(found.error) else ""
+        oauth_error = _Error()
+    error = oauth_error.error if _CODE.fullmatch(oauth_error.error) else ""
     form = parse_qs(request.content.decode(errors="replace"))
     secrets = [value for name in _SECRETS for value in form.get(name, [])]
-    told = any(secret in found.error_description for secret in secrets if secret)
-    description = "" if told or answer.is_success else _plain(found.error_description)
-    return _Said(where, answer.status_code, "" if answer.is_success else error, description)
+    has_secret = any(secret in oauth_error.error_description for secret in secrets if secret)
+    description = "" if has_secret or answer.is_success else _plain(oauth_error.error_description)
+    return _Said(origin, answer.status_code, "" if answer.is_success else error, description)
 
 
 class _Error(Struct):
@@ -369,10 +371,10 @@ def _check_endpoints(metadata: httpx2.Response) -> None:
     """Check the endpoints of the metadata. Raises NotAuthorized for an endpoint that is not a web
     address, which the SDK would take for missing metadata."""
     try:
-        found = structs.asdict(codec.typed(_Endpoints, metadata.content))
+        endpoints = structs.asdict(codec.typed(_Endpoints, metadata.content))
     except codec.Malformed:
         return
-    for name, url in found.items():
+    for name, url in endpoints.items():
         scheme = url.partition(":")[0].strip().lower()
         if url and scheme not in {"http", "https"}:
             raise NotAuthorized(
@@ -392,8 +394,8 @@ async def login(spec: ServerSpec, show: Callable[[str], None], *, person_s: floa
     NotAuthorized, Broken and VaultUnfit; MetaMCPError for a server without `oauth`."""
     vault = vault_of(spec)
     record = await Flow(spec, vault, show).authorize(await _challenge(spec), person_s=person_s)
-    kept = vault.find(spec.name, bare(spec.url or ""))
-    if not any(one.access_token == record.access_token for one in kept):
+    stored_records = vault.find(spec.name, bare(spec.url or ""))
+    if not any(stored.access_token == record.access_token for stored in stored_records):
         raise VaultUnfit("; ".join(vault.warnings) or "the tokens were not stored")
     return record
 
@@ -406,8 +408,8 @@ async def _challenge(spec: ServerSpec) -> Challenge:
         await response.close()
         if response.status in {404, 405}:
             # A server of the older transport answers only GET, with a stream of events.
-            said = {"Accept": "text/event-stream"}
-            response = await origin.send("GET", said, answer_s=ANSWER_S_MAX)
+            headers = {"Accept": "text/event-stream"}
+            response = await origin.send("GET", headers, answer_s=ANSWER_S_MAX)
             await response.close()
         header = response.header("www-authenticate")
         return Challenge.of(response.status, header, _PROTOCOL) or Challenge(401, "", _PROTOCOL)

@@ -101,7 +101,7 @@ class ProviderStorage:
             if not self._mine():
                 return
             before = self._of(self._issuer())
-            wanted = [one for one in scopes(before.wanted) if one not in scopes(granted)]
+            ungranted = [scope for scope in scopes(before.wanted) if scope not in scopes(granted)]
             self._keep(
                 structs.replace(
                     before,
@@ -109,7 +109,7 @@ class ProviderStorage:
                     refresh_token=tokens.refresh_token or "",
                     scope=granted,
                     expires_at=time.time() + min(lifetime_s, LIFETIME_S_MAX) if lifetime_s else 0.0,
-                    wanted=" ".join(wanted),
+                    wanted=" ".join(ungranted),
                 )
             )
 
@@ -145,9 +145,9 @@ class ProviderStorage:
     def choose(self, advertised: Sequence[str]) -> str:
         """Return an authorization server that knows the gateway, else the first of the list."""
         for record in self._records:
-            for one in advertised:
-                if issuers_match(one, record.issuer):
-                    return one
+            for issuer in advertised:
+                if issuers_match(issuer, record.issuer):
+                    return issuer
         return advertised[0]
 
     def turn(self, issuer: str) -> None:
@@ -155,8 +155,8 @@ class ProviderStorage:
         context = self._context
         if context is None or (self.record and issuers_match(self.record.issuer, issuer)):
             return
-        known = [one for one in self._records if issuers_match(one.issuer, issuer)]
-        self.record = known[0] if known else None
+        records = [record for record in self._records if issuers_match(record.issuer, issuer)]
+        self.record = records[0] if records else None
         if self._oauth.client_id is None:
             context.client_info = self._registered(self.record)
 
@@ -164,15 +164,19 @@ class ProviderStorage:
         """Check, before credentials are sent, that the authorization server is the right one, and
         choose how the client authenticates. Raises NotAuthorized."""
         issuer, client = self._issuer(), context.client_info
-        given = self._oauth.client_id is not None
-        bound = [one.issuer for one in self._records]
-        if given and bound and not any(issuers_match(one, issuer) for one in bound):
+        has_client_id = self._oauth.client_id is not None
+        bound = [record.issuer for record in self._records]
+        if (
+            has_client_id
+            and bound
+            and not any(issuers_match(bound_issuer, issuer) for bound_issuer in bound)
+        ):
             raise NotAuthorized(
                 f"names {issuer} as its authorization server, but its `client_id` was used with"
                 f" {bound[0]}; if that is meant, run 'metamcp logout {self._server}' first"
             )
         metadata = context.oauth_metadata
-        if client is not None and (given or client.token_endpoint_auth_method is None):
+        if client is not None and (has_client_id or client.token_endpoint_auth_method is None):
             client.token_endpoint_auth_method = _method(client, metadata)
         if metadata is None or not self.callback_url or not self._oauth.require_pkce:
             return  # Without metadata (revision 2025-03-26) every server must have PKCE.
@@ -212,13 +216,13 @@ class ProviderStorage:
             if record is not None and not record.given and record.suits(client):
                 self._keep(structs.replace(record, client="", access_token="", refresh_token=""))
 
-    async def want(self, wanted: Sequence[str]) -> None:
+    async def want(self, scope_names: Sequence[str]) -> None:
         """Remember scopes that the server asked for, until they are granted. Raises Unreachable."""
         async with self._change():
-            if self.record is not None and wanted:
-                every = dict.fromkeys([*scopes(self.record.wanted), *wanted])
-                known = " ".join(scopes(" ".join(every)))
-                self._keep(structs.replace(self.record, wanted=known))
+            if self.record is not None and scope_names:
+                every = dict.fromkeys([*scopes(self.record.wanted), *scope_names])
+                scope_text = " ".join(scopes(" ".join(every)))
+                self._keep(structs.replace(self.record, wanted=scope_text))
 
     # --- helpers ----------------------------------------------------------------------------
 
@@ -249,13 +253,13 @@ class ProviderStorage:
         )
 
     @contextlib.asynccontextmanager
-    async def _lock(self, what: str) -> AsyncGenerator[None]:
+    async def _lock(self, action: str) -> AsyncGenerator[None]:
         try:
-            async with self._vault.lock(self._server, what):
+            async with self._vault.lock(self._server, action):
                 yield
         except VaultBusy:
-            why = f"its tokens are in use by another process for more than {LOCK_S_MAX:g} s"
-            raise Unreachable(why) from None
+            reason = f"its tokens are in use by another process for more than {LOCK_S_MAX:g} s"
+            raise Unreachable(reason) from None
 
     @contextlib.asynccontextmanager
     async def _change(self) -> AsyncGenerator[None]:
@@ -266,19 +270,19 @@ class ProviderStorage:
 
     def _mine(self) -> bool:
         """Whether the stored tokens are still those that a refresh must replace."""
-        kept = "" if self.record is None else self.record.access_token
-        return self._refreshed is None or kept in ("", self._refreshed)
+        access_token = "" if self.record is None else self.record.access_token
+        return self._refreshed is None or access_token in ("", self._refreshed)
 
     def look(self) -> None:
         """Load records that other processes have stored since."""
         client_id = self._oauth.client_id
-        found = self._vault.find(self._server, self.url)
-        self._records = [one for one in found if one.suits(client_id)]
+        records = self._vault.find(self._server, self.url)
+        self._records = [record for record in records if record.suits(client_id)]
         mine = self.record
-        for one in self._records:
-            if mine is None or issuers_match(mine.issuer, one.issuer):
-                if one.saved_at > self._saved_at:
-                    self.record, self._saved_at = one, one.saved_at
+        for record in self._records:
+            if mine is None or issuers_match(mine.issuer, record.issuer):
+                if record.saved_at > self._saved_at:
+                    self.record, self._saved_at = record, record.saved_at
                 return
 
     def _keep(self, record: TokenRecord) -> None:

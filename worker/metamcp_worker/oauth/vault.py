@@ -118,22 +118,22 @@ class Vault:
     def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[TokenRecord]:
         """Return the records of this server at this URL, the newest first."""
         names = self._names(server, principal)
-        found = [record for name in names if (record := self._read(name)) is not None]
+        records = [record for name in names if (record := self._read(name)) is not None]
         mine = [
-            one
-            for one in found
-            if one.server == server and one.principal == principal and one.url == url
+            record
+            for record in records
+            if record.server == server and record.principal == principal and record.url == url
         ]
-        return sorted(mine, key=lambda one: one.saved_at, reverse=True)
+        return sorted(mine, key=lambda record: record.saved_at, reverse=True)
 
     @contextlib.asynccontextmanager
     async def lock(
-        self, server: str, what: str, principal: str = PRINCIPAL, *, wait_s: float = LOCK_S_MAX
+        self, server: str, action: str, principal: str = PRINCIPAL, *, wait_s: float = LOCK_S_MAX
     ) -> AsyncGenerator[None]:
-        """Lock the records of this server against the same action of other processes. `what`:
+        """Lock the records of this server against the same action of other processes. `action`:
         REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where records cannot
         be stored, a lock is not taken. Raises VaultBusy after `wait_s` seconds."""
-        fd = await self._locked(self._path(_lock(server, principal, what)), wait_s)
+        fd = await self._locked(self._path(_lock(server, principal, action)), wait_s)
         try:
             yield
         finally:
@@ -181,9 +181,9 @@ class Vault:
         try:
             for name in names:
                 os.unlink(self._path(name))
-            for what in (REFRESH, CHANGE):
+            for action in (REFRESH, CHANGE):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path(_lock(server, principal, what)))
+                    os.unlink(self._path(_lock(server, principal, action)))
         except OSError as error:
             raise VaultUnfit(
                 f"the tokens for server '{server}' cannot be removed from {self._directory}:"
@@ -203,8 +203,8 @@ class Vault:
         except OSError:
             return []
         if open_to_others:
-            where = self._directory
-            self.warnings.append(f"tokens are not used: {_open(where)}")
+            directory = self._directory
+            self.warnings.append(f"tokens are not used: {_open(directory)}")
             return []
         prefix = f"{server}.{_digest(principal)}."
         return sorted(name for name in names if name.startswith(prefix) and name.endswith(_SUFFIX))
@@ -227,10 +227,10 @@ class Vault:
         too large; None for another file. Raises OSError."""
         fd = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
             limit = len(_MAGIC) + _NONCE_BYTES + RECORD_BYTES_MAX + _TAG_BYTES
-            ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-            data = file.read(limit + 1) if ours and found.st_size <= limit else b""
+            ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            data = file.read(limit + 1) if ours and status.st_size <= limit else b""
         return data if data.startswith(_MAGIC) and len(data) <= limit else None
 
     def _opened(self, name: str, sealed: bytes) -> TokenRecord | None:
@@ -246,18 +246,18 @@ class Vault:
             self._unusable(name, "was written with another key, or damaged")
         return None
 
-    def _unusable(self, name: str, why: str) -> None:
-        self.warnings.append(f"tokens are not used: {self._path(name)} {why}")
+    def _unusable(self, name: str, problem: str) -> None:
+        self.warnings.append(f"tokens are not used: {self._path(name)} {problem}")
 
     def _prepare(self) -> None:
         """Make the directory, and check its owner and mode. Raises OSError and VaultUnfit."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        found = os.lstat(self._directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = os.lstat(self._directory)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise VaultUnfit(
                 f"{self._directory} is not a directory of this user's: remove it; it is made anew"
             )
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             raise VaultUnfit(_open(self._directory))
 
     def _write(self, name: str, sealed: bytes) -> None:
@@ -323,8 +323,8 @@ def _open(directory: str) -> str:
     return f"others have access to {directory}; run 'chmod 700 {directory}'"
 
 
-def _lock(server: str, principal: str, what: str) -> str:
-    return f"{server}.{_digest(principal)}.{what}{_LOCK}"
+def _lock(server: str, principal: str, action: str) -> str:
+    return f"{server}.{_digest(principal)}.{action}{_LOCK}"
 
 
 def _digest(text: str) -> str:
