@@ -143,14 +143,14 @@ class GatewayConnection(asyncio.Protocol):
         return self._transport.is_closing() or bool(self._readable.poll(0))
 
     def send(
-        self, said: bytes, answer_s: float, then: Then, written: Callable[[], None] | None
+        self, message: bytes, answer_s: float, then: Then, written: Callable[[], None] | None
     ) -> GatewayReply:
         reply = self._reply = GatewayReply(self, self._reader.expect())
         self._then = then
         self._written = written
         self._sent = False
         self._late = asyncio.get_running_loop().call_later(answer_s, self._too_late, answer_s)
-        self._transport.write(said)
+        self._transport.write(message)
         if not self._transport.get_write_buffer_size():
             self.resume_writing()
         return reply
@@ -196,8 +196,8 @@ class GatewayConnection(asyncio.Protocol):
             return
         try:
             self._reader.feed(data)
-        except MalformedAnswer as why:
-            self._fail(str(why))
+        except MalformedAnswer as error:
+            self._fail(str(error))
             return
         answer = reply.answer
         if answer.begun:
@@ -213,8 +213,8 @@ class GatewayConnection(asyncio.Protocol):
         reply = self._reply
         try:
             self._reader.ended()
-        except MalformedAnswer as why:
-            self._fail(tcp.words(exc) if exc else str(why))
+        except MalformedAnswer as error:
+            self._fail(tcp.words(exc) if exc else str(error))
         else:
             if reply is not None:
                 self._ended(reply)
@@ -236,8 +236,8 @@ class GatewayConnection(asyncio.Protocol):
             then(Redirected(f"{self.owner} redirects"))
         elif coding not in {"", "identity"}:
             reply.cancel()
-            what = "it compresses its answer, which it was not asked to"
-            then(Broken(f"the connection to {self.owner} broke: {what}"))
+            problem = "it compresses its answer, which it was not asked to"
+            then(Broken(f"the connection to {self.owner} broke: {problem}"))
         else:
             then(reply)
 
@@ -249,19 +249,19 @@ class GatewayConnection(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         """Close the connection; the request under way gets no answer, or only a part of it."""
         reply, then, sent = self._reply, self._then, self._sent
         self.abort()
         if reply is None:
             return
         if then is None:
-            what = f"the connection to {self.owner} broke in the middle of an answer"
-            reply.ended(Broken(f"{what}: {why}"))
+            problem = f"the connection to {self.owner} broke in the middle of an answer"
+            reply.ended(Broken(f"{problem}: {reason}"))
         elif sent:
-            then(Broken(f"the connection to {self.owner} broke: {why}"))
+            then(Broken(f"the connection to {self.owner} broke: {reason}"))
         else:
-            then(Unreachable(f"the connection to {self.owner} broke before it had all: {why}"))
+            then(Unreachable(f"the connection to {self.owner} broke before it had all: {reason}"))
 
     def _too_late(self, answer_s: float) -> None:
         then = self._then
@@ -315,13 +315,13 @@ def opened(
     works in; each request to a gateway on this machine has a header with it. Raises Unreachable for
     an invalid URL, Untrusted for a file of `trust` without certificates."""
     limits = limits or FetchLimits()
-    found = _PLAIN.fullmatch(url)
-    here = found is not None and found["host"] in LOOPBACK
-    told = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
+    match = _PLAIN.fullmatch(url)
+    here = match is not None and match["host"] in LOOPBACK
+    headers = {DIRECTORY: quote(os.fsencode(directory))} if here and directory else {}
     if trust.key:
-        told["Authorization"] = f"Bearer {trust.key}"
-    origin = Origin(url, limits=limits, headers=told, ca_file=trust.ca or None)
-    return origin if found is None else Plain(found, origin, limits, told)
+        headers["Authorization"] = f"Bearer {trust.key}"
+    origin = Origin(url, limits=limits, headers=headers, ca_file=trust.ca or None)
+    return origin if match is None else Plain(match, origin, limits, headers)
 
 
 def allow() -> None:
@@ -334,15 +334,15 @@ def allow() -> None:
 
 
 class Plain:
-    """HTTP client of one origin, used as `fetch.Origin` is. `found`: match of the URL; `origin`:
-    client that takes over if the gateway redirects; `told`: headers of every request."""
+    """HTTP client of one origin, used as `fetch.Origin` is. `match`: match of the URL; `origin`:
+    client that takes over if the gateway redirects; `headers`: headers of every request."""
 
     def __init__(
-        self, found: re.Match[str], origin: Origin, limits: FetchLimits, told: Mapping[str, str]
+        self, match: re.Match[str], origin: Origin, limits: FetchLimits, headers: Mapping[str, str]
     ) -> None:
-        host, port, target = found.group("host", "port", "target")
+        host, port, target = match.group("host", "port", "target")
         self._limits = limits
-        self._told = told
+        self._told = headers
         self._idle: list[GatewayConnection] = []  # the newest one last
         self._open: set[GatewayConnection] = set()
         self._origin = origin
@@ -372,11 +372,11 @@ class Plain:
         as in `send`. Raises Unreachable."""
         if not self._idle or self._elsewhere:
             return None
-        said = self._said(verb, headers, body)
+        message = self._said(verb, headers, body)
         while self._idle:
             line = self._idle.pop()
             if not line.stale:
-                return line.send(said, answer_s, then, written)
+                return line.send(message, answer_s, then, written)
             line.abort()
         return None
 
@@ -442,12 +442,12 @@ class Plain:
 
         reply = self.at_once(verb, headers, body, answer_s=answer_s, then=then, written=written)
         if reply is None:
-            said = self._said(verb, headers, body)
+            message = self._said(verb, headers, body)
             line = await self._connect()
             if line.stale:
                 line.abort()
                 raise Unreachable(f"{self} closes new connections at once")
-            reply = line.send(said, answer_s, then, written)
+            reply = line.send(message, answer_s, then, written)
         try:
             got = await head
         except asyncio.CancelledError:
@@ -460,8 +460,8 @@ class Plain:
     def _said(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
         try:
             return request(verb, self._target, self._host, {**headers, **self._told}, body)
-        except HeaderUnfit as why:
-            raise Unreachable(f"{self} cannot be asked: {why}") from None
+        except HeaderUnfit as error:
+            raise Unreachable(f"{self} cannot be asked: {error}") from None
 
     async def _connect(self) -> GatewayConnection:
         """Open a new connection. Raises Unreachable."""
@@ -486,21 +486,23 @@ class Plain:
         """Return a socket connected to one of the addresses, which are tried one after the other.
         Raises OSError and TimeoutError."""
         host, port = self._address
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for left, (family, kind, protocol, _, address) in enumerate(found, 1 - len(found)):
+        addresses = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for from_last, (family, kind, protocol, _, address) in enumerate(
+            addresses, 1 - len(addresses)
+        ):
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
                 for option in tcp.OPTIONS:
                     sock.setsockopt(*option)
-                async with asyncio.timeout(ADDRESS_S if left else None):
+                async with asyncio.timeout(ADDRESS_S if from_last else None):
                     await self._loop.sock_connect(sock, address)
             except asyncio.CancelledError:
                 sock.close()
                 raise
             except OSError:  # a timeout is one
                 sock.close()
-                if not left:
+                if not from_last:
                     raise
             else:
                 return sock

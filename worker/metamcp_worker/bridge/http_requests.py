@@ -186,10 +186,10 @@ def key(raw_id: bytes) -> bytes:
 
 def error(raw_id: bytes, code: int, message: str, data: object = None) -> bytes:
     """Return an error with which the bridge answers, as JSON."""
-    found: dict[str, object] = {"code": code, "message": message}
+    members: dict[str, object] = {"code": code, "message": message}
     if data is not None:
-        found["data"] = data
-    return codec.dump({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": found})
+        members["data"] = data
+    return codec.dump({"jsonrpc": "2.0", "id": Raw(raw_id or b"null"), "error": members})
 
 
 def one_line(message: bytes) -> bytes:
@@ -234,16 +234,16 @@ class HttpAnswer:
     def header(self, name: str) -> str:
         """Return a header's value without blanks around it, or an empty string. `name` in lower
         case."""
-        wanted = name.encode()
-        for known, value in self._headers:
-            if known == wanted:
+        raw_name = name.encode()
+        for header_name, value in self._headers:
+            if header_name == raw_name:
                 return value.decode("latin-1").strip()
         return ""
 
     def take(self) -> bytes:
         """Take the part of the body that has come and was not taken yet."""
-        held, self.held, self.held_bytes = self.held, [], 0
-        return held[0] if len(held) == 1 else b"".join(held)
+        chunks, self.held, self.held_bytes = self.held, [], 0
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def head_came(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
@@ -337,10 +337,10 @@ def request(
     """Return a request as bytes. Raises HeaderUnfit."""
     lines = [f"{verb} {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity".encode()]
     for name, value in headers.items():
-        said = value.encode() if isinstance(value, str) else value
-        if _UNFIT.search(said):
+        raw_value = value.encode() if isinstance(value, str) else value
+        if _UNFIT.search(raw_value):
             raise HeaderUnfit(f"the header {name} does not fit into HTTP")
-        lines.append(b"%b: %b" % (name.encode("ascii"), said))
+        lines.append(b"%b: %b" % (name.encode("ascii"), raw_value))
     if verb == "POST":
         lines.append(b"Content-Length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

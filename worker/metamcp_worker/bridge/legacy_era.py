@@ -153,7 +153,7 @@ class LegacySession:
         return [self._exchanges.send(exchange, "DELETE")]
 
     def _park(self, exchange: BridgeExchange) -> list[Action]:
-        waiting = sum(one.purpose is ExchangePurpose.NOTICE for one in self._parked)
+        waiting = sum(parked.purpose is ExchangePurpose.NOTICE for parked in self._parked)
         if exchange.purpose is ExchangePurpose.NOTICE and waiting >= NOTICES_MAX:
             return [
                 WarnPeople(
@@ -169,12 +169,12 @@ class LegacySession:
         return self._exchanges.send(exchange)
 
     def _stamp(self) -> dict[str, str | bytes]:
-        found: dict[str, str | bytes] = {}
+        headers: dict[str, str | bytes] = {}
         if self._id:
-            found["Mcp-Session-Id"] = self._id
+            headers["Mcp-Session-Id"] = self._id
         if self._version:
-            found["MCP-Protocol-Version"] = self._version
-        return found
+            headers["MCP-Protocol-Version"] = self._version
+        return headers
 
     def _listen(self, after_s: float = 0.0, last_id: bytes = b"") -> list[Action]:
         """Ask for the session's stream, in the place of an older one."""
@@ -221,11 +221,11 @@ class LegacySession:
         self._version = codec.text(_member(result, "protocolVersion")) or ""
         actions: list[Action] = []
         if exchange.purpose is ExchangePurpose.HELLO:
-            said = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
-            actions += [self._post(BridgeExchange(ExchangePurpose.REPLAY, body)) for body in said]
+            bodies = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
+            actions += [self._post(BridgeExchange(ExchangePurpose.REPLAY, body)) for body in bodies]
             actions += _changed(result)
             self._exchanges.done(exchange)
-        actions += [self._post(one) for one in self.unpark()]
+        actions += [self._post(parked) for parked in self.unpark()]
         if exchange.purpose is ExchangePurpose.HELLO and self._welcomed:
             actions += self._listen()
         return actions
@@ -233,8 +233,8 @@ class LegacySession:
     def _remember(self, exchange: BridgeExchange) -> None:
         """Keep a request of the client that the next session must know too."""
         params = codec.envelope(exchange.body).params
-        kept = _REPLAYED[exchange.method]
-        subject = kept.encode() if kept else bytes(_member(params, "uri"))
+        fixed_subject = _REPLAYED[exchange.method]
+        subject = fixed_subject.encode() if fixed_subject else bytes(_member(params, "uri"))
         if exchange.method == "resources/unsubscribe":
             self._replays.pop(subject, None)
         elif subject in self._replays or len(self._replays) < REPLAYS_MAX:

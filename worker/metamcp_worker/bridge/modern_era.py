@@ -56,8 +56,8 @@ class ModernRequests:
     def send(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """Send a message of the client."""
         params = members(message.params)
-        said = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
-        self._version = said or self._version
+        version = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
+        self._version = version or self._version
         exchange.headers = self._headers(exchange.method, params)
         return [self._exchanges.send(exchange)]
 
@@ -104,9 +104,9 @@ class ModernRequests:
         actions: list[Action] = []
         refused, self._refused = self._refused, []
         for exchange in refused:
-            found = self._headers(_CALL, members(codec.envelope(exchange.body).params))
-            if found != exchange.headers:
-                exchange.headers = found
+            headers = self._headers(_CALL, members(codec.envelope(exchange.body).params))
+            if headers != exchange.headers:
+                exchange.headers = headers
                 actions.append(self._exchanges.send(exchange))
             else:
                 self._exchanges.done(exchange)
@@ -114,7 +114,7 @@ class ModernRequests:
         return actions
 
     def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
-        found: dict[str, str | bytes] = {
+        headers: dict[str, str | bytes] = {
             **POST,
             "MCP-Protocol-Version": mcp_headers.written(self._version),
             **mcp_headers.routing(method, params),
@@ -122,8 +122,8 @@ class ModernRequests:
         if method == _CALL:
             name = codec.text(params.get("name", _NONE)) or ""
             arguments = params.get("arguments", _NONE)
-            found |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
-        return found
+            headers |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
+        return headers
 
     def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
         """List the tools, with the `_meta` of the client's request."""

@@ -120,19 +120,19 @@ class InputCutter:
         self._last = b""  # and its end
 
     def feed(self, data: bytes) -> list[bytes | OverlongInput]:
-        found: list[bytes | OverlongInput] = []
+        lines: list[bytes | OverlongInput] = []
         *ended, last = data.split(b"\n")
         for piece in ended:
             self._hold(piece)
-            self._end(found)
+            self._end(lines)
         self._hold(last)
-        return found
+        return lines
 
     def rest(self) -> list[bytes | OverlongInput]:
         """Return the line without an end, if there is one, at the end of the input."""
-        found: list[bytes | OverlongInput] = []
-        self._end(found)
-        return found
+        lines: list[bytes | OverlongInput] = []
+        self._end(lines)
+        return lines
 
     def _hold(self, piece: bytes) -> None:
         if self._over is not None:
@@ -144,14 +144,14 @@ class InputCutter:
             self._last = bytes(self._held[-ENDS_BYTES:])
             self._held = bytearray()
 
-    def _end(self, found: list[bytes | OverlongInput]) -> None:
+    def _end(self, lines: list[bytes | OverlongInput]) -> None:
         line = bytes(self._held).strip(b" \t\r") if self._held else b""
         if self._over is not None:
-            found.append(OverlongInput(glimpse(self._over, self._last)))
+            lines.append(OverlongInput(glimpse(self._over, self._last)))
         elif len(line) > self._limit:
-            found.append(OverlongInput(glimpse(line, line)))
+            lines.append(OverlongInput(glimpse(line, line)))
         elif line:
-            found.append(line)
+            lines.append(line)
         self._held = bytearray()
         self._over = None
 
@@ -335,10 +335,12 @@ class Output:
         while (line := self._queue.get()) is not None:
             size = len(line)
             try:
-                left = memoryview(line)
-                while left:
-                    wrote = _patiently(self._fd, select.POLLOUT, partial(os.write, self._fd, left))
-                    left = left[wrote:]
+                remaining = memoryview(line)
+                while remaining:
+                    wrote = _patiently(
+                        self._fd, select.POLLOUT, partial(os.write, self._fd, remaining)
+                    )
+                    remaining = remaining[wrote:]
             except OSError:
                 _tell(self._loop, self._gone)
                 return
@@ -398,10 +400,10 @@ def _patiently(fd: int, event: int, call: Callable[[], T]) -> T:
             ready.poll()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> bool:
-    """Run `what` in the loop. Return False if the loop is closed."""
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
+    """Run `callback` in the loop. Return False if the loop is closed."""
     try:
-        loop.call_soon_threadsafe(what)
+        loop.call_soon_threadsafe(callback)
     except RuntimeError:
         return False
     return True

@@ -179,7 +179,7 @@ class Bridge:
                     await self._one_ended.wait()
         pump.cancel()
         self._waiting.clear()
-        tasks = [one for one in self._running.values() if isinstance(one, asyncio.Task)]
+        tasks = [task for task in self._running.values() if isinstance(task, asyncio.Task)]
         for number in list(self._running):
             self._stop(number)
         outcomes = await asyncio.gather(pump, *tasks, return_exceptions=True)
@@ -256,7 +256,7 @@ class Bridge:
     def _stop(self, number: int) -> None:
         running = self._running.get(number)
         if running is None:
-            self._waiting = deque(one for one in self._waiting if one.number != number)
+            self._waiting = deque(send for send in self._waiting if send.number != number)
             return
         running.cancel()
         if isinstance(running, GatewayReply):  # a task tells its end itself
@@ -275,9 +275,9 @@ class Bridge:
             # As late as for a task, so that the answers of both ways stay in the order of arrival.
             self._loop.call_soon(self._came, send, got)
 
-        asked = send.verb, send.headers, send.body
+        request = send.verb, send.headers, send.body
         try:
-            reply = self._origin.at_once(*asked, answer_s=answer_s, then=then, written=written)
+            reply = self._origin.at_once(*request, answer_s=answer_s, then=then, written=written)
         except (Unreachable, UnicodeError):
             return False  # it does not fit into HTTP: that is said where it is tried again
         if reply is None:
@@ -336,21 +336,21 @@ class Bridge:
             running = work()
             del work  # it holds the body, and an answer may take long
             retry_ms = await running
-        except Exception as why:  # noqa: BLE001 - the root of a task; the client is to be answered
-            failure = self._failure(why)
+        except Exception as error:  # noqa: BLE001 - the root of a task; the client is to be answered
+            failure = self._failure(error)
         self._do(self._session.over(number, failure, retry_ms))
 
-    def _failure(self, why: Exception) -> Failure:
-        text = f"No answer from the gateway: {why}."
-        if isinstance(why, Untrusted):
+    def _failure(self, error: Exception) -> Failure:
+        text = f"No answer from the gateway: {error}."
+        if isinstance(error, Untrusted):
             unknown = any(word in text for word in _UNKNOWN_AUTHORITY)
             return Failure(f"{text} {AUTHORITY if unknown else ''}".strip(), may_have_run=False)
-        if isinstance(why, Unreachable):
+        if isinstance(error, Unreachable):
             return Failure(f"{text} {self._remedy}".strip(), may_have_run=False)
-        if isinstance(why, Broken | TooLarge):
+        if isinstance(error, Broken | TooLarge):
             plain = isinstance(self._origin, Plain) and not self._heard
             return Failure(f"{text} {MAYBE_TLS}" if plain else text)
-        return Failure(f"The bridge failed: {type(why).__name__}: {why}.")
+        return Failure(f"The bridge failed: {type(error).__name__}: {error}.")
 
     async def _exchange(self, send: Send) -> int | None:
         """Run one HTTP request, from the pause before it to the end of its answer."""
@@ -375,14 +375,14 @@ class Bridge:
     async def _reach(self, send: Send) -> Response | GatewayReply:
         """Return the head of the answer; if the gateway has moved, from its new place."""
         written, answer_s = self._terms(send)
-        asked, origin = (send.verb, send.headers, send.body), self._origin
+        request, origin = (send.verb, send.headers, send.body), self._origin
         try:
-            return await origin.send(*asked, answer_s=answer_s, written=written)
+            return await origin.send(*request, answer_s=answer_s, written=written)
         except Unreachable:
             async with self._moving:
                 if origin is self._origin and not await self._moved():
                     raise
-        return await self._origin.send(*asked, answer_s=answer_s, written=written)
+        return await self._origin.send(*request, answer_s=answer_s, written=written)
 
     async def _moved(self) -> bool:
         """Look whether the gateway has moved, and use its new URL if so."""
@@ -398,9 +398,9 @@ class Bridge:
         finally:
             self._located_at = self._loop.time()
         self._url = url
-        left, self._left, self._origin = self._left, [self._origin], origin
+        former_origins, self._left, self._origin = self._left, [self._origin], origin
         self._session.gateway = _name(origin)
-        for old in left:
+        for old in former_origins:
             await old.close()
         return True
 

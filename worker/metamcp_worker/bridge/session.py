@@ -80,7 +80,9 @@ class BridgeSession:
     @property
     def idle(self) -> bool:
         """Whether all requests are answered except `subscriptions/listen`, which stays open."""
-        return all(one.method == "subscriptions/listen" for one in self._exchanges.waiting())
+        return all(
+            exchange.method == "subscriptions/listen" for exchange in self._exchanges.waiting()
+        )
 
     def cares(self, number: int) -> bool:
         """Whether the rest of this exchange is still wanted."""
@@ -92,10 +94,10 @@ class BridgeSession:
         """Take a line of the client."""
         try:
             message = codec.envelope(line)
-        except codec.Malformed as why:
+        except codec.Malformed as malformed:
             if line.lstrip().startswith(b"["):
                 return [_refusal(b"", Code.INVALID_REQUEST, "Batches are not served.")]
-            text = f"The line is not a JSON-RPC message: {why}."
+            text = f"The line is not a JSON-RPC message: {malformed}."
             return [self._unread(glimpse(line, line), Code.PARSE_ERROR, text)]
         if message.method is None:
             if not (message.result or message.error):
@@ -116,13 +118,13 @@ class BridgeSession:
     def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
         """Answer a line above the limit, which was dropped."""
         text = f"The message has more than {limit_bytes} bytes."
-        told = WarnPeople(f"{text} It was dropped.")
+        warning = WarnPeople(f"{text} It was dropped.")
         if seen.answer:  # a server waits for it
             if not seen.raw_id or self._ended:
-                return [told]
+                return [warning]
             answer = error(seen.raw_id, Code.TOO_LARGE, text)
-            return [told, *self._legacy.send(BridgeExchange(ExchangePurpose.NOTICE, answer))]
-        return [self._unread(seen, Code.TOO_LARGE, text), told]
+            return [warning, *self._legacy.send(BridgeExchange(ExchangePurpose.NOTICE, answer))]
+        return [self._unread(seen, Code.TOO_LARGE, text), warning]
 
     def goodbye(self) -> list[Action]:
         """End everything, because the client is gone. The client may still read, so its open
@@ -282,9 +284,9 @@ class BridgeSession:
             case _:
                 self._exchanges.done(exchange)
                 if failure is None and exchange.status >= 400:
-                    what = exchange.method or "what the client said"
+                    subject = exchange.method or "what the client said"
                     actions.append(
-                        WarnPeople(f"{self.gateway} refused {what}: HTTP {exchange.status}.")
+                        WarnPeople(f"{self.gateway} refused {subject}: HTTP {exchange.status}.")
                     )
                 return actions
 
@@ -374,7 +376,7 @@ def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> WriteLine:
     if modern:
         text = "This connection began with initialize; it has no requests that stand alone."
         return _refusal(raw_id, Code.INVALID_REQUEST, text)
-    asked = codec.text(members(message.params).get("protocolVersion", _NONE)) or ""
+    version = codec.text(members(message.params).get("protocolVersion", _NONE)) or ""
     text = "Unsupported protocol version: this connection began with requests that stand alone."
-    data = {"supported": [_MODERN], "requested": asked}
+    data = {"supported": [_MODERN], "requested": version}
     return WriteLine(error(raw_id, Code.UNSUPPORTED_VERSION, text, data))
