@@ -71,11 +71,11 @@ class _Spool:
             pass
         return False
 
-    def shorten(self, kept: Iterable[bytes]) -> None:
-        """Drop what is committed from a large file. `kept`: records that are not committed."""
+    def shorten(self, uncommitted: Iterable[bytes]) -> None:
+        """Drop what is committed from a large file. `uncommitted`: its other records."""
         if self._bytes > SPOOL_BYTES_MAX:
             with contextlib.suppress(OSError):
-                self._begin(b"".join(b"%b\n" % lines for lines in kept))
+                self._begin(b"".join(b"%b\n" % lines for lines in uncommitted))
 
     def close(self, *, empty: bool) -> None:
         """Close the file. `empty`: whether all of it is committed; then it goes."""
@@ -133,9 +133,9 @@ class _Batch(Generic[Waits]):
 
 
 class AuditLink(Generic[Waits]):
-    """Connection to the writer. `connect()`: as `packets.connect`. `told(waiting, error)`: called
-    with what waits for the records of one turn, once: with 0 when these are safe, else with the
-    error number.
+    """Connection to the writer. `connect()`: as `packets.connect`. `on_verdict(waiting, error)`:
+    called with what waits for the records of one turn, once: with 0 when these are safe, else with
+    the error number.
     `spools`: folder of the spools, empty: each record waits for the writer. `keeps`: whether
     records that could not be written are kept and sent again, or are lost. `lost`: number of events
     without a record, for the next gap; `down`: error number while records cannot be written, else
@@ -145,7 +145,7 @@ class AuditLink(Generic[Waits]):
         self,
         connect: Callable[[], socket.socket],
         gap: Gap,
-        told: Callable[[list[Waits], int], None] = _nobody,
+        on_verdict: Callable[[list[Waits], int], None] = _nobody,
         *,
         keeps: bool,
         spools: str = "",
@@ -160,7 +160,7 @@ class AuditLink(Generic[Waits]):
         all are committed, so a spool has every record before its last that is not."""
         self._gap = gap
         self._loop = asyncio.get_running_loop()
-        self._told = told
+        self._told = on_verdict
         self._number = self._safe = 0
         """Numbers of the last record before this turn, and of the last one that is committed or
         given up."""
@@ -263,8 +263,8 @@ class AuditLink(Generic[Waits]):
             if timer is not None:
                 timer.cancel()
         self._part()
-        for one in self._kept:
-            self._tell(one, errno.ETIMEDOUT)
+        for batch in self._kept:
+            self._tell(batch, errno.ETIMEDOUT)
         if self._spool is not None:
             self._spool.close(empty=not self._kept)
 
@@ -298,16 +298,16 @@ class AuditLink(Generic[Waits]):
         self._due = None
         if self._sock is None:
             return
-        unsent = deque(takewhile(lambda one: one.first > self._sent, reversed(self._kept)))
+        unsent = deque(takewhile(lambda batch: batch.first > self._sent, reversed(self._kept)))
         while unsent:
             last = unsent.pop()
-            part = [last.lines]
+            chunks = [last.lines]
             size = last.size
             while unsent and size + unsent[-1].size <= FRAME_BYTES:
                 last = unsent.pop()
-                part.append(last.lines)
+                chunks.append(last.lines)
                 size += last.size
-            lines = b"\n".join(part)
+            lines = b"\n".join(chunks)
             self._out += FRAME.pack(len(lines), last.last - self._sent, self._sent + 1) + lines
             self._sent = last.last
         self._write()
@@ -344,9 +344,9 @@ class AuditLink(Generic[Waits]):
             self._part(AGAIN_S)
             return
         data = self._in + data
-        whole = len(data) - len(data) % VERDICT.size
-        self._in = data[whole:]
-        for number, error in VERDICT.iter_unpack(data[:whole]):
+        complete_bytes = len(data) - len(data) % VERDICT.size
+        self._in = data[complete_bytes:]
+        for number, error in VERDICT.iter_unpack(data[:complete_bytes]):
             if not error:
                 self._committed(number)
                 continue
@@ -358,16 +358,16 @@ class AuditLink(Generic[Waits]):
     # Verdicts
 
     def _committed(self, number: int) -> None:
-        kept = self._kept
-        while kept and kept[0].last <= number:
-            one = kept.popleft()
-            self._kept_bytes -= one.size
-            self._safe = one.last
-            self._tell(one, 0)
+        batches = self._kept
+        while batches and batches[0].last <= number:
+            batch = batches.popleft()
+            self._kept_bytes -= batch.size
+            self._safe = batch.last
+            self._tell(batch, 0)
         self.down = 0
         if self._spool is not None:
-            self._spools = self._spools or not kept
-            self._spool.shorten(one.lines for one in kept)
+            self._spools = self._spools or not batches
+            self._spool.shorten(batch.lines for batch in batches)
         if self.lost:
             self._tell_lost()
 
@@ -379,10 +379,10 @@ class AuditLink(Generic[Waits]):
     def _release(self, error: int) -> None:
         """Let nobody wait any longer for records that cannot be written."""
         self.down = error
-        for one in list(self._kept):
-            self._tell(one, error)
+        for batch in list(self._kept):
+            self._tell(batch, error)
         if not self.keeps:
-            self.lost += sum(one.weight for one in self._kept)
+            self.lost += sum(batch.weight for batch in self._kept)
             self._kept.clear()
             self._kept_bytes = 0
             self._sent = self._safe = self._number

@@ -174,13 +174,13 @@ def check(before: bytes, seq: int, rows: Iterable[ChainRow]) -> Break | None:
 def pseudonym(salt: bytes, text: str | bytes) -> str:
     """Return 16 hexadecimal digits for a text, which do not show it to people without the salt."""
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
-    found = _KEYED.get(salt)
-    if found is None:
+    keyed = _KEYED.get(salt)
+    if keyed is None:
         _KEYED.clear()  # a process has one salt
-        found = _KEYED[salt] = hashlib.blake2b(key=salt, digest_size=8)
-    found = found.copy()
-    found.update(data)
-    return found.hexdigest()
+        keyed = _KEYED[salt] = hashlib.blake2b(key=salt, digest_size=8)
+    digest = keyed.copy()
+    digest.update(data)
+    return digest.hexdigest()
 
 
 _KEYED: "dict[bytes, hashlib.blake2b]" = {}

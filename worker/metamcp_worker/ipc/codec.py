@@ -166,10 +166,10 @@ def known_envelope(body: bytes, message: Envelope) -> KnownEnvelope | None:
     another id and other params; None if its members could be mistaken for others. `body`: its
     bytes."""
     raw_id, params, method = bytes(message.id), bytes(message.params), message.method
-    found = _PARAMS.search(body)
-    if method is None or found is None or not raw_id.isdigit() or params[:1] != b"{":
+    match = _PARAMS.search(body)
+    if method is None or match is None or not raw_id.isdigit() or params[:1] != b"{":
         return None
-    first = found.end()
+    first = match.end()
     last = first + len(params)
     if body[first:last] != params or len(body) - len(params) > KNOWN_BYTES_MAX:
         return None
@@ -225,28 +225,28 @@ def exact(data: bytes | Raw) -> Any:
     """Decode the whole value as every reader of JSON takes it. Raises Malformed, also for half of a
     surrogate pair, and for an object with a name twice."""
     try:
-        found = _decode_any(data)
+        decoded = _decode_any(data)
     except _FAILURES as error:
         halves = _without(bytes(data), lambda half: half[0])[1]
         raise Malformed(HALF if halves else _reason(error)) from None
     raw = bytes(data)
-    if _encode(found) != raw and _names_written(raw) != _names_read(found):
+    if _encode(decoded) != raw and _names_written(raw) != _names_read(decoded):
         raise Malformed(TWICE)
-    return found
+    return decoded
 
 
 def exact_level(data: bytes | Raw) -> dict[str, Raw]:
     """Decode one object as every reader of JSON takes it, and leave its values raw and unread.
     Raises Malformed, as `exact` does."""
-    found, raw = level(data), bytes(data)
-    if _encode(found) == raw:
-        return found
-    inside = sum(_names_written(bytes(value)) for value in found.values())
-    if _names_written(raw) - inside != len(found):
+    members, raw = level(data), bytes(data)
+    if _encode(members) == raw:
+        return members
+    inside = sum(_names_written(bytes(value)) for value in members.values())
+    if _names_written(raw) - inside != len(members):
         raise Malformed(TWICE)
-    if any("\N{REPLACEMENT CHARACTER}" in name for name in found):
+    if any("\N{REPLACEMENT CHARACTER}" in name for name in members):
         raise Malformed(HALF)
-    return found
+    return members
 
 
 def _names_written(data: bytes) -> int:
@@ -259,26 +259,26 @@ def _names_read(value: object) -> int:
     names = 0
     waiting: list[object] = [value]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            members = cast("dict[str, object]", one)
+        current = waiting.pop()
+        if isinstance(current, dict):
+            members = cast("dict[str, object]", current)
             names += len(members)
             waiting.extend(members.values())
-        elif isinstance(one, list):
-            waiting.extend(cast("list[object]", one))
+        elif isinstance(current, list):
+            waiting.extend(cast("list[object]", current))
     return names
 
 
 def text(data: bytes | Raw) -> str | None:
     """Return the string in `data`, or None if `data` is not a JSON string."""
     try:
-        found = _decode_any(data)
+        decoded = _decode_any(data)
     except _FAILURES as error:
         try:
-            found = _mended(_decode_any, data, error)
+            decoded = _mended(_decode_any, data, error)
         except Malformed:
             return None
-    return found if isinstance(found, str) else None
+    return decoded if isinstance(decoded, str) else None
 
 
 def typed(kind: type[T], data: bytes | Raw) -> T:
@@ -310,10 +310,10 @@ def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
 def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Exception) -> T:
     """Decode `data` with stand-ins for the halves of surrogate pairs, if `data` has any. Raises
     Malformed."""
-    whole = bytes(data)
-    spelled = {chr(int(one[2:], 16)).encode() for one in _SPELLED_MARKS.findall(whole)}
-    mark = next((mark for mark in _MARKS if mark not in whole and mark not in spelled), b"")
-    plain, halves = _without(whole, lambda half: mark + half[1] + mark)
+    raw = bytes(data)
+    spelled = {chr(int(escape[2:], 16)).encode() for escape in _SPELLED_MARKS.findall(raw)}
+    mark = next((mark for mark in _MARKS if mark not in raw and mark not in spelled), b"")
+    plain, halves = _without(raw, lambda half: mark + half[1] + mark)
     if isinstance(error, RecursionError) or not mark or not 0 < halves <= HALVES_MAX:
         raise Malformed(_reason(error)) from None
     try:
@@ -331,22 +331,22 @@ def _without(data: bytes, stand: Callable[[re.Match[bytes]], bytes]) -> tuple[by
     return plain.replace(b"\0\0", rb"\\"), halves
 
 
-def _restored(found: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> object:
-    """Return `found` with its own bytes in raw values and U+FFFD in decoded text."""
-    if isinstance(found, Raw):
-        return Raw(raw.sub(lambda stand: rb"\u" + stand[1], bytes(found)))
-    if isinstance(found, str):
-        return read.sub("\N{REPLACEMENT CHARACTER}", found)
-    if isinstance(found, dict):
-        table = cast("dict[object, object]", found)
+def _restored(decoded: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> object:
+    """Return `decoded` with its own bytes in raw values and U+FFFD in decoded text."""
+    if isinstance(decoded, Raw):
+        return Raw(raw.sub(lambda stand: rb"\u" + stand[1], bytes(decoded)))
+    if isinstance(decoded, str):
+        return read.sub("\N{REPLACEMENT CHARACTER}", decoded)
+    if isinstance(decoded, dict):
+        table = cast("dict[object, object]", decoded)
         return {_restored(k, raw, read): _restored(v, raw, read) for k, v in table.items()}
-    if isinstance(found, list | tuple):
-        parts = [_restored(one, raw, read) for one in cast("list[object]", found)]
-        return parts if isinstance(found, list) else tuple(parts)
-    if isinstance(found, Struct):
-        members = structs.asdict(found).items()
-        return type(found)(**{name: _restored(one, raw, read) for name, one in members})
-    return found
+    if isinstance(decoded, list | tuple):
+        parts = [_restored(element, raw, read) for element in cast("list[object]", decoded)]
+        return parts if isinstance(decoded, list) else tuple(parts)
+    if isinstance(decoded, Struct):
+        members = structs.asdict(decoded).items()
+        return type(decoded)(**{name: _restored(member, raw, read) for name, member in members})
+    return decoded
 
 
 dump: Final[Callable[[object], bytes]] = _encode
@@ -355,8 +355,8 @@ dump: Final[Callable[[object], bytes]] = _encode
 
 def readable(data: bytes) -> bytes:
     """Return the same JSON for readers that refuse half of a surrogate pair: U+FFFD replaces it."""
-    found = bytes(data)
-    return _without(found, lambda _: rb"\ufffd")[0] if rb"\u" in found else found
+    raw = bytes(data)
+    return _without(raw, lambda _: rb"\ufffd")[0] if rb"\u" in raw else raw
 
 
 def splice(data: bytes, extra: Mapping[str, Raw | bytes]) -> bytes:

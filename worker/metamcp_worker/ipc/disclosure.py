@@ -57,14 +57,14 @@ class Shown(Struct, frozen=True, omit_defaults=True):
     own: bool = False
 
 
-def within(shown: Shown, exposure: Exposure) -> Shown:
+def within(view: Shown, exposure: Exposure) -> Shown:
     """Return the part of a view that counts under an exposure: the part that its built-in tools can
     change, because a client could not take the rest out. The rest comes back with its exposure."""
     if exposure in ("toolset", "search"):
-        return structs.replace(shown, servers=()) if shown.servers else shown
+        return structs.replace(view, servers=()) if view.servers else view
     if exposure in ("all", "code"):
         return Shown()
-    return structs.replace(shown, tools=(), toolset="") if shown.tools or shown.toolset else shown
+    return structs.replace(view, tools=(), toolset="") if view.tools or view.toolset else view
 
 
 class ViewStats(Struct, frozen=True, gc=False):
@@ -289,13 +289,13 @@ def shift(before: Everything, after: Everything) -> Shift:
     of views of which few changed."""
     old = dict(before.views)
     groups: dict[Shown, list[ViewOwner]] = {}
-    for whose, shown in after.views:
-        known = old.pop(whose, None)
-        if known is not shown and known != shown:
-            groups.setdefault(shown, []).append(whose)
+    for whose, view in after.views:
+        old_view = old.pop(whose, None)
+        if old_view is not view and old_view != view:
+            groups.setdefault(view, []).append(whose)
     if old:
         groups[Shown()] = list(old)
-    views = tuple((shown, tuple(those)) for shown, those in groups.items())
+    views = tuple((view, tuple(those)) for view, those in groups.items())
     return Shift(
         views,
         *_news(before.toolsets, after.toolsets),
@@ -310,9 +310,9 @@ def _news(
     before: tuple[_Kept, ...], after: tuple[_Kept, ...]
 ) -> tuple[tuple[_Kept, ...], tuple[str, ...]]:
     """Return those that are new or changed, and the names of those that are gone."""
-    known = {one.name: one for one in before}
-    put = tuple(one for one in after if known.pop(one.name, None) is not one)
-    return put, tuple(known)
+    remaining = {saved.name: saved for saved in before}
+    put = tuple(saved for saved in after if remaining.pop(saved.name, None) is not saved)
+    return put, tuple(remaining)
 
 
 def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
@@ -325,9 +325,9 @@ def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
     return order
 
 
-def labelled(kept: _Kept) -> _Kept:
+def labelled(saved: _Kept) -> _Kept:
     """Return the tool set or script under its name within its workspace."""
-    return structs.replace(kept, name=process_names.label(kept.name))
+    return structs.replace(saved, name=process_names.label(saved.name))
 
 
 _SEPARATOR = re.compile(r"__|[./]")

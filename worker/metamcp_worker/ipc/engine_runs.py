@@ -245,8 +245,12 @@ class DefinitionProblem(Struct, frozen=True):
         return text
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
-        return f"{where}{self.path} {self.message}" if self.place else f"{where}{self.message}"
+        location = (
+            f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        )
+        return (
+            f"{location}{self.path} {self.message}" if self.place else f"{location}{self.message}"
+        )
 
 
 class SuggestionRule(Struct, frozen=True):

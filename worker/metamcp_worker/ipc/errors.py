@@ -83,8 +83,8 @@ class TlsUnfit(MetaMCPError):
 class TooLarge(MetaMCPError):
     """Raised for a message above its limit."""
 
-    def __init__(self, what: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"{what} has {size_bytes} bytes, the limit is {limit_bytes}")
+    def __init__(self, subject: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"{subject} has {size_bytes} bytes, the limit is {limit_bytes}")
         self.limit_bytes = limit_bytes
 
 

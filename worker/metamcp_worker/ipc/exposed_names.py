@@ -97,15 +97,15 @@ def expose(
     pairs: Sequence[Pair],
     naming: NamingSpec,
     reserved: Collection[str] = (),
-    given: Mapping[Pair, str] = _NONE,
+    fixed_names: Mapping[Pair, str] = _NONE,
 ) -> list[str]:
     """Return the exposed name of each (server, original), in the order of `pairs`.
 
     Different pairs get different names, whatever their order; equal pairs get the same name. No
-    pair gets a `reserved` name. `given`: names that pairs have whatever the rule says, all
+    pair gets a `reserved` name. `fixed_names`: names that pairs have whatever the rule says, all
     different and none reserved; no other pair gets such a name, even while its pair is missing.
     """
-    return parted(pairs, alone(pairs, naming), naming, reserved, given)
+    return parted(pairs, alone(pairs, naming), naming, reserved, fixed_names)
 
 
 def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
@@ -118,21 +118,21 @@ def parted(
     plain: Sequence[str],
     naming: NamingSpec,
     reserved: Collection[str] = (),
-    given: Mapping[Pair, str] = _NONE,
+    fixed_names: Mapping[Pair, str] = _NONE,
 ) -> list[str]:
     """Return the result of `expose`. `plain`: the result of `alone` for these pairs."""
-    if not given:
-        found = set(plain)
-        if len(found) == len(plain) and found.isdisjoint(reserved):
+    if not fixed_names:
+        distinct = set(plain)
+        if len(distinct) == len(plain) and distinct.isdisjoint(reserved):
             return list(plain)
-    names = {pair: name for pair, name in zip(pairs, plain, strict=True) if pair not in given}
+    names = {pair: name for pair, name in zip(pairs, plain, strict=True) if pair not in fixed_names}
     steps = dict.fromkeys(names, 0)
-    if given:
-        reserved = {*reserved, *given.values()}
+    if fixed_names:
+        reserved = {*reserved, *fixed_names.values()}
     clashing = _clashing(names, reserved)
     for _ in range(STEPS_MAX):
         if not clashing:
-            return [names[pair] if pair in names else given[pair] for pair in pairs]
+            return [names[pair] if pair in names else fixed_names[pair] for pair in pairs]
         for pair in clashing:
             steps[pair] += 1
             names[pair] = _name(pair, steps[pair], naming)
@@ -143,8 +143,8 @@ def parted(
 def flaw(name: str, naming: NamingSpec) -> str:
     """Why the rule could never give this name, as the end of a sentence; empty if it could."""
     length_max = max(naming.length_max, LENGTH_MIN)
-    if why := _flaw(name, length_max, dots=_has_dots(naming)):
-        return why
+    if reason := _flaw(name, length_max, dots=_has_dots(naming)):
+        return reason
     if naming.hyphens == "underscore" and "-" in name:
         return "has a '-' in it, and names here have none (hyphens = \"underscore\")"
     return ""
@@ -167,8 +167,8 @@ def _flaw(name: str, length_max: int, *, dots: bool) -> str:
 
 
 def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
-    found = set(names.values())
-    if len(found) == len(names) and found.isdisjoint(reserved):
+    distinct = set(names.values())
+    if len(distinct) == len(names) and distinct.isdisjoint(reserved):
         return []
     first: dict[str, Pair] = {}
     clashing: dict[Pair, None] = {}
@@ -226,9 +226,9 @@ def _latin(character: str) -> str:
     if character.isascii():
         return character
     small = character.lower()
-    known = _LATIN.get(small)
-    if known is not None:
-        return known if small == character else known.capitalize()
+    spelling = _LATIN.get(small)
+    if spelling is not None:
+        return spelling if small == character else spelling.capitalize()
     name = unicodedata.name(character, "")
     for beginning in _SYLLABLES:
         if name.startswith(beginning):

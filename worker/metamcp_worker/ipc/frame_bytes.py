@@ -188,23 +188,23 @@ class FrameCutter:
         frames.append(_frame(*begun, b"".join((*pieces, data[:missing]))))
         return missing, data
 
-    def _hold(self, rest: bytes) -> None:
+    def _hold(self, beginning: bytes) -> None:
         """Hold the beginning of a frame until the rest comes."""
-        here = len(rest)
+        here = len(beginning)
         if here >= _PREFIX_BYTES:
-            (size,) = _PREFIX.unpack_from(rest)
+            (size,) = _PREFIX.unpack_from(beginning)
             if not _HEADER_BYTES <= size <= FRAME_BYTES_MAX:
                 raise _refusal(size, VERSION)
         if here < _HEAD_BYTES:
-            self._pieces, self._missing = [rest], _HEAD_BYTES - here
+            self._pieces, self._missing = [beginning], _HEAD_BYTES - here
             return
-        head: _Head = _unpack_head(rest)
+        head: _Head = _unpack_head(beginning)
         body_at = _HEAD_BYTES + head[6] + head[7] + head[8]
         if here < body_at:
-            self._pieces, self._missing = [rest], body_at - here
+            self._pieces, self._missing = [beginning], body_at - here
         else:
-            self._begun = head, rest[_HEAD_BYTES:body_at]
-            self._pieces, self._missing = [rest[body_at:]], _PREFIX_BYTES + head[0] - here
+            self._begun = head, beginning[_HEAD_BYTES:body_at]
+            self._pieces, self._missing = [beginning[body_at:]], _PREFIX_BYTES + head[0] - here
 
 
 #: Kinds that have no more than an id and a body.

@@ -155,8 +155,8 @@ class FrameStream(asyncio.Protocol):
                 return
         del self._data[:start]
 
-    def _broken(self, why: str) -> None:
-        log.error("%s sent what cannot be read: %s", self._peer, why)
+    def _broken(self, reason: str) -> None:
+        log.error("%s sent what cannot be read: %s", self._peer, reason)
         self._data.clear()
         if self._transport is not None:
             self._transport.abort()

@@ -195,7 +195,7 @@ class _Reading:
     """Reading of one schema. `flaws`: what is wrong with it; `made`: the same schema without that.
     `argued`: it is of arguments."""
 
-    def __init__(self, root: dict[str, Any], place: str, *, argued: bool) -> None:
+    def __init__(self, root: dict[str, Any], path: str, *, argued: bool) -> None:
         self.flaws: list[SchemaFlaw] = []
         self._argued = argued
         dialect = root.get("$schema")
@@ -206,62 +206,64 @@ class _Reading:
         self._read: set[int] = set()
         self._in_place: dict[int, list[dict[str, Any]]] = {}
         if isinstance(dialect, str) and dialect.removesuffix("#") not in DIALECTS:
-            self._note(f"{place}.$schema", "names a draft that clients do not know")
-        self.made: dict[str, Any] = self._schema(root, place, "") or {}
+            self._note(f"{path}.$schema", "names a draft that clients do not know")
+        self.made: dict[str, Any] = self._schema(root, path, "") or {}
         while self._references:
             self._follow(self._references.pop())
         if self._circular():
-            self._note(place, "leads to itself for the same value")
+            self._note(path, "leads to itself for the same value")
 
-    def _note(self, place: str, reason: str, refused_by: frozenset[str] = BROKEN) -> None:
-        self.flaws.append(SchemaFlaw(place, reason, refused_by))
+    def _note(self, path: str, reason: str, refused_by: frozenset[str] = BROKEN) -> None:
+        self.flaws.append(SchemaFlaw(path, reason, refused_by))
 
-    def _schema(self, found: Any, place: str, uri: str) -> Any:
+    def _schema(self, schema: Any, path: str, uri: str) -> Any:
         """Return a schema without its flaws; None if it is not a schema."""
-        if isinstance(found, bool):
-            return found
-        if not _is_table(found):
-            return self._note(place, f"expected a schema, got {_kind(found)}")
-        self._read.add(id(found))
-        uri = self._name(found, place, uri)
+        if isinstance(schema, bool):
+            return schema
+        if not _is_table(schema):
+            return self._note(path, f"expected a schema, got {_kind(schema)}")
+        self._read.add(id(schema))
+        uri = self._name(schema, path, uri)
         made: dict[str, Any] = {}
-        for key, value in found.items():
+        for key, value in schema.items():
             if (check := _VALUES.get(key)) is not None:
                 if check[0](value):
                     made[key] = value
                     if key in ("$ref", "$dynamicRef"):
-                        self._references.append(_Reference(found, made, key, place, uri))
+                        self._references.append(_Reference(schema, made, key, path, uri))
                 else:
-                    self._note(f"{place}.{key}", f"expected {check[1]}", _refusing(key))
+                    self._note(f"{path}.{key}", f"expected {check[1]}", _refusing(key))
                     _mend(made, key, value)
             elif (kind := _SCHEMATA.get(key)) is not None:
-                self._inner(found, made, key, kind, place, uri)
+                self._inner(schema, made, key, kind, path, uri)
             else:
                 made[key] = value
-        self._together(made, place)
+        self._together(made, path)
         return made
 
     def _inner(
         self,
-        found: dict[str, Any],
+        schema: dict[str, Any],
         made: dict[str, Any],
         key: str,
         kind: str,
-        place: str,
+        path: str,
         uri: str,
     ) -> None:
         """Read the schemas that are the value of a keyword."""
-        value, here = found[key], f"{place}.{key}"
+        value, here = schema[key], f"{path}.{key}"
         inside: list[Any] = []
         if kind is _TABLE and _is_table(value):
             made[key] = {
-                name: self._entry(key, name, one, here, uri) for name, one in value.items()
+                name: self._entry(key, name, entry, here, uri) for name, entry in value.items()
             }
-            made[key] = {name: one for name, one in made[key].items() if one is not None}
+            made[key] = {name: entry for name, entry in made[key].items() if entry is not None}
             inside = [*value.values()]
         elif _is_list(value) and ((kind is _SCHEMAS and value) or (key == "items" and self._old)):
-            read = [self._schema(one, f"{here}[{at}]", uri) for at, one in enumerate(value)]
-            made[key] = [one for one in read if one is not None]
+            read = [
+                self._schema(subschema, f"{here}[{at}]", uri) for at, subschema in enumerate(value)
+            ]
+            made[key] = [subschema for subschema in read if subschema is not None]
             inside = value
         elif kind is _SCHEMA and isinstance(value, bool | dict):
             made[key] = self._schema(value, here, uri)
@@ -271,11 +273,13 @@ class _Reading:
             if key == "items":
                 made[key] = {}
         if key in _IN_PLACE:
-            self._in_place.setdefault(id(found), []).extend(one for one in inside if _is_table(one))
+            self._in_place.setdefault(id(schema), []).extend(
+                subschema for subschema in inside if _is_table(subschema)
+            )
 
-    def _entry(self, key: str, name: str, value: Any, place: str, uri: str) -> Any:
+    def _entry(self, key: str, name: str, value: Any, path: str, uri: str) -> Any:
         """Return a schema of a table; None to leave it out."""
-        here = f"{place}.{name}"
+        here = f"{path}.{name}"
         if key == "dependencies" and _is_list(value):
             if _is_names(value):
                 return value
@@ -285,75 +289,77 @@ class _Reading:
         made = self._schema(value, here, uri)
         return {} if made is None and key == "properties" else made
 
-    def _together(self, made: dict[str, Any], place: str) -> None:
+    def _together(self, made: dict[str, Any], path: str) -> None:
         """Look at keywords that depend on each other."""
         if "nullable" in made:
             types = made.get("type", [])
             if not types or (not made["nullable"] and "null" in types):
-                self._note(f"{place}.nullable", "stands without a 'type' that fits")
+                self._note(f"{path}.nullable", "stands without a 'type' that fits")
                 del made["nullable"]
         for key in _LIMITS & made.keys():
             if not isinstance(made[key], str) or made.get("format") not in _COMPARED:
-                self._note(f"{place}.{key}", "stands without a 'format' that has an order")
+                self._note(f"{path}.{key}", "stands without a 'format' that has an order")
                 del made[key]
         if self._argued and "items" not in made:
             types = made.get("type", ())
             if types == "array" or (_is_list(types) and "array" in types):
                 if "prefixItems" not in made:
-                    self._note(place, "is an array without 'items'", NO_ITEMS)
+                    self._note(path, "is an array without 'items'", NO_ITEMS)
                 made["items"] = {}
 
-    def _name(self, found: dict[str, Any], place: str, uri: str) -> str:
+    def _name(self, schema: dict[str, Any], path: str, uri: str) -> str:
         """Note the names of a schema, and return the URI of its resource."""
-        own = found.get("$id")
+        own = schema.get("$id")
         if isinstance(own, str) and own.startswith("#"):
             if not self._old:
-                self._note(f"{place}.$id", "is an anchor, which is '$anchor' since draft 2019-09")
-            self._anchor(found, own[1:], place, uri)
+                self._note(f"{path}.$id", "is an anchor, which is '$anchor' since draft 2019-09")
+            self._anchor(schema, own[1:], path, uri)
         elif isinstance(own, str) and own:
             uri = _joined(uri, own.removesuffix("#"))
-            if self._resources.setdefault(uri, found) is not found:
-                self._note(f"{place}.$id", "is the name of another schema too")
+            if self._resources.setdefault(uri, schema) is not schema:
+                self._note(f"{path}.$id", "is the name of another schema too")
         for key in ("$anchor", "$dynamicAnchor"):
-            if isinstance(anchor := found.get(key), str):
-                self._anchor(found, anchor, place, uri)
+            if isinstance(anchor := schema.get(key), str):
+                self._anchor(schema, anchor, path, uri)
         return uri
 
-    def _anchor(self, found: dict[str, Any], name: str, place: str, uri: str) -> None:
-        if self._anchors.setdefault((uri, name), found) is not found:
-            self._note(place, f"has an anchor that another schema has too: {name[:40]!r}")
+    def _anchor(self, schema: dict[str, Any], name: str, path: str, uri: str) -> None:
+        if self._anchors.setdefault((uri, name), schema) is not schema:
+            self._note(path, f"has an anchor that another schema has too: {name[:40]!r}")
 
     def _follow(self, reference: _Reference) -> None:
         """Look where a reference leads; the schema there is read too."""
-        schema, made, key, place, uri = reference
-        found = self._target(uri, schema[key])
-        if _is_table(found):
-            self._in_place.setdefault(id(schema), []).append(found)
-            if id(found) not in self._read:
-                self._schema(found, f"{place}.{key}", uri)
-        elif not isinstance(found, bool):
-            where = "nowhere" if schema[key].startswith("#") else "out of this schema, or nowhere"
-            self._note(f"{place}.{key}", f"leads {where}")
+        schema, made, key, path, uri = reference
+        target = self._target(uri, schema[key])
+        if _is_table(target):
+            self._in_place.setdefault(id(schema), []).append(target)
+            if id(target) not in self._read:
+                self._schema(target, f"{path}.{key}", uri)
+        elif not isinstance(target, bool):
+            destination = (
+                "nowhere" if schema[key].startswith("#") else "out of this schema, or nowhere"
+            )
+            self._note(f"{path}.{key}", f"leads {destination}")
             made.pop(key, None)
 
     def _target(self, uri: str, reference: str) -> Any:
         """Return what a reference means; None if it means nothing in this schema."""
         base, _, fragment = reference.partition("#")
         uri = _joined(uri, base) if base else uri
-        found: Any = self._resources.get(uri)
-        if not fragment or found is None:
-            return found
+        target: Any = self._resources.get(uri)
+        if not fragment or target is None:
+            return target
         if not fragment.startswith("/"):
             return self._anchors.get((uri, fragment))
         for step in unquote(fragment[1:]).split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            if _is_table(found):
-                found = found.get(name)
-            elif _is_list(found) and name.isdigit() and int(name) < len(found):
-                found = found[int(name)]
+            if _is_table(target):
+                target = target.get(name)
+            elif _is_list(target) and name.isdigit() and int(name) < len(target):
+                target = target[int(name)]
             else:
                 return None
-        return found
+        return target
 
     def _circular(self) -> bool:
         """Whether a schema leads to itself, by references and by parts about the same value."""
@@ -414,8 +420,12 @@ _NOT_AT_TOP: Mapping[str, frozenset[str]] = {
 def faults(tools: Iterable[Raw]) -> dict[str, SchemaFaults]:
     """Return the faults of the schemas of a server's tools, by the names of the tools. A tool
     whose schemas are in order is not among them."""
-    found = {key: tool_faults(raw) for key, _, raw in keyed("tools", tools)}
-    return {key: one for key, one in found.items() if one != _NONE}
+    faults_by_tool = {key: tool_faults(raw) for key, _, raw in keyed("tools", tools)}
+    return {
+        key: schema_faults
+        for key, schema_faults in faults_by_tool.items()
+        if schema_faults != _NONE
+    }
 
 
 _NONE = SchemaFaults()
@@ -434,8 +444,8 @@ def tool_faults(tool: bytes) -> SchemaFaults:
             output, legacy = reason, True
     flaws = _input_flaws(codec.value(members.get("inputSchema", Raw(b"null"))))
     refusing = frozenset[str]().union(*(flaw.refused_by for flaw in flaws))
-    told = f"{_named(refusing)} may refuse it, {_sentence(flaws)}" if flaws else ""
-    return SchemaFaults(output, legacy, told)
+    warning = f"{_named(refusing)} may refuse it, {_sentence(flaws)}" if flaws else ""
+    return SchemaFaults(output, legacy, warning)
 
 
 def _output_flaws(schema: object) -> list[SchemaFlaw]:
@@ -449,9 +459,9 @@ def _legacy_flaw(schema: dict[str, Any]) -> str:
     order; empty if they take it."""
     if schema.get("type") != "object":
         return f"{_OUTPUT}.type: expected 'object'"
-    for name, one in schema.get("properties", {}).items():
-        if not _is_table(one):
-            return f"{_OUTPUT}.properties.{name}: expected an object, got {_kind(one)}"
+    for name, property_schema in schema.get("properties", {}).items():
+        if not _is_table(property_schema):
+            return f"{_OUTPUT}.properties.{name}: expected an object, got {_kind(property_schema)}"
     return ""
 
 
@@ -465,9 +475,9 @@ def _input_flaws(schema: object) -> list[SchemaFlaw]:
     properties = schema.get("properties")
     for name in properties if _is_table(properties) else ():
         if NAME.fullmatch(name) is None:
-            place = f"{_INPUT}.properties.{name}"
+            path = f"{_INPUT}.properties.{name}"
             reason = "is not a name of 1 to 64 letters, digits, '_', '.' and '-'"
-            flaws.append(SchemaFlaw(place, reason, frozenset({ANTHROPIC})))
+            flaws.append(SchemaFlaw(path, reason, frozenset({ANTHROPIC})))
     return flaws
 
 
@@ -522,15 +532,15 @@ def _safe_input(before: dict[str, Any]) -> dict[str, Any]:
     if schema.get("$schema") != NEWEST:
         schema.pop("$schema", None)
     schema["type"] = "object"
-    branches = [before, *(one for key in _UNIONS for one in _list(before.get(key)))]
-    known: dict[str, Any] = {
-        name: one if _is_table(one) else {} if one else {"not": {}}
+    branches = [before, *(branch for key in _UNIONS for branch in _list(before.get(key)))]
+    properties: dict[str, Any] = {
+        name: value if _is_table(value) else {} if value else {"not": {}}
         for branch in reversed(branches)
-        for name, one in _table(_table(branch).get("properties")).items()
+        for name, value in _table(_table(branch).get("properties")).items()
         if NAME.fullmatch(name)
     }
-    if known or "properties" in schema:
-        schema["properties"] = known
+    if properties or "properties" in schema:
+        schema["properties"] = properties
     names = (name for name in _list(schema.pop("required", None)) if isinstance(name, str))
     if required := [name for name in names if NAME.fullmatch(name)]:
         schema["required"] = required
@@ -539,7 +549,7 @@ def _safe_input(before: dict[str, Any]) -> dict[str, Any]:
         if not reading.flaws:
             return schema
         schema = reading.made
-    return {"type": "object", "properties": {name: {} for name in known}}
+    return {"type": "object", "properties": {name: {} for name in properties}}
 
 
 SAFE_ROUNDS = 3

@@ -44,8 +44,8 @@ def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
     return raw_error(raw_id, codec.dump(members))
 
 
-def refused(raw_id: bytes, why: ProtocolError) -> bytes:
-    return error(raw_id, why.code, why.message, why.data)
+def refused(raw_id: bytes, refusal: ProtocolError) -> bytes:
+    return error(raw_id, refusal.code, refusal.message, refusal.data)
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
@@ -112,16 +112,16 @@ def _modern_result(method: str, body: bytes) -> bytes:
     long it is valid."""
     if method == _CALL and b'"resultType"' not in body and body[:2] == b'{"':
         return _COMPLETED + body[1:]
-    wanted: dict[str, Raw | bytes] = {"resultType": _COMPLETE}
+    added: dict[str, Raw | bytes] = {"resultType": _COMPLETE}
     if method == READ:
-        wanted |= _NOT_KEPT
-    if any(b'"' + key.encode() + b'"' in body for key in wanted):
+        added |= _NOT_KEPT
+    if any(b'"' + key.encode() + b'"' in body for key in added):
         try:
             members = codec.level(body)
         except codec.Malformed:
             return body
-        wanted = {key: raw for key, raw in wanted.items() if key not in members}
-    return codec.splice(body, wanted) if body[:1] == b"{" else body
+        added = {key: raw for key, raw in added.items() if key not in members}
+    return codec.splice(body, added) if body[:1] == b"{" else body
 
 
 def _modern_error(body: bytes, code: int) -> tuple[bytes, int]:

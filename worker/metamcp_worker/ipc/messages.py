@@ -559,30 +559,30 @@ def pack(message: Message) -> bytes:
 
 def unpack_to_nursery(data: bytes) -> ToNursery:
     """Decode a message. Raises codec.Malformed, as the other unpack functions do."""
-    found: ToNursery = _to_nursery(data)
-    return found
+    message: ToNursery = _to_nursery(data)
+    return message
 
 
 def unpack_from_nursery(data: bytes) -> FromNursery:
-    found: FromNursery = _from_nursery(data)
-    return found
+    message: FromNursery = _from_nursery(data)
+    return message
 
 
 def unpack_to_child(data: bytes) -> ToChild:
-    found: ToChild = _to_child(data)
-    return found
+    message: ToChild = _to_child(data)
+    return message
 
 
 def unpack_from_child(data: bytes) -> FromChild | CallsShown:
-    found: FromChild | CallsShown = _from_child(data)
-    return found
+    message: FromChild | CallsShown = _from_child(data)
+    return message
 
 
 def unpack_to_front(data: bytes) -> ToFront:
-    found: ToFront = _to_front(data)
-    return found
+    message: ToFront = _to_front(data)
+    return message
 
 
 def unpack_from_front(data: bytes) -> FromFront | Answered:
-    found: FromFront | Answered = _from_front(data)
-    return found
+    message: FromFront | Answered = _from_front(data)
+    return message

@@ -135,8 +135,8 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            whole = len(payload) - len(payload) % array.array("i").itemsize
-            fds.extend(array.array("i", payload[:whole]))
+            complete_bytes = len(payload) - len(payload) % array.array("i").itemsize
+            fds.extend(array.array("i", payload[:complete_bytes]))
     if flags & socket.MSG_CTRUNC:
         close_all(fds)
         raise DescriptorsLost(data)

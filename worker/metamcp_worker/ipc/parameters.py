@@ -160,77 +160,80 @@ class _Judge:
         self._root = root
         self._steps = STEPS_MAX
 
-    def fault(self, schema: Any, value: Any, at: str, where: str, depth: int) -> str:
-        """Return what is wrong first, or an empty string. `at`: place in the parameters; `where`:
+    def fault(self, schema: Any, value: Any, at: str, path: str, depth: int) -> str:
+        """Return what is wrong first, or an empty string. `at`: place in the parameters; `path`:
         place in the arguments."""
         if depth > DEPTH_MAX:
             raise _Endless
         self._spend(1)
         if isinstance(schema, bool):
-            return "" if schema else f"{where} is not allowed (parameters: {at})"
-        for word, wanted in schema.items():
+            return "" if schema else f"{path} is not allowed (parameters: {at})"
+        for word, operand in schema.items():
             if word not in _CHECKED:
                 continue
-            self._spend(1 + (len(wanted) if (_is_table(wanted) or _is_list(wanted)) else 0))
+            self._spend(1 + (len(operand) if (_is_table(operand) or _is_list(operand)) else 0))
             here = f"{at}.{word}"
-            found = self._within(schema, word, value, here, where, depth + 1)
-            if not found and (why := self._alone(word, wanted, value)):
-                found = f"{where} {why} (parameters: {here})"
-            if found:
-                return found
+            fault = self._within(schema, word, value, here, path, depth + 1)
+            if not fault and (reason := self._alone(word, operand, value)):
+                fault = f"{path} {reason} (parameters: {here})"
+            if fault:
+                return fault
         return ""
 
-    def _alone(self, word: str, wanted: Any, value: Any) -> str:
-        """Return what a keyword without schemas says against a value, or an empty string."""
+    def _alone(self, word: str, operand: Any, value: Any) -> str:
+        """Return what a keyword without schemas says against a value, or an empty string.
+        `operand`: value of the keyword itself."""
         match word:
             case "type":
-                names = wanted if _is_list(wanted) else [wanted]
+                names = operand if _is_list(operand) else [operand]
                 right = any(_TYPES[name](value) for name in names)
                 return "" if right else f"is not of the type {' or '.join(names)}"
             case "enum" | "const":
-                values = wanted if word == "enum" else [wanted]
-                known = self._key(value)
-                right = any(self._key(each) == known for each in values)
-                told = ", ".join(_cut(codec.dump(each).decode()) for each in values[:8])
-                return "" if right else f"is not {'one of ' if word == 'enum' else ''}{told}"
+                values = operand if word == "enum" else [operand]
+                key = self._key(value)
+                right = any(self._key(each) == key for each in values)
+                alternatives = ", ".join(_cut(codec.dump(each).decode()) for each in values[:8])
+                return (
+                    "" if right else f"is not {'one of ' if word == 'enum' else ''}{alternatives}"
+                )
             case "required" if _is_table(value):
-                missing = next((name for name in wanted if name not in value), None)
+                missing = next((name for name in operand if name not in value), None)
                 return "" if missing is None else f"has no {_cut(missing)!r}, which is required"
-            case "uniqueItems" if wanted and _is_list(value):
+            case "uniqueItems" if operand and _is_list(value):
                 keys = [self._key(each) for each in value]
                 return "" if len({*keys}) == len(keys) else "has two equal items"
             case _:
                 pass
         if word in _COUNTS and _SIZED[word[3:]](value):
             count, least = len(value), word.startswith("min")
-            right = count >= wanted if least else count <= wanted
-            limit = f"{'at least' if least else 'at most'} {wanted}"
+            right = count >= operand if least else count <= operand
+            limit = f"{'at least' if least else 'at most'} {operand}"
             return "" if right else f"has a length of {count}, and {limit} is possible"
         if word in _BOUNDS and _is_number(value):
             right = {
-                "minimum": value >= wanted, "exclusiveMinimum": value > wanted,
-                "maximum": value <= wanted, "exclusiveMaximum": value < wanted,
+                "minimum": value >= operand, "exclusiveMinimum": value > operand,
+                "maximum": value <= operand, "exclusiveMaximum": value < operand,
             }[word]  # fmt: skip
-            return "" if right else f"is not as {word} {wanted} wants it"
+            return "" if right else f"is not as {word} {operand} wants it"
         return ""
 
-    def _within(self, schema: Any, word: str, value: Any, at: str, where: str, depth: int) -> str:
+    def _within(self, schema: Any, word: str, value: Any, at: str, path: str, depth: int) -> str:
         """Return what the schemas in a keyword say against a value, or an empty string."""
-        wanted = schema[word]
+        operand = schema[word]
         match word:
             case "$ref":
-                name = wanted.removeprefix(_DEFINITIONS)
-                target = self._root if wanted == "#" else self._root["$defs"][name]
-                return self.fault(target, value, at, where, depth)
+                name = operand.removeprefix(_DEFINITIONS)
+                target = self._root if operand == "#" else self._root["$defs"][name]
+                return self.fault(target, value, at, path, depth)
             case "properties" | "additionalProperties" if _is_table(value):
                 named = schema.get("properties", {})
                 if word == "properties":
                     parts = [(name, named[name], f"{at}.{_cut(name)}") for name in named]
                 else:
-                    parts = [(name, wanted, at) for name in value if name not in named]
+                    parts = [(name, operand, at) for name in value if name not in named]
                 faults = (
-                    self.fault(each, value[name], place, f"{where}.{_cut(name)}", depth)
-                    for name, each, place in parts
+                    self.fault(each, value[name], schema_path, f"{path}.{_cut(name)}", depth)
+                    for name, each, schema_path in parts
                     if name in value
                 )
                 return next(filter(None, faults), "")
@@ -240,24 +243,24 @@ class _Judge:
                     pairs = [(each, f"{at}[{n}]") for n, each in enumerate(first[: len(value)])]
                     start = 0
                 else:
-                    pairs, start = [(wanted, at)] * (len(value) - len(first)), len(first)
+                    pairs, start = [(operand, at)] * (len(value) - len(first)), len(first)
                 faults = (
-                    self.fault(each, value[n], place, f"{where}[{n}]", depth)
-                    for n, (each, place) in enumerate(pairs, start)
+                    self.fault(each, value[n], schema_path, f"{path}[{n}]", depth)
+                    for n, (each, schema_path) in enumerate(pairs, start)
                 )
                 return next(filter(None, faults), "")
             case "not":
-                why = self.fault(wanted, value, at, where, depth)
-                return "" if why else f"{where} is as it may not be (parameters: {at})"
+                fault = self.fault(operand, value, at, path, depth)
+                return "" if fault else f"{path} is as it may not be (parameters: {at})"
             case "allOf" | "anyOf" | "oneOf":
-                return self._of(word, wanted, value, at, where, depth)
+                return self._of(word, operand, value, at, path, depth)
             case _:
                 return ""
 
-    def _of(self, word: str, wanted: Any, value: Any, at: str, where: str, depth: int) -> str:
+    def _of(self, word: str, operand: Any, value: Any, at: str, path: str, depth: int) -> str:
         faults = [
-            self.fault(each, value, f"{at}[{number}]", where, depth)
-            for number, each in enumerate(wanted)
+            self.fault(each, value, f"{at}[{number}]", path, depth)
+            for number, each in enumerate(operand)
         ]
         if word == "allOf":
             return next(filter(None, faults), "")
@@ -267,7 +270,7 @@ class _Judge:
         if len(faults) == 1:
             return faults[0]
         count = "more than one" if fitting else "none"
-        return f"{where} fits {count} of {len(faults)} schemas (parameters: {at})"
+        return f"{path} fits {count} of {len(faults)} schemas (parameters: {at})"
 
     def _key(self, value: Any, depth: int = 0) -> object:
         """Return a value that is equal for equal JSON only: 1 and 1.0 are, 1 and true are not."""

@@ -119,5 +119,5 @@ def _each(uris: Iterable[str]) -> list[bytes]:
 
 
 def _word(first_bit: int, *parts: bytes) -> str:
-    first, *rest = hashlib.sha256(b"\0".join(parts)).digest()[:WHO_BYTES]
-    return bytes((first_bit | first & 0x7F, *rest)).hex()
+    first, *others = hashlib.sha256(b"\0".join(parts)).digest()[:WHO_BYTES]
+    return bytes((first_bit | first & 0x7F, *others)).hex()

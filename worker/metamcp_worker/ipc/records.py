@@ -87,11 +87,11 @@ def is_file_name(name: str) -> bool:
 def _digits(number: int, length: int) -> str:
     """Return the lowest digits of a number in base 32; letters that look like others are not
     used."""
-    found = ""
+    digits = ""
     for _ in range(length):
         number, digit = divmod(number, len(_DIGITS))
-        found = _DIGITS[digit] + found
-    return found
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 MESSAGE_CHARACTERS_MAX = 8 * 1024
@@ -173,12 +173,12 @@ def printable(text: str) -> str:
 
 def _about(record: LogRecord) -> str:
     front = None if record.front is None else str(record.front)
-    known = (
+    fields = (
         ("server", record.server), ("call", record.call), ("front", front),
         ("generation", record.generation), ("pid", record.pid),
     )  # fmt: skip
-    found = " ".join(f"{key}={value}" for key, value in known if value)
-    return f"  ({printable(found)})" if found else ""
+    text = " ".join(f"{key}={value}" for key, value in fields if value)
+    return f"  ({printable(text)})" if text else ""
 
 
 def _lines(lines: list[str]) -> bytes:

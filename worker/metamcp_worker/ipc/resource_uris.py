@@ -41,8 +41,8 @@ def normal_uri(uri: str) -> str | None:
 def normal_glob(glob: str) -> str:
     """Return a glob for normal forms in place of one for URIs; the glob itself if it is not about
     URIs of one scheme and place."""
-    found = _normal(glob, glob=True)
-    return glob if found is None else found
+    normal = _normal(glob, glob=True)
+    return glob if normal is None else normal
 
 
 def _normal(uri: str, *, glob: bool) -> str | None:
@@ -52,15 +52,15 @@ def _normal(uri: str, *, glob: bool) -> str | None:
         return None if unclear else uri
     if _UNFIT.search(uri):
         return None
-    scheme, rest = parts[1].lower(), parts[2]
+    scheme, remainder = parts[1].lower(), parts[2]
     authority = ""
-    if rest.startswith("//"):
-        end = (_AUTHORITY_ENDS_GLOB if glob else _AUTHORITY_ENDS).search(rest, 2)
-        at = len(rest) if end is None else end.start()
-        authority, rest = rest[2:at], rest[at:]
+    if remainder.startswith("//"):
+        end = (_AUTHORITY_ENDS_GLOB if glob else _AUTHORITY_ENDS).search(remainder, 2)
+        at = len(remainder) if end is None else end.start()
+        authority, remainder = remainder[2:at], remainder[at:]
     if scheme == "file":
-        return _file(authority, rest, glob=glob)
-    return _http(scheme, authority, rest, glob=glob)
+        return _file(authority, remainder, glob=glob)
+    return _http(scheme, authority, remainder, glob=glob)
 
 
 def _file(authority: str, path: str, *, glob: bool) -> str | None:
@@ -71,13 +71,13 @@ def _file(authority: str, path: str, *, glob: bool) -> str | None:
     return "file://" + (_without_dots(path).rstrip("/") or "/")
 
 
-def _http(scheme: str, authority: str, rest: str, *, glob: bool) -> str | None:
-    place = _place(scheme, authority.rpartition("@")[2], glob=glob)
-    if place is None:
+def _http(scheme: str, authority: str, path_and_query: str, *, glob: bool) -> str | None:
+    host_port = _place(scheme, authority.rpartition("@")[2], glob=glob)
+    if host_port is None:
         return None
-    path, mark, query = rest, "", ""
+    path, mark, query = path_and_query, "", ""
     if not glob:
-        path, mark, query = rest.partition("#")[0].partition("?")
+        path, mark, query = path_and_query.partition("#")[0].partition("?")
     written = _spelled(path, "", glob=glob)
     path = _without_dots(written)
     hidden = re.sub("%2F|%5C", "/", path)
@@ -85,10 +85,10 @@ def _http(scheme: str, authority: str, rest: str, *, glob: bool) -> str | None:
     differ = _without_dots(hidden) != hidden or (path != written and "//" in written)
     if differ and not glob:
         return None
-    if not path and not _WILD.search(place):
+    if not path and not _WILD.search(host_port):
         path = "/"
-    asked = f"{mark}{_spelled(query, '', glob=glob)}" if query else ""
-    return f"{scheme}://{place}{path}{asked}"
+    spelled_query = f"{mark}{_spelled(query, '', glob=glob)}" if query else ""
+    return f"{scheme}://{host_port}{path}{spelled_query}"
 
 
 def _place(scheme: str, text: str, *, glob: bool) -> str | None:
@@ -126,29 +126,29 @@ def _spelled(text: str, plain: str, *, glob: bool) -> str:
     characters that need not be one, beside the unreserved ones."""
     fit = _UNRESERVED + plain
 
-    def escape(found: re.Match[str]) -> str:
-        character = chr(int(found[1], 16))
-        return character if character in fit else f"%{found[1].upper()}"
+    def escape(match: re.Match[str]) -> str:
+        character = chr(int(match[1], 16))
+        return character if character in fit else f"%{match[1].upper()}"
 
-    def spell(found: re.Match[str]) -> str:
-        if glob and found[0] in "[]":
-            return found[0]
-        return "".join(f"%{byte:02X}" for byte in found[0].encode())
+    def spell(match: re.Match[str]) -> str:
+        if glob and match[0] in "[]":
+            return match[0]
+        return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
     return _LITERAL.sub(spell, _ESCAPE.sub(escape, text))
 
 
 def _without_dots(path: str) -> str:
     """Return a path without its segments `.` and `..` (RFC 3986, section 5.2.4)."""
-    found: list[str] = []
+    resolved: list[str] = []
     segments = path.split("/")
     for at, segment in enumerate(segments):
         last = at == len(segments) - 1
         if segment in (".", ".."):
-            if segment == ".." and len(found) > 1:
-                found.pop()
+            if segment == ".." and len(resolved) > 1:
+                resolved.pop()
             if last:
-                found.append("")
+                resolved.append("")
         else:
-            found.append(segment)
-    return "/".join(found)
+            resolved.append(segment)
+    return "/".join(resolved)

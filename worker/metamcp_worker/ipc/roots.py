@@ -29,9 +29,9 @@ ROOTS_BYTES_MAX = 16 * 1024
 PATH_BYTES_MAX = 4096
 
 
-def wider(one: Asked, other: Asked) -> Asked:
+def wider(first: Asked, second: Asked) -> Asked:
     """Return the value for a server that was seen to ask in both ways."""
-    return "ahead" if "ahead" in (one, other) else one or other
+    return "ahead" if "ahead" in (first, second) else first or second
 
 
 class RootsUnfit(Exception):
@@ -44,14 +44,14 @@ def uris(answer: bytes) -> tuple[str, ...]:
         raise RootsUnfit(f"it has more than {ROOTS_BYTES_MAX} bytes")
     try:
         listed = codec.items(codec.level(answer).get("roots", Raw(b"null")))
-        found = [codec.text(codec.level(one).get("uri", Raw(b"null"))) for one in listed]
+        root_uris = [codec.text(codec.level(root).get("uri", Raw(b"null"))) for root in listed]
     except codec.Malformed as error:
         raise RootsUnfit(f"it is not as the protocol has it: {error}") from None
-    if len(found) > ROOTS_MAX:
+    if len(root_uris) > ROOTS_MAX:
         raise RootsUnfit(f"it has more than {ROOTS_MAX} roots")
-    if None in found:
+    if None in root_uris:
         raise RootsUnfit("it has a root without a URI")
-    return tuple(filter(None, found))
+    return tuple(filter(None, root_uris))
 
 
 def folder(answer: bytes) -> str:

@@ -62,14 +62,14 @@ def misnamed(name: str) -> str:
     """Return why no script can have this name in its workspace, or an empty string."""
     if len(name) <= NAME_CHARACTERS_MAX and NAME.match(name):
         return ""
-    what = f"1 to {NAME_CHARACTERS_MAX} letters, digits, '_' and '-', and begins with none of these"
-    return f"the name of a script has {what} two"
+    rule = f"1 to {NAME_CHARACTERS_MAX} letters, digits, '_' and '-', and begins with none of these"
+    return f"the name of a script has {rule} two"
 
 
 def unfit(script: Script) -> str:
     """Return why a script cannot be kept, or an empty string."""
-    if why := misnamed(label(script.name)):
-        return why
+    if reason := misnamed(label(script.name)):
+        return reason
     if not script.code.strip():
         return "a script has some code"
     if (size := len(script.code.encode("utf-8", "surrogatepass"))) > CODE_BYTES_MAX:
@@ -111,8 +111,8 @@ def written(script: Script) -> str:
 
 def file_read(text: str) -> tuple[ScriptHead, str]:
     """Return the head of a file, and the code after it. Raises codec.Malformed."""
-    first, _, rest = text.partition("\n")
-    found = _HEAD.match(first)
-    if found is None:
+    first, _, code = text.partition("\n")
+    match = _HEAD.match(first)
+    if match is None:
         return ScriptHead(), text
-    return codec.typed(ScriptHead, found[1].encode()), rest
+    return codec.typed(ScriptHead, match[1].encode()), code

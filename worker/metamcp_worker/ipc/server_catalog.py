@@ -124,8 +124,8 @@ def hint(result: Mapping[str, Raw]) -> Hint:
     """Read the cache hint of a decoded result; an invalid member counts as absent."""
     ttl = bytes(result.get("ttlMs", b""))
     public = codec.text(result.get("cacheScope", b"null")) == "public"
-    known = ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX
-    return Hint(int(ttl) if known else 0, "public" if public else "private")
+    is_valid = ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX
+    return Hint(int(ttl) if is_valid else 0, "public" if public else "private")
 
 
 def strictest(hints: Sequence[Hint]) -> Hint:
@@ -133,8 +133,8 @@ def strictest(hints: Sequence[Hint]) -> Hint:
     is not cached."""
     if not hints:
         return Hint()
-    public = all(one.cacheScope == "public" for one in hints)
-    return Hint(min(one.ttlMs for one in hints), "public" if public else "private")
+    public = all(cache_hint.cacheScope == "public" for cache_hint in hints)
+    return Hint(min(cache_hint.ttlMs for cache_hint in hints), "public" if public else "private")
 
 
 class KeyedDefinition(NamedTuple):
@@ -148,15 +148,15 @@ class KeyedDefinition(NamedTuple):
 def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDefinition]:
     """Yield the definitions of a kind that have a key. A definition without a key, or with a key
     that was there before, is left out: clients could not ask for it."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for definition in definitions:
         try:
             raw_key = codec.level(definition).get(KEYS[kind], Raw(b"null"))
         except codec.Malformed:
             continue
         key = codec.text(raw_key)
-        if key is not None and key not in found:
-            found.add(key)
+        if key is not None and key not in keys:
+            keys.add(key)
             yield KeyedDefinition(key, bytes(raw_key), bytes(definition))
 
 

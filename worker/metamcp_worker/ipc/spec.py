@@ -287,8 +287,8 @@ class IssuerSpec(Discreet, frozen=True, kw_only=True):
     @property
     def metadata(self) -> str:
         """URL of the document about the endpoint."""
-        scheme, _, rest = self.audience.partition("://")
-        host, slash, path = rest.partition("/")
+        scheme, _, host_and_path = self.audience.partition("://")
+        host, slash, path = host_and_path.partition("/")
         return f"{scheme}://{host}{RESOURCE_METADATA}{slash}{path}".rstrip("/")
 
 
@@ -362,7 +362,9 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     @property
     def indexed(self) -> bool:
         """Whether its tools are searched."""
-        return self.exposure in ("search", "code") or any(one != RESULTS for one in self.builtins)
+        return self.exposure in ("search", "code") or any(
+            builtin != RESULTS for builtin in self.builtins
+        )
 
     @property
     def metadata(self) -> str:

@@ -178,29 +178,29 @@ _read_modern_tool = msgspec.json.Decoder(_Tool).decode
 def fault(kind: str, definition: bytes | Raw) -> Fault | None:
     """Find the fault that keeps a definition of one of KINDS out of lists; None if it is valid."""
     raw = bytes(definition)
-    if (found := unreadable(raw)) is not None:
-        return found
-    found = _broken(_readers[kind], raw)
-    if found is None or kind != "tools":
-        return found
+    if (unread_fault := unreadable(raw)) is not None:
+        return unread_fault
+    problem = _broken(_readers[kind], raw)
+    if problem is None or kind != "tools":
+        return problem
     if (worse := _broken(_read_modern_tool, raw)) is not None:
         return worse
-    return Fault(found.place, found.reason, legacy=True)
+    return Fault(problem.place, problem.reason, legacy=True)
 
 
 def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
     """Yield the definitions of one server that lists leave out."""
     for kind in KINDS:
         for definition in catalogue.of(kind):
-            if (found := fault(kind, definition)) is not None:
-                yield Invalid(kind, _name(kind, definition), bytes(definition), found)
+            if (problem := fault(kind, definition)) is not None:
+                yield Invalid(kind, _name(kind, definition), bytes(definition), problem)
 
 
 def unserved(kind: str, server: str, name: str, fault: Fault) -> str:
     """Return the sentence for a client that calls such a definition."""
     called = f"The {NOUNS[kind]} {name[:NAME_CHARACTERS_MAX]!r} of {server}"
-    what = f"{called} is not served{fault.clients}"
-    return f"{what}: its definition is not valid ({fault}), which its server has to correct."
+    text = f"{called} is not served{fault.clients}"
+    return f"{text}: its definition is not valid ({fault}), which its server has to correct."
 
 
 def _name(kind: str, definition: Raw) -> str:
@@ -212,18 +212,18 @@ def _name(kind: str, definition: Raw) -> str:
 
 def _broken(read: Callable[[bytes], object], raw: bytes) -> Fault | None:
     try:
-        found = read(raw)
+        definition = read(raw)
     except msgspec.DecodeError as error:
         return _told(error)
-    if isinstance(found, _Resource):
-        return _resource(found)
+    if isinstance(definition, _Resource):
+        return _resource(definition)
     return None
 
 
-def _resource(found: _Resource) -> Fault | None:
-    if isinstance(found.size, float) and not found.size.is_integer():
+def _resource(resource: _Resource) -> Fault | None:
+    if isinstance(resource.size, float) and not resource.size.is_integer():
         return Fault("$.size", "expected `integer`, got `number`")
-    if _PLAIN_URI.match(found.uri) is None and not _is_uri(found.uri):
+    if _PLAIN_URI.match(resource.uri) is None and not _is_uri(resource.uri):
         return Fault("$.uri", "expected a URI")
     return None
 
@@ -282,14 +282,14 @@ def _told(error: msgspec.DecodeError) -> Fault:
     """Make a fault of an error of msgspec."""
     if not isinstance(error, msgspec.ValidationError):
         return Fault("$", "some parsers cannot read its JSON, as half of a surrogate pair")
-    reason, _, place = str(error).partition(" - at `")
-    place = place.removesuffix("`") or "$"
+    reason, _, path = str(error).partition(" - at `")
+    path = path.removesuffix("`") or "$"
     if missing := _MISSING.match(reason):
-        return Fault(f"{place}.{missing[1]}", "is required and missing")
+        return Fault(f"{path}.{missing[1]}", "is required and missing")
     if "matching regex" in reason:
-        return Fault(place, "expected a time of ISO 8601 with a time zone")
+        return Fault(path, "expected a time of ISO 8601 with a time zone")
     if (value := reason.removeprefix("Invalid enum value ")) != reason:
-        return Fault(place, f"{value} is not a value that the schema has")
+        return Fault(path, f"{value} is not a value that the schema has")
     for ours, theirs in _TYPES.items():
         reason = reason.replace(ours, theirs)
-    return Fault(place, reason[:1].lower() + reason[1:])
+    return Fault(path, reason[:1].lower() + reason[1:])
