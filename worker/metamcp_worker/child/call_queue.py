@@ -91,31 +91,31 @@ class _Share:
         for share in self.shares.values():
             yield from share
 
-    def put(self, one: WaitingCall, seat: Seat) -> None:
+    def put(self, call: WaitingCall, seat: Seat) -> None:
         self.count += 1
-        self.size_bytes += one.size_bytes
+        self.size_bytes += call.size_bytes
         if not seat:
-            self.calls.append(one)
+            self.calls.append(call)
             return
         share = self.shares.get(seat[0])
         if share is None:
             share = self.shares[seat[0]] = _Share()
-        share.put(one, seat[1:])
+        share.put(call, seat[1:])
 
     def take(self) -> WaitingCall:
         """Take out the call whose turn it is. Raises IndexError if none waits."""
         if self.shares:
             key, share = next(iter(self.shares.items()))
-            one = share.take()
+            call = share.take()
             if share.count:
                 self.shares.move_to_end(key)
             else:
                 del self.shares[key]
         else:
-            one = self.calls.popleft()
+            call = self.calls.popleft()
         self.count -= 1
-        self.size_bytes -= one.size_bytes
-        return one
+        self.size_bytes -= call.size_bytes
+        return call
 
     def ahead(self, seat: Seat) -> int:
         """Maximum number of calls that are sent before one that is added now."""
@@ -126,8 +126,8 @@ class _Share:
         others = len(self.shares) - (mine is not None)
         return min(self.count, turns * (others + 1) - 1)
 
-    def yields(self, one: WaitingCall, seat: Seat, *, many: bool) -> WaitingCall | None:
-        """Return the call whose place `one` takes, or None if that would not be fairer. `many`:
+    def yields(self, call: WaitingCall, seat: Seat, *, many: bool) -> WaitingCall | None:
+        """Return the call whose place `call` takes, or None if that would not be fairer. `many`:
         there are too many calls, and not only too many bytes.
 
         Every share is looked at, but only where the queue is full.
@@ -141,10 +141,10 @@ class _Share:
                 fair = most.count - 1 >= (mine.count if mine else 0) + 1
             else:
                 own = mine.size_bytes if mine else 0
-                fair = most.size_bytes - newest.size_bytes >= own + one.size_bytes
+                fair = most.size_bytes - newest.size_bytes >= own + call.size_bytes
             if fair:
                 return newest
-        return mine.yields(one, seat[1:], many=many) if mine is not None else None
+        return mine.yields(call, seat[1:], many=many) if mine is not None else None
 
     def newest(self, *, many: bool) -> WaitingCall:
         """Return the newest call of the caller with the most."""
@@ -154,26 +154,28 @@ class _Share:
         """Take out the newest call of a caller."""
         if seat:
             share = self.shares[seat[0]]
-            one = share.drop_newest(seat[1:])
+            call = share.drop_newest(seat[1:])
             if not share.count:
                 del self.shares[seat[0]]
         else:
-            one = self.calls.pop()
+            call = self.calls.pop()
         self.count -= 1
-        self.size_bytes -= one.size_bytes
-        return one
+        self.size_bytes -= call.size_bytes
+        return call
 
-    def keep(self, wanted: Callable[[WaitingCall], bool]) -> None:
+    def keep(self, is_kept: Callable[[WaitingCall], bool]) -> None:
         """Take out all other calls. Turns stay in order."""
-        self.calls = deque(one for one in self.calls if wanted(one))
+        self.calls = deque(call for call in self.calls if is_kept(call))
         for share in self.shares.values():
-            share.keep(wanted)
-        self.shares = OrderedDict((key, one) for key, one in self.shares.items() if one.count)
-        self.count = len(self.calls) + sum(one.count for one in self.shares.values())
-        self.size_bytes = sum(one.size_bytes for one in self)
+            share.keep(is_kept)
+        self.shares = OrderedDict((key, share) for key, share in self.shares.items() if share.count)
+        self.count = len(self.calls) + sum(share.count for share in self.shares.values())
+        self.size_bytes = sum(call.size_bytes for call in self)
 
     def _most(self, *, many: bool) -> "_Share":
-        return max(self.shares.values(), key=lambda one: one.count if many else one.size_bytes)
+        return max(
+            self.shares.values(), key=lambda share: share.count if many else share.size_bytes
+        )
 
 
 class Turns:
@@ -205,28 +207,28 @@ class Turns:
         """Yield the calls caller by caller, those of each in order."""
         return iter(self._all)
 
-    def put(self, one: WaitingCall) -> WaitingCall | None:
+    def put(self, call: WaitingCall) -> WaitingCall | None:
         """Add a call. Return the call that has no room then, if any: this call, or another one that
         made room for it."""
-        seat, size = one.seat, one.size_bytes
+        seat, size = call.seat, call.size_bytes
         many = self._all.count >= self._calls_max
         moved = None
         if many or self._all.size_bytes + size > WAITING_BYTES_MAX:
-            moved = self._all.yields(one, seat, many=many)
+            moved = self._all.yields(call, seat, many=many)
             if moved is None:
-                return one
+                return call
             if self._all.size_bytes - moved.size_bytes + size > WAITING_BYTES_MAX:
-                return one
+                return call
             self._all.drop_newest(moved.seat)
-        self._all.put(one, seat)
+        self._all.put(call, seat)
         self.count = self._all.count
         return moved
 
     def take(self) -> WaitingCall:
         """Take out the call whose turn it is. Raises IndexError if none waits."""
-        one = self._all.take()
+        call = self._all.take()
         self.count = self._all.count
-        return one
+        return call
 
     def ahead(self, seat: Seat) -> int:
         """Maximum number of calls that are sent before one that is added at this place now."""
@@ -234,11 +236,11 @@ class Turns:
 
     def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
         """Take out and return the unwanted calls, whoever has the next turn."""
-        gone = [one for one in self if unwanted(one)]
-        if gone:
-            self._all.keep(lambda one: not unwanted(one))
+        removed = [call for call in self if unwanted(call)]
+        if removed:
+            self._all.keep(lambda call: not unwanted(call))
             self.count = self._all.count
-        return gone
+        return removed
 
 
 SAMPLES_MIN = 8

@@ -176,19 +176,19 @@ class ConnectBroker:
             self.close()  # the last process of the server has ended
             return
         try:
-            asked = kernel.next_call(self._listener)
+            call = kernel.next_call(self._listener)
         except OSError:  # the process has ended
             return
-        question, thread, name, arguments = asked
+        question, thread, name, arguments = call
         if name != "connect":
-            if self._is_fork(asked):
+            if self._is_fork(call):
                 self._on_fork(question)
             else:
-                self._answer_other(asked)
+                self._answer_other(call)
             return
-        number, place, size, *_ = arguments
+        number, pointer, size, *_ = arguments
         try:
-            address, sock = _copied(thread, number & _INT, place, size & _INT)
+            address, sock = _copied(thread, number & _INT, pointer, size & _INT)
         except OSError as error:
             self._reply(question, error.errno or errno.EPERM)
             return
@@ -206,20 +206,20 @@ class ConnectBroker:
             self._attempts.add(attempt)
             attempt.on_end = partial(self._attempts.discard, attempt)
 
-    def _answer_other(self, asked: kernel.PausedCall) -> None:
+    def _answer_other(self, call: kernel.PausedCall) -> None:
         """Refuse a call that the filter does not allow. In a trial, note the files of a call and
         let the kernel make it."""
         goes_on = False
-        if self._trial is not None and asked.name in FILE_CALLS:
+        if self._trial is not None and call.name in FILE_CALLS:
             goes_on = True
-            for denied in lacked_files(asked, self._trial):
+            for denied in lacked_files(call, self._trial):
                 self._tell(denied)
                 self._trial = with_right(self._trial, denied)
         else:
-            denied = refused_call(asked.name, asked.arguments)
+            denied = refused_call(call.name, call.arguments)
             goes_on = self._trial is not None and denied.right != "system_calls"
             self._tell(denied)
-        self._reply(asked.id, errno.EPERM * (not goes_on), goes_on=goes_on)
+        self._reply(call.id, errno.EPERM * (not goes_on), goes_on=goes_on)
 
     def _refuse(self, denied: DeniedRight) -> None:
         """Refuse a connection, or note it in a trial. Raises RightRefused."""
@@ -234,15 +234,15 @@ class ConnectBroker:
                 self._on_refusal(denied)
             return
         if denied not in self._refusals and len(self._refusals) >= REFUSALS_MAX:
-            alike = (one for one in self._refusals if one.right == denied.right)
+            alike = (refusal for refusal in self._refusals if refusal.right == denied.right)
             denied = next(alike, denied)
         self._refusals.add(denied)
         self._on_refusal(denied)
 
-    def _is_fork(self, asked: kernel.PausedCall) -> bool:
+    def _is_fork(self, call: kernel.PausedCall) -> bool:
         """Whether the filter asks about a new process. Else it does not allow the call."""
-        apart = asked.name == "clone" and asked.arguments[0] & NAMESPACES
-        return asked.name in FORKS and (self._limit.namespaces or not apart)
+        apart = call.name == "clone" and call.arguments[0] & NAMESPACES
+        return call.name in FORKS and (self._limit.namespaces or not apart)
 
     def _on_fork(self, question: int) -> None:
         """Allow or refuse a fork. The processes are counted when the limit seems to be reached,
@@ -425,53 +425,57 @@ _TAKES = {
 """Calls that change a folder by what is in it: positions of the descriptor and path of that."""
 
 
-def lacked_files(asked: kernel.PausedCall, granted: FileRights) -> Iterator[DeniedRight]:
+def lacked_files(call: kernel.PausedCall, granted: FileRights) -> Iterator[DeniedRight]:
     """Yield the rights for files that a call needs and does not have."""
     with contextlib.suppress(OSError, ValueError, OverflowError):  # the kernel says what is wrong
-        for denied in _needed_files(asked):
+        for denied in _needed_files(call):
             folder = denied is not None and denied.right == "read" and os.path.isdir(denied.path)
             if denied is not None and not is_granted(denied, granted, folder=folder):
                 yield denied
 
 
-def _needed_files(asked: kernel.PausedCall) -> Iterator[DeniedRight | None]:
+def _needed_files(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
     """Yield the rights for files that a call needs. Raises OSError."""
-    name, thread, arguments = asked.name, asked.thread, asked.arguments
+    name, thread, arguments = call.name, call.thread, call.arguments
     if name == "bind":
         address = _memory(thread, arguments[1], min(arguments[2] & _INT, ADDRESS_BYTES_MAX))
         text = address[_FAMILY_BYTES:].partition(b"\0")[0]
         if family_of(address) == socket.AF_UNIX and text:
             yield _made(_real(thread, -1, text, last=False))
     elif name in _OPENS:
-        at, place, where = _OPENS[name]
-        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if where < 0 else arguments[where]
+        at, path_index, flags_index = _OPENS[name]
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_index < 0 else arguments[flags_index]
         if name == "openat2":
-            flags = int.from_bytes(_memory(thread, arguments[where], 8), sys.byteorder)
-        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]))
+            flags = int.from_bytes(_memory(thread, arguments[flags_index], 8), sys.byteorder)
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[path_index]))
         exists = os.path.exists(path)
-        wanted = os.O_ACCMODE | os.O_TRUNC if exists else os.O_CREAT
+        write_flags = os.O_ACCMODE | os.O_TRUNC if exists else os.O_CREAT
         if not flags & os.O_PATH:
-            yield needed(path, exists=exists, writes=bool(flags & wanted))
+            yield needed(path, exists=exists, writes=bool(flags & write_flags))
     elif name in _USES:
-        at, place = _USES[name]
-        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]))
+        at, path_index = _USES[name]
+        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[path_index]))
         yield needed(path, exists=os.path.exists(path), writes=name == "truncate")
     else:
-        yield from _needed_folders(asked)
+        yield from _needed_folders(call)
 
 
-def _needed_folders(asked: kernel.PausedCall) -> Iterator[DeniedRight | None]:
+def _needed_folders(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
     """Yield the rights that a call needs which makes or removes something. Raises OSError."""
-    name, thread, arguments = asked.name, asked.thread, asked.arguments
+    name, thread, arguments = call.name, call.thread, call.arguments
     if name in _TAKES:
-        at, place = _TAKES[name]
-        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]), last=False)
+        at, path_index = _TAKES[name]
+        path = _real(
+            thread, _folder_of(arguments, at), _text(thread, arguments[path_index]), last=False
+        )
         if not os.path.lexists(path):
             return
         yield DeniedRight("write", os.path.dirname(path))
     if name in _MAKES:
-        at, place = _MAKES[name]
-        path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[place]), last=False)
+        at, path_index = _MAKES[name]
+        path = _real(
+            thread, _folder_of(arguments, at), _text(thread, arguments[path_index]), last=False
+        )
         if name.startswith("rename") or not os.path.lexists(path):
             yield _made(path, folder=name.startswith("mkdir"))
 
@@ -495,29 +499,29 @@ def _real(thread: int, folder: int, path: bytes, *, last: bool = True) -> str:
     own = f"/proc/{thread}"
     text = re.sub(r"^/proc/(?:self|thread-self)(?=/|$)", own, os.fsdecode(path))
     start = os.readlink(f"{own}/cwd" if folder < 0 else f"{own}/fd/{folder}")
-    whole = os.path.join(start, text)
+    full_path = os.path.join(start, text)
     if last:
-        return os.path.realpath(whole)
-    whole = whole.rstrip("/")
-    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
+        return os.path.realpath(full_path)
+    full_path = full_path.rstrip("/")
+    return os.path.join(os.path.realpath(os.path.dirname(full_path)), os.path.basename(full_path))
 
 
-def _text(thread: int, place: int) -> bytes:
+def _text(thread: int, pointer: int) -> bytes:
     """Return the text at this place of the memory of a thread. Raises OSError."""
-    found = b""
-    while b"\0" not in found and len(found) < PATH_BYTES_MAX:
-        page = PAGE_BYTES - (place + len(found)) % PAGE_BYTES
-        found += _memory(thread, place + len(found), page)
-    return found.partition(b"\0")[0]
+    data = b""
+    while b"\0" not in data and len(data) < PATH_BYTES_MAX:
+        page = PAGE_BYTES - (pointer + len(data)) % PAGE_BYTES
+        data += _memory(thread, pointer + len(data), page)
+    return data.partition(b"\0")[0]
 
 
-def _memory(thread: int, place: int, size: int) -> bytes:
+def _memory(thread: int, pointer: int, size: int) -> bytes:
     """Return bytes of the memory of a thread. Raises OSError."""
     with open(f"/proc/{thread}/mem", "rb", buffering=0) as memory:
-        return os.pread(memory.fileno(), size, place)
+        return os.pread(memory.fileno(), size, pointer)
 
 
-def _copied(thread: int, number: int, place: int, size: int) -> tuple[bytes, socket.socket]:
+def _copied(thread: int, number: int, pointer: int, size: int) -> tuple[bytes, socket.socket]:
     """Return the address and a copy of the socket of a thread that connects. Raises OSError."""
     if not _FAMILY_BYTES <= size <= ADDRESS_BYTES_MAX:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -526,7 +530,7 @@ def _copied(thread: int, number: int, place: int, size: int) -> tuple[bytes, soc
     except OSError:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
     try:
-        address = os.pread(memory, size, place)
+        address = os.pread(memory, size, pointer)
     except (OSError, OverflowError):  # the upper half of all addresses is the kernel's
         address = b""
     finally:

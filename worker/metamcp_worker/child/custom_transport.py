@@ -148,16 +148,16 @@ class Custom(Distant):
             self._lose(Fail("exit", f"its transport failed with {_described(error)}"))
 
     async def _connected(self, connect: Connect, stack: AsyncExitStack) -> CustomChannel | None:
-        told = {**self._spec.options, "name": self._spec.name}
+        options = {**self._spec.options, "name": self._spec.name}
         limit = asyncio.timeout(self._spec.start_timeout_s)
         try:
             async with limit:
-                return await stack.enter_async_context(connect(told))
+                return await stack.enter_async_context(connect(options))
         except TimeoutError:
             if not limit.expired():
                 raise
-        why = f"its transport did not connect within {self._spec.start_timeout_s:g} s"
-        self._lose(Fail("start_timeout", why))
+        message = f"its transport did not connect within {self._spec.start_timeout_s:g} s"
+        self._lose(Fail("start_timeout", message))
         return None
 
     async def _converse(self, channel: CustomChannel) -> None:
@@ -172,8 +172,8 @@ class Custom(Distant):
         async for message in channel:
             if not isinstance(cast(object, message), bytes):
                 kind = type(message).__name__
-                why = f"its transport gave a message that is {kind}, not bytes"
-                self._lose(Fail("protocol", why))
+                problem = f"its transport gave a message that is {kind}, not bytes"
+                self._lose(Fail("protocol", problem))
                 return
             if self._lost:
                 pass
@@ -207,10 +207,10 @@ class Custom(Distant):
 
 
 def _find(name: str) -> Connect:
-    found = metadata.entry_points(group=GROUP)
-    named = [one for one in found if one.name == name]
+    entry_points = metadata.entry_points(group=GROUP)
+    named = [entry_point for entry_point in entry_points if entry_point.name == name]
     if not named:
-        have = ", ".join(sorted({one.name for one in found})) or "none"
+        have = ", ".join(sorted({entry_point.name for entry_point in entry_points})) or "none"
         raise SpawnFailed(f"no installed package brings the transport {name!r}; there are: {have}")
     try:
         connect = named[0].load()

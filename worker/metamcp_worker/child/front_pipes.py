@@ -88,9 +88,9 @@ class FrontPipes:
         except (PipeFull, TooLarge):
             if isinstance(frame, Result):
                 # A missing answer would be waited for, so an error goes instead.
-                why = "the answer is lost, because too much waits for the front to read it"
+                message = "the answer is lost, because too much waits for the front to read it"
                 return self.send(
-                    front, Error(frame.id, jsonrpc_lines.error_object(Code.OVERLOADED, why))
+                    front, Error(frame.id, jsonrpc_lines.error_object(Code.OVERLOADED, message))
                 )
             self.left_out += not isinstance(frame, Ask)
             return False

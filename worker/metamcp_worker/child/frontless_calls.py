@@ -118,38 +118,38 @@ class Orphans:
         number = next(self._named(frame.owner, frame.name), 0)
         if not number:
             return [*actions, ReplyToFront(front, KeptFrame(frame.id))]
-        found = self._orphans[number]
+        orphan = self._orphans[number]
         self._forget(number)
-        if found.answer is None:
+        if orphan.answer is None:
             self._calls.pass_on(NOBODY, number, (front, frame.id), frame.peer)
-        self._marks[front, frame.id] = structs.replace(found.keep, id=frame.id)
-        told = [*found.events, *([found.answer] if found.answer is not None else [])]
-        actions.append(ReplyToFront(front, KeptFrame(frame.id, found.keep.note)))
-        actions += [ReplyToFront(front, structs.replace(one, id=frame.id)) for one in told]
+        self._marks[front, frame.id] = structs.replace(orphan.keep, id=frame.id)
+        frames = [*orphan.events, *([orphan.answer] if orphan.answer is not None else [])]
+        actions.append(ReplyToFront(front, KeptFrame(frame.id, orphan.keep.note)))
+        actions += [ReplyToFront(front, structs.replace(stored, id=frame.id)) for stored in frames]
         return actions
 
     def release(self, front: int, frame: Release, now: float) -> Actions:
         """Drop calls that no client comes back for: those of this owner or, without an owner, the
         marks of all calls of this front."""
         if not frame.owner:
-            self._marks = {where: mark for where, mark in self._marks.items() if where[0] != front}
+            self._marks = {key: mark for key, mark in self._marks.items() if key[0] != front}
             return []
-        mine = [n for n, one in self._orphans.items() if one.keep.owner == frame.owner]
+        mine = [n for n, orphan in self._orphans.items() if orphan.keep.owner == frame.owner]
         return self._drop(mine, b"the session has ended", now)
 
     def front_gone(self, front: int, now: float) -> Actions:
         """Turn the marked calls of a dead front into orphans. Call this before the calls of the
         front are forgotten."""
-        for one in self._orphans.values():
-            if one.front == front:
-                one.until = max(one.until, now + ORPHAN_S)
+        for orphan in self._orphans.values():
+            if orphan.front == front:
+                orphan.until = max(orphan.until, now + ORPHAN_S)
         there = set(self._calls.of(front))
         actions: Actions = []
-        for where in [where for where in self._marks if where[0] == front]:
-            if where[1] in there:
-                actions += self._orphan(*where, now)
+        for marked_key in [key for key in self._marks if key[0] == front]:
+            if marked_key[1] in there:
+                actions += self._orphan(*marked_key, now)
             else:
-                del self._marks[where]
+                del self._marks[marked_key]
         return actions
 
     # --- what is said to fronts ---------------------------------------------------------------
@@ -167,11 +167,14 @@ class Orphans:
     def tick(self, now: float) -> Actions:
         """Drop the orphans whose time is over."""
         if self._marks:
-            there = {front: set(self._calls.of(front)) for front in {one for one, _ in self._marks}}
-            self._marks = {
-                where: mark for where, mark in self._marks.items() if where[1] in there[where[0]]
+            there = {
+                front: set(self._calls.of(front))
+                for front in {marked_front for marked_front, _ in self._marks}
             }
-        late = [number for number, one in self._orphans.items() if one.until <= now]
+            self._marks = {
+                key: mark for key, mark in self._marks.items() if key[1] in there[key[0]]
+            }
+        late = [number for number, orphan in self._orphans.items() if orphan.until <= now]
         return self._drop(late, b"nobody came back for it", now)
 
     # --- underneath ---------------------------------------------------------------------------
@@ -179,8 +182,8 @@ class Orphans:
     def _named(self, owner: bytes, name: bytes) -> Iterator[int]:
         return (
             number
-            for number, one in self._orphans.items()
-            if one.keep.owner == owner and one.keep.name == name
+            for number, orphan in self._orphans.items()
+            if orphan.keep.owner == owner and orphan.keep.name == name
         )
 
     def _new(self, front: int, mark: Keep, until: float) -> int:
@@ -199,53 +202,53 @@ class Orphans:
             self._forget(number)
         if not key:
             return []
-        actions = self._asks.over(key, told=False)
+        actions = self._asks.over(key, tell_front=False)
         if actions:
-            found = self._calls.in_flight[key]
-            self._calls.set_deadline(key, now + found.timeout_s)
-            self._calls.set_asked(key, asked=False)
+            sent = self._calls.in_flight[key]
+            self._calls.set_deadline(key, now + sent.timeout_s)
+            self._calls.set_asked(key, is_asked=False)
         return actions
 
     def _put(self, frame: _Frame, now: float) -> None:
         """Keep a frame for an orphan."""
         if not isinstance(frame, Result | Error | Progress | Notice):
             return
-        one = self._orphans.get(frame.id)
-        if one is None:
+        orphan = self._orphans.get(frame.id)
+        if orphan is None:
             return
         if isinstance(frame, Result | Error):
-            one.until = max(one.until, now + ORPHAN_S)
+            orphan.until = max(orphan.until, now + ORPHAN_S)
             self._answer(frame.id, frame)
             return
-        one.events.append(frame)
-        self._count(one, len(frame.body) + EVENT_BYTES)
-        if len(one.events) > EVENTS_MAX:
-            self._tell_no_more(one)
+        orphan.events.append(frame)
+        self._count(orphan, len(frame.body) + EVENT_BYTES)
+        if len(orphan.events) > EVENTS_MAX:
+            self._tell_no_more(orphan)
         self._shrink()
 
     def _answer(self, number: int, frame: _Answer) -> None:
-        one = self._orphans[number]
-        one.answer = frame
-        self._count(one, len(frame.body) + EVENT_BYTES)
-        answered = [number for number, one in self._orphans.items() if one.answer is not None]
+        orphan = self._orphans[number]
+        orphan.answer = frame
+        self._count(orphan, len(frame.body) + EVENT_BYTES)
+        answered = [number for number, orphan in self._orphans.items() if orphan.answer is not None]
         for oldest in answered[: max(0, len(answered) - KEPT_ANSWERS_MAX)]:
             self._forget(oldest)
         self._shrink()
 
     def _shrink(self) -> None:
         """Keep to the limit of bytes: the oldest call loses its events first, then its answer."""
-        for number, one in list(self._orphans.items()):
-            while self._size_bytes > KEPT_BYTES_MAX and one.events:
-                self._tell_no_more(one)
-            if self._size_bytes > KEPT_BYTES_MAX and one.answer is not None:
+        for number, orphan in list(self._orphans.items()):
+            while self._size_bytes > KEPT_BYTES_MAX and orphan.events:
+                self._tell_no_more(orphan)
+            if self._size_bytes > KEPT_BYTES_MAX and orphan.answer is not None:
                 self._forget(number)
 
-    def _tell_no_more(self, one: _Orphan) -> None:
+    def _tell_no_more(self, orphan: _Orphan) -> None:
         """Drop the oldest event of an orphan."""
-        self._count(one, -len(one.events.popleft().body) - EVENT_BYTES)
+        self._count(orphan, -len(orphan.events.popleft().body) - EVENT_BYTES)
 
-    def _count(self, one: _Orphan, size_bytes: int) -> None:
-        one.size_bytes += size_bytes
+    def _count(self, orphan: _Orphan, size_bytes: int) -> None:
+        orphan.size_bytes += size_bytes
         self._size_bytes += size_bytes
 
     def _drop(self, numbers: list[int], reason: bytes, now: float) -> Actions:

@@ -139,7 +139,7 @@ class Handshake:
     once.
 
     `capabilities`: raw capabilities of the client. `protocol`: the only revision to ask for, or
-    empty; `known`: the revision that the server spoke last, or empty.
+    empty; `known_protocol`: the revision that the server spoke last, or empty.
     """
 
     def __init__(
@@ -151,15 +151,17 @@ class Handshake:
         probe_s: float,
         capabilities: Raw,
         protocol: str = "",
-        known: str = "",
+        known_protocol: str = "",
     ) -> None:
         self._capabilities = capabilities
         self._era = era
         self.phase = (
             HandshakePhase.INITIALIZE if era in ("legacy", "legacy-first") else HandshakePhase.PROBE
         )
-        self._offered = [protocol or (known if known in LEGACY else LEGACY[0])]
-        self._others = [] if protocol else [one for one in LEGACY if one != self._offered[0]]
+        self._offered = [protocol or (known_protocol if known_protocol in LEGACY else LEGACY[0])]
+        self._others = (
+            [] if protocol else [revision for revision in LEGACY if revision != self._offered[0]]
+        )
         self._refusal = ""
         self._silent = self._again = False
         self._info = gateway_info(version)
@@ -207,7 +209,7 @@ class Handshake:
             )
         named = _named(error) - {MODERN}  # which may only repeat what was asked for
         if named and self._others:
-            self._others = [one for one in LEGACY if one in named]
+            self._others = [revision for revision in LEGACY if revision in named]
             self._offered = [self._others.pop(0)]
         return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
@@ -219,7 +221,7 @@ class Handshake:
         self._refusal = self._refusal or refusal
         named = _named(error) - set(self._offered)
         if named:
-            self._others = [one for one in self._others if one in named]
+            self._others = [revision for revision in self._others if revision in named]
         unknown = self._era == "legacy-first" and failure.code in _UNKNOWN_METHOD
         if (MODERN in named or unknown or self._silent) and self._may_probe:
             return self._probe_again()
@@ -267,16 +269,16 @@ def _discovered(result: bytes) -> Met | None:
     """Return the server of a DiscoverResult, or None if the result does not prove a modern
     server."""
     try:
-        found = _read_discovered(result)
+        answer = _read_discovered(result)
     except codec.Malformed:
         return None
-    if MODERN not in found.supported_versions:
+    if MODERN not in answer.supported_versions:
         return None
     return Met(
         MODERN,
-        server_info(found.meta),
-        _object(found.capabilities),
-        found.instructions,
+        server_info(answer.meta),
+        _object(answer.capabilities),
+        answer.instructions,
         initialized=False,
         hint=hint(codec.level(result)),
     )
@@ -284,19 +286,19 @@ def _discovered(result: bytes) -> Met | None:
 
 def _initialized(result: bytes) -> Met | HandshakeRefused:
     try:
-        found = _read_initialized(result)
+        answer = _read_initialized(result)
     except codec.Malformed as error:
         return HandshakeRefused(f"its answer to initialize is not what it has to be: {error}")
-    if found.protocol_version not in LEGACY:
+    if answer.protocol_version not in LEGACY:
         return HandshakeRefused(
-            f"it wants to speak {found.protocol_version[:40]!r}, the gateway speaks {MODERN} and "
+            f"it wants to speak {answer.protocol_version[:40]!r}, the gateway speaks {MODERN} and "
             f"{LEGACY[-1]} to {LEGACY[0]}"
         )
     return Met(
-        found.protocol_version,
-        _object(found.server_info),
-        _object(found.capabilities),
-        found.instructions,
+        answer.protocol_version,
+        _object(answer.server_info),
+        _object(answer.capabilities),
+        answer.instructions,
         initialized=True,
     )
 
@@ -327,7 +329,7 @@ def _supported(failure: _Failure) -> tuple[str, ...]:
 
 def _named(error: bytes) -> set[str]:
     """Return the revisions that occur anywhere in an error and that the gateway speaks."""
-    return {one.decode() for one in _REVISION.findall(error)} & {MODERN, *LEGACY}
+    return {revision.decode() for revision in _REVISION.findall(error)} & {MODERN, *LEGACY}
 
 
 RELIST_S_MIN, RELIST_S_MAX = 0.5, 8.0
@@ -350,7 +352,7 @@ class Opening:
         probe_s = min(PROBE_S_MAX, spec.start_timeout_s / 4)
         self._handshake = Handshake(
             version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec),
-            protocol=spec.protocol, known=spec.known_protocol,
+            protocol=spec.protocol, known_protocol=spec.known_protocol,
         )  # fmt: skip
         self._listing = Listing(
             own, list_s=spec.list_timeout_s,
@@ -385,20 +387,20 @@ class Opening:
         self, key: bytes, purpose: RequestPurpose, result: bytes, error: bytes, now: float
     ) -> Actions:
         """Handle the answer to a request of the gateway: a raw result or a raw error."""
-        if error and not self.ready and (why := unauthorized(error, self._spec.name)):
-            return [Fail("authorization", f"it {why}")]
+        if error and not self.ready and (problem := unauthorized(error, self._spec.name)):
+            return [Fail("authorization", f"it {problem}")]
         if purpose is RequestPurpose.HANDSHAKE:
             if error:
                 return self._shaken(self._handshake.failed(error, now), now)
             return self._shaken(self._handshake.answered(result), now)
         return [*self._listing.answered(key, result, error, now), *self._publish(now)]
 
-    def changed(self, lists: Iterable[str], now: float, said: str = "") -> Actions:
-        """Note that these lists may have changed, and read them. `said`: the notification that says
-        so."""
+    def changed(self, lists: Iterable[str], now: float, notification: str = "") -> Actions:
+        """Note that these lists may have changed, and read them. `notification`: method of the
+        one that says so."""
         self._changed |= frozenset(lists)
-        if said:
-            self._said.add(said)
+        if notification:
+            self._said.add(notification)
         return self._relist(now)
 
     def asked_for_roots(self, when: Asked) -> Actions:
@@ -429,17 +431,17 @@ class Opening:
         shaken = self._handshake.tick(now)
         return [] if shaken is None else self._shaken(shaken, now)
 
-    def _shaken(self, found: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
-        if isinstance(found, OwnRequest):
-            return [self._own.ask(RequestPurpose.HANDSHAKE, found)]
-        if isinstance(found, HandshakeRefused):
-            return [Fail("protocol", found.message)]
-        self.met = found
-        self._own.met(found.protocol)
+    def _shaken(self, outcome: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
+        if isinstance(outcome, OwnRequest):
+            return [self._own.ask(RequestPurpose.HANDSHAKE, outcome)]
+        if isinstance(outcome, HandshakeRefused):
+            return [Fail("protocol", outcome.message)]
+        self.met = outcome
+        self._own.met(outcome.protocol)
         first: Actions = []
-        if found.initialized:
+        if outcome.initialized:
             first = [WriteToServer(jsonrpc_lines.notification("notifications/initialized"))]
-        reads = self._listing.read(declared(found.capabilities), now)
+        reads = self._listing.read(declared(outcome.capabilities), now)
         return [*first, *reads, *self._publish(now)]
 
     def _relist(self, now: float) -> Actions:
@@ -467,16 +469,16 @@ class Opening:
         actions: Actions = [WarnInLog(text) for text in listing.warnings()]
         for method in () if self.ready else listing.open.values():
             actions.append(WarnInLog(f"{method} is not answered yet; the list follows"))
-        found = self._catalogue()
+        catalogue = self._catalogue()
         was_ready, before = self.ready, (self._list_hash, self._unread)
-        self._list_hash, self._unread = server_catalog.list_hash(found), found.unread
+        self._list_hash, self._unread = server_catalog.list_hash(catalogue), catalogue.unread
         if not was_ready:
-            return [*actions, Ready(found, self._list_hash)]
+            return [*actions, Ready(catalogue, self._list_hash)]
         if (self._list_hash, self._unread) != before:
-            return [*actions, Relisted(found)]
+            return [*actions, Relisted(catalogue)]
         # Fronts pass it on where this is the only server, as it would say it without a gateway.
-        said, self._judged = () if listing.failed else sorted(self._judged), set()
-        return [*actions, *(TellFronts(Notice(method, b"{}")) for method in said)]
+        methods, self._judged = () if listing.failed else sorted(self._judged), set()
+        return [*actions, *(TellFronts(Notice(method, b"{}")) for method in methods)]
 
     def _catalogue(self) -> ServerCatalogue:
         assert self.met is not None

@@ -114,7 +114,7 @@ class Probing:
             return []
         self._waits = False
         self.missed += 1
-        what = f"it has not answered a {self._ask.method} for {now - self._first_at:.3g} s"
+        message = f"it has not answered a {self._ask.method} for {now - self._first_at:.3g} s"
         if self.missed >= MISSES_MAX:
-            return [Fail("hang", what)]
-        return [WarnInLog(f"{what}; after {MISSES_MAX - self.missed} more it is ended")]
+            return [Fail("hang", message)]
+        return [WarnInLog(f"{message}; after {MISSES_MAX - self.missed} more it is ended")]

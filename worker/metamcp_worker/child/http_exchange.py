@@ -94,10 +94,10 @@ def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | Non
     `streamed`: whether the message came on a stream. Some servers write every answer to all open
     streams, so there only an answer with the id of the request counts. The id may be a string.
     """
-    found = _envelope(message)
-    if found.method is not None or (streamed and _number(bytes(found.id)) != key):
+    envelope = _envelope(message)
+    if envelope.method is not None or (streamed and _number(bytes(envelope.id)) != key):
         return None
-    return _answer(found, message, key)
+    return _answer(envelope, message, key)
 
 
 def numbered(message: bytes) -> bytes:
@@ -106,11 +106,11 @@ def numbered(message: bytes) -> bytes:
     if b'"method"' in message[:_ERROR_BYTES]:
         return message
     try:
-        found = _envelope(message)
+        envelope = _envelope(message)
     except codec.Malformed:
         return message
-    key = _number(raw := bytes(found.id))
-    return message if found.method is not None or key == raw else _answer(found, message, key)
+    key = _number(raw := bytes(envelope.id))
+    return message if envelope.method is not None or key == raw else _answer(envelope, message, key)
 
 
 def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
@@ -120,18 +120,18 @@ def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes 
     `in_session`: whether the request named a session.
     """
     try:
-        found = _envelope(one_line(body))
+        envelope = _envelope(one_line(body))
     except codec.Malformed:
-        found = Envelope()
-    failure = _failure(found)
+        envelope = Envelope()
+    failure = _failure(envelope)
     if in_session and status in {400, 404}:
-        ours = failure is not None and bytes(found.id) == key
+        ours = failure is not None and bytes(envelope.id) == key
         says_so = failure is not None and bool(_SESSION_WORDS.search(failure.message))
         if (says_so or not ours) if status == 404 else (says_so and not ours):
             return Word.SESSION_OVER
-    if failure is None or found.method is not None:
+    if failure is None or envelope.method is not None:
         return Word.NO_ANSWER
-    return _answer(found, one_line(body), key)
+    return _answer(envelope, one_line(body), key)
 
 
 def session_over(message: bytes) -> bool:
@@ -172,8 +172,8 @@ def trouble(
         data["www_authenticate"] = challenge[:CHALLENGE_CHARS_MAX]
     if retry_after_s:
         data["retry_after_ms"] = round(retry_after_s * 1000)
-    why = sentence(status) + (f"; it says: {text}" if text else "")
-    return faults.body(Code.INTERNAL_ERROR, why, data)
+    problem = sentence(status) + (f"; it says: {text}" if text else "")
+    return faults.body(Code.INTERNAL_ERROR, problem, data)
 
 
 def retry_after_s(value: str, now: float) -> float:
@@ -222,10 +222,10 @@ def session_id_ok(session_id: str) -> bool:
 
 
 def _envelope(message: bytes) -> Envelope:
-    found = codec.envelope(message)
-    if found.jsonrpc != "2.0":
+    envelope = codec.envelope(message)
+    if envelope.jsonrpc != "2.0":
         raise codec.Malformed("it is not a JSON-RPC 2.0 message")
-    return found
+    return envelope
 
 
 def _number(id: bytes) -> bytes:  # noqa: A002 - the wire's own name
@@ -233,24 +233,24 @@ def _number(id: bytes) -> bytes:  # noqa: A002 - the wire's own name
     return id[1:-1] if id[:1] == b'"' and id[1:-1].isdigit() else id
 
 
-def _answer(found: Envelope, message: bytes, key: bytes) -> bytes:
+def _answer(envelope: Envelope, message: bytes, key: bytes) -> bytes:
     # Strings that are not ASCII have not been checked yet; if they are broken, the later check
     # looks for the id at the head of the message.
-    if bytes(found.id) == key and (message.isascii() or _HEAD.match(message)):
+    if bytes(envelope.id) == key and (message.isascii() or _HEAD.match(message)):
         return message
     parts = [b'{"jsonrpc":"2.0","id":', key]
-    for name, value in ((b"result", found.result), (b"error", found.error)):
+    for name, value in ((b"result", envelope.result), (b"error", envelope.error)):
         if bytes(value):
             parts += [b',"', name, b'":', bytes(value)]
     return b"".join([*parts, b"}"])
 
 
-def _failure(found: Envelope) -> _Failure | None:
+def _failure(envelope: Envelope) -> _Failure | None:
     """Return the error in a message, or None if there is none."""
-    if not bytes(found.error).startswith(b"{"):
+    if not bytes(envelope.error).startswith(b"{"):
         return None
     try:
-        return codec.typed(_Failure, found.error)
+        return codec.typed(_Failure, envelope.error)
     except codec.Malformed:
         return _Failure()
 

@@ -146,28 +146,28 @@ def _whole(body: bytes, key: bytes, length: str) -> bytes:
     """Return the answer that is the whole body. `length`: the header Content-Length. Raises
     codec.Malformed."""
     try:
-        found = http_exchange.answer(http_exchange.one_line(body), key)
+        answer = http_exchange.answer(http_exchange.one_line(body), key)
     except codec.Malformed as error:
         if length and "truncated" in str(error):
-            why = f"it does not end within the {length} bytes that its Content-Length says"
-            raise codec.Malformed(why) from None
+            problem = f"it does not end within the {length} bytes that its Content-Length says"
+            raise codec.Malformed(problem) from None
         raise
-    if found is None:
+    if answer is None:
         raise codec.Malformed("it is not an answer")
-    return found
+    return answer
 
 
 async def tell(
     link: HttpTransport,
     line: bytes,
-    said: Mapping[str, str],
+    headers: Mapping[str, str],
     *,
     answer_s: float = OPEN_S_MAX,
     url: str = "",
 ) -> int:
     """Send a message that gets no answer, and return the HTTP status. Raises Unreachable and
     Broken."""
-    response = await link.origin.send("POST", said, line, answer_s=answer_s, url=url)
+    response = await link.origin.send("POST", headers, line, answer_s=answer_s, url=url)
     async with Body(link.intake, response) as body:
         # Read to its end, the connection can be used again; but some servers open a stream here.
         await body.ended(wait_s=LINGER_S_MAX)
@@ -189,29 +189,29 @@ async def hand_in(link: HttpTransport, post: Post, url: str) -> bytes:
 
 async def _refusal(link: HttpTransport, post: Post, response: Response, body: Body) -> bytes:
     try:
-        whole = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
+        content = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
     except (Broken, TooLarge):
-        whole = b""  # The status says enough.
-    found = http_exchange.refusal(response.status, whole, post.key, in_session=post.in_session)
-    if found is Word.SESSION_OVER:
+        content = b""  # The status says enough.
+    meaning = http_exchange.refusal(response.status, content, post.key, in_session=post.in_session)
+    if meaning is Word.SESSION_OVER:
         raise SessionOver
-    if not post.in_session and not http_exchange.about(whole, post.key):
+    if not post.in_session and not http_exchange.about(content, post.key):
         link.doubt()  # Any server of its era would look at this request.
-    if found is Word.NO_ANSWER:
+    if meaning is Word.NO_ANSWER:
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
         # A server may repeat the headers and the URL, and a client must not read their secrets.
-        words = http_exchange.words(whole, response.media_type) if post.own else ""
+        words = http_exchange.words(content, response.media_type) if post.own else ""
         error = http_exchange.trouble(link.faults, response.status, challenge, wait_s, words)
         raise RequestRefused(error, response.status, wait_s)
-    return found
+    return meaning
 
 
 async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -> bytes:
     """Pass on events until the answer, and return it. Return nothing if the stream ends before the
     answer and can be taken up again. Raises Broken and TooLarge."""
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
-    why = _GIVEN_UP
+    reason = _GIVEN_UP
     try:
         while piece := await body.piece(wait_s=None):
             answer = _take(link, post, resume, reader.feed(piece))
@@ -220,9 +220,9 @@ async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -
                 return answer
             body.holds(reader.held_bytes)
     except Broken as error:
-        why = str(error)
+        reason = str(error)
     if not post.resumable or not resume.last_id:
-        raise Broken(why)
+        raise Broken(reason)
     return b""
 
 
@@ -246,13 +246,13 @@ def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent
 
 async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
     """Take up the stream as often as `resume` allows, and return the answer. Raises Broken."""
-    said = {**post.headers, "Accept": request_headers.EVENTS}
+    headers = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:
-        said[request_headers.SESSION] = session_id
+        headers[request_headers.SESSION] = session_id
     while (delay_s := resume.ended()) is not None:
         await asyncio.sleep(delay_s)
         try:
-            answer = await _taken_up(link, post, resume, said)
+            answer = await _taken_up(link, post, resume, headers)
         except _StreamGone:
             break
         except (Unreachable, Broken):
@@ -263,12 +263,12 @@ async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: 
 
 
 async def _taken_up(
-    link: HttpTransport, post: Post, resume: Resume, said: Mapping[str, str | bytes]
+    link: HttpTransport, post: Post, resume: Resume, headers: Mapping[str, str | bytes]
 ) -> bytes:
     """Connect to the stream once more; see `_events` for the result. Raises also _StreamGone and
     Unreachable."""
-    said = {**said, request_headers.LAST_EVENT: resume.last_id}
-    response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
+    headers = {**headers, request_headers.LAST_EVENT: resume.last_id}
+    response = await link.origin.send("GET", headers, answer_s=OPEN_S_MAX)
     async with Body(link.intake, response) as body:
         if response.status >= 500:
             return b""

@@ -121,22 +121,22 @@ class HttpSessions:
     def of(self, request: ServerRequest) -> HttpSession | None:
         """Return the session for this request, which may have to be opened; None if too many
         sessions are in use."""
-        wanted = self._askable(request.caller) if request.caller and self.base.id else NOTHING
-        if self._alone or wanted in (NOTHING, self.base.capabilities):
+        capabilities = self._askable(request.caller) if request.caller and self.base.id else NOTHING
+        if self._alone or capabilities in (NOTHING, self.base.capabilities):
             return self.base
-        found = self._more.get(wanted)
-        if found is None and (len(self._more) < SESSIONS_MAX or self._make_room()):
+        session = self._more.get(capabilities)
+        if session is None and (len(self._more) < SESSIONS_MAX or self._make_room()):
             self._vias += 1
-            found = self._more[wanted] = HttpSession(self._vias, wanted)
-            found.level = self._levels.get(wanted, b"")
-        return found
+            session = self._more[capabilities] = HttpSession(self._vias, capabilities)
+            session.level = self._levels.get(capabilities, b"")
+        return session
 
     def by_via(self, via: int) -> HttpSession | None:
         """Return the session of this number; None if there is none. `via`: number of a session
         (`via`) or of one opening of a session (`talk`), which must be the current one."""
         opened, seat = divmod(via, _VIAS)
-        found = next((one for one in self.all() if one.via == seat), None)
-        return found if found is not None and opened in {0, found.opened} else None
+        session = next((session for session in self.all() if session.via == seat), None)
+        return session if session is not None and opened in {0, session.opened} else None
 
     def forget(self, session: HttpSession) -> None:
         """Remove a session that could not be opened or is to be closed; its log level is kept."""
@@ -147,32 +147,32 @@ class HttpSessions:
 
     def leaving(self, now: float) -> list[HttpSession]:
         """Take out the sessions that are to be closed."""
-        for one in list(self._more.values()):
-            if not one.busy and now - one.idle_since > IDLE_S_MAX:
-                self.forget(one)
-                self._left.append(one)
-        left, self._left = self._left, []
-        return left
+        for session in list(self._more.values()):
+            if not session.busy and now - session.idle_since > IDLE_S_MAX:
+                self.forget(session)
+                self._left.append(session)
+        removed, self._left = self._left, []
+        return removed
 
     def _make_room(self) -> bool:
         """Remove the session that has been idle for longest. Return False if all are in use."""
-        free = [one for one in self._more.values() if not one.busy]
+        free = [session for session in self._more.values() if not session.busy]
         if not free:
             return False
-        oldest = min(free, key=lambda one: one.idle_since)
+        oldest = min(free, key=lambda session: session.idle_since)
         self.forget(oldest)
         self._left.append(oldest)
         return True
 
     def _askable(self, caller: bytes) -> bytes:
-        found = self._callers.get(caller)
-        if found is None:
-            found = askable(caller)
+        capabilities = self._callers.get(caller)
+        if capabilities is None:
+            capabilities = askable(caller)
             if len(self._callers) >= CALLERS_MAX:
                 self._callers.clear()
             if len(caller) <= 2 * CAPABILITIES_BYTES_MAX:
-                self._callers[caller] = found
-        return found
+                self._callers[caller] = capabilities
+        return capabilities
 
 
 def askable(caller: bytes) -> bytes:
@@ -180,16 +180,17 @@ def askable(caller: bytes) -> bytes:
     handshake. Clients that can be asked the same get the same bytes, however they write them."""
     try:
         declared = codec.level(codec.level(caller).get("clientCapabilities", NOTHING))
-        found = {
+        capabilities = {
             kind: codec.value(declared[kind])
             for kind in ASKABLE
             if bytes(declared.get(kind, b"")).startswith(b"{")
             and len(bytes(declared[kind])) <= CAPABILITIES_BYTES_MAX
         }
-        found.get("extensions", {}).pop(TASKS_EXTENSION, None)  # a session has tasks of its own
-        if found.get("extensions") == {}:
-            del found["extensions"]
-        canonical = codec.dump(_sorted(found))
+        # A session has tasks of its own.
+        capabilities.get("extensions", {}).pop(TASKS_EXTENSION, None)
+        if capabilities.get("extensions") == {}:
+            del capabilities["extensions"]
+        canonical = codec.dump(_sorted(capabilities))
     except (codec.Malformed, RecursionError):
         return NOTHING
     return canonical if len(canonical) <= CAPABILITIES_BYTES_MAX else NOTHING

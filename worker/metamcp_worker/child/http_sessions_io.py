@@ -92,7 +92,7 @@ class Seats:
         """Close all sessions."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S_MAX):
-                await asyncio.gather(*(self._delete(one) for one in self.sessions.all()))
+                await asyncio.gather(*(self._delete(session) for session in self.sessions.all()))
 
     # --- opening ----------------------------------------------------------------------------
 
@@ -115,11 +115,11 @@ class Seats:
         except (RequestRefused, codec.Malformed) as refused:
             error = self._link.unanswered(refused)
             if session is self.sessions.base:
-                why = f"it has forgotten the session and does not open a new one: {refused}"
-                self._link.lose(Fail("protocol", why[:1000]))
+                message = f"it has forgotten the session and does not open a new one: {refused}"
+                self._link.lose(Fail("protocol", message[:1000]))
         except MetaMCPError as failed:
-            why = f"could not be asked for a session: {failed}"
-            error = self._link.faults.body(Code.SERVER_DOWN, why, {"may_have_run": False})
+            problem = f"could not be asked for a session: {failed}"
+            error = self._link.faults.body(Code.SERVER_DOWN, problem, {"may_have_run": False})
             if isinstance(failed, Unreachable):
                 self._link.doubt()
         if error:
@@ -169,15 +169,15 @@ class Seats:
 
     def _refusal(self, answer: bytes) -> bytes:
         """Return the error object that says why a session was not begun."""
-        why = "gave no answer to initialize that could be understood"
+        problem = "gave no answer to initialize that could be understood"
         error = bytes(codec.envelope(answer).error)
-        found = self._link.faults.body(Code.INTERNAL_ERROR, why)
-        return error if error.startswith(b"{") else found
+        fallback = self._link.faults.body(Code.INTERNAL_ERROR, problem)
+        return error if error.startswith(b"{") else fallback
 
     def _check(self, session_id: str) -> None:
         if not http_exchange.session_id_ok(session_id):
-            why = "gives a session id that is too long, or not of visible ASCII characters"
-            raise RequestRefused(self._link.faults.body(Code.INTERNAL_ERROR, why))
+            problem = "gives a session id that is too long, or not of visible ASCII characters"
+            raise RequestRefused(self._link.faults.body(Code.INTERNAL_ERROR, problem))
 
     # --- afterwards -------------------------------------------------------------------------
 
@@ -203,10 +203,10 @@ def _protocol(answer: bytes) -> str:
     """Return the revision that an answer to `initialize` agrees on; empty if the gateway does not
     know it."""
     try:
-        found = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
+        revision = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
     except codec.Malformed:
         return ""
-    return found if found in jsonrpc_lines.LEGACY else ""
+    return revision if revision in jsonrpc_lines.LEGACY else ""
 
 
 SILENT_S_MAX = 300.0
@@ -225,11 +225,11 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
     resume = Resume(endless=True)
     had_one = False
     while True:
-        said: dict[str, str | bytes] = {**session.headers, "Accept": request_headers.EVENTS}
+        headers: dict[str, str | bytes] = {**session.headers, "Accept": request_headers.EVENTS}
         if resume.last_id:
-            said[request_headers.LAST_EVENT] = resume.last_id
+            headers[request_headers.LAST_EVENT] = resume.last_id
         try:
-            response = await link.origin.send("GET", said, answer_s=OPEN_S_MAX)
+            response = await link.origin.send("GET", headers, answer_s=OPEN_S_MAX)
             async with Body(link.intake, response) as body:
                 status = response.status
                 if status == 200 and response.media_type == request_headers.EVENTS:

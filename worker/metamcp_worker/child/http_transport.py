@@ -79,13 +79,14 @@ def _counter(error: Exception) -> str:
             return ""
 
 
-def untouched(error: Exception, what: str) -> Fail:
-    """Return the failure of a server that cannot be reached. `what`: words that continue "it"."""
+def untouched(error: Exception, problem: str) -> Fail:
+    """Return the failure of a server that cannot be reached. `problem`: how a sentence goes on
+    after "it"."""
     if isinstance(error, Untrusted):
         return Fail("tls", f"it cannot be talked to: {error}")
     if isinstance(error, Misdirected):
         return Fail("redirect", f"it cannot be talked to: {error}")
-    return Fail("exit", f"it {what}: {error}")
+    return Fail("exit", f"it {problem}: {error}")
 
 
 class HttpTransport(Distant):
@@ -153,9 +154,9 @@ class HttpTransport(Distant):
             self.gone = failure.reason in {"exit", "tls", "redirect"}
             self._listener.lost(failure)
 
-    def lose_touch(self, error: Exception, what: str) -> None:
-        """Report that the server cannot be reached any more. `what`: words that continue "it"."""
-        self.lose(untouched(error, what))
+    def lose_touch(self, error: Exception, problem: str) -> None:
+        """Report that the server cannot be reached any more. `problem`: as for `untouched`."""
+        self.lose(untouched(error, problem))
 
     # --- tasks ------------------------------------------------------------------------------
 
@@ -257,11 +258,11 @@ class HttpTransport(Distant):
                 data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
                 return self.faults.body(Code.TOO_LARGE, f"sent too much: {error}", data)
             case codec.Malformed():
-                why = f"sent an answer that is not JSON-RPC: {error}"
-                return self._error(Code.INTERNAL_ERROR, why, ran=True)
+                problem = f"sent an answer that is not JSON-RPC: {error}"
+                return self._error(Code.INTERNAL_ERROR, problem, ran=True)
             case _:
-                why = f"could not be asked: {type(error).__name__}: {str(error)[:500]}"
-                return self._error(Code.INTERNAL_ERROR, why, ran=True)
+                problem = f"could not be asked: {type(error).__name__}: {str(error)[:500]}"
+                return self._error(Code.INTERNAL_ERROR, problem, ran=True)
 
     def doubt(self) -> None:
         """Hook for the case that the server was not reached, or did not answer as it should: a
@@ -308,8 +309,8 @@ class HttpTransport(Distant):
         if self._tasks.get(name) is task:
             del self._tasks[name]
 
-    def _error(self, code: Code, why: str, *, ran: bool) -> bytes:
-        return self.faults.body(code, why, {"may_have_run": ran})
+    def _error(self, code: Code, problem: str, *, ran: bool) -> bytes:
+        return self.faults.body(code, problem, {"may_have_run": ran})
 
 
 LARGE_BYTES = 64 * 1024

@@ -92,8 +92,8 @@ class Hosted:
             server = _find(self._spec)
         # Whatever the code of a user raises at import ends here.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
-            what = str(error) if isinstance(error, _Unfit) else _described(error)
-            return ServerExit("spawn", f"{self._spec.module} cannot be hosted: {what}")
+            reason = str(error) if isinstance(error, _Unfit) else _described(error)
+            return ServerExit("spawn", f"{self._spec.module} cannot be hosted: {reason}")
         try:
             with (
                 open(self._input, encoding="utf-8", errors="replace") as lines_in,
@@ -182,23 +182,25 @@ def _find(spec: ServerSpec) -> Any:
     module, _, name = (spec.module or "").partition(":")
     if not module or not name:
         raise _Unfit("it is not of the form package.module:object")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if callable(found) and not _low_level(found):
-        found = found()
-    server = _low_level(found)
+    candidate: Any = importlib.import_module(module)
+    for attribute in name.split("."):
+        candidate = getattr(candidate, attribute)
+    if callable(candidate) and not _low_level(candidate):
+        candidate = candidate()
+    server = _low_level(candidate)
     if server is None:
-        raise _Unfit(f"it is a {type(found).__name__}, not an MCPServer or Server of the mcp SDK")
+        raise _Unfit(
+            f"it is a {type(candidate).__name__}, not an MCPServer or Server of the mcp SDK"
+        )
     return server
 
 
-def _low_level(found: object) -> Any:
+def _low_level(candidate: object) -> Any:
     from mcp.server import Server
 
     # MCPServer keeps its low-level server under this name; the SDK's own in-memory client takes it
     # from there too.
-    inner: object = getattr(found, "_lowlevel_server", found)
+    inner: object = getattr(candidate, "_lowlevel_server", candidate)
     return cast(Any, inner) if isinstance(inner, Server) else None
 
 

@@ -67,16 +67,16 @@ class LineCutter:
         if data.find(b"\n") < 0:
             self._hold(data)
             return []
-        whole = data.split(b"\n")
-        rest = whole.pop()
+        lines = data.split(b"\n")
+        beginning = lines.pop()
         if self._pieces:
-            self._hold(whole[0])
-            whole[0] = self._ended()
+            self._hold(lines[0])
+            lines[0] = self._ended()
         # A line between two newlines of one read is shorter than the read; still, the limit holds.
         if len(data) > self._limit:
-            whole = [raw if len(raw) <= self._limit else self._passed(raw) for raw in whole]
-        self._hold(rest)
-        return [line for raw in whole if (line := raw.strip(b" \t\r"))]
+            lines = [raw if len(raw) <= self._limit else self._passed(raw) for raw in lines]
+        self._hold(beginning)
+        return [line for raw in lines if (line := raw.strip(b" \t\r"))]
 
     @property
     def skipping(self) -> bool:
@@ -87,8 +87,8 @@ class LineCutter:
         """Return the lines above the limit that have ended since the last call."""
         if not self._overlong:
             return self._overlong
-        found, self._overlong = self._overlong, []
-        return found
+        lines, self._overlong = self._overlong, []
+        return lines
 
     def _hold(self, piece: bytes) -> None:
         if not piece:
@@ -118,22 +118,22 @@ class LineCutter:
 
 def _first(pieces: Sequence[bytes]) -> bytes:
     """Return as much of the beginning as a glimpse needs, without joining all pieces."""
-    found = b""
+    beginning = b""
     for piece in pieces:
-        found += piece[:ENDS_BYTES]
-        if len(found) >= ENDS_BYTES:
+        beginning += piece[:ENDS_BYTES]
+        if len(beginning) >= ENDS_BYTES:
             break
-    return found
+    return beginning
 
 
 def _last(pieces: Sequence[bytes]) -> bytes:
     """Return as much of the end as a glimpse needs, without joining all pieces."""
-    found = b""
+    end = b""
     for piece in reversed(pieces):
-        found = piece[-ENDS_BYTES:] + found
-        if len(found) >= ENDS_BYTES:
+        end = piece[-ENDS_BYTES:] + end
+        if len(end) >= ENDS_BYTES:
             break
-    return found
+    return end
 
 
 class LogCutter:
@@ -172,10 +172,10 @@ class LogCutter:
         return lines
 
     def _hold(self, piece: bytes) -> None:
-        kept = piece[: self._limit - self._held]
-        if kept:
-            self._pieces.append(kept)
-            self._held += len(kept)
+        fitting = piece[: self._limit - self._held]
+        if fitting:
+            self._pieces.append(fitting)
+            self._held += len(fitting)
 
     def _end(self, lines: list[str]) -> None:
         text = b"".join(self._pieces).decode(errors="replace").rstrip()
@@ -191,11 +191,11 @@ class LogCutter:
 def reason(lines: Iterable[str]) -> str:
     """Return the reason why a server ended from the last lines of its log: the last line of the
     surest kind that occurs, else the last few lines. Empty for an empty log."""
-    told = [line.strip() for line in lines if not _BESIDE.search(line)]
+    candidates = [line.strip() for line in lines if not _BESIDE.search(line)]
     for kind in _TELLING:
-        if found := [line for line in told if kind.search(line)]:
-            return found[-1]
-    return " | ".join(told[-LINES_OTHERWISE:])
+        if matches := [line for line in candidates if kind.search(line)]:
+            return matches[-1]
+    return " | ".join(candidates[-LINES_OTHERWISE:])
 
 
 MODERN = "2026-07-28"
@@ -235,11 +235,13 @@ def request(key: bytes, method: str, params: bytes, meta: bytes = b"") -> bytes:
         return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS, body, b"}\n"))
     if _NEWLINE in meta or _RETURN in meta:
         meta = _one_line(meta)
-    rest: bytes | memoryview = b"}"
+    remainder: bytes | memoryview = b"}"
     if body[1:2] == b'"' or not _EMPTY_OBJECT.match(body):
         meta += b","
-        rest = body[1:] if len(body) < VIEWED_BYTES else memoryview(body)[1:]
-    return b"".join((ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS_META, meta, rest, b"}\n"))
+        remainder = body[1:] if len(body) < VIEWED_BYTES else memoryview(body)[1:]
+    return b"".join(
+        (ID_FIRST, key, _METHOD, codec.dump(method), _PARAMS_META, meta, remainder, b"}\n")
+    )
 
 
 def notification(method: str, params: bytes = b"") -> bytes:
@@ -314,16 +316,16 @@ class Stamp:
 
     def _describe(self, caller: bytes) -> bytes:
         try:
-            known = codec.level(caller) if caller else {}
+            caller_members = codec.level(caller) if caller else {}
         except codec.Malformed:
-            known = {}
+            caller_members = {}
         members: dict[str, Raw | bytes] = {
             "protocolVersion": self._protocol,
-            "clientInfo": known.get("clientInfo", self._gateway),
-            "clientCapabilities": known.get("clientCapabilities", b"{}"),
+            "clientInfo": caller_members.get("clientInfo", self._gateway),
+            "clientCapabilities": caller_members.get("clientCapabilities", b"{}"),
         }
-        if "logLevel" in known:
-            members["logLevel"] = known["logLevel"]
+        if "logLevel" in caller_members:
+            members["logLevel"] = caller_members["logLevel"]
         return b",".join(
             codec.dump(_PREFIX + name) + b":" + bytes(value) for name, value in members.items()
         )
@@ -338,11 +340,11 @@ def server_info(result_meta: Raw | bytes) -> Raw:
     """Return the `serverInfo` that a modern server gives in the `_meta` of its results; {} if
     absent."""
     try:
-        found = codec.level(result_meta).get(_PREFIX + "serverInfo", Raw(b"{}"))
-        codec.level(found)
+        info = codec.level(result_meta).get(_PREFIX + "serverInfo", Raw(b"{}"))
+        codec.level(info)
     except codec.Malformed:
         return Raw(b"{}")
-    return found
+    return info
 
 
 def _line(message: bytes) -> bytes:
@@ -371,31 +373,31 @@ class Faults:
     def __init__(self, server: str) -> None:
         self._server = server
 
-    def body(self, code: Code, why: str, data: dict[str, object] | None = None) -> bytes:
+    def body(self, code: Code, problem: str, data: dict[str, object] | None = None) -> bytes:
         """Return the raw error object."""
         about = {"server": self._server, **(data or {})}
-        return error_object(code, f"server '{self._server}' {why}", about)
+        return error_object(code, f"server '{self._server}' {problem}", about)
 
-    def answer(self, front: int, call: int, code: Code, why: str) -> ReplyToFront:
-        return ReplyToFront(front, Error(call, self.body(code, why)))
+    def answer(self, front: int, call: int, code: Code, problem: str) -> ReplyToFront:
+        return ReplyToFront(front, Error(call, self.body(code, problem)))
 
     def overloaded(
-        self, front: int, call: int, load: dict[str, object], why: str = ""
+        self, front: int, call: int, load: dict[str, object], problem: str = ""
     ) -> ReplyToFront:
         """Return the error of a call that found no place. `load`: as `ServerCalls.load` returns
         it."""
-        return ReplyToFront(front, Error(call, self.overload(load, why)))
+        return ReplyToFront(front, Error(call, self.overload(load, problem)))
 
-    def overload(self, load: dict[str, object], why: str = "") -> bytes:
+    def overload(self, load: dict[str, object], problem: str = "") -> bytes:
         """Return the raw error object of a call that was not sent."""
-        why = why or f"has {load['inflight']} calls in flight and {load['queued']} waiting"
+        problem = problem or f"has {load['inflight']} calls in flight and {load['queued']} waiting"
         data = {"may_have_run": False, **load}
-        return self.body(Code.OVERLOADED, f"{why}; try again later", data)
+        return self.body(Code.OVERLOADED, f"{problem}; try again later", data)
 
     def unfit(self, method: str, result: bytes) -> bytes:
         """Return the raw error object in place of a result that clients cannot read; empty if they
         can read this result."""
-        place = ""
+        location = ""
         if result[:1] == b"{":
             if _NO_LIST.search(result, 0, NO_LIST_WITHIN_BYTES) is None:
                 return b""
@@ -403,16 +405,17 @@ class Faults:
             content = bytes(codec.level(result).get(member, Raw()))
             if content[:1] in (b"", b"["):
                 return b""
-            place, result = f" with '{member}'", content
+            location, result = f" with '{member}'", content
         kinds = {
             b"[": "an array", b"{": "an object", b'"': "a text", b"n": "null", b"t": "true",
             b"f": "false",
         }  # fmt: skip
-        what = kinds.get(result[:1], "a number")
-        why = (
-            f"answered {method}{place} as {what}, which clients cannot read; its author can mend it"
+        kind = kinds.get(result[:1], "a number")
+        problem = (
+            f"answered {method}{location} as {kind}, which clients cannot read; its author can mend"
+            " it"
         )
-        return self.body(Code.INTERNAL_ERROR, why, {"reason": "invalid_result"})
+        return self.body(Code.INTERNAL_ERROR, problem, {"reason": "invalid_result"})
 
     def explained(self, result: bytes, error: bytes, refusal: str) -> tuple[bytes, bytes]:
         """Return result and error of a call, one of them empty, with a sentence about what the
@@ -435,15 +438,15 @@ class Faults:
         self, front: int, call: int, method: str, timeout_s: float, of: str = ""
     ) -> ReplyToFront:
         """Return the error of a call whose time is over. `of`: continues the sentence."""
-        why = f"did not answer {method} within {timeout_s:g} s{of}"
+        problem = f"did not answer {method} within {timeout_s:g} s{of}"
         return ReplyToFront(
-            front, Error(call, self.body(Code.TIMED_OUT, why, {"timeout_s": timeout_s}))
+            front, Error(call, self.body(Code.TIMED_OUT, problem, {"timeout_s": timeout_s}))
         )
 
     def not_sent(self, front: int, call: int, method: str, timeout_s: float) -> ReplyToFront:
-        why = f"was busy with other calls for {timeout_s:g} s, so it was not asked for {method}"
+        problem = f"was busy with other calls for {timeout_s:g} s, so it was not asked for {method}"
         data: dict[str, object] = {"timeout_s": timeout_s, "may_have_run": False}
-        return ReplyToFront(front, Error(call, self.body(Code.TIMED_OUT, why, data)))
+        return ReplyToFront(front, Error(call, self.body(Code.TIMED_OUT, problem, data)))
 
 
 def unauthorized(error: bytes, server: str) -> str:

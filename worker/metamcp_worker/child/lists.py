@@ -123,10 +123,10 @@ class ListReader:
     def answered(self, result: bytes) -> None:
         """Take the raw result of the last `ask`. Half of a surrogate pair is replaced, because
         clients that cannot read it would lose the definitions of all servers."""
-        whole, result = result, codec.readable(result)
-        if result != whole:
-            told = f"{self.method}: U+FFFD stands for each half of a surrogate pair"
-            self.warnings.append(told)
+        original, result = result, codec.readable(result)
+        if result != original:
+            warning = f"{self.method}: U+FFFD stands for each half of a surrogate pair"
+            self.warnings.append(warning)
         try:
             page = codec.level(result)
             items = codec.items(page.get(self._kind, Raw(b"null")))
@@ -159,11 +159,11 @@ class ListReader:
     def _take(self, item: Raw) -> None:
         size = len(bytes(item))
         name = _identity(item, self._key)
-        told = "one without a name" if name is None else repr(name[:128])
+        label = "one without a name" if name is None else repr(name[:128])
         if size > ITEM_BYTES_MAX:
-            self._leave_out(f"{told}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
+            self._leave_out(f"{label}, {size} bytes, the limit is {ITEM_BYTES_MAX}")
         elif name in self._found:
-            self._leave_out(f"a second {told}; the first one counts")
+            self._leave_out(f"a second {label}; the first one counts")
         elif len(self._found) >= ITEMS_MAX or self._room.taken_bytes + size > LISTING_BYTES_MAX:
             self._too_many += 1
         else:
@@ -171,10 +171,10 @@ class ListReader:
             self._bytes += size
             self._room.taken_bytes += size
 
-    def _leave_out(self, what: str) -> None:
+    def _leave_out(self, description: str) -> None:
         self._left_out += 1
         if self._left_out <= WARNINGS_MAX:
-            self.warnings.append(f"left out of {self._kind}: {what}")
+            self.warnings.append(f"left out of {self._kind}: {description}")
 
     def _turn(self, cursor: bytes) -> None:
         """Turn to the page that `cursor` names; an empty string names a page too."""
@@ -192,12 +192,12 @@ class ListReader:
             self._cursors.add(cursor)
             self._cursor = cursor
 
-    def _stop(self, why: str) -> None:
-        self.warnings.append(f"{self.method} was read up to page {self._pages}: {why}")
+    def _stop(self, reason: str) -> None:
+        self.warnings.append(f"{self.method} was read up to page {self._pages}: {reason}")
         self._end()
 
-    def _fail(self, why: str) -> None:
-        self.failed = why
+    def _fail(self, reason: str) -> None:
+        self.failed = reason
         self._room.taken_bytes -= self._bytes
 
     def _end(self) -> None:
@@ -263,7 +263,7 @@ class Listing:
 
     def busy(self, now: float) -> bool:
         """Whether a list is being read that is not late."""
-        return any(now < one.begun + self._list_s for one in self._readings.values())
+        return any(now < reading.begun + self._list_s for reading in self._readings.values())
 
     @property
     def failed(self) -> bool:
@@ -273,18 +273,18 @@ class Listing:
     @property
     def unread(self) -> tuple[str, ...]:
         """Lists that were asked for and never read."""
-        asked = {*self._failed, *self._readings} - set(self.lists)
-        return tuple(kind for kind in KINDS if kind in asked)
+        unread_kinds = {*self._failed, *self._readings} - set(self.lists)
+        return tuple(kind for kind in KINDS if kind in unread_kinds)
 
     @property
     def open(self) -> dict[str, str]:
         """Methods of the lists that are being read, by list."""
-        return {kind: one.reader.method for kind, one in self._readings.items()}
+        return {kind: reading.reader.method for kind, reading in self._readings.items()}
 
     def warnings(self) -> list[str]:
         """Take out the warnings about what was read."""
-        found, self._warnings = self._warnings, []
-        return found
+        warnings, self._warnings = self._warnings, []
+        return warnings
 
     def read(self, kinds: Collection[str], now: float) -> Actions:
         """Begin to read these lists."""
@@ -322,7 +322,7 @@ class Listing:
                 self._turn(kind, reading, now)
         for kind, reading in self._readings.items():
             ask = None if reading.key or now < reading.due else reading.reader.ask()
-            if ask is not None and sum(bool(one.key) for one in self._readings.values()) < (
+            if ask is not None and sum(bool(other.key) for other in self._readings.values()) < (
                 self._at_once
             ):
                 request = self._own.ask(RequestPurpose.LIST, ask)
@@ -360,10 +360,10 @@ class Listing:
 
 def _identity(item: Raw, member: str) -> str | None:
     try:
-        found = codec.level(item).get(member, Raw(b"null"))
+        raw_value = codec.level(item).get(member, Raw(b"null"))
     except codec.Malformed:
         return None
-    return codec.text(found)
+    return codec.text(raw_value)
 
 
 OWNED_MAX = 10_000

@@ -71,8 +71,8 @@ class Updates:
 def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
     """Return the times at which the server had this call, for its front, to send before the answer.
     `heard`: when the answer came. `far`: as in `messages.Leg`."""
-    told = messages.pack_leg(Leg(call.call, call.since, heard, far))
-    return ReplyToFront(call.front, Notice(messages.NOTICE, told))
+    packed = messages.pack_leg(Leg(call.call, call.since, heard, far))
+    return ReplyToFront(call.front, Notice(messages.NOTICE, packed))
 
 
 def progressed(params: bytes, calls: ServerCalls, now: float) -> Actions:
@@ -82,11 +82,11 @@ def progressed(params: bytes, calls: ServerCalls, now: float) -> Actions:
         members = codec.level(params)
     except codec.Malformed:
         return [CountOnce("broken_notification")]
-    found = calls.progressed(bytes(members.pop("progressToken", Raw())), now)
-    if found is None or not (found.wants_progress or found.method in PROGRESSING):
+    call = calls.progressed(bytes(members.pop("progressToken", Raw())), now)
+    if call is None or not (call.wants_progress or call.method in PROGRESSING):
         return [CountOnce("unknown_token")]
-    body = codec.dump(members) if found.wants_progress else b""
-    return [ReplyToFront(found.front, Progress(found.call, body))]
+    body = codec.dump(members) if call.wants_progress else b""
+    return [ReplyToFront(call.front, Progress(call.call, body))]
 
 
 def noticed(
@@ -113,8 +113,8 @@ def noticed(
         # A modern server logs for those requests that asked for it.
         key = _newest_with_logs(calls) if key else b""
     if key:
-        found = calls.in_flight[key]
-        return [ReplyToFront(found.front, Notice(method, params, found.call))]
+        call = calls.in_flight[key]
+        return [ReplyToFront(call.front, Notice(method, params, call.call))]
     if key is not None:  # another client must not hear what it may say of the call
         return [CountOnce("unattributed_log")]
     return [TellFronts(Notice(method, params))]

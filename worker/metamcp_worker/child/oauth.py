@@ -122,9 +122,12 @@ class ServerTokens(Auth):
         resource = self._url
         if self._record is not None and self._record.resource:
             resource = codec.typed(_Resource, self._record.resource.encode()).resource
-        whole, part = urlsplit(resource), urlsplit(url)
-        below = f"{part.path}/".startswith(f"{whole.path.rstrip('/')}/")
-        return below and (whole.scheme, whole.netloc) == (part.scheme, part.netloc)
+        resource_parts, url_parts = urlsplit(resource), urlsplit(url)
+        below = f"{url_parts.path}/".startswith(f"{resource_parts.path.rstrip('/')}/")
+        return below and (resource_parts.scheme, resource_parts.netloc) == (
+            url_parts.scheme,
+            url_parts.netloc,
+        )
 
     async def async_auth_flow(
         self, request: httpx2.Request
@@ -219,9 +222,11 @@ class ServerTokens(Auth):
 
     def _stored(self) -> TokenRecord | None:
         client_id = self._oauth.client_id
-        found = self._vault.find(self._spec.name, self._url)
+        records = self._vault.find(self._spec.name, self._url)
         self._tell_warnings()
-        return next((one for one in found if one.access_token and one.suits(client_id)), None)
+        return next(
+            (record for record in records if record.access_token and record.suits(client_id)), None
+        )
 
     # --- flows ------------------------------------------------------------------------------
 
@@ -271,8 +276,10 @@ class ServerTokens(Auth):
             before = self._failures.get(kind)
             rest_s = min(FAILURE_S if before is None else 2 * before.rest_s, FAILURE_S_MAX)
             self._failures[kind] = _Failure(flight.error, rest_s, time.monotonic() + rest_s)
-            told = isinstance(flight.error, NotAuthorized)
-            self._warn(f"it {flight.error}" if told else f"no authorization: {flight.error}")
+            not_authorized = isinstance(flight.error, NotAuthorized)
+            self._warn(
+                f"it {flight.error}" if not_authorized else f"no authorization: {flight.error}"
+            )
         self._tell_warnings()
 
     # --- words ------------------------------------------------------------------------------
@@ -281,14 +288,14 @@ class ServerTokens(Auth):
         """Return the error object of a request that was refused and never run."""
         assert self._link is not None
         data: dict[str, object] = {"may_have_run": False}
-        why = str(error)
+        problem = str(error)
         if error.link:
             data["authorization_url"] = error.link
-            why = (
-                f"{why}: open {error.link} in a browser on the machine of the gateway, or run"
+            problem = (
+                f"{problem}: open {error.link} in a browser on the machine of the gateway, or run"
                 f" 'metamcp login {self._spec.name}'"
             )
-        return self._link.faults.body(Code.AUTHORIZATION_NEEDED, why, data)
+        return self._link.faults.body(Code.AUTHORIZATION_NEEDED, problem, data)
 
     def _warn(self, text: str) -> None:
         if self._link is not None:

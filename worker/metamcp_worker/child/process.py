@@ -119,9 +119,9 @@ def _enter(spec: ServerSpec) -> None:
     try:
         os.chdir(spec.cwd)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        what = f"its working directory '{spec.cwd}' cannot be entered: {why}"
-        raise SpawnFailed(f"cannot start {spec.name}: {what}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"its working directory '{spec.cwd}' cannot be entered: {reason}"
+        raise SpawnFailed(f"cannot start {spec.name}: {problem}") from None
 
 
 def _spawned(spec: ServerSpec, streams: tuple[int, int, int], program: str) -> int:
@@ -254,8 +254,8 @@ class CommandProcess:
             return
         news = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
         with contextlib.suppress(ChildProcessError):
-            if found := os.waitid(os.P_PID, self.pid, news):
-                self.halted = found.si_code == os.CLD_STOPPED
+            if change := os.waitid(os.P_PID, self.pid, news):
+                self.halted = change.si_code == os.CLD_STOPPED
 
     def _reap_orphans(self) -> None:
         """Wait for processes of the server that ended after their parents."""
@@ -275,17 +275,17 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
         return str(error)
     if not isinstance(error, OSError):
         return f"its command cannot be passed to the system: {error}"
-    found = str(error.filename or program)
-    if error.errno in NOT_THERE and os.path.exists(found):
-        return f"'{found}' is there, but {_unloaded(found)}"
+    path = str(error.filename or program)
+    if error.errno in NOT_THERE and os.path.exists(path):
+        return f"'{path}' is there, but {_unloaded(path)}"
     if error.errno in NOT_THERE:
-        where = " on the PATH" if "/" not in program else ""
-        return f"no program '{program}'{where}{BROUGHT_BY.get(program, '')}"
+        location = " on the PATH" if "/" not in program else ""
+        return f"no program '{program}'{location}{BROUGHT_BY.get(program, '')}"
     if error.errno == errno.EACCES:
-        return f"'{found}' is not an executable file, or permission is denied"
+        return f"'{path}' is not an executable file, or permission is denied"
     if error.errno == errno.ENOEXEC:
-        return f"'{found}' is not a program: it has no '#!' line and is not a binary of this system"
-    return f"'{found}': {error.strerror}"
+        return f"'{path}' is not a program: it has no '#!' line and is not a binary of this system"
+    return f"'{path}': {error.strerror}"
 
 
 def _unloaded(path: str) -> str:
@@ -324,12 +324,12 @@ def put(pid: int, limits: LimitsSpec) -> str:
         return ""  # The process has ended already, which is reported separately.
 
 
-def _rlimit(pid: int, which: int, value: int, key: str) -> str:
+def _rlimit(pid: int, limit_kind: int, value: int, key: str) -> str:
     if not value:
         return ""
-    _, most = resource.prlimit(pid, which)
+    _, most = resource.prlimit(pid, limit_kind)
     try:
-        resource.prlimit(pid, which, (value, value))
+        resource.prlimit(pid, limit_kind, (value, value))
     except ProcessLookupError:
         raise
     except (OSError, ValueError):  # ValueError: above what this process may give, without privilege

@@ -53,18 +53,18 @@ class Report:
         logs.go_on({}, with_libraries=spec.module is None)
         self._apply()
 
-    def tune(self, wanted: Tune) -> None:
+    def tune(self, order: Tune) -> None:
         """Use this format and these levels of the log from now on, still without the secrets of the
         server."""
         self._log = structs.replace(
-            self._log, format=wanted.format, level=wanted.level, levels=wanted.levels
+            self._log, format=order.format, level=order.level, levels=order.levels
         )
         self._apply()
 
     def _apply(self) -> None:
-        known = (*self._log.secrets, *self._learnt)
-        self._masks = Masks(known)
-        logs.tune(structs.replace(self._log, secrets=known))
+        secrets = (*self._log.secrets, *self._learnt)
+        self._masks = Masks(secrets)
+        logs.tune(structs.replace(self._log, secrets=secrets))
 
     def secret(self, text: str) -> None:
         """Mask this value, too, from now on."""
@@ -122,26 +122,26 @@ class Report:
         with contextlib.suppress(OSError):  # no free descriptor: the supervisor waits in vain
             self.tell(CallsShown(ticket=ticket), packets.blob(codec.dump(calls)))
 
-    def down(self, why: Fail, message: str, how: ServerExit | None, *, probing: bool) -> None:
+    def down(self, failure: Fail, message: str, how: ServerExit | None, *, probing: bool) -> None:
         """Send why the server is gone. `how`: the exit of its process, if it has one and ended."""
         self.tell(
             ServerDown(
-                reason=why.reason,
+                reason=failure.reason,
                 message=message,
                 code=how.code if how else None,
                 signal=how.signal if how else 0,
                 probing=probing,
-                retry_after_s=why.retry_after_s,
+                retry_after_s=failure.retry_after_s,
             )
         )
 
-    def lists(self, found: Ready | Relisted, start_s: float) -> None:
+    def lists(self, action: Ready | Relisted, start_s: float) -> None:
         """Send the lists, when they are known or have changed. `start_s`: seconds since the server
         was started."""
-        lists = found.catalogue
+        lists = action.catalogue
         message: Message = Listed()
-        if isinstance(found, Ready):
+        if isinstance(action, Ready):
             message = ServerReady(
-                protocol=lists.protocol, start_s=start_s, list_hash=found.list_hash
+                protocol=lists.protocol, start_s=start_s, list_hash=action.list_hash
             )
         self.tell(message, packets.blob(server_catalog.pack(lists)))

@@ -83,15 +83,15 @@ class _Tool(Struct, rename="camel"):
 
 def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the configured headers that are sent, and the names of those that cannot be sent."""
-    kept: dict[str, str] = {}
+    sent: dict[str, str] = {}
     refused: list[str] = []
     for name, value in headers.items():
         low = name.lower()
         if low in _OURS or low.startswith("mcp-") or not _TOKEN.fullmatch(name):
             refused.append(name)
         else:
-            kept[name] = value
-    return kept, refused
+            sent[name] = value
+    return sent, refused
 
 
 def encoded(value: str) -> str:
@@ -104,8 +104,8 @@ def encoded(value: str) -> str:
 def session(session_id: str, protocol: str) -> dict[str, str]:
     """Return the headers of every message in a session with a legacy server. `session_id`: empty if
     the server gave none."""
-    found = {**MESSAGE, PROTOCOL: protocol}
-    return {**found, SESSION: session_id} if session_id else found
+    headers = {**MESSAGE, PROTOCOL: protocol}
+    return {**headers, SESSION: session_id} if session_id else headers
 
 
 class Mirror:
@@ -116,14 +116,14 @@ class Mirror:
 
     def headers(self, method: str, params: bytes) -> dict[str, str]:
         """Return the headers of this request. Raises TooLarge."""
-        found = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
+        headers = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
         if method in _NAMED or method.startswith("tasks/"):
             for name, value in self._named(method, params):
-                found[name] = encoded(value)
-            size = sum(len(name) + len(value) for name, value in found.items())
+                headers[name] = encoded(value)
+            size = sum(len(name) + len(value) for name, value in headers.items())
             if size > HEADERS_BYTES_MAX:
                 raise TooLarge("what a request has to say in its headers", size, HEADERS_BYTES_MAX)
-        return found
+        return headers
 
     def learn(self, answer: bytes) -> tuple[bytes, list[str]]:
         """Learn the annotations in an answer to `tools/list`. Return the answer without the tools
@@ -135,34 +135,38 @@ class Mirror:
             tools = codec.items(result["tools"])
         except (codec.Malformed, KeyError):
             return answer, []
-        kept: list[Raw] = []
+        accepted: list[Raw] = []
         warnings: list[str] = []
         for tool in tools:
-            why = self._take(tool)
-            if why:
-                warnings.append(why)
+            reason = self._take(tool)
+            if reason:
+                warnings.append(reason)
             else:
-                kept.append(tool)
+                accepted.append(tool)
         if warnings:
-            result["tools"] = Raw(codec.dump(kept))
+            result["tools"] = Raw(codec.dump(accepted))
             message["result"] = Raw(codec.dump(result))
             answer = codec.dump(message)
         return answer, warnings
 
     def _named(self, method: str, params: bytes) -> Iterator[tuple[str, str]]:
         try:
-            found = codec.typed(_Params, params)
+            decoded = codec.typed(_Params, params)
         except codec.Malformed:
             return
-        named = {"tools/call": found.name, "prompts/get": found.name, "resources/read": found.uri}
-        name = codec.text(named.get(method, found.task_id))
+        named = {
+            "tools/call": decoded.name,
+            "prompts/get": decoded.name,
+            "resources/read": decoded.uri,
+        }
+        name = codec.text(named.get(method, decoded.task_id))
         if name is None:
             return
         yield "Mcp-Name", name
         if method != "tools/call":
             return
         for path, token in self._annotated.get(name, {}).items():
-            value = _rendered(_at(found.arguments, path))
+            value = _rendered(_at(decoded.arguments, path))
             if value is not None:
                 yield f"Mcp-Param-{token}", value
 
@@ -179,14 +183,14 @@ class Mirror:
         except codec.Malformed:
             return ""  # Judging broken definitions is not the task here.
         try:
-            found = _annotations(schema)
+            annotations = _annotations(schema)
         except _Invalid as error:
             return f"left out of tools: {tool.name[:128]!r}: {error}"
         self._annotated.pop(tool.name, None)
-        if found:
+        if annotations:
             if len(self._annotated) >= ANNOTATED_MAX:
                 self._annotated.clear()
-            self._annotated[tool.name] = found
+            self._annotated[tool.name] = annotations
         return ""
 
 
@@ -197,24 +201,24 @@ class _Invalid(ValueError):
 def _annotations(schema: object) -> dict[Path, str]:
     """Return the paths in the arguments to the values that go into headers, with the names of the
     headers. Raises _Invalid."""
-    found: dict[Path, str] = {}
+    annotations: dict[Path, str] = {}
     names: set[str] = set()
     for path, node in _positions(schema):
         if _MARK not in node:
             continue
         if not path:
             raise _Invalid(f"{_MARK} at a place that has no fixed path of properties")
-        where = ".".join(path)[:128]
+        location = ".".join(path)[:128]
         token, kind = node[_MARK], node.get("type")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise _Invalid(f"{_MARK} of {where!r} is not the name of a header")
+            raise _Invalid(f"{_MARK} of {location!r} is not the name of a header")
         if not isinstance(kind, str) or kind not in _TYPES:
-            raise _Invalid(f"{_MARK} of {where!r}, which is not a string, integer or boolean")
+            raise _Invalid(f"{_MARK} of {location!r}, which is not a string, integer or boolean")
         if token.lower() in names or len(names) >= ANNOTATIONS_MAX:
-            raise _Invalid(f"{_MARK} of {where!r} comes twice, or is one of too many")
+            raise _Invalid(f"{_MARK} of {location!r} comes twice, or is one of too many")
         names.add(token.lower())
-        found[path] = token
-    return found
+        annotations[path] = token
+    return annotations
 
 
 def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, object]]]:
@@ -229,14 +233,15 @@ def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, object]]
         for keyword, value in node.items():
             if keyword == "properties" and _is_object(value):
                 todo += [
-                    (path if path is None else (*path, key), one) for key, one in value.items()
+                    (path if path is None else (*path, key), subschema)
+                    for key, subschema in value.items()
                 ]
             elif keyword in _LISTS and _is_list(value):
-                todo += [(None, one) for one in value]
+                todo += [(None, subschema) for subschema in value]
             elif keyword in _SCHEMAS:
                 todo.append((None, value))
             elif keyword in _MAPS and _is_object(value):
-                todo += [(None, one) for one in value.values()]
+                todo += [(None, subschema) for subschema in value.values()]
 
 
 def _is_object(value: object) -> TypeGuard[dict[str, object]]:
@@ -249,13 +254,13 @@ def _is_list(value: object) -> TypeGuard[list[object]]:
 
 def _at(arguments: Raw, path: Path) -> Raw:
     """Return the value at this path, or nothing."""
-    found = arguments
+    value = arguments
     for name in path:
         try:
-            found = codec.level(found).get(name, Raw())
+            value = codec.level(value).get(name, Raw())
         except codec.Malformed:
             return Raw()
-    return found
+    return value
 
 
 def _rendered(raw: Raw) -> str | None:

@@ -167,22 +167,24 @@ class ServerWorker:
                         quiet_since = self._loop.time()
         session.drain()
 
-    async def _end(self, why: Fail) -> None:
+    async def _end(self, failure: Fail) -> None:
         """Tell the fronts, end the server, tell the supervisor."""
-        probing = self._session is not None and self._session.probing and why.reason == "exit"
-        body = codec.dump({"reason": why.reason, "message": self._report.shown(why.message)})
-        if self._session is not None and why.reason == "limit":
-            self._do(self._session.fail_calls(Code.TOO_LARGE, f"was ended: {why.message}"))
+        probing = self._session is not None and self._session.probing and failure.reason == "exit"
+        body = codec.dump(
+            {"reason": failure.reason, "message": self._report.shown(failure.message)}
+        )
+        if self._session is not None and failure.reason == "limit":
+            self._do(self._session.fail_calls(Code.TOO_LARGE, f"was ended: {failure.message}"))
         await self._fronts.opened()
         if self._session is not None:
             self._session.drain()
         self._fronts.announce(Down(body))
-        message, connection = why.message, self._connection
-        speaks = why.reason in {"exit", "signal", "protocol"}
+        message, connection = failure.message, self._connection
+        speaks = failure.reason in {"exit", "signal", "protocol"}
         if connection is not None:
-            if why.reason == "clean" and connection.exit is not None:  # it was not stopped
+            if failure.reason == "clean" and connection.exit is not None:  # it was not stopped
                 speaks = self._session is None or not self._session.ready
-            if why.reason == "limit":
+            if failure.reason == "limit":
                 await connection.kill()
             else:
                 await connection.stop()
@@ -192,7 +194,7 @@ class ServerWorker:
         self._tell_news()
         self._report.answers(self._session)
         how = connection.exit if connection is not None else None
-        self._report.down(why, message, how, probing=probing)
+        self._report.down(failure, message, how, probing=probing)
 
     async def _close(self) -> None:
         self._timer.cancel()
@@ -257,10 +259,10 @@ class ServerWorker:
         self._session = ServerSession(spec, version, self._spawned_at)
         self._do(self._session.start())
 
-    def _finish(self, why: Stop | Fail | None) -> None:
+    def _finish(self, reason: Stop | Fail | None) -> None:
         """End the worker for this reason, unless it has a reason already."""
         if not self._over.done():
-            self._over.set_result(why)
+            self._over.set_result(reason)
 
     # --- fronts -----------------------------------------------------------------------------
 
@@ -429,20 +431,20 @@ class ServerWorker:
 
         frame = answer.frame
         try:
-            found = result_files.keep(frame.body, answer.place, answer.server, answer.tool)
+            stored = result_files.keep(frame.body, answer.place, answer.server, answer.tool)
         except (OSError, TooLarge) as error:
-            why = f"answered with {len(frame.body)} bytes, which the gateway could not keep: "
+            problem = f"answered with {len(frame.body)} bytes, which the gateway could not keep: "
             if isinstance(error, TooLarge):
-                why += f"all results of this endpoint may have {error.limit_bytes} bytes"
+                problem += f"all results of this endpoint may have {error.limit_bytes} bytes"
             else:
-                why += f"{error.strerror}; its operator can help"
+                problem += f"{error.strerror}; its operator can help"
             faults = jsonrpc_lines.Faults(answer.server)
-            body = faults.body(Code.INTERNAL_ERROR, why, {"may_have_run": True})
+            body = faults.body(Code.INTERNAL_ERROR, problem, {"may_have_run": True})
             return Error(frame.id, body)
-        if found is None:
+        if stored is None:
             return frame
         self._loop.call_soon(memory.trim)  # when the result is not in use any more
-        short, about = found
+        short, about = stored
         self._report.count("result_kept")
         self._report.count("result_tokens_saved", about.saved_tokens)
         return Result(frame.id, short)
@@ -585,9 +587,11 @@ def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Trans
 
         return remote(spec, version, listener)
     if spec.module is not None:
-        return StdioTransport(spec, lambda told: inprocess.host(spec, told), listener)
+        return StdioTransport(spec, lambda on_exit: inprocess.host(spec, on_exit), listener)
     if not spec.command and spec.transport not in _BUILT_IN:
         from metamcp_worker.child.custom_transport import custom
 
         return custom(spec, listener)
-    return StdioTransport(spec, lambda told: process.spawn(spec, told, listener.counted), listener)
+    return StdioTransport(
+        spec, lambda on_exit: process.spawn(spec, on_exit, listener.counted), listener
+    )

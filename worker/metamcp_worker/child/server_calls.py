@@ -64,7 +64,7 @@ class ServerCalls:
     @property
     def waiting(self) -> list[tuple[int, int]]:
         """Front and number of every call that waits for its turn."""
-        return [(one.front, one.frame.id) for one in self._turns]
+        return [(call.front, call.frame.id) for call in self._turns]
 
     def new_id(self) -> bytes:
         key = b"%d" % self._next_id
@@ -101,10 +101,10 @@ class ServerCalls:
         """Forget and return the call that the server answered; None if it is not in flight."""
         if not (self._asked or self._turns.count):
             return self.in_flight.pop(key, None)
-        found = self.drop(key)
-        if found is not None and found.alone and self._turns.count:
-            self._pace.served(now - found.since)
-        return found
+        call = self.drop(key)
+        if call is not None and call.alone and self._turns.count:
+            self._pace.served(now - call.since)
+        return call
 
     def wait(
         self, front: int, frame: CallFrame, deadline: float, timeout_s: float
@@ -136,54 +136,60 @@ class ServerCalls:
     def cancel(self, front: int, call: int, now: float) -> tuple[bytes, bool]:
         """Forget one call. Return its id if it was in flight, else nothing, and whether it was
         found."""
-        for key, found in self.in_flight.items():
-            if found.call == call and found.front == front:
+        for key, sent_call in self.in_flight.items():
+            if sent_call.call == call and sent_call.front == front:
                 self.leave(key, now)
                 return key, True
-        gone = self._turns.remove(lambda one: one.front == front and one.frame.id == call)
-        return b"", bool(gone)
+        removed = self._turns.remove(
+            lambda waiting_call: waiting_call.front == front and waiting_call.frame.id == call
+        )
+        return b"", bool(removed)
 
     def forget(self, front: int, now: float) -> dict[bytes, SentCall]:
         """Forget all calls of this front. Return the calls that were in flight, by id."""
-        gone = {key: found for key, found in self.in_flight.items() if found.front == front}
-        for key in gone:
+        calls = {key: call for key, call in self.in_flight.items() if call.front == front}
+        for key in calls:
             self.leave(key, now)
-        self._turns.remove(lambda one: one.front == front)
-        return gone
+        self._turns.remove(lambda call: call.front == front)
+        return calls
 
     def of(self, front: int) -> list[int]:
         """Return the calls of this front, in flight or waiting."""
-        found = [one.call for one in self.in_flight.values() if one.front == front]
-        return found + [one.frame.id for one in self._turns if one.front == front]
+        numbers = [call.call for call in self.in_flight.values() if call.front == front]
+        return numbers + [call.frame.id for call in self._turns if call.front == front]
 
     def pass_on(self, front: int, call: int, to: tuple[int, int], peer: int) -> bytes | None:
         """Pass a call to another front. `to`: that front, and the number of the call there. Return
         the id of the call, empty if the call waits for its turn; None if the call is not found."""
-        for key, found in self.in_flight.items():
-            if found.call == call and found.front == front:
-                (found.front, found.call), found.peer = to, peer
+        for key, sent_call in self.in_flight.items():
+            if sent_call.call == call and sent_call.front == front:
+                (sent_call.front, sent_call.call), sent_call.peer = to, peer
                 return key
-        for one in self._turns.remove(lambda one: one.front == front and one.frame.id == call):
-            frame = structs.replace(one.frame, id=to[1], peer=peer)
+        for waiting_call in self._turns.remove(
+            lambda waiting: waiting.front == front and waiting.frame.id == call
+        ):
+            frame = structs.replace(waiting_call.frame, id=to[1], peer=peer)
             # The call has a place, because it has just left one.
-            self._turns.put(WaitingCall(to[0], frame, one.deadline, one.timeout_s))
+            self._turns.put(
+                WaitingCall(to[0], frame, waiting_call.deadline, waiting_call.timeout_s)
+            )
             return b""
         return None
 
     def leave(self, key: bytes, now: float) -> SentCall | None:
         """Stop waiting for a call in flight, on which the server may still work. Return the call;
         None if it is not in flight."""
-        found = self.drop(key)
-        if found is None:
+        call = self.drop(key)
+        if call is None:
             return None
-        until = now + min(found.timeout_s, LINGER_S_MAX)
+        until = now + min(call.timeout_s, LINGER_S_MAX)
         if len(self._lingering) >= LINGERING_MAX:
             self._calm_down(now)
         if len(self._lingering) >= LINGERING_MAX:
             self._crowded_until = max(self._crowded_until, until)
         else:
-            self._lingering[key] = (found.by, until)
-        return found
+            self._lingering[key] = (call.by, until)
+        return call
 
     def late(self, key: bytes) -> None:
         """Note the late answer to a call that is not waited for any more."""
@@ -193,37 +199,37 @@ class ServerCalls:
         """Forget the calls whose time is over. Return those in flight and those that waited."""
         if now < self._earliest:
             return [], []
-        sent = [(key, found) for key, found in self.in_flight.items() if found.deadline <= now]
+        sent = [(key, call) for key, call in self.in_flight.items() if call.deadline <= now]
         for key, _ in sent:
             self.leave(key, now)
-        waiting = self._turns.remove(lambda one: one.deadline <= now)
-        left = [found.deadline for found in self.in_flight.values()]
-        left += [one.deadline for one in self._turns]
-        self._earliest = min(left, default=float("inf"))
+        waiting = self._turns.remove(lambda call: call.deadline <= now)
+        deadlines = [call.deadline for call in self.in_flight.values()]
+        deadlines += [call.deadline for call in self._turns]
+        self._earliest = min(deadlines, default=float("inf"))
         return sent, waiting
 
     def set_deadline(self, key: bytes, deadline: float) -> None:
         """Set the deadline of a call in flight whose client is asked something."""
-        found = self.in_flight[key]
-        found.deadline, found.alone = deadline, False
+        call = self.in_flight[key]
+        call.deadline, call.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
 
     def progressed(self, key: bytes, now: float) -> SentCall | None:
         """Let the time of a call begin anew, because the server reports progress, and return the
         call; None if it is not in flight."""
-        found = self.in_flight.get(key)
-        if found is not None:
-            found.progressed = True
-            most = found.since + self._timeout_max_s
-            found.deadline = max(found.deadline, min(most, now + found.timeout_s))
-        return found
+        call = self.in_flight.get(key)
+        if call is not None:
+            call.progressed = True
+            most = call.since + self._timeout_max_s
+            call.deadline = max(call.deadline, min(most, now + call.timeout_s))
+        return call
 
-    def set_asked(self, key: bytes, *, asked: bool) -> None:
+    def set_asked(self, key: bytes, *, is_asked: bool) -> None:
         """Note that the client of a call in flight is asked something, or has answered
         everything."""
-        found = self.in_flight[key]
-        self._asked += asked - bool(found.asked_at)
-        found.asked_at = (found.asked_at or self._next_id) if asked else 0
+        call = self.in_flight[key]
+        self._asked += is_asked - bool(call.asked_at)
+        call.asked_at = (call.asked_at or self._next_id) if is_asked else 0
 
     def cause(self, stream: bytes | None, now: float, *, asks: bool = False) -> bytes | None:
         """Return the id of the call that made the server speak: empty if that cannot be decided,
@@ -243,8 +249,10 @@ class ServerCalls:
         newest = next(reversed(self.in_flight))
         by = self.in_flight[newest].by
         sent = int(newest) if asks else 0
-        alone = all(one.by == by or 0 < one.asked_at <= sent for one in self.in_flight.values())
-        return newest if alone and all(one == by for one, _ in self._lingering.values()) else b""
+        alone = all(call.by == by or 0 < call.asked_at <= sent for call in self.in_flight.values())
+        return (
+            newest if alone and all(caller == by for caller, _ in self._lingering.values()) else b""
+        )
 
     def at_work(self, now: float) -> int:
         """Return on how many calls the server may be at work, also those that are not waited for
@@ -257,8 +265,8 @@ class ServerCalls:
         the request of this id; a time in the past if there is none."""
         border = int(before)
         times = [
-            one.deadline + min(one.timeout_s, LINGER_S_MAX)
-            for key, one in self.in_flight.items()
+            call.deadline + min(call.timeout_s, LINGER_S_MAX)
+            for key, call in self.in_flight.items()
             if int(key) < border
         ]
         times += [until for key, (_, until) in self._lingering.items() if int(key) < border]
@@ -267,10 +275,10 @@ class ServerCalls:
     def drop(self, key: bytes) -> SentCall | None:
         """Forget and return a call in flight, whatever the server does with it; None if there is
         none."""
-        found = self.in_flight.pop(key, None)
-        if found is not None and found.asked_at:
+        call = self.in_flight.pop(key, None)
+        if call is not None and call.asked_at:
             self._asked -= 1
-        return found
+        return call
 
     def _has_place(self) -> bool:
         away = self._asked if self._concurrency > 1 else 0
@@ -283,11 +291,11 @@ class ServerCalls:
 
     def all(self) -> list[tuple[int, int]]:
         """Forget all calls. Return (front, call) of each."""
-        found = [(one.front, one.call) for one in self.in_flight.values()]
+        pairs = [(call.front, call.call) for call in self.in_flight.values()]
         waiting = self._turns.remove(lambda _: True)
         self.in_flight.clear()
         self._asked = 0
-        return found + [(one.front, one.frame.id) for one in waiting]
+        return pairs + [(call.front, call.frame.id) for call in waiting]
 
 
 SERIES_MAX = 64
@@ -327,8 +335,8 @@ class Timing:
     def stats(self) -> tuple[AnswerStats, ...]:
         self.news = False
         return tuple(
-            AnswerStats(method, error_type, one.seconds, tuple(one.buckets))
-            for (method, error_type), one in self._series.items()
+            AnswerStats(method, error_type, series.seconds, tuple(series.buckets))
+            for (method, error_type), series in self._series.items()
         )
 
     def sent(self, front: int, call: int, came: float, now: float) -> None:

@@ -112,13 +112,13 @@ class Levels:
         wish = self._wishes.get(caller)
         if wish is None:
             wish = self._read(caller)
-        place = min(wish.place, self._told)
-        if place >= self._set.get(wish.session, math.inf):
+        level_index = min(wish.place, self._told)
+        if level_index >= self._set.get(wish.session, math.inf):
             return b""
         if len(self._set) >= _CALLERS_MAX:
             self._set.clear()
-        self._set[wish.session] = place
-        return codec.dump({"level": LEVELS[int(place)]})
+        self._set[wish.session] = level_index
+        return codec.dump({"level": LEVELS[int(level_index)]})
 
     def _read(self, caller: bytes) -> _Wish:
         session = b""

@@ -93,29 +93,29 @@ class Asks:
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
             return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)
-        asked = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
-        number = self._note(asked, call, now)
+        question = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
+        number = self._note(question, call, now)
         return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
     def replied(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
         """Pass the answer of a front to the server."""
-        found = self._open.get(reply.question)
-        if found is None or found.front != front:
+        question = self._open.get(reply.question)
+        if question is None or question.front != front:
             return [CountOnce("late_reply")]
         self._close(reply.question, now)
-        if found.roots and not reply.failed and _any_roots(reply.body):
+        if question.roots and not reply.failed and _any_roots(reply.body):
             self.lent_roots = True
         line = (jsonrpc_lines.refusal if reply.failed else jsonrpc_lines.answer)(
-            found.id, reply.body
+            question.id, reply.body
         )
-        return [WriteToServer(line, found.via)]
+        return [WriteToServer(line, question.via)]
 
     def answer(self, number: int, result: bytes, now: float) -> Actions:
         """Answer a question in place of its front, unless it is closed."""
-        found = self._close(number, now)
-        if found is None:
+        question = self._close(number, now)
+        if question is None:
             return []
-        return [WriteToServer(jsonrpc_lines.answer(found.id, result), found.via)]
+        return [WriteToServer(jsonrpc_lines.answer(question.id, result), question.via)]
 
     def is_open(self, number: int) -> bool:
         return number in self._open
@@ -124,40 +124,42 @@ class Asks:
         """Pass on a client's progress with a question. `params`: raw, with the token of the
         server."""
         token = _member(params, "progressToken")
-        for one in self._open.values() if token else ():
-            if one.token == token and one.front == front:
+        for question in self._open.values() if token else ():
+            if question.token == token and question.front == front:
                 return [
                     WriteToServer(
-                        jsonrpc_lines.notification("notifications/progress", params), one.via
+                        jsonrpc_lines.notification("notifications/progress", params), question.via
                     )
                 ]
         return [CountOnce("untold_notification")]
 
     def undelivered(self, number: int, now: float) -> Actions:
         """Refuse a question that could not be sent to its front."""
-        found = self._close(number, now)
-        if found is None:
+        question = self._close(number, now)
+        if question is None:
             return []
-        return [_refused(found.id, found.via, Code.OVERLOADED, "the client could not be asked")]
+        return [
+            _refused(question.id, question.via, Code.OVERLOADED, "the client could not be asked")
+        ]
 
     def withdrawn(self, params: bytes, via: int, now: float) -> Actions:
         """Withdraw a question that the server has cancelled; the server gets no answer."""
         number = self._numbers.get((via, _member(params, "requestId")), 0)
-        found = self._close(number, now)
-        return [] if found is None else [ReplyToFront(found.front, Withdraw(number))]
+        question = self._close(number, now)
+        return [] if question is None else [ReplyToFront(question.front, Withdraw(number))]
 
-    def over(self, key: bytes, *, told: bool) -> Actions:
-        """Close the questions of a call that has ended. `told`: whether its front must hear of
-        that."""
+    def over(self, key: bytes, *, tell_front: bool) -> Actions:
+        """Close the questions of a call that has ended. `tell_front`: whether its front must
+        hear of that."""
         asking = self.asking.pop(key, None)
         actions: Actions = []
         for number in sorted(asking.questions) if asking else ():
-            found = self._open.pop(number)
-            del self._numbers[found.via, found.id]
-            if told:
-                actions.append(ReplyToFront(found.front, Withdraw(number)))
-            why = "the call on whose behalf this was asked is over"
-            actions.append(_refused(found.id, found.via, Code.INTERNAL_ERROR, why))
+            question = self._open.pop(number)
+            del self._numbers[question.via, question.id]
+            if tell_front:
+                actions.append(ReplyToFront(question.front, Withdraw(number)))
+            reason = "the call on whose behalf this was asked is over"
+            actions.append(_refused(question.id, question.via, Code.INTERNAL_ERROR, reason))
         return actions
 
     def tick(self, now: float) -> Actions:
@@ -169,10 +171,10 @@ class Asks:
             if late.deadline <= now:
                 self._close(number, now)
                 actions.append(ReplyToFront(late.front, Withdraw(number)))
-                why = f"no answer within {QUESTION_S_MAX:g} s"
-                actions.append(_refused(late.id, late.via, Code.TIMED_OUT, why))
-        left = (one.deadline for one in self._open.values())
-        self._earliest = min(left, default=float("inf"))
+                reason = f"no answer within {QUESTION_S_MAX:g} s"
+                actions.append(_refused(late.id, late.via, Code.TIMED_OUT, reason))
+        deadlines = (question.deadline for question in self._open.values())
+        self._earliest = min(deadlines, default=float("inf"))
         return actions
 
     def _note(self, question: _Question, call: SentCall, now: float) -> int:
@@ -182,7 +184,7 @@ class Asks:
         question.deadline = min(now + QUESTION_S_MAX, asking.until)
         self._earliest = min(self._earliest, question.deadline)
         self._calls.set_deadline(question.key, float("inf"))
-        self._calls.set_asked(question.key, asked=True)
+        self._calls.set_asked(question.key, is_asked=True)
         number, self._next = self._next, self._next + 1
         self._open[number] = question
         self._numbers[question.via, question.id] = number
@@ -191,17 +193,17 @@ class Asks:
 
     def _close(self, number: int, now: float) -> _Question | None:
         """Close a question. After the last open one of its call the time of the call runs again."""
-        found = self._open.pop(number, None)
-        if found is None:
+        question = self._open.pop(number, None)
+        if question is None:
             return None
-        del self._numbers[found.via, found.id]
-        asking = self.asking[found.key]
+        del self._numbers[question.via, question.id]
+        asking = self.asking[question.key]
         asking.questions.discard(number)
         if not asking.questions:
-            call = self._calls.in_flight[found.key]
-            self._calls.set_deadline(found.key, min(now + call.timeout_s, asking.until))
-            self._calls.set_asked(found.key, asked=False)
-        return found
+            call = self._calls.in_flight[question.key]
+            self._calls.set_deadline(question.key, min(now + call.timeout_s, asking.until))
+            self._calls.set_asked(question.key, is_asked=False)
+        return question
 
 
 ROOTS_TRIAL_S = 1.0
@@ -247,7 +249,7 @@ class RootsQuestions:
         if self.keeps or not calls:
             self.keeps = True
             return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via), *self._refuse(now)]
-        if any((one.id, one.via) == (id, via) for one in self._pending):
+        if any((other.id, other.via) == (id, via) for other in self._pending):
             return [CountOnce("broken_request")]
         actions = self._asks.asked(request, stream, via, now)
         if self._asks_each_time:
@@ -274,16 +276,20 @@ class RootsQuestions:
         # Several questions may be of one call: it hears of roots once more when it has no calls.
         self._doubtful = len(pending) > 1
         self._asks_each_time = not self._doubtful
-        return [action for one in filter(self._is_open, pending) for action in one.actions]
+        return [
+            action for question in filter(self._is_open, pending) for action in question.actions
+        ]
 
     def _refuse(self, now: float) -> Actions:
         """End the trial of a server that keeps roots: there are none."""
         actions: Actions = []
-        for one in self._end():
-            if one.number:
-                actions += self._asks.answer(one.number, roots.NONE, now)
+        for question in self._end():
+            if question.number:
+                actions += self._asks.answer(question.number, roots.NONE, now)
             else:
-                actions.append(WriteToServer(jsonrpc_lines.answer(one.id, roots.NONE), one.via))
+                actions.append(
+                    WriteToServer(jsonrpc_lines.answer(question.id, roots.NONE), question.via)
+                )
         return actions
 
     def _end(self) -> list[_Pending]:
@@ -299,13 +305,13 @@ class RootsQuestions:
 
 def _number(actions: Actions) -> int:
     """Return the number of the question that these actions put to a front; 0 if there is none."""
-    to_fronts = [one.frame for one in actions if isinstance(one, ReplyToFront)]
+    to_fronts = [action.frame for action in actions if isinstance(action, ReplyToFront)]
     return next((frame.question for frame in to_fronts if isinstance(frame, frames.Ask)), 0)
 
 
-def _refused(id: bytes, via: int, code: Code, why: str) -> WriteToServer:  # noqa: A002 - the wire's own name
+def _refused(id: bytes, via: int, code: Code, reason: str) -> WriteToServer:  # noqa: A002 - the wire's own name
     return WriteToServer(
-        jsonrpc_lines.refusal(id, jsonrpc_lines.error_object(code, f"MetaMCP: {why}")), via
+        jsonrpc_lines.refusal(id, jsonrpc_lines.error_object(code, f"MetaMCP: {reason}")), via
     )
 
 

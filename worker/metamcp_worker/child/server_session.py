@@ -166,8 +166,8 @@ class ServerSession:
 
     def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
         """Cancel a call that its front does not wait for any more; the front gets no answer."""
-        key, found = self._calls.cancel(front, frame.id, now)
-        if not found:
+        key, was_found = self._calls.cancel(front, frame.id, now)
+        if not was_found:
             self._watched.cancel(front, frame.id)
         return self._given_up([key] if key else [], frame.reason, now)
 
@@ -212,33 +212,33 @@ class ServerSession:
         lost = self._calls.leave(key, now)
         if lost is None:
             return self._own_answered(key, b"", error, now, lost=True)
-        asked = self._asks.over(key, told=True)
-        return [*asked, ReplyToFront(lost.front, Error(lost.call, error)), *self._next_turns(now)]
+        closing = self._asks.over(key, tell_front=True)
+        return [*closing, ReplyToFront(lost.front, Error(lost.call, error)), *self._next_turns(now)]
 
     def front_gone(self, front: int, now: float) -> Actions:
         """Cancel the calls of a front that is gone, except those that another front may claim."""
-        kept = self.orphans.front_gone(front, now)
-        gone = self._calls.forget(front, now)
-        for one in gone.values():
-            self.timing.ended(one.method, now - one.since, CUT)
-        actions = self._given_up(list(gone), b"the client is gone", now)
-        return [*kept, *actions, *self._watched.front_gone(front, now)]
+        orphan_actions = self.orphans.front_gone(front, now)
+        calls = self._calls.forget(front, now)
+        for call in calls.values():
+            self.timing.ended(call.method, now - call.since, CUT)
+        actions = self._given_up(list(calls), b"the client is gone", now)
+        return [*orphan_actions, *actions, *self._watched.front_gone(front, now)]
 
     def drain(self) -> None:
         """Take no more calls."""
         self._draining = True
 
-    def fail_calls(self, code: Code, why: str) -> Actions:
+    def fail_calls(self, code: Code, cause: str) -> Actions:
         """Answer every call with an error, because the connection is lost."""
         self._failed = True
-        asked = [
+        closing = [
             action
             for key in list(self._calls.in_flight)
-            for action in self._asks.over(key, told=True)
+            for action in self._asks.over(key, tell_front=True)
             if isinstance(action, ReplyToFront)
         ]
-        calls = [self._faults.answer(front, call, code, why) for front, call in self._calls.all()]
-        return [*asked, *calls, *self._watched.lost(self._faults.body(code, why))]
+        calls = [self._faults.answer(front, call, code, cause) for front, call in self._calls.all()]
+        return [*closing, *calls, *self._watched.lost(self._faults.body(code, cause))]
 
     def tick(self, now: float) -> Actions:
         """Do the work that is due; called a few times per second."""
@@ -251,11 +251,11 @@ class ServerSession:
         actions += [*self._root_asks.tick(now), *self._asks.tick(now)]
         actions += self.orphans.tick(now)
         sent, waiting = self._calls.expired(now)
-        for key, one in sent:
+        for key, call in sent:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
-            actions += self._asks.over(key, told=True)
-            self.timing.ended(one.method, now - one.since, _TIMED_OUT)
-            actions.append(self._timed_out(one))
+            actions += self._asks.over(key, tell_front=True)
+            self.timing.ended(call.method, now - call.since, _TIMED_OUT)
+            actions.append(self._timed_out(call))
         for late in waiting:
             frame = late.frame
             actions.append(
@@ -303,29 +303,29 @@ class ServerSession:
         actions: Actions = []
         if error or not result:
             result, error = self._failure(result, error, actions)
-        found = self._calls.answered(key, now)
-        if found is None:
+        call = self._calls.answered(key, now)
+        if call is None:
             return [*actions, *self._own_answered(key, result, error, now)]
         if not error and not result.startswith(FIT):
-            error = self._faults.unfit(found.method, result)
+            error = self._faults.unfit(call.method, result)
             actions += [CountOnce("broken_reply")] if error else []
-        if found.since <= self._refused_at:
+        if call.since <= self._refused_at:
             result, error = self._faults.explained(result, error, self._refusal)
-        self.timing.ended(found.method, now - found.since, error_type(error) if error else "")
+        self.timing.ended(call.method, now - call.since, error_type(error) if error else "")
         if self._asks.asking:
-            actions += self._asks.over(key, told=True)
-        if found.traced:
-            actions.append(notices.leg(found, now, far=self._spec.url is not None))
+            actions += self._asks.over(key, tell_front=True)
+        if call.traced:
+            actions.append(notices.leg(call, now, far=self._spec.url is not None))
         if not (error or self._modern):
-            result = self._task_owners.answered(found, result)
+            result = self._task_owners.answered(call, result)
         if error:
-            actions.append(ReplyToFront(found.front, Error(found.call, error)))
-        elif found.results and len(result) > RESULT_BYTES_MIN:
-            frame = Result(found.call, result)
+            actions.append(ReplyToFront(call.front, Error(call.call, error)))
+        elif call.results and len(result) > RESULT_BYTES_MIN:
+            frame = Result(call.call, result)
             name = self._spec.name
-            actions.append(KeepResult(found.front, frame, found.results, name, found.tool))
+            actions.append(KeepResult(call.front, frame, call.results, name, call.tool))
         else:
-            actions.append(ReplyToFront(found.front, Result(found.call, result)))
+            actions.append(ReplyToFront(call.front, Result(call.call, result)))
         if self._calls.queued:
             actions += self._next_turns(now)
         return actions
@@ -338,8 +338,8 @@ class ServerSession:
         if error.startswith(b"{") and (not result or result == b"null"):
             return b"", error
         actions.append(CountOnce("broken_reply"))
-        why = "sent an answer that has not either a result or an error object"
-        return b"", self._faults.body(Code.INTERNAL_ERROR, why)
+        problem = "sent an answer that has not either a result or an error object"
+        return b"", self._faults.body(Code.INTERNAL_ERROR, problem)
 
     def _own_answered(
         self, key: bytes, result: bytes, error: bytes, now: float, *, lost: bool = False
@@ -372,8 +372,8 @@ class ServerSession:
         if envelope.method in OPENINGS and not self._ready:
             return [Fail("protocol", ECHOES)]
         if self._modern:
-            why = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
-            refusal = jsonrpc_lines.refusal(id, error_object(Code.METHOD_NOT_FOUND, why))
+            message = f"MetaMCP: servers of revision {jsonrpc_lines.MODERN} send no requests"
+            refusal = jsonrpc_lines.refusal(id, error_object(Code.METHOD_NOT_FOUND, message))
             return [CountOnce("unroutable_request"), WriteToServer(refusal, via)]
         if envelope.method == roots.METHOD:
             return self._asked_for_roots(envelope, stream, via, now)
@@ -434,12 +434,12 @@ class ServerSession:
         owners, modern = self._task_owners, self._modern
         return notices.noticed(method, params, self._calls, stream, now, owners, modern=modern)
 
-    def _unreadable(self, line: bytes, why: str, now: float) -> Actions:
+    def _unreadable(self, line: bytes, reason: str, now: float) -> Actions:
         """Handle a line that is not a JSON object: a broken answer to a request, or noise."""
         seen = glimpse(line, line)
         if not seen.answer or not self._awaited(seen.raw_id):
             return self._noise(line)
-        error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {why}")
+        error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {reason}")
         return self._unfit("broken_reply", seen.raw_id, error, now)
 
     def _noise(self, line: bytes) -> Actions:
@@ -452,15 +452,15 @@ class ServerSession:
         if self._failed:
             return []
         seen, limit = line.seen, self._spec.message_bytes
-        why = f"sent {line.size_bytes} bytes in one message, and message_max is {limit}"
+        problem = f"sent {line.size_bytes} bytes in one message, and message_max is {limit}"
         data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
-        error = self._faults.body(Code.TOO_LARGE, why, data)
-        told: Actions = [WarnInLog(f"a message was passed over: the server {why}")]
+        error = self._faults.body(Code.TOO_LARGE, problem, data)
+        actions: Actions = [WarnInLog(f"a message was passed over: the server {problem}")]
         if seen.answer and self._awaited(seen.raw_id):
-            told += self._unfit("too_large", seen.raw_id, error, now)
+            actions += self._unfit("too_large", seen.raw_id, error, now)
         elif not seen.answer and codec.id_ok(seen.raw_id):
-            told.append(WriteToServer(jsonrpc_lines.refusal(seen.raw_id, error)))
-        return told
+            actions.append(WriteToServer(jsonrpc_lines.refusal(seen.raw_id, error)))
+        return actions
 
     def _awaited(self, key: bytes) -> bool:
         return key in self._calls.in_flight or self._own.knows(key)
@@ -473,7 +473,7 @@ class ServerSession:
             return [CountOnce(counter), *self._own_answered(key, b"", error, now)]
         return [
             CountOnce(counter),
-            *self._asks.over(key, told=True),
+            *self._asks.over(key, tell_front=True),
             ReplyToFront(call.front, Error(call.call, error)),
             *self._next_turns(now),
         ]
@@ -482,7 +482,7 @@ class ServerSession:
 
     def _opened(self, actions: Actions, now: float) -> Actions:
         """Act on a step of the opening, after which the server may be ready or have failed."""
-        if any(isinstance(one, Fail) for one in actions):
+        if any(isinstance(action, Fail) for action in actions):
             self._failed = True
         elif self._opening.ready and not self._ready and now >= self._calls_from:
             actions += self._begin_all(now)
@@ -544,8 +544,8 @@ class ServerSession:
             return []
         return [
             action
-            for one in self._calls.turns()
-            for action in self._begin(one.front, one.frame, one.deadline, one.timeout_s, now)
+            for call in self._calls.turns()
+            for action in self._begin(call.front, call.frame, call.deadline, call.timeout_s, now)
         ]
 
     def _given_up(self, keys: list[bytes], reason: bytes, now: float) -> Actions:
@@ -553,7 +553,7 @@ class ServerSession:
         actions: Actions = []
         for key in keys:
             actions.append(Drop(key, jsonrpc_lines.cancelled(key, reason)))
-            actions += self._asks.over(key, told=False)
+            actions += self._asks.over(key, tell_front=False)
         return [*actions, *self._next_turns(now)]
 
 

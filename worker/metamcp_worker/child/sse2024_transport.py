@@ -77,8 +77,8 @@ class Sse2024:
     async def _undiscovered(self, request: ServerRequest) -> None:
         """Refuse `server/discover`, because modern servers do not speak this protocol, and older
         ones may fail on the request. Raises RequestRefused."""
-        why = "is spoken to by HTTP+SSE, which has no server/discover"
-        raise RequestRefused(self._link.faults.body(Code.METHOD_NOT_FOUND, why))
+        problem = "is spoken to by HTTP+SSE, which has no server/discover"
+        raise RequestRefused(self._link.faults.body(Code.METHOD_NOT_FOUND, problem))
 
     async def _post(self, request: ServerRequest) -> None:
         if request.method != "initialize":
@@ -102,8 +102,8 @@ class Sse2024:
             self._link.warn(f"a notification or an answer to it was lost: {error}")
             return
         if status >= 300:
-            why = http_exchange.named(status)
-            self._link.warn(f"it refused a notification, or an answer to it: {why}")
+            reason = http_exchange.named(status)
+            self._link.warn(f"it refused a notification, or an answer to it: {reason}")
 
     async def _cancel(self, drop: Drop) -> None:
         """Send a cancellation after its request, or the server would not know the id."""
@@ -172,9 +172,9 @@ class Sse2024:
 
     def _name(self, event: SseEvent) -> None:
         """Take the endpoint that the server names."""
-        where = event.data[:ENDPOINT_BYTES_MAX].decode(errors="replace").strip()
+        endpoint = event.data[:ENDPOINT_BYTES_MAX].decode(errors="replace").strip()
         try:
-            self._endpoint = self._link.origin.join(where)
+            self._endpoint = self._link.origin.join(endpoint)
         except Unreachable as error:
             self._lose(Fail("protocol", f"it names an endpoint that is refused: {error}"))
             return
@@ -182,6 +182,6 @@ class Sse2024:
 
     def _no_stream(self, response: Response) -> Fail:
         status = response.status
-        why = f"it {http_exchange.sentence(status)} where an event stream was expected"
+        message = f"it {http_exchange.sentence(status)} where an event stream was expected"
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
-        return Fail("protocol" if status < 500 and status != 429 else "exit", why, wait_s)
+        return Fail("protocol" if status < 500 and status != 429 else "exit", message, wait_s)

@@ -94,8 +94,8 @@ class StdioTransport:
         readable, refused = (
             ((), ()) if confined is None else (confined.granted.read, confined.granted.refused)
         )
-        what = denials.advice(self._last_lines, self._spec.confinement, readable, refused)
-        advice = f"; {what}" if what else ""
+        advice_text = denials.advice(self._last_lines, self._spec.confinement, readable, refused)
+        advice = f"; {advice_text}" if advice_text else ""
         return f"{words}{advice}; 'metamcp logs {self._name}' has all of it"
 
     def stuck(self) -> bool:

@@ -120,14 +120,14 @@ class Streamable:
     async def _alone(self, request: ServerRequest) -> None:
         """Send a request to a modern server, or to one whose era is not known."""
         try:
-            said = self._mirror.headers(request.method, request.params)
+            headers = self._mirror.headers(request.method, request.params)
         except TooLarge as error:
-            why = f"cannot be sent this: {error}"
+            problem = f"cannot be sent this: {error}"
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
-            raise RequestRefused(self._link.faults.body(Code.TOO_LARGE, why, data)) from None
+            raise RequestRefused(self._link.faults.body(Code.TOO_LARGE, problem, data)) from None
         endless = not request.own or request.method == "subscriptions/listen"
         post = Post(
-            request.key, request.line, said, request.key,
+            request.key, request.line, headers, request.key,
             own=request.own, answer_s=ANSWER_S_MAX if endless else self._own_s,
         )  # fmt: skip
         async with exchange(self._link, post) as answer:
@@ -167,8 +167,8 @@ class Streamable:
                     Fail("authorization", f"it {http_exchange.sentence(refused.status)}")
                 )
             elif refused.status >= 500 or refused.status in _LATER:
-                why = f"it {http_exchange.sentence(refused.status)}"
-                self._link.lose(Fail("exit", why, refused.retry_after_s))
+                message = f"it {http_exchange.sentence(refused.status)}"
+                self._link.lose(Fail("exit", message, refused.retry_after_s))
             else:
                 raise
 
@@ -186,22 +186,24 @@ class Streamable:
             return
         if refused.status not in _NO_SUCH_PLACE:
             raise refused
-        why = f"{failure.message}, and before that: {http_exchange.sentence(refused.status)}"
-        self._link.lose(structs.replace(failure, message=why))
+        message = f"{failure.message}, and before that: {http_exchange.sentence(refused.status)}"
+        self._link.lose(structs.replace(failure, message=message))
 
     async def _in_session(self, request: ServerRequest) -> None:
         session = self._seats.sessions.of(request)
         if session is None:
-            why = f"has {SESSIONS_MAX} sessions for other kinds of clients in use; try again later"
+            problem = (
+                f"has {SESSIONS_MAX} sessions for other kinds of clients in use; try again later"
+            )
             raise RequestRefused(
-                self._link.faults.body(Code.OVERLOADED, why, {"may_have_run": False})
+                self._link.faults.body(Code.OVERLOADED, problem, {"may_have_run": False})
             )
         session.busy += 1
         try:
             if not await self._once(request, session) and not await self._once(request, session):
-                why = "forgot its session twice in a row"
+                problem = "forgot its session twice in a row"
                 data: dict[str, object] = {"may_have_run": False}
-                raise RequestRefused(self._link.faults.body(Code.SERVER_DOWN, why, data))
+                raise RequestRefused(self._link.faults.body(Code.SERVER_DOWN, problem, data))
         finally:
             session.busy -= 1
             session.idle_since = asyncio.get_running_loop().time()
@@ -253,8 +255,8 @@ class Streamable:
                 if status == 404:
                     self._seats.over(session, session_id)
                 elif status >= 400:
-                    why = http_exchange.named(status)
-                    self._link.warn(f"it refused a notification, or an answer to it: {why}")
+                    reason = http_exchange.named(status)
+                    self._link.warn(f"it refused a notification, or an answer to it: {reason}")
 
         return self._link.tell(line, told)
 
@@ -263,28 +265,30 @@ class Streamable:
         is still modern."""
         await asyncio.sleep(RECHECK_S)
         key = self._seats.new_id()
-        why = f"it does not speak {jsonrpc_lines.MODERN} any more: it"
+        prefix = f"it does not speak {jsonrpc_lines.MODERN} any more: it"
         try:
             if self._legacy:
                 await self._ping(key)
                 return
             line = jsonrpc_lines.request(key, "server/discover", b"{}", self._stamp.own())
-            said = self._mirror.headers("server/discover", b"{}")
+            headers = self._mirror.headers("server/discover", b"{}")
             async with exchange(
-                self._link, Post(key, line, said, b"", answer_s=OPEN_S_MAX)
+                self._link, Post(key, line, headers, b"", answer_s=OPEN_S_MAX)
             ) as answer:
                 if not codec.envelope(answer.message).result:
-                    self._link.lose(Fail("protocol", f"{why} refuses server/discover"))
+                    self._link.lose(Fail("protocol", f"{prefix} refuses server/discover"))
         except RequestRefused as refused:
             if refused.status in _OLDER:
-                self._link.lose(Fail("protocol", f"{why} {http_exchange.sentence(refused.status)}"))
+                self._link.lose(
+                    Fail("protocol", f"{prefix} {http_exchange.sentence(refused.status)}")
+                )
         except (Unreachable, Broken) as error:
             self._link.lose_touch(error, "is not there any more")
 
     async def _ping(self, key: bytes) -> None:
         line = jsonrpc_lines.request(key, "ping", b"{}")
-        said = self._seats.sessions.base.headers
-        response = await self._link.origin.send("POST", said, line, answer_s=OPEN_S_MAX)
+        headers = self._seats.sessions.base.headers
+        response = await self._link.origin.send("POST", headers, line, answer_s=OPEN_S_MAX)
         await response.close()
 
 
@@ -298,13 +302,16 @@ def remote(
 ) -> Transport:
     """Return the transport to `spec.url`. `version`: of the gateway. `auth`: adds credentials to
     each request. Raises SpawnFailed if the URL cannot be used."""
-    kept, refused = request_headers.configured(spec.headers)
+    headers, refused = request_headers.configured(spec.headers)
     # Each session has a stream, may be opened and may be closed.
     beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
     requests_max = spec.concurrency + beside
     try:
         origin = Origin(
-            spec.url or "", headers=kept, auth=auth, limits=FetchLimits(requests_max=requests_max)
+            spec.url or "",
+            headers=headers,
+            auth=auth,
+            limits=FetchLimits(requests_max=requests_max),
         )
     except (Unreachable, ValueError) as error:
         raise SpawnFailed(f"cannot connect to {spec.name}: {error}") from None

@@ -68,52 +68,56 @@ class LegacySubscriptions:
         uri = uri_of(frame)
         done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
-            why = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
-            return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, why)]
+            problem = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
+            return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, problem)]
         if frame.method == UNSUBSCRIBE:
             if not self._holders.remove(front, uri) or self._wanted(uri):
                 return [done]
         else:
-            found = self._resources.get(uri)
-            if found is not None and found.on and not found.key:
+            resource = self._resources.get(uri)
+            if resource is not None and resource.on and not resource.key:
                 self._holders.add(front, uri)
                 return [done]
-            if self._waiters.full or (found is None and len(self._resources) >= URIS_MAX):
-                why = f"has {len(self._resources)} subscriptions, {self.waiting} calls wait"
-                return [self._faults.answer(front, frame.id, Code.OVERLOADED, why)]
+            if self._waiters.full or (resource is None and len(self._resources) >= URIS_MAX):
+                problem = f"has {len(self._resources)} subscriptions, {self.waiting} calls wait"
+                return [self._faults.answer(front, frame.id, Code.OVERLOADED, problem)]
         self._waiters.add(front, frame, uri, deadline, timeout_s)
         return self._step(uri, now)
 
     def cancel(self, front: int, call: int) -> None:
         """Forget a call that its front does not wait for any more; the front does not watch
         then."""
-        self._waiters.take(lambda one: one.front == front and one.call == call)
+        self._waiters.take(lambda waiter: waiter.front == front and waiter.call == call)
 
     def front_gone(self, front: int, now: float) -> Actions:
-        self._waiters.take(lambda one: one.front == front)
-        gone = self._holders.front_gone(front)
-        return [action for uri in gone for action in self._step(uri, now)]
+        self._waiters.take(lambda waiter: waiter.front == front)
+        uris = self._holders.front_gone(front)
+        return [action for uri in uris for action in self._step(uri, now)]
 
     def answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
         """Handle the answer of the server, or the error in place of an answer that will not
         come."""
         uri = self._open.pop(key)
-        found = self._resources[uri]
-        found.key = b""
-        done = self._waiters.take(lambda one: one.uri == uri and one.method == found.method)
-        found.on = found.method == SUBSCRIBE and not error
-        for one in done if found.on else ():
-            self._holders.add(one.front, uri)
+        resource = self._resources[uri]
+        resource.key = b""
+        done = self._waiters.take(
+            lambda waiter: waiter.uri == uri and waiter.method == resource.method
+        )
+        resource.on = resource.method == SUBSCRIBE and not error
+        for waiter in done if resource.on else ():
+            self._holders.add(waiter.front, uri)
         return [*answered(done, result, error), *self._step(uri, now)]
 
     def tick(self, now: float) -> Actions:
         actions = self._waiters.expired(now)
         for key, uri in list(self._open.items()):
-            found = self._resources[uri]
-            if found.deadline <= now:
+            resource = self._resources[uri]
+            if resource.deadline <= now:
                 self._own.take(key)
                 actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
-                error = self._faults.body(Code.TIMED_OUT, f"did not answer {found.method} in time")
+                error = self._faults.body(
+                    Code.TIMED_OUT, f"did not answer {resource.method} in time"
+                )
                 actions += self.answered(key, b"", error, now)
         return actions
 
@@ -126,18 +130,18 @@ class LegacySubscriptions:
 
     def _step(self, uri: str, now: float) -> Actions:
         """Return the request that the server must get now about this resource, if any."""
-        found = self._resources.setdefault(uri, _Resource())
-        wanted = self._wanted(uri)
-        if found.key or (wanted and found.on):
+        resource = self._resources.setdefault(uri, _Resource())
+        is_wanted = self._wanted(uri)
+        if resource.key or (is_wanted and resource.on):
             return []
-        if not wanted and not found.on:
+        if not is_wanted and not resource.on:
             del self._resources[uri]
             return []
-        found.method = SUBSCRIBE if wanted else UNSUBSCRIBE
-        found.deadline = now + self._timeout_s
-        ask = OwnRequest(found.method, codec.dump({"uri": uri}))
+        resource.method = SUBSCRIBE if is_wanted else UNSUBSCRIBE
+        resource.deadline = now + self._timeout_s
+        ask = OwnRequest(resource.method, codec.dump({"uri": uri}))
         request = self._own.ask(RequestPurpose.SUBSCRIBE, ask)
-        found.key = request.key
+        resource.key = request.key
         self._open[request.key] = uri
         return [request]
 
@@ -223,26 +227,26 @@ class Waiters:
 
     def on(self, uri: str) -> bool:
         """Whether a call waits to watch this URI."""
-        return any(one.uri == uri and one.method == SUBSCRIBE for one in self._all)
+        return any(waiter.uri == uri and waiter.method == SUBSCRIBE for waiter in self._all)
 
     def add(self, front: int, call: CallFrame, uri: str, deadline: float, timeout_s: float) -> None:
         self._all.append(Waiter(front, call.id, call.method, uri, deadline, timeout_s))
 
     def uris(self) -> set[str]:
         """Return the URIs of all waiting calls."""
-        return {one.uri for one in self._all}
+        return {waiter.uri for waiter in self._all}
 
-    def take(self, wanted: Callable[[Waiter], bool]) -> list[Waiter]:
-        found = [one for one in self._all if wanted(one)]
-        if found:
-            self._all = [one for one in self._all if not wanted(one)]
-        return found
+    def take(self, is_taken: Callable[[Waiter], bool]) -> list[Waiter]:
+        taken = [waiter for waiter in self._all if is_taken(waiter)]
+        if taken:
+            self._all = [waiter for waiter in self._all if not is_taken(waiter)]
+        return taken
 
     def expired(self, now: float) -> Actions:
         """Answer the calls whose time is over with an error."""
         return [
-            self._faults.timed_out(one.front, one.call, one.method, one.timeout_s)
-            for one in self.take(lambda one: one.deadline <= now)
+            self._faults.timed_out(waiter.front, waiter.call, waiter.method, waiter.timeout_s)
+            for waiter in self.take(lambda waiter: waiter.deadline <= now)
         ]
 
 
@@ -250,8 +254,10 @@ def answered(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Ac
     """Return the same answer for each of these calls: a raw result or, if there is one, a raw
     error."""
     return [
-        ReplyToFront(one.front, Error(one.call, error) if error else Result(one.call, result))
-        for one in waiters
+        ReplyToFront(
+            waiter.front, Error(waiter.call, error) if error else Result(waiter.call, result)
+        )
+        for waiter in waiters
     ]
 
 
@@ -355,8 +361,8 @@ class ModernSubscriptions:
         uri = uri_of(frame)
         done = ReplyToFront(front, Result(frame.id, b"{}"))
         if not uri:
-            why = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
-            return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, why)]
+            problem = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
+            return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, problem)]
         if frame.method == UNSUBSCRIBE:
             self._holders.remove(front, uri)
             return [done, *self._step(now)]
@@ -365,20 +371,20 @@ class ModernSubscriptions:
             self._holders.add(front, uri)
             return [done]
         uris = {uri, *self._holders.uris, *self._waiters.uris()}
-        size = sum(len(one.encode()) for one in uris)
+        size = sum(len(watched_uri.encode()) for watched_uri in uris)
         if self._waiters.full or len(uris) > URIS_MAX or size > URIS_BYTES_MAX:
-            why = f"has {len(uris) - 1} subscriptions, {self.waiting} calls wait"
-            return [self._faults.answer(front, frame.id, Code.OVERLOADED, why)]
+            problem = f"has {len(uris) - 1} subscriptions, {self.waiting} calls wait"
+            return [self._faults.answer(front, frame.id, Code.OVERLOADED, problem)]
         self._waiters.add(front, frame, uri, deadline, timeout_s)
         return self._step(now)
 
     def cancel(self, front: int, call: int) -> None:
         """Forget a call that its front does not wait for any more; the front does not watch
         then."""
-        self._waiters.take(lambda one: one.front == front and one.call == call)
+        self._waiters.take(lambda waiter: waiter.front == front and waiter.call == call)
 
     def front_gone(self, front: int, now: float) -> Actions:
-        self._waiters.take(lambda one: one.front == front)
+        self._waiters.take(lambda waiter: waiter.front == front)
         self._holders.front_gone(front)
         self._tasks.pop(front, None)
         return self._step(now)
@@ -389,7 +395,9 @@ class ModernSubscriptions:
             ids = codec.typed(_Tasks, params).task_ids
         except codec.Malformed:
             return []
-        self._tasks[front] = frozenset(one for one in ids if len(one) <= TASK_ID_BYTES_MAX)
+        self._tasks[front] = frozenset(
+            task_id for task_id in ids if len(task_id) <= TASK_ID_BYTES_MAX
+        )
         return self._step(now)
 
     # --- what the server says ---------------------------------------------------------------
@@ -417,8 +425,10 @@ class ModernSubscriptions:
         ended = self._next
         if ended is not None and key == ended.key:
             self._next = None
-            why = error or self._faults.body(Code.INTERNAL_ERROR, "ended the subscription at once")
-            actions = answered(self._covered(ended), b"", why)
+            refusal = error or self._faults.body(
+                Code.INTERNAL_ERROR, "ended the subscription at once"
+            )
+            actions = answered(self._covered(ended), b"", refusal)
         else:
             self._now, actions = None, []
             self.gap = self.gap or self._next is not None
@@ -431,7 +441,7 @@ class ModernSubscriptions:
             key = bytes(codec.level(params).get("requestId", b""))
         except codec.Malformed:
             return []
-        if key not in {one.key for one in (self._now, self._next) if one is not None}:
+        if key not in {listen.key for listen in (self._now, self._next) if listen is not None}:
             return []
         self._own.take(key)
         return self.answered(key, b"", now)
@@ -467,45 +477,47 @@ class ModernSubscriptions:
         """Open the listen that is needed, unless one is being opened."""
         if self._kinds is None or self._next is not None:
             return []
-        wanted = self._wanted()
-        if self._now is not None and wanted == self._now.asked:
+        watched = self._wanted()
+        if self._now is not None and watched == self._now.asked:
             self._again_at = 0.0
             # A call may have come while another listen was tried, which the server refused.
             decided = self._decided(self._now)
             return [*decided, *self._step(now)] if decided else []
         if now < self._again_at and not self._waiters:
             return []
-        if not (self._kinds or wanted.uris or wanted.tasks):
+        if not (self._kinds or watched.uris or watched.tasks):
             old, self._now, self._again_at = self._now, None, 0.0
             return self._end(old, b"nothing is watched") if old is not None else []
         self.gap = self.gap or (self._now is None and self._asked)
         self._asked = True
         kinds: dict[str, object] = {f"{kind}ListChanged": True for kind in self._kinds}
-        if wanted.uris:
-            kinds["resourceSubscriptions"] = sorted(wanted.uris)
-        if wanted.tasks:
-            kinds["taskIds"] = sorted(wanted.tasks)
+        if watched.uris:
+            kinds["resourceSubscriptions"] = sorted(watched.uris)
+        if watched.tasks:
+            kinds["taskIds"] = sorted(watched.tasks)
         params = codec.dump({"notifications": kinds})
-        ask = OwnRequest("subscriptions/listen", params, _WITH_TASKS if wanted.tasks else b"")
+        ask = OwnRequest("subscriptions/listen", params, _WITH_TASKS if watched.tasks else b"")
         request = self._own.ask(RequestPurpose.LISTEN, ask)
-        self._next = _Listen(request.key, wanted, now + self._timeout_s)
+        self._next = _Listen(request.key, watched, now + self._timeout_s)
         return [request]
 
     def _decided(self, listen: _Listen) -> Actions:
         """Return the answers to calls that follow from the acknowledgement of this listen."""
         actions: Actions = []
-        for one in self._covered(listen) if listen.honoured is not None else ():
-            if one.uri in (listen.honoured or ()):
-                self._holders.add(one.front, one.uri)
-                actions += answered([one], b"{}")
+        for waiter in self._covered(listen) if listen.honoured is not None else ():
+            if waiter.uri in (listen.honoured or ()):
+                self._holders.add(waiter.front, waiter.uri)
+                actions += answered([waiter], b"{}")
             else:
-                why = "does not tell of updates of this resource"
-                actions.append(self._faults.answer(one.front, one.call, Code.INVALID_PARAMS, why))
+                problem = "does not tell of updates of this resource"
+                actions.append(
+                    self._faults.answer(waiter.front, waiter.call, Code.INVALID_PARAMS, problem)
+                )
         return actions
 
     def _covered(self, listen: _Listen) -> list[Waiter]:
         """Take out and return the calls that this listen decides on."""
-        return self._waiters.take(lambda one: one.uri in listen.asked.uris)
+        return self._waiters.take(lambda waiter: waiter.uri in listen.asked.uris)
 
     def _end(self, listen: _Listen, reason: bytes) -> Actions:
         self._own.take(listen.key)
