@@ -88,17 +88,17 @@ def wrapped(command: Sequence[str]) -> Wrapped | None:
     return Wrapped(tool, package or program, program if package else "", arguments)
 
 
-def direct(found: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] | None:
+def direct(command: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] | None:
     """Return the command without the wrapper, if the package is already on this machine."""
-    if found.tool == "uvx":
+    if command.tool == "uvx":
         data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
         tools = Path(environ.get("UV_TOOL_DIR") or data / "uv/tools")
-        program = tools / found.name / "bin" / (found.program or found.name)
-        return [str(program), *found.arguments] if os.access(program, os.X_OK) else None
+        program = tools / command.name / "bin" / (command.program or command.name)
+        return [str(program), *command.arguments] if os.access(program, os.X_OK) else None
     cache = Path(environ.get("npm_config_cache") or home / ".npm")
     for folder in sorted((cache / "_npx").glob("*/node_modules"), key=_age):
-        if (script := _script(folder / found.name, found)) is not None:
-            return ["node", str(script), *found.arguments]
+        if (script := _script(folder / command.name, command)) is not None:
+            return ["node", str(script), *command.arguments]
     return None
 
 
@@ -109,25 +109,25 @@ def advice(
     findings: list[DoctorFinding] = []
     for server in servers:
         # As written in the file, because the value of a reference may be secret.
-        found = wrapped(server.command_written or server.command)
-        if found is None:
+        command = wrapped(server.command_written or server.command)
+        if command is None:
             continue
-        text = f"{server.name} runs through {found.tool}: about 40 MB and 2 processes more"
-        straight = direct(found, environ, home)
+        text = f"{server.name} runs through {command.tool}: about 40 MB and 2 processes more"
+        straight = direct(command, environ, home)
         if straight is not None:
-            what = f"command = {codec.dump(straight).decode()}"
-        elif found.tool == "npx":
-            program = found.program or found.name.rpartition("/")[2]
-            what = f"'npm install -g {found.package}', then command = [\"{program}\", …]"
+            suggestion = f"command = {codec.dump(straight).decode()}"
+        elif command.tool == "npx":
+            program = command.program or command.name.rpartition("/")[2]
+            suggestion = f"'npm install -g {command.package}', then command = [\"{program}\", …]"
         else:
-            program = found.program or found.name
-            package = shlex.quote(found.package)
-            what = f"'uv tool install {package}', then command = [\"{program}\", …]"
-        findings.append(DoctorFinding("wrapper", "warn", text, what))
+            program = command.program or command.name
+            package = shlex.quote(command.package)
+            suggestion = f"'uv tool install {package}', then command = [\"{program}\", …]"
+        findings.append(DoctorFinding("wrapper", "warn", text, suggestion))
     return findings
 
 
-def _script(package: Path, found: Wrapped) -> Path | None:
+def _script(package: Path, command: Wrapped) -> Path | None:
     """Return the script that `node` runs, if the package has the wanted version; else None."""
     manifest = package / "package.json"
     try:
@@ -136,14 +136,14 @@ def _script(package: Path, found: Wrapped) -> Path | None:
         read = table_of(codec.value(manifest.read_bytes())) or {}
     except (OSError, codec.Malformed):
         return None
-    exact = found.version[:1].isdigit()
-    if exact and read.get("version") != found.version:
+    exact = command.version[:1].isdigit()
+    if exact and read.get("version") != command.version:
         return None
     programs = read.get("bin")
     if (several := table_of(programs)) is not None:
-        wanted = found.program or found.name.rpartition("/")[2]
+        program = command.program or command.name.rpartition("/")[2]
         only = next(iter(several.values())) if len(several) == 1 else ""
-        programs = several.get(wanted) or only
+        programs = several.get(program) or only
     if not isinstance(programs, str) or not programs:
         return None
     script = package / programs
@@ -176,16 +176,16 @@ CATALOGUES_MAX = 1000
 def doctor(ctx: click.Context, since: str | None, as_json: bool) -> None:
     """Show what hinders a gateway, and what to do about it. Exit 1 if a check fails."""
     runtime_dir, path = ctx.obj, typed_value(ctx, "path")
-    found: list[DoctorFinding] = []
-    with progress("checks this machine") as shown:
+    results: list[DoctorFinding] = []
+    with progress("checks this machine") as verb_progress:
         for finding in _changes(runtime_dir, path, since) if since else findings(runtime_dir, path):
-            found.append(finding)
-            shown.what = f"checks this machine; last: {finding.check}"
-    fails = sum(finding.verdict == "fail" for finding in found)
+            results.append(finding)
+            verb_progress.what = f"checks this machine; last: {finding.check}"
+    fails = sum(finding.verdict == "fail" for finding in results)
     if as_json:
-        click.echo(codec.dump({"v": verbs.VERSION, "ok": not fails, "checks": found}))
+        click.echo(codec.dump({"v": verbs.VERSION, "ok": not fails, "checks": results}))
     else:
-        _print(found)
+        _print(results)
     if fails:
         sys.exit(verbs.Exit.FAILED)
 
@@ -195,15 +195,15 @@ def _changes(runtime_dir: str | None, path: Path | None, since: str) -> Iterator
     from metamcp_supervisor.config import upgrade_notes
 
     try:
-        found = upgrade_notes.changes(_config(runtime_dir, path), since)
+        changes = upgrade_notes.changes(_config(runtime_dir, path), since)
     except ConfigInvalid as invalid:
         yield _wrong(invalid.problems)
         return
     except ValueError as error:
         raise CommandRefused(str(error), verbs.Exit.USAGE) from None
-    for note, text in found:
+    for note, text in changes:
         yield DoctorFinding(note.what, "warn", text, note.advice)
-    if not found:
+    if not changes:
         text = f"nothing that changed since {since} concerns this configuration"
         yield DoctorFinding("upgrade", "ok", text)
 
@@ -213,11 +213,11 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     try:
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
-            told = [_described(gateway, name) for name in _failed(status)]
+            descriptions = [_described(gateway, name) for name in _failed(status)]
             flags = _flags(gateway) if path is None else {}
         yield DoctorFinding("gateway", "ok", f"{status.state}, process {status.pid}")
     except (client.Failed, codec.Malformed) as error:
-        status, told, flags = None, [], {}
+        status, descriptions, flags = None, [], {}
         silent = not isinstance(error, client.Failed) or error.exit != verbs.Exit.NOT_RUNNING
         text = str(error) if silent else "none is running: this is what one would find"
         yield DoctorFinding("gateway", "warn" if silent else "ok", text)
@@ -231,8 +231,8 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     yield from doctor_checks.cgroup(pid)
     yield from doctor_checks.memory(pid)
     yield from doctor_checks.units()
-    yield from doctor_checks.failing(told)
-    yield from doctor_checks.withheld(told)
+    yield from doctor_checks.failing(descriptions)
+    yield from doctor_checks.withheld(descriptions)
     if status is not None and status.reload_refused:
         text = f"the last reload was refused: {status.reload_refused}"
         yield DoctorFinding("reload", "warn", text, "'metamcp reload' tries again")
@@ -261,8 +261,10 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         gateway = replace(config.gateway, state_dir=Path(status.state_dir))
         config = replace(config, gateway=gateway)
     state_dir = config.gateway.state_dir
-    kept = [path for path, _ in zip(state_dir.glob("*/*"), range(CATALOGUES_MAX), strict=False)]
-    yield from doctor_checks.clock([*config.files, *kept], time.time())
+    state_paths = [
+        path for path, _ in zip(state_dir.glob("*/*"), range(CATALOGUES_MAX), strict=False)
+    ]
+    yield from doctor_checks.clock([*config.files, *state_paths], time.time())
     owners = {0, os.geteuid(), _owner(config.gateway.runtime_dir)}
     yield from doctor_checks.files(config, owners)
     yield doctor_checks.disk(state_dir)
@@ -274,11 +276,14 @@ def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[
         yield doctor_checks.listening(status.url, status.ops_url)
     else:
         moves = config.gateway.movable
-        found = (
+        port_findings = (
             doctor_checks.port("listen", config.gateway.listen),
             doctor_checks.ops_listen(config),
         )
-        yield from (doctor_checks.moving(each) if each.check in moves else each for each in found)
+        yield from (
+            doctor_checks.moving(finding) if finding.check in moves else finding
+            for finding in port_findings
+        )
         if config.gateway.health_listen:
             yield doctor_checks.port("health_listen", config.gateway.health_listen)
         if config.gateway.console_listen:
@@ -299,15 +304,15 @@ def _flags(gateway: client.ControlClient) -> dict[str, str]:
     """Return the settings that the running gateway has from its command line or its environment, as
     `sources.load` takes them; none if this user may not read settings."""
     try:
-        asked = {"table": "gateway"}
-        found = codec.typed(SettingsShown, gateway.call("config", asked)).settings
+        params = {"table": "gateway"}
+        settings = codec.typed(SettingsShown, gateway.call("config", params)).settings
     except client.Failed:
         return {}
     flags: dict[str, str] = {}
-    for one in found:
-        if one.place.startswith(("--", "$")):
+    for setting in settings:
+        if setting.place.startswith(("--", "$")):
             with contextlib.suppress(tomllib.TOMLDecodeError):  # only the beginning of a long value
-                flags[one.key] = _flag(tomllib.loads(f"value = {one.value}")["value"])
+                flags[setting.key] = _flag(tomllib.loads(f"value = {setting.value}")["value"])
     return flags
 
 
@@ -321,10 +326,10 @@ def _flag(value: object) -> str:
 
 
 def _config(
-    runtime_dir: str | None, path: Path | None, given: Mapping[str, str] | None = None
+    runtime_dir: str | None, path: Path | None, settings: Mapping[str, str] | None = None
 ) -> Config:
-    """Load the configuration. `given`: settings from the command line. Raises ConfigInvalid."""
-    flags = {**(given or {}), **({"runtime_dir": runtime_dir} if runtime_dir else {})}
+    """Load the configuration. `settings`: those of the command line. Raises ConfigInvalid."""
+    flags = {**(settings or {}), **({"runtime_dir": runtime_dir} if runtime_dir else {})}
     return load(
         path, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags, any_port=True
     )
@@ -348,9 +353,9 @@ def _owner(directory: Path) -> int:
         return os.geteuid()
 
 
-def _print(found: Sequence[DoctorFinding]) -> None:
-    width = max(len(finding.check) for finding in found)
-    for finding in found:
+def _print(results: Sequence[DoctorFinding]) -> None:
+    width = max(len(finding.check) for finding in results)
+    for finding in results:
         text = show.printable(finding.text)
         click.echo(f"{show.verdict(finding.verdict)}  {finding.check:<{width}}  {text}")
         if finding.advice:

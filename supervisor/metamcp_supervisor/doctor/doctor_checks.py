@@ -127,15 +127,15 @@ def memory(pid: int) -> Iterator[DoctorFinding]:
     """Check whether the control group of the gateway has a memory limit, and whether the kernel
     killed processes in it."""
     group = around(own=Path(f"/proc/{pid}/cgroup"))
-    found = None if group is None else group.memory()
-    if found is None or (found.limit_bytes is None and not found.kills):
+    group_memory = None if group is None else group.memory()
+    if group_memory is None or (group_memory.limit_bytes is None and not group_memory.kills):
         return
-    limit = "no limit" if found.limit_bytes is None else mebibytes(found.limit_bytes)
-    text = f"{mebibytes(found.used_bytes)} of {limit} in the control group of the gateway"
-    if not found.kills:
+    limit = "no limit" if group_memory.limit_bytes is None else mebibytes(group_memory.limit_bytes)
+    text = f"{mebibytes(group_memory.used_bytes)} of {limit} in the control group of the gateway"
+    if not group_memory.kills:
         yield DoctorFinding("memory", "ok", text)
         return
-    times = "once" if found.kills == 1 else f"{found.kills} times"
+    times = "once" if group_memory.kills == 1 else f"{group_memory.kills} times"
     advice = "raise its limit (MemoryMax= of the unit), or limit servers with memory_max"
     yield DoctorFinding("memory", "warn", f"{text}, in which the kernel killed {times}", advice)
 
@@ -162,14 +162,14 @@ def files(config: Config, owners: Collection[int]) -> Iterator[DoctorFinding]:
     may own its files."""
     for path in config.files:
         with contextlib.suppress(OSError):
-            found = path.stat()
-            yield _not_for_others("configuration", path, found, owners, stat.S_IWOTH, "o-w")
+            status = path.stat()
+            yield _not_for_others("configuration", path, status, owners, stat.S_IWOTH, "o-w")
     for check, path in (
         ("state directory", config.gateway.state_dir),
         ("runtime directory", config.gateway.runtime_dir),
     ):
         try:
-            found = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             yield DoctorFinding(check, "ok", f"{path} is made at the start")
         except OSError as error:
@@ -178,31 +178,31 @@ def files(config: Config, owners: Collection[int]) -> Iterator[DoctorFinding]:
             )
         else:
             mask = stat.S_IWGRP | stat.S_IWOTH
-            yield _not_for_others(check, path, found, owners, mask, "go-w")
+            yield _not_for_others(check, path, status, owners, mask, "go-w")
 
 
 def disk(directory: Path) -> DoctorFinding:
     """Check the free space for catalogues and tokens, and the right to write them."""
-    place = directory
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    folder = directory
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
     try:
-        found = os.statvfs(place)
-        with tempfile.TemporaryFile(dir=place) as file:
+        filesystem = os.statvfs(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
     except OSError as error:
         if error.errno == errno.EROFS:
-            text = f"{place} cannot be written: {error.strerror}"
+            text = f"{folder} cannot be written: {error.strerror}"
             return DoctorFinding("disk", "fail", text, "look at 'dmesg', and mount it for writing")
         return DoctorFinding(
-            "disk", "fail", f"{place}: {error.strerror}", "choose another state_dir"
+            "disk", "fail", f"{folder}: {error.strerror}", "choose another state_dir"
         )
-    free = found.f_bavail * found.f_frsize
+    free = filesystem.f_bavail * filesystem.f_frsize
     verdict: Verdict = "ok" if free >= SPACE_ENOUGH else "warn" if free >= SPACE_MIN else "fail"
-    if found.f_files and not found.f_favail:
-        return DoctorFinding("disk", "fail", f"{place} has no free inodes", "remove files there")
+    if filesystem.f_files and not filesystem.f_favail:
+        return DoctorFinding("disk", "fail", f"{folder} has no free inodes", "remove files there")
     advice = "" if verdict == "ok" else "make room there, or choose another state_dir"
-    return DoctorFinding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {place}", advice)
+    return DoctorFinding("disk", verdict, f"{free // (1024 * 1024)} MiB free at {folder}", advice)
 
 
 def port(check: str, address: Address) -> DoctorFinding:
@@ -211,10 +211,10 @@ def port(check: str, address: Address) -> DoctorFinding:
         for listener in listen.bind(address, check):
             listener.close()
     except listen.CannotBind as error:
-        found = usage.holder(address.port)
-        if found is None:
+        holder = usage.holder(address.port)
+        if holder is None:
             return DoctorFinding(check, "fail", str(error), "choose another address in [gateway]")
-        pid, name = found
+        pid, name = holder
         text = f"{address} is in use by {name} (process {pid})"
         return DoctorFinding(check, "fail", text, "stop that process, or choose another address")
     return DoctorFinding(check, "ok", f"{address} is free")
@@ -224,7 +224,7 @@ def lock(config: Config) -> Iterator[DoctorFinding]:
     """Check whether the lock, which holds the approved definitions, can be read."""
     path = lock_io.beside(config)
     try:
-        held = lock_io.load(path)
+        approved = lock_io.load(path)
     except ConfigInvalid as invalid:
         more = len(invalid.problems) - 1
         text = f"{invalid.problems[0]}{f' (and {more} more)' if more else ''}"
@@ -232,29 +232,29 @@ def lock(config: Config) -> Iterator[DoctorFinding]:
             "lock", "fail", text, "no gateway starts with it; mend it or take it away"
         )
         return
-    if held is not None:
-        servers = len(held.servers)
+    if approved is not None:
+        servers = len(approved.servers)
         text = f"{path} holds the tools of {servers} {'server' if servers == 1 else 'servers'}"
         yield DoctorFinding("lock", "ok", text)
 
 
 def failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     """Find the servers that went down by themselves."""
-    for found in servers:
-        if found.server.state in ("error", "quarantined"):
-            name = found.server.name
+    for description in servers:
+        if description.server.state in ("error", "quarantined"):
+            name = description.server.name
             advice = f"'metamcp logs {name}' shows what it wrote"
-            if found.server.reason == "spawn":  # it wrote nothing
+            if description.server.reason == "spawn":  # it wrote nothing
                 advice = f"'metamcp ctl describe {name}' shows how it is started"
-            yield DoctorFinding("server", "warn", f"{name}: {found.why}", advice)
+            yield DoctorFinding("server", "warn", f"{name}: {description.why}", advice)
 
 
 def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     """Find environment variables that servers which went down do not get but may need."""
-    for found in servers:
-        if found.withheld:
-            name = found.server.name
-            text = f"{name} went down; {environment.sentence(found.withheld)}"
+    for description in servers:
+        if description.withheld:
+            name = description.server.name
+            text = f"{name} went down; {environment.sentence(description.withheld)}"
             advice = (
                 f"if it needs them, set them in env of {name}, such as"
                 ' NAME = "${NAME}", or name them in inherit_env (metamcp.toml only)'
@@ -265,8 +265,8 @@ def withheld(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
 def quarantine(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
     """Find the tools in quarantine, which a running gateway keeps from clients."""
     for server in servers:
-        if kept := server.drift.get("quarantined"):
-            text = f"{kept} {'tool' if kept == 1 else 'tools'} of {server.name} in quarantine"
+        if count := server.drift.get("quarantined"):
+            text = f"{count} {'tool' if count == 1 else 'tools'} of {server.name} in quarantine"
             advice = f"'metamcp tools {server.name} --diff' shows why"
             yield DoctorFinding("quarantine", "warn", text, advice)
 
@@ -297,12 +297,12 @@ def refusals(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
             yield DoctorFinding("sandbox", "warn", text, "'metamcp ctl describe' has all of them")
 
 
-def moving(found: DoctorFinding) -> DoctorFinding:
+def moving(finding: DoctorFinding) -> DoctorFinding:
     """Turn the failure of a port that the operator did not choose into a warning."""
-    if found.verdict != "fail":
-        return found
+    if finding.verdict != "fail":
+        return finding
     advice = "'metamcp up' takes the next free ports; for 'metamcp serve', choose some"
-    return DoctorFinding(found.check, "warn", found.text.partition(";")[0], advice)
+    return DoctorFinding(finding.check, "warn", finding.text.partition(";")[0], advice)
 
 
 def listening(url: str, ops_url: str) -> DoctorFinding:
@@ -344,11 +344,11 @@ def code(config: Config) -> Iterator[DoctorFinding]:
         return
     from metamcp_worker.confinement.kernel import landlock_version  # ctypes, for this alone
 
-    version, wanted = landlock_version(), config.code.confinement
-    if wanted == "off" or not version:
-        why = "is switched off" if version else "is not in this kernel"
-        text = f"Landlock {why}: code is confined by Deno and by limits alone"
-        verdict: Verdict = "fail" if wanted == "require" else "warn"
+    version, mode = landlock_version(), config.code.confinement
+    if mode == "off" or not version:
+        reason = "is switched off" if version else "is not in this kernel"
+        text = f"Landlock {reason}: code is confined by Deno and by limits alone"
+        verdict: Verdict = "fail" if mode == "require" else "warn"
         advice = 'write confinement = "prefer"' if version else "take Linux 5.13 or newer with it"
         yield DoctorFinding("code", verdict, text, advice)
     else:
@@ -361,7 +361,7 @@ def confinement(config: Config) -> Iterator[DoctorFinding]:
     from metamcp_worker.confinement.rules import lacking
     from metamcp_worker.ipc.spec import ConfinementSpec
 
-    profiles = {name: sandboxes.profile(one) for name, one in config.servers.items()}
+    profiles = {name: sandboxes.profile(server) for name, server in config.servers.items()}
     version, filters = kernel.landlock_version(), kernel.has_filters()
     basic, asks = ConfinementSpec(profile="basic"), kernel.has_asking()
     missed = lacking(basic, version, filters=filters, asks=asks)
@@ -373,7 +373,7 @@ def confinement(config: Config) -> Iterator[DoctorFinding]:
     else:
         yield DoctorFinding("confinement", "ok", text)
     if "strict" in profiles.values() and shutil.which("bwrap") is None:
-        named = ", ".join(name for name, one in profiles.items() if one == "strict")
+        named = ", ".join(name for name, profile in profiles.items() if profile == "strict")
         text = f'{named} cannot start: sandbox = "strict" needs the program bwrap'
         yield DoctorFinding("confinement", "fail", text, "install bubblewrap")
 
@@ -412,15 +412,15 @@ def names(config: Config) -> Iterator[DoctorFinding]:
 
 
 def _not_for_others(
-    check: str, path: Path, found: os.stat_result, owners: Collection[int], mask: int, change: str
+    check: str, path: Path, status: os.stat_result, owners: Collection[int], mask: int, change: str
 ) -> DoctorFinding:
-    if found.st_uid not in owners:
-        text = f"{path} belongs to user id {found.st_uid}"
+    if status.st_uid not in owners:
+        text = f"{path} belongs to user id {status.st_uid}"
         return DoctorFinding(
             check, "fail", text, f"whoever owns it decides what is run: chown {path}"
         )
-    if found.st_mode & mask:
-        text = f"others may write to {path} (mode {stat.S_IMODE(found.st_mode):04o})"
+    if status.st_mode & mask:
+        text = f"others may write to {path} (mode {stat.S_IMODE(status.st_mode):04o})"
         return DoctorFinding(check, "fail", text, f"chmod {change} {path}")
     return DoctorFinding(check, "ok", f"only its owner can write to {path}")
 
@@ -518,9 +518,11 @@ def certificates(
             peers.setdefault(peer, []).append(server.name)
     if not peers:
         return
-    found = _shaken(peers, context or ssl.create_default_context())
+    handshakes = _shaken(peers, context or ssl.create_default_context())
     for peer, servers in peers.items():
-        handshake = found.get(peer) or TlsHandshake(trouble=f"no answer within {HANDSHAKE_S:g} s")
+        handshake = handshakes.get(peer) or TlsHandshake(
+            trouble=f"no answer within {HANDSHAKE_S:g} s"
+        )
         if not handshake.nameless:  # `names` reports that
             yield judged_certificate(f"{peer[0]}:{peer[1]} ({', '.join(servers)})", handshake, now)
 
@@ -554,10 +556,10 @@ def _peer(url: str) -> Peer | None:
 
 def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Peer, TlsHandshake]:
     """Return the handshakes that ended in time."""
-    found: dict[Peer, TlsHandshake] = {}
+    handshakes: dict[Peer, TlsHandshake] = {}
 
     def shake(peer: Peer) -> None:
-        found[peer] = _handshake(peer, context)
+        handshakes[peer] = _handshake(peer, context)
 
     # A resolver of the system cannot be interrupted, so it is left behind when time is up.
     threads = [threading.Thread(target=shake, args=(peer,), daemon=True) for peer in peers]
@@ -566,7 +568,7 @@ def _shaken(peers: Mapping[Peer, object], context: ssl.SSLContext) -> Mapping[Pe
     end = time.monotonic() + HANDSHAKE_S
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    return dict(found)
+    return dict(handshakes)
 
 
 def _handshake(peer: Peer, context: ssl.SSLContext) -> TlsHandshake:
@@ -575,8 +577,8 @@ def _handshake(peer: Peer, context: ssl.SSLContext) -> TlsHandshake:
             socket.create_connection(peer, timeout=HANDSHAKE_S) as plain,
             context.wrap_socket(plain, server_hostname=peer[0]) as wrapped,
         ):
-            known = wrapped.getpeercert() or {}
-            return TlsHandshake(ends=float(ssl.cert_time_to_seconds(str(known["notAfter"]))))
+            certificate = wrapped.getpeercert() or {}
+            return TlsHandshake(ends=float(ssl.cert_time_to_seconds(str(certificate["notAfter"]))))
     except ssl.SSLCertVerificationError as error:
         return TlsHandshake(distrust=f"its certificate is not accepted: {error.verify_message}")
     except ssl.SSLError as error:

@@ -29,25 +29,37 @@ def security(config: Config) -> DoctorFinding:
     """Return every protection that is weaker than it could be. Where only this machine can reach
     the gateway, that is not a fault."""
     gateway, endpoints = config.gateway, config.endpoints.values()
-    private = [one.name for one in endpoints if one.oauth is not None and one.oauth.allow_private]
+    private = [
+        endpoint.name
+        for endpoint in endpoints
+        if endpoint.oauth is not None and endpoint.oauth.allow_private
+    ]
     servers = config.servers.values()
     weak = {
         "any program here may call all servers, as no credential is asked for": [
-            one.name for one in endpoints if not one.auth
+            endpoint.name for endpoint in endpoints if not endpoint.auth
         ],
-        "a key may stand in the URL": [one.name for one in endpoints if one.auth and one.url_keys],
+        "a key may stand in the URL": [
+            endpoint.name for endpoint in endpoints if endpoint.auth and endpoint.url_keys
+        ],
         "an issuer may be in this network": private,
-        "changed tools are only recorded": [one.name for one in servers if one.pinning == "record"],
-        "changes of tools are not seen": [one.name for one in servers if one.pinning == "off"],
+        "changed tools are only recorded": [
+            server.name for server in servers if server.pinning == "record"
+        ],
+        "changes of tools are not seen": [
+            server.name for server in servers if server.pinning == "off"
+        ],
         "servers are not confined": [
-            one.name for one in servers if one.command and sandboxes.profile(one) == "none"
+            server.name
+            for server in servers
+            if server.command and sandboxes.profile(server) == "none"
         ],
         "no TLS": [] if gateway.tls is not None else [str(gateway.listen)],
         "no audit": [] if config.audit.level != "off" else ["[audit]"],
     }
-    found = [f"{what} ({', '.join(where)})" for what, where in weak.items() if where]
-    text = "; ".join(found) or "every protection is on"
-    if not found:
+    weaknesses = [f"{weakness} ({', '.join(names)})" for weakness, names in weak.items() if names]
+    text = "; ".join(weaknesses) or "every protection is on"
+    if not weaknesses:
         return DoctorFinding("security", "ok", text)
     if is_loopback(gateway.listen.host):
         return DoctorFinding("security", "ok", f"enough while only this machine connects: {text}")
@@ -72,17 +84,17 @@ def private_files(config: Config) -> Iterator[DoctorFinding]:
 
 def room_of_audit(config: Config) -> Iterator[DoctorFinding]:
     """Check whether the audit has the blocks of the disk that it keeps back."""
-    place = config.gateway.state_dir / audit_records.FOLDER / audit_records.RESERVE
-    if config.audit.level == audit_records.OFF or not place.parent.exists():
+    path = config.gateway.state_dir / audit_records.FOLDER / audit_records.RESERVE
+    if config.audit.level == audit_records.OFF or not path.parent.exists():
         return
     size = mebibytes(audit_records.RESERVE_BYTES)
     taken = 0
     with contextlib.suppress(OSError):
-        taken = place.stat().st_blocks * BLOCK_BYTES
+        taken = path.stat().st_blocks * BLOCK_BYTES
     if taken >= audit_records.RESERVE_BYTES:
         yield DoctorFinding("audit", "ok", f"{size} of the disk are kept back for its records")
         return
-    text = f"no room is kept back for its records: the file system has not given {place} {size}"
+    text = f"no room is kept back for its records: the file system has not given {path} {size}"
     advice = "make room there; zfs and btrfs with compression give none ahead: choose another disk"
     yield DoctorFinding("audit", "warn", text, advice)
 
@@ -101,8 +113,8 @@ def tls_files(config: Config) -> Iterator[DoctorFinding]:
             authority.shown(state_dir)
         narrow = local and authority.narrow(state_dir, config.gateway.listen.host)
         context_of(tls)
-    except (authority.AuthorityUnfit, TlsUnfit) as why:
-        text = str(why).removeprefix("TLS: ")
+    except (authority.AuthorityUnfit, TlsUnfit) as error:
+        text = str(error).removeprefix("TLS: ")
         yield DoctorFinding("TLS", "fail", text, "no gateway starts with it")
         return
     if narrow:
@@ -115,10 +127,10 @@ def named_keys(config: Config) -> Iterator[DoctorFinding]:
     """Find the API keys that endpoints name and that do not exist."""
     if not any(endpoint.keys for endpoint in config.endpoints.values()):
         return
-    found = api_keys.names(config.gateway.state_dir)
-    known = {(where, word) for key_id, name, where in found for word in (key_id, name)}
+    rows = api_keys.names(config.gateway.state_dir)
+    registered = {(workspace, word) for key_id, name, workspace in rows for word in (key_id, name)}
     for endpoint in config.endpoints.values():
-        names = [key for key in endpoint.keys if (endpoint.workspace, key) not in known]
+        names = [key for key in endpoint.keys if (endpoint.workspace, key) not in registered]
         if names:
             text = f"the endpoint '{endpoint.name}' names keys that do not exist: "
             more = "" if endpoint.workspace == "default" else f" --workspace {endpoint.workspace}"
