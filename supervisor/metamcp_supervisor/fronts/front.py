@@ -48,13 +48,13 @@ class Questions:
         self._tickets = itertools.count(1)
         self._open: dict[int, asyncio.Future[Shown]] = {}
 
-    async def ask(self, wanted: Question, within_s: float) -> Shown | None:
+    async def ask(self, question: Question, within_s: float) -> Shown | None:
         """Ask for calls, the path of one, tools, or what an API key has open; return None if no
-        answer comes in time. Sets the ticket of `wanted`."""
+        answer comes in time. Sets the ticket of `question`."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
         self._open[ticket] = answer
-        self._send(structs.replace(wanted, ticket=ticket))
+        self._send(structs.replace(question, ticket=ticket))
         try:
             async with asyncio.timeout(within_s):
                 return await answer
@@ -64,9 +64,9 @@ class Questions:
             del self._open[ticket]
 
     def answer(self, message: CallsShown, blob: bytes) -> None:
-        found = self._open.get(message.ticket)
-        if found is not None and not found.done():
-            found.set_result((message, blob))
+        future = self._open.get(message.ticket)
+        if future is not None and not future.done():
+            future.set_result((message, blob))
 
 
 _WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | Change | Embed
@@ -175,10 +175,10 @@ class FrontProcess:
             halted=halted,
         )
 
-    def adopt(self, found: FrontSnapshot) -> None:
+    def adopt(self, snapshot: FrontSnapshot) -> None:
         """Continue from the state that the previous program handed over."""
-        self.ready, self.summary = True, found.summary
-        for data, fds in found.line.waiting:
+        self.ready, self.summary = True, snapshot.summary
+        for data, fds in snapshot.line.waiting:
             self._channel.send(data, fds)
 
     def cancel(self) -> None:

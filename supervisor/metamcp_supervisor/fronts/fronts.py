@@ -173,15 +173,15 @@ class Fronts:
             self.roster.slots[slot] = None
             self._relaunch(slot, 0.0)
 
-    def adopt(self, found: FrontSnapshot) -> None:
+    def adopt(self, snapshot: FrontSnapshot) -> None:
         """Adopt a front that the previous program started and that serves already."""
         worker = ForkedWorker(
-            found.pid, "front", f"front-{found.slot}", socket.socket(fileno=found.line.fd)
+            snapshot.pid, "front", f"front-{snapshot.slot}", socket.socket(fileno=snapshot.line.fd)
         )
-        front = FrontProcess(found.number, found.slot, worker, found.since, self)
+        front = FrontProcess(snapshot.number, snapshot.slot, worker, snapshot.since, self)
         self.roster.slots[front.slot] = front
-        self._hearts.watch(front.pid, partial(self._judged, front), halted=found.halted)
-        front.adopt(found)
+        self._hearts.watch(front.pid, partial(self._judged, front), halted=snapshot.halted)
+        front.adopt(snapshot)
 
     def unsettled(self) -> str:
         """Return why fronts cannot be handed over now, as a sentence, or ""."""
@@ -236,8 +236,8 @@ class Fronts:
             self.roster.leaving.add(front)
             front.deadline = self._loop.call_later(LAST_WORDS_S_MAX, self._bury, front)
         how = f"signal {end.signal}" if end.signal else f"status {end.code}"
-        if not front.condemned and (why := self._crowded_out(end.signal or 0)):
-            how = f"{how}: it {why}"
+        if not front.condemned and (reason := self._crowded_out(end.signal or 0)):
+            how = f"{how}: it {reason}"
         if self._draining or (beside and front.ready and not front.condemned):
             self._journal.add(front.who, "ready→stopped", f"ended with {how}")
             return True
@@ -396,8 +396,8 @@ class Fronts:
 
     def _settle(self) -> None:
         """Assign waiting sessions and connections, after a front has gone or become ready."""
-        able = [one for one in self.roster.slots.values() if one is not None and one.able]
-        heir = min(able, key=lambda one: self.sessions.held(one.number), default=None)
+        able = [front for front in self.roster.slots.values() if front is not None and front.able]
+        heir = min(able, key=lambda front: self.sessions.held(front.number), default=None)
         if heir is not None and not self._draining:
             try:
                 self._bequeath(heir)

@@ -100,33 +100,36 @@ class Handovers:
 
     def handed(self) -> tuple[MovingSnapshot, ...]:
         """Return all connections under way, for the program after this one."""
-        sent = ((number, one) for number, several in self._sent.items() for one in several)
+        sent = ((number, moving) for number, several in self._sent.items() for moving in several)
         return tuple(
             MovingSnapshot(
                 to=to,
-                asker=one.asker,
-                message=messages.pack(one.message),
-                fds=tuple(one.fds),
-                size_bytes=one.size_bytes,
+                asker=moving.asker,
+                message=messages.pack(moving.message),
+                fds=tuple(moving.fds),
+                size_bytes=moving.size_bytes,
             )
-            for to, one in (*sent, *((None, one) for one in self._waiting))
+            for to, moving in (*sent, *((None, moving) for moving in self._waiting))
         )
 
-    def adopt(self, found: Sequence[MovingSnapshot]) -> None:
+    def adopt(self, snapshots: Sequence[MovingSnapshot]) -> None:
         """Continue with the connections of the previous program. Takes the descriptors. Raises
         codec.Malformed."""
-        for each in found:
-            message = messages.unpack_from_front(each.message)
+        for snapshot in snapshots:
+            message = messages.unpack_from_front(snapshot.message)
             assert isinstance(message, HandOver)
-            moving = _Moving(each.asker, message, list(each.fds), each.size_bytes)
+            moving = _Moving(snapshot.asker, message, list(snapshot.fds), snapshot.size_bytes)
             self._held_bytes += moving.size_bytes
-            if each.to is None:
+            if snapshot.to is None:
                 self._waiting.append(moving)
             else:
-                self._sent.setdefault(each.to, deque()).append(moving)
+                self._sent.setdefault(snapshot.to, deque()).append(moving)
 
     def close(self) -> None:
-        for moving in [*self._waiting, *(one for sent in self._sent.values() for one in sent)]:
+        for moving in [
+            *self._waiting,
+            *(moving for sent in self._sent.values() for moving in sent),
+        ]:
             self._drop(moving)
         self._waiting.clear()
         self._sent.clear()

@@ -63,51 +63,53 @@ class SessionRecords:
     def holder(self, session: str) -> int | None:
         """Return the holder of this session; `NOBODY` if a front will adopt the session, None if
         the session is not known."""
-        kept = self._kept.get(session)
-        if kept is None:
+        entry = self._kept.get(session)
+        if entry is None:
             return None
-        return NOBODY if kept.holder is None else kept.holder
+        return NOBODY if entry.holder is None else entry.holder
 
     def held(self, holder: int) -> int:
         """Return how many sessions this front holds."""
-        return sum(kept.holder == holder for kept in self._kept.values())
+        return sum(entry.holder == holder for entry in self._kept.values())
 
     def over(self, holder: int, ids: tuple[str, ...]) -> None:
         """Drop sessions that this front has ended, but not those that another front holds."""
         for session in ids:
-            kept = self._kept.get(session)
-            if kept is not None and kept.holder == holder:
+            entry = self._kept.get(session)
+            if entry is not None and entry.holder == holder:
                 self._drop(session)
 
     def left(self, holder: int, *, untold: bool = False) -> None:
         """Keep the sessions of a front that is gone for another front. `untold`: the front had not
         told its clients yet that their lists changed."""
-        for session, kept in self._kept.items():
-            if kept.holder == holder:
-                self._kept[session] = _Kept(None, kept.record, untold)
+        for session, entry in self._kept.items():
+            if entry.holder == holder:
+                self._kept[session] = _Kept(None, entry.record, untold)
 
     def outdated(self) -> None:
         """Note that the lists changed for all sessions without a holder: their clients must be told
         by the front that adopts them."""
-        for session, kept in self._kept.items():
-            if kept.holder is None:
-                self._kept[session] = _Kept(None, kept.record, untold=True)
+        for session, entry in self._kept.items():
+            if entry.holder is None:
+                self._kept[session] = _Kept(None, entry.record, untold=True)
 
     def adopt(self, holder: int) -> list[tuple[bool, bytes]]:
         """Give every session without a holder to this front. Return up to two groups, each with a
         JSON list of records: `True` if their clients must be told that their lists changed."""
-        found = {session: kept for session, kept in self._kept.items() if kept.holder is None}
+        without_holder = {
+            session: entry for session, entry in self._kept.items() if entry.holder is None
+        }
         groups: dict[bool, list[bytes]] = {}
-        for session, kept in found.items():
-            self._kept[session] = _Kept(holder, kept.record)
-            groups.setdefault(kept.untold, []).append(kept.record)
+        for session, entry in without_holder.items():
+            self._kept[session] = _Kept(holder, entry.record)
+            groups.setdefault(entry.untold, []).append(entry.record)
         return [(untold, b"[%b]" % b",".join(records)) for untold, records in groups.items()]
 
     def handed(self) -> list[tuple[int | None, bytes]]:
         """Return the holder and the record of each session, for the program after this one."""
-        return [(kept.holder, kept.record) for kept in self._kept.values()]
+        return [(entry.holder, entry.record) for entry in self._kept.values()]
 
     def _drop(self, session: str) -> None:
-        kept = self._kept.pop(session, None)
-        if kept is not None:
-            self._bytes -= len(kept.record)
+        entry = self._kept.pop(session, None)
+        if entry is not None:
+            self._bytes -= len(entry.record)
