@@ -83,8 +83,8 @@ class EndpointClient:
                 "clientInfo": self.form.info,
             }
             if error := bytes((await self.ask("initialize", greeting)).error):
-                why = tool_call.error_text(error)
-                raise Failed(Exit.FAILED, f"{self.url} opens no session: {why}")
+                message = tool_call.error_text(error)
+                raise Failed(Exit.FAILED, f"{self.url} opens no session: {message}")
             notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
             headers = self.form.headers("", {}, {}, self._session)
             await self._post(codec.dump(notice), headers, lambda _: None)
@@ -113,30 +113,32 @@ class EndpointClient:
         method: str,
         params: Mapping[str, object],
         tool: Tool | None = None,
-        told: Told | None = None,
+        on_notification: Told | None = None,
     ) -> Envelope:
         """Send a request and return the answer, with a result or an error."""
         self._last += 1
         number = b"%d" % self._last
-        message = self.form.message(self._last, method, params, progress=told is not None)
+        message = self.form.message(
+            self._last, method, params, progress=on_notification is not None
+        )
         headers = self.form.headers(method, params, tool or {}, self._session)
         answers: list[Envelope] = []
         refusals: list[str] = []
 
-        def heard(found: Envelope) -> None:
-            if found.method is not None:
-                if told is not None and not found.id:
-                    told(found.method, found.params)
-            elif bytes(found.id) == number:
-                answers.append(found)
-            elif bytes(found.error):
-                refusals.append(tool_call.error_text(found.error))
+        def heard(envelope: Envelope) -> None:
+            if envelope.method is not None:
+                if on_notification is not None and not envelope.id:
+                    on_notification(envelope.method, envelope.params)
+            elif bytes(envelope.id) == number:
+                answers.append(envelope)
+            elif bytes(envelope.error):
+                refusals.append(tool_call.error_text(envelope.error))
 
         await self._post(codec.dump(message), headers, heard)
         if answers:
             return answers[-1]
-        what = f"refuses {method}: {refusals[-1]}" if refusals else f"gave no answer to {method}"
-        raise Failed(Exit.FAILED, f"{self.url} {what}")
+        problem = f"refuses {method}: {refusals[-1]}" if refusals else f"gave no answer to {method}"
+        raise Failed(Exit.FAILED, f"{self.url} {problem}")
 
     async def tools(self) -> AsyncIterator[dict[str, Any]]:
         """Yield the definitions of all tools that the endpoint lists."""
@@ -144,8 +146,8 @@ class EndpointClient:
         for _ in range(PAGES_MAX):
             answer = await self.ask("tools/list", cursor)
             if bytes(answer.error):
-                why = tool_call.error_text(answer.error)
-                raise Failed(Exit.FAILED, f"{self.url} does not list its tools: {why}")
+                message = tool_call.error_text(answer.error)
+                raise Failed(Exit.FAILED, f"{self.url} does not list its tools: {message}")
             page: dict[str, Any] = codec.value(answer.result)
             for tool in page.get("tools", ()):
                 yield tool
@@ -176,17 +178,17 @@ class EndpointClient:
         arguments: object,
         tool: Tool,
         answer: Answer,
-        told: Told | None = None,
+        on_notification: Told | None = None,
     ) -> Envelope:
         """Call a tool, and answer its questions until it has ended."""
         params: dict[str, object] = {"name": name, "arguments": arguments}
         now = params
         for _ in range(ROUNDS_MAX):
-            found = await self.ask(CALL, now, tool, told)
-            wanted = tool_call.questions(found.result)
-            if wanted is None:
-                return found
-            now = await _answered(params, wanted, answer)
+            reply = await self.ask(CALL, now, tool, on_notification)
+            input_wanted = tool_call.questions(reply.result)
+            if input_wanted is None:
+                return reply
+            now = await _answered(params, input_wanted, answer)
         raise Failed(Exit.FAILED, f"{name} asked {ROUNDS_MAX} times for input and has not ended")
 
     async def whole(self, answer: Envelope) -> Envelope:
@@ -197,11 +199,13 @@ class EndpointClient:
             return answer
         pieces, uri = list[str](), link.uri
         while uri:
-            found = await self.ask("resources/read", {"uri": uri})
-            if bytes(found.error):
-                why = tool_call.error_text(found.error)
-                raise Failed(Exit.FAILED, f"the call is done, and its result cannot be read: {why}")
-            text, uri = tool_call.piece(found.result)
+            reply = await self.ask("resources/read", {"uri": uri})
+            if bytes(reply.error):
+                message = tool_call.error_text(reply.error)
+                raise Failed(
+                    Exit.FAILED, f"the call is done, and its result cannot be read: {message}"
+                )
+            text, uri = tool_call.piece(reply.result)
             pieces.append(text)
         result = tool_call.joined(answer.result, link, "".join(pieces))
         return codec.envelope(codec.dump({"jsonrpc": "2.0", "id": answer.id, "result": result}))
@@ -219,16 +223,16 @@ class EndpointClient:
                 async with await sent as response:
                     status = response.status
                     self._session = response.header("mcp-session-id") or self._session
-                    if why := _DENIED.get(status):
-                        raise Failed(Exit.DENIED, f"{self.url}: {why}")
+                    if denial := _DENIED.get(status):
+                        raise Failed(Exit.DENIED, f"{self.url}: {denial}")
                     await self._read(response, received, heard)
         except TimeoutError:
             limit = f"{self._timeout_s:g} s"
             raise Failed(Exit.TIMEOUT, f"{self.url} gave no answer within {limit}") from None
-        except Unreachable as why:
-            raise Failed(Exit.NOT_RUNNING, str(why)) from None
-        except MetaMCPError as why:
-            raise why if isinstance(why, Failed) else Failed(Exit.FAILED, str(why)) from None
+        except Unreachable as error:
+            raise Failed(Exit.NOT_RUNNING, str(error)) from None
+        except MetaMCPError as error:
+            raise error if isinstance(error, Failed) else Failed(Exit.FAILED, str(error)) from None
         finally:
             if self.watch is not None:
                 self.watch(HttpExchange(headers, body, status, bytes(received)))
@@ -264,7 +268,7 @@ def _tell(data: bytes, heard: Callable[[Envelope], None]) -> None:
 
 
 async def _answered(
-    params: Mapping[str, object], wanted: InputWanted, answer: Answer
+    params: Mapping[str, object], input_wanted: InputWanted, answer: Answer
 ) -> dict[str, object]:
-    answers = {one.key: await answer(one) for one in wanted.questions}
-    return tool_call.answered(params, wanted, answers)
+    answers = {question.key: await answer(question) for question in input_wanted.questions}
+    return tool_call.answered(params, input_wanted, answers)

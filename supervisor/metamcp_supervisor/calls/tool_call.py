@@ -49,7 +49,7 @@ class RequestForm(Struct, frozen=True, kw_only=True):
         self, number: int, method: str, params: Mapping[str, object], *, progress: bool = False
     ) -> dict[str, object]:
         """Return a request. `progress`: the client wants to hear of progress."""
-        whole = dict(params)
+        all_params = dict(params)
         meta: dict[str, object] = {}
         if self.modern:
             meta |= {
@@ -60,23 +60,23 @@ class RequestForm(Struct, frozen=True, kw_only=True):
         if progress:
             meta["progressToken"] = number
         if meta:
-            whole["_meta"] = meta
-        return {"jsonrpc": "2.0", "id": number, "method": method, "params": whole}
+            all_params["_meta"] = meta
+        return {"jsonrpc": "2.0", "id": number, "method": method, "params": all_params}
 
     def headers(
         self, method: str, params: Mapping[str, object], tool: Tool, session: str = ""
     ) -> dict[str, str]:
         """Return the headers of a request. `tool`: definition of the called tool, which may want
         arguments repeated in headers."""
-        found = {
+        headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
         }
         if self.modern:
-            return found | {"MCP-Protocol-Version": MODERN, **repeated(method, params, tool)}
+            return headers | {"MCP-Protocol-Version": MODERN, **repeated(method, params, tool)}
         if session:
-            found |= {"MCP-Protocol-Version": self.protocol, "Mcp-Session-Id": session}
-        return found
+            headers |= {"MCP-Protocol-Version": self.protocol, "Mcp-Session-Id": session}
+        return headers
 
 
 class HttpExchange(Struct, frozen=True):
@@ -92,12 +92,12 @@ class HttpExchange(Struct, frozen=True):
 def repeated(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
     """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
     raw = codec.level(codec.dump(params))
-    found = mcp_headers.routing(method, raw)
+    headers = mcp_headers.routing(method, raw)
     try:
         wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
-        return found | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
+        return headers | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
     except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # the gateway wants none for such a tool
-        return found
+        return headers
 
 
 def reads_only(tool: Tool) -> bool:
@@ -108,11 +108,11 @@ def reads_only(tool: Tool) -> bool:
 def as_curl(url: str, headers: Mapping[str, str], body: bytes, *, keyed: bool) -> str:
     """Return a command for a shell that sends this request. `keyed`: it needs a key, which the
     command takes from METAMCP_KEY."""
-    found = [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    options = [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
     if keyed:
-        found.append('-H "Authorization: Bearer $METAMCP_KEY"')
+        options.append('-H "Authorization: Bearer $METAMCP_KEY"')
     data = f"-d {shlex.quote(body.decode('utf-8', 'replace'))}"
-    return " \\\n  ".join([f"curl -sS {shlex.quote(url)}", *found, data])
+    return " \\\n  ".join([f"curl -sS {shlex.quote(url)}", *options, data])
 
 
 def as_command(tool: str, endpoint: str, arguments: bytes) -> str:
@@ -155,13 +155,13 @@ def outcome_of(answer: Envelope) -> tuple[str, Raw]:
 def progress_text(params: Raw) -> str:
     """Return the words of a notification of progress; empty if it cannot be read."""
     try:
-        found = table(codec.value(params))
+        members = table(codec.value(params))
     except codec.Malformed:
         return ""
-    done: object = found.get("progress")
+    done: object = members.get("progress")
     if not isinstance(done, int | float):
         return ""
-    total, message = found.get("total"), found.get("message")
+    total, message = members.get("total"), members.get("message")
     share = f"{done:g} of {total:g}" if isinstance(total, int | float) else f"{done:g}"
     return f"{share}: {message}" if isinstance(message, str) and message else share
 
@@ -213,19 +213,21 @@ def questions(result: bytes | Raw) -> InputWanted | None:
         asking = codec.typed(_AskingResult, result)
         if asking.result_type != "input_required":
             return None
-        found = [_question(key, one) for key, one in asking.input_requests.items()]
+        input_questions = [
+            _question(key, request) for key, request in asking.input_requests.items()
+        ]
     except codec.Malformed:
         return None
-    return InputWanted(tuple(found), asking.request_state)
+    return InputWanted(tuple(input_questions), asking.request_state)
 
 
-def _question(key: str, asked: _QuestionRequest) -> InputQuestion:
-    if asked.method != ELICIT:
-        return InputQuestion(key=key, method=asked.method)
-    params = codec.typed(_QuestionParams, asked.params)
+def _question(key: str, request: _QuestionRequest) -> InputQuestion:
+    if request.method != ELICIT:
+        return InputQuestion(key=key, method=request.method)
+    params = codec.typed(_QuestionParams, request.params)
     return InputQuestion(
         key=key,
-        method=asked.method,
+        method=request.method,
         message=params.message,
         url=params.url,
         schema=params.requested_schema,
@@ -233,12 +235,12 @@ def _question(key: str, asked: _QuestionRequest) -> InputQuestion:
 
 
 def answered(
-    params: Mapping[str, object], wanted: InputWanted, answers: Mapping[str, object]
+    params: Mapping[str, object], input_wanted: InputWanted, answers: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the parameters of the request that is sent again with these answers."""
     again = {**params, "inputResponses": dict(answers)}
-    if bytes(wanted.state):
-        again["requestState"] = wanted.state
+    if bytes(input_wanted.state):
+        again["requestState"] = input_wanted.state
     return again
 
 
@@ -257,14 +259,16 @@ def kept(result: bytes | Raw) -> KeptLink | None:
     if META.encode() not in bytes(result):
         return None
     content = sequence(table(codec.value(result)).get("content"))
-    links = (codec.typed(KeptLink, codec.dump(one)) for one in content)
-    return next((one for one in links if one.uri.startswith(SCHEME)), None)
+    links = (codec.typed(KeptLink, codec.dump(block)) for block in content)
+    return next((link for link in links if link.uri.startswith(SCHEME)), None)
 
 
 def piece(result: bytes | Raw) -> tuple[str, str]:
     """Return a piece of a kept result, and the URI of the next one, empty after the last."""
     members = table(codec.value(result))
-    text = "".join(str(table(one).get("text", "")) for one in sequence(members.get("contents")))
+    text = "".join(
+        str(table(content).get("text", "")) for content in sequence(members.get("contents"))
+    )
     return text, str(table(table(members.get("_meta")).get(META)).get("next", ""))
 
 
@@ -290,38 +294,38 @@ def parts(result: bytes | Raw) -> Iterator[ResultPart]:
     """Yield the parts of a result of `tools/call`; its structured content if it has no others."""
     members = table(codec.value(result))
     several = sequence(members.get("content"))
-    for one in several:
-        yield _part(table(one))
+    for block in several:
+        yield _part(table(block))
     if not several and (structured := members.get("structuredContent")) is not None:
         yield ResultPart("structured", codec.dump(structured).decode())
 
 
-def _part(one: Mapping[str, Any]) -> ResultPart:
-    kind = str(one.get("type", ""))
+def _part(block: Mapping[str, Any]) -> ResultPart:
+    kind = str(block.get("type", ""))
     match kind:
         case "text":
-            return ResultPart(kind, str(one.get("text", "")))
+            return ResultPart(kind, str(block.get("text", "")))
         case "image" | "audio":
-            return _file(kind, one.get("data"), one)
+            return _file(kind, block.get("data"), block)
         case "resource":
-            resource = table(one.get("resource"))
+            resource = table(block.get("resource"))
             if "blob" in resource:
                 return _file(kind, resource["blob"], resource)
             return ResultPart(kind, str(resource.get("text", "")), b"", _type(resource))
         case "resource_link":
-            return ResultPart(kind, f"{one.get('name', '')} {one.get('uri', '')}".strip())
+            return ResultPart(kind, f"{block.get('name', '')} {block.get('uri', '')}".strip())
         case _:
-            return ResultPart(kind or "unknown", codec.dump(one).decode())
+            return ResultPart(kind or "unknown", codec.dump(block).decode())
 
 
 def _file(kind: str, data: object, about: Mapping[str, Any]) -> ResultPart:
     try:
-        found = base64.b64decode(data if isinstance(data, str) else "", validate=True)
+        decoded = base64.b64decode(data if isinstance(data, str) else "", validate=True)
     except (binascii.Error, ValueError):
         return ResultPart(kind, "its data is not Base64", b"", _type(about))
-    return ResultPart(kind, "", found, _type(about))
+    return ResultPart(kind, "", decoded, _type(about))
 
 
 def _type(about: Mapping[str, Any]) -> str:
-    found = about.get("mimeType")
-    return found if isinstance(found, str) else ""
+    media_type = about.get("mimeType")
+    return media_type if isinstance(media_type, str) else ""

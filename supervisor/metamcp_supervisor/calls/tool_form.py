@@ -65,83 +65,87 @@ class FormField(Struct, frozen=True, kw_only=True):
 def fields(schema: Json) -> tuple[FormField, ...]:
     """Return the fields of an object schema, required ones first."""
     required = _required(schema)
-    found = [
-        _field(name, table(one), schema, required=name in required)
-        for name, one in table(schema.get("properties")).items()
+    form_fields = [
+        _field(name, table(property_schema), schema, required=name in required)
+        for name, property_schema in table(schema.get("properties")).items()
     ]
-    return tuple(sorted(found, key=lambda one: not one.required))
+    return tuple(sorted(form_fields, key=lambda field: not field.required))
 
 
 def split(words: Sequence[str]) -> dict[str, list[str]]:
     """Return the texts of `KEY=VALUE` words by key. Raises ArgumentsUnfit."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     wrong = [word for word in words if not word.partition("=")[1] or word.startswith("=")]
     if wrong:
         raise ArgumentsUnfit([f"{word!r} is not of the form KEY=VALUE" for word in wrong])
     for word in words:
         key, _, text = word.partition("=")
-        found.setdefault(key, []).append(text)
-    return found
+        texts.setdefault(key, []).append(text)
+    return texts
 
 
 def filled(schema: Json, form: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the texts of a form by field: fields that were left empty are not given, and each line
     of a list is an item."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for field in fields(schema):
         text = form.get(field.name, "").replace("\r\n", "\n")
         if text == "" and not (field.required and field.kind == "text"):
             continue
         if field.kind == "list" and not text.lstrip().startswith("["):
-            found[field.name] = [line for line in text.split("\n") if line]
+            texts[field.name] = [line for line in text.split("\n") if line]
         else:
-            found[field.name] = [text]
-    return found
+            texts[field.name] = [text]
+    return texts
 
 
 def arguments(
-    schema: Json, given: Mapping[str, Sequence[str]], others: Collection[str] = ()
+    schema: Json, texts_by_name: Mapping[str, Sequence[str]], others: Collection[str] = ()
 ) -> dict[str, object]:
     """Return the arguments that these texts stand for. `others`: names of arguments that are given
     in another way. Raises ArgumentsUnfit with all that is wrong: unknown and missing names, and
     texts that are not of the type of their field."""
     properties = table(schema.get("properties"))
     problems: list[str] = []
-    found: dict[str, object] = {}
-    for name, texts in given.items():
+    values: dict[str, object] = {}
+    for name, texts in texts_by_name.items():
         if name in properties:
-            one = table(properties[name])
+            property_schema = table(properties[name])
         elif properties and not schema.get("additionalProperties"):
             problems.append(f"no argument is named {name!r}; {hint(name, properties)}")
             continue
         else:
-            one = table(schema.get("additionalProperties"))
+            property_schema = table(schema.get("additionalProperties"))
         try:
-            found[name] = _value(texts, one, schema)
-        except ValueError as why:
-            problems.append(f"{name}: {why}")
-    missing = [one for one in fields(schema) if one.required and one.name not in {*given, *others}]
-    problems += [f"{one.name} is missing ({one.type})" for one in missing]
+            values[name] = _value(texts, property_schema, schema)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    missing = [
+        field
+        for field in fields(schema)
+        if field.required and field.name not in {*texts_by_name, *others}
+    ]
+    problems += [f"{field.name} is missing ({field.type})" for field in missing]
     if problems:
         raise ArgumentsUnfit(problems)
-    return found
+    return values
 
 
 def usage(command: str, schema: Json) -> str:
     """Return a line that shows how a verb takes these arguments at a prompt."""
     words = [command]
-    for one in fields(schema):
-        value = "|".join(one.choices) if one.kind == "choice" else one.type.upper()
-        if one.kind == "list":
-            value = f"{_TYPE_WORDS.get(one.item, one.item).upper()}…"
-        word = f"{one.name}={value}"
-        words.append(word if one.required else f"[{word}]")
+    for field in fields(schema):
+        value = "|".join(field.choices) if field.kind == "choice" else field.type.upper()
+        if field.kind == "list":
+            value = f"{_TYPE_WORDS.get(field.item, field.item).upper()}…"
+        word = f"{field.name}={value}"
+        words.append(word if field.required else f"[{word}]")
     return f"usage: metamcp {' '.join(words)}"
 
 
 def _field(name: str, schema: Json, root: Json, *, required: bool) -> FormField:
     branches = _branches(schema, root)
-    whole = _resolved(schema, root)
+    resolved = _resolved(schema, root)
     choices = _choices(branches)
     kind = "choice" if choices else _kind(branches)
     item: FieldKind = "text"
@@ -150,13 +154,13 @@ def _field(name: str, schema: Json, root: Json, *, required: bool) -> FormField:
         choices = _choices(items)
         item = "choice" if choices else _kind(items)
         kind = "json" if item in {"json", "list"} else kind
-    default = whole.get("default", schema.get("default"))
+    default = resolved.get("default", schema.get("default"))
     return FormField(
         name=name,
         kind=kind,
         required=required,
-        title=_text(whole.get("title")),
-        description=_text(schema.get("description")) or _text(whole.get("description")),
+        title=_text(resolved.get("title")),
+        description=_text(schema.get("description")) or _text(resolved.get("description")),
         choices=choices,
         item=item,
         default=None if default is None else _shown(default),
@@ -178,15 +182,15 @@ def _kind(branches: Sequence[Json]) -> FieldKind:
 
 def _choices(branches: Sequence[Json]) -> tuple[str, ...]:
     """Return the texts of the values that are allowed, empty unless these are all."""
-    found: list[str] = []
+    texts: list[str] = []
     for branch in branches:
         if branch.get("type") == "null":
             continue
         values = branch.get("enum", [branch["const"]] if "const" in branch else None)
         if not isinstance(values, list):
             return ()
-        found += [_shown(value) for value in cast("list[object]", values)]
-    return tuple(dict.fromkeys(found))[:CHOICES_MAX]
+        texts += [_shown(value) for value in cast("list[object]", values)]
+    return tuple(dict.fromkeys(texts))[:CHOICES_MAX]
 
 
 def _value(texts: Sequence[str], schema: Json, root: Json) -> object:
@@ -207,22 +211,22 @@ def _single(text: str, branches: Sequence[Json]) -> object:
     for value in choices:
         if _shown(value) == text:
             return value
-    open_ = [one for one in branches if not _allowed(one)]
+    open_ = [branch for branch in branches if not _allowed(branch)]
     if not open_:
-        known = [_shown(value) for value in choices]
-        raise ValueError(f"{text!r} is not allowed; {hint(text, known)}")
+        texts = [_shown(value) for value in choices]
+        raise ValueError(f"{text!r} is not allowed; {hint(text, texts)}")
     types = _types(open_)
     if "string" in types:
         return text
     try:
-        found: object = codec.value(text.encode("utf-8", "surrogateescape"))
+        parsed: object = codec.value(text.encode("utf-8", "surrogateescape"))
     except codec.Malformed:
         if not types:
             return text
-        found = None if text == "null" else text
-    if not types or any(_is(found, one) for one in types):
-        return int(found) if isinstance(found, float) and "number" not in types else found
-    names = " or ".join(one for one in _TYPES if one in types)
+        parsed = None if text == "null" else text
+    if not types or any(_is(parsed, kind) for kind in types):
+        return int(parsed) if isinstance(parsed, float) and "number" not in types else parsed
+    names = " or ".join(kind for kind in _TYPES if kind in types)
     article = "an" if names[0] in "aio" else "a"
     raise ValueError(f"{text!r} is not {article} {names}")
 
@@ -235,8 +239,8 @@ def _is(value: object, kind: str) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "integer":
-            whole = isinstance(value, float) and math.isfinite(value) and value.is_integer()
-            return whole or (isinstance(value, int) and not isinstance(value, bool))
+            is_integral = isinstance(value, float) and math.isfinite(value) and value.is_integer()
+            return is_integral or (isinstance(value, int) and not isinstance(value, bool))
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
         case "array":
@@ -255,37 +259,37 @@ def _allowed(branch: Json) -> list[object]:
 
 def _types(branches: Sequence[Json]) -> set[str]:
     """Return the types of branches; empty if one of them allows everything."""
-    found: set[str] = set()
+    types: set[str] = set()
     for branch in branches:
         if "type" not in branch:
             if "properties" not in branch:
                 return set()
-            found.add("object")
+            types.add("object")
             continue
-        found.add(_text(branch["type"]))
-    return found & {*_TYPES}
+        types.add(_text(branch["type"]))
+    return types & {*_TYPES}
 
 
 def _branches(schema: Json, root: Json) -> list[Json]:
     """Return the alternatives of a schema, each with at most one type."""
-    found: list[Json] = []
+    branches: list[Json] = []
     waiting = [_resolved(schema, root)]
     for _ in range(BRANCHES_MAX):  # a schema may be an alternative of itself
         if not waiting:
             break
-        one = waiting.pop(0)
-        several = one.get("anyOf") or one.get("oneOf")
-        kinds = one.get("type")
+        branch = waiting.pop(0)
+        several = branch.get("anyOf") or branch.get("oneOf")
+        kinds = branch.get("type")
         if isinstance(several, list) and several:
             listed = cast("list[object]", several)[:BRANCHES_MAX]
-            waiting = [*(_resolved(table(each), root) for each in listed), *waiting]
+            waiting = [*(_resolved(table(alternative), root) for alternative in listed), *waiting]
         elif isinstance(kinds, list):
-            found += [{**one, "type": kind} for kind in cast("list[object]", kinds)]
-        elif "type" not in one and (allowed := _allowed(one)):
-            found += [{"const": value, "type": _type_of(value)} for value in allowed]
+            branches += [{**branch, "type": kind} for kind in cast("list[object]", kinds)]
+        elif "type" not in branch and (allowed := _allowed(branch)):
+            branches += [{"const": value, "type": _type_of(value)} for value in allowed]
         else:
-            found.append(one)
-    return [{}] if waiting else found
+            branches.append(branch)
+    return [{}] if waiting else branches
 
 
 def _type_of(value: object) -> str:
@@ -294,29 +298,29 @@ def _type_of(value: object) -> str:
 
 def _resolved(schema: Json, root: Json) -> Json:
     """Return the schema that a reference leads to; an empty one if it leads nowhere."""
-    found = schema
+    resolved = schema
     for _ in range(REFERENCES_MAX):
-        parts = found.get("allOf")
+        parts = resolved.get("allOf")
         if isinstance(parts, list) and len(cast("list[object]", parts)) == 1:
-            found = {**found, **table(cast("list[object]", parts)[0])}
-            found.pop("allOf")
-        reference = found.get("$ref")
+            resolved = {**resolved, **table(cast("list[object]", parts)[0])}
+            resolved.pop("allOf")
+        reference = resolved.get("$ref")
         if not isinstance(reference, str):
-            return found
-        found = {k: v for k, v in found.items() if k != "$ref"} | _at(reference, root)
+            return resolved
+        resolved = {k: v for k, v in resolved.items() if k != "$ref"} | _at(reference, root)
     return {}
 
 
 def _at(reference: str, root: Json) -> Json:
     node: object = root if reference.startswith("#") else {}
-    for part in reference.lstrip("#").strip("/").split("/"):
-        if part:
-            node = table(node).get(part.replace("~1", "/").replace("~0", "~"))
+    for segment in reference.lstrip("#").strip("/").split("/"):
+        if segment:
+            node = table(node).get(segment.replace("~1", "/").replace("~0", "~"))
     return table(node)
 
 
 def _items(branches: Sequence[Json]) -> Json:
-    array = next((one for one in branches if one.get("type") == "array"), Json())
+    array = next((branch for branch in branches if branch.get("type") == "array"), Json())
     return table(array.get("items"))
 
 
