@@ -79,11 +79,11 @@ class Consents:
         """Read the grants. After an error, which is noted, there are none."""
         none: tuple[ConsentGrant, ...] = ()
         try:
-            found = await self._database.read(_stored, none)
-        except Unstored as why:
-            self._note(f"consent that was given before now does not count: {why}")
+            grants = await self._database.read(_stored, none)
+        except Unstored as error:
+            self._note(f"consent that was given before now does not count: {error}")
         else:
-            self._grants = {one.id: one for one in found}
+            self._grants = {grant.id: grant for grant in grants}
 
     async def close(self) -> None:
         """Wait for the write that is under way, unless the disk hangs; call this before the
@@ -126,7 +126,9 @@ class Consents:
 
     def left(self, number: int) -> None:
         """Forget the questions of a front that is gone."""
-        self._open = {name: one for name, one in self._open.items() if _front_of(name) != number}
+        self._open = {
+            name: question for name, question in self._open.items() if _front_of(name) != number
+        }
 
     # Operators
 
@@ -137,51 +139,54 @@ class Consents:
 
     def questions(self) -> tuple[OpenConsent, ...]:
         """Return the open questions, the oldest first, as many as one answer can have."""
-        oldest = sorted(self._open.values(), key=lambda one: one.since)
-        sizes = accumulate(len(codec.dump(one.arguments)) for one in oldest)
+        oldest = sorted(self._open.values(), key=lambda question: question.since)
+        sizes = accumulate(len(codec.dump(question.arguments)) for question in oldest)
         return tuple(
-            one for one, size in zip(oldest, sizes, strict=True) if size <= SHOWN_BYTES_MAX
+            question
+            for question, size in zip(oldest, sizes, strict=True)
+            if size <= SHOWN_BYTES_MAX
         )
 
     def grants(self) -> tuple[ConsentGrant, ...]:
         """Return the grants that count now, the oldest first; forget all others."""
         now, rules = self._clock(), self._rules()
         self._grants = {
-            name: one
-            for name, one in self._grants.items()
-            if one.until > now and one.rules == rules and self._valid(one.holder)
+            name: grant
+            for name, grant in self._grants.items()
+            if grant.until > now and grant.rules == rules and self._valid(grant.holder)
         }
-        return tuple(sorted(self._grants.values(), key=lambda one: one.given))
+        return tuple(sorted(self._grants.values(), key=lambda grant: grant.given))
 
     def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
         """Answer a question with this scope, or with a no, and return it; a front that was
         answered before ignores that. Raises ConsentUnknown."""
-        question, where = self._open.get(name), place(name)
+        question, address = self._open.get(name), place(name)
         front = next(
-            (one for one in self._fronts.serving() if where and one.number == where[0]), None
+            (front for front in self._fronts.serving() if address and front.number == address[0]),
+            None,
         )
-        if question is None or where is None or front is None:
+        if question is None or address is None or front is None:
             raise ConsentUnknown(
                 f"no question {name[:64]!r} is open; 'metamcp consent list' shows those that are"
             )
-        front.send(ConsentDecided(call=where[1], scope=scope or "", by=by))
+        front.send(ConsentDecided(call=address[1], scope=scope or "", by=by))
         del self._open[name]
         return question
 
     def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
         """End these grants, or all of them without names, and return them. Raises
         ConsentUnknown; then no grant was ended."""
-        known = {one.id: one for one in self.grants()}
+        grants = {grant.id: grant for grant in self.grants()}
         for name in names:
-            if name not in known:
+            if name not in grants:
                 raise ConsentUnknown(
                     f"no grant is named {name[:64]!r}; 'metamcp consent list' shows all grants"
                 )
-        gone = tuple(known[name] for name in names or known)
-        for one in gone:
-            del self._grants[one.id]
+        ended = tuple(grants[name] for name in names or grants)
+        for grant in ended:
+            del self._grants[grant.id]
         self._store()
-        return gone
+        return ended
 
     def _valid(self, holder: str) -> bool:
         key = holder.removeprefix(CALLS_KEY)
@@ -201,14 +206,14 @@ class Consents:
         try:
             while self._changed:
                 self._changed = False
-                kept = self.grants()
-                for one in kept[: max(0, len(kept) - GRANTS_MAX)]:
-                    del self._grants[one.id]
+                grants = self.grants()
+                for grant in grants[: max(0, len(grants) - GRANTS_MAX)]:
+                    del self._grants[grant.id]
                 self.tell_all()
-                rows = [(one.id, codec.dump(one).decode()) for one in self._grants.values()]
+                rows = [(grant.id, codec.dump(grant).decode()) for grant in self._grants.values()]
                 await self._database.write(partial(_put, rows=rows))
-        except Unstored as why:
-            self._note(f"consent that was given ends with this gateway: {why}")
+        except Unstored as error:
+            self._note(f"consent that was given ends with this gateway: {error}")
         finally:
             self._writing = None
 
@@ -219,8 +224,8 @@ def _waits(question: OpenConsent) -> str:
 
 
 def _front_of(question: str) -> int:
-    where = place(question)
-    return -1 if where is None else where[0]
+    address = place(question)
+    return -1 if address is None else address[0]
 
 
 def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
@@ -229,5 +234,5 @@ def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _stored(rows: Rows) -> tuple[ConsentGrant, ...]:
-    found = rows.read("SELECT body FROM consent ORDER BY id")
-    return tuple(codec.typed(ConsentGrant, body.encode()) for (body,) in found)
+    records = rows.read("SELECT body FROM consent ORDER BY id")
+    return tuple(codec.typed(ConsentGrant, body.encode()) for (body,) in records)

@@ -80,13 +80,13 @@ class Pairs:
     def __init__(self) -> None:
         self._known: dict[Pair, Pair] = {}
 
-    def shared(self, one: T) -> T:
+    def shared(self, value: T) -> T:
         """Return an equal value that uses the known values of tools."""
-        known = self._known
-        if len(known) > PAIRS_MAX:
-            known.clear()  # values in use stay as they are
+        pairs = self._known
+        if len(pairs) > PAIRS_MAX:
+            pairs.clear()  # values in use stay as they are
         return structs.replace(
-            one, tools=tuple([known.setdefault(each, each) for each in one.tools])
+            value, tools=tuple([pairs.setdefault(pair, pair) for pair in value.tools])
         )
 
 
@@ -99,24 +99,26 @@ class Ledger:
 
     def __init__(self, everything: Everything) -> None:
         self._pairs = Pairs()
-        self._views = {whose: self._pairs.shared(shown) for whose, shown in everything.views}
-        self._toolsets = {one.name: self._pairs.shared(one) for one in everything.toolsets}
-        self._scripts = {one.name: one for one in everything.scripts}
+        self._views = {whose: self._pairs.shared(view) for whose, view in everything.views}
+        self._toolsets = {
+            toolset.name: self._pairs.shared(toolset) for toolset in everything.toolsets
+        }
+        self._scripts = {script.name: script for script in everything.scripts}
         self.characters = sum(map(_weight, self._views.values()))
         self.characters += sum(map(_weight, self._toolsets.values()))
 
     def everything(self) -> Everything:
-        toolsets = sorted(self._toolsets.values(), key=lambda one: one.name)
-        scripts = sorted(self._scripts.values(), key=lambda one: one.name)
+        toolsets = sorted(self._toolsets.values(), key=lambda toolset: toolset.name)
+        scripts = sorted(self._scripts.values(), key=lambda script: script.name)
         return Everything(tuple(self._views.items()), tuple(toolsets), tuple(scripts))
 
     def shown(self, whose: ViewOwner) -> Shown:
         """Return what a view shows; for a session without a view of its own, the view of its
         principal."""
-        found = self._views.get(whose)
-        if found is None and whose.session:
-            found = self._views.get(ViewOwner(whose.endpoint, whose.principal))
-        return _NOTHING if found is None else found
+        view = self._views.get(whose)
+        if view is None and whose.session:
+            view = self._views.get(ViewOwner(whose.endpoint, whose.principal))
+        return _NOTHING if view is None else view
 
     def toolset(self, name: str) -> ToolSet | None:
         return self._toolsets.get(name)
@@ -133,7 +135,7 @@ class Ledger:
         """Return the changes of an order, without applying them. `now`: seconds since the epoch.
         Raises OrderImpossible."""
         delta = self._decided(wish, now)
-        fresh = sum(whose not in self._views and shown != _NOTHING for whose, shown in delta.views)
+        fresh = sum(whose not in self._views and view != _NOTHING for whose, view in delta.views)
         if fresh and len(self._views) + fresh > VIEWS_MAX:
             raise OrderImpossible(
                 f"{VIEWS_MAX} views have something in them, and no more can; end sessions that"
@@ -152,41 +154,45 @@ class Ledger:
             return True
         if delta.script is not None or delta.drop_script:
             return True
-        return any(self._views.get(whose, _NOTHING) != shown for whose, shown in delta.views)
+        return any(self._views.get(whose, _NOTHING) != view for whose, view in delta.views)
 
     def _decided(self, wish: Wish, now: float) -> Delta:
         whose, order = wish.whose, wish.order
-        shown = self.shown(whose)
+        view = self.shown(whose)
         match order:
             case Equip(name):
                 return self._view(whose, _equipped(self._known(name)))
             case Unequip():
                 return self._view(whose, _NOTHING)
             case Activate(server):
-                servers = tuple(dict.fromkeys((*shown.servers, server)))
-                return self._view(whose, structs.replace(shown, servers=servers))
+                servers = tuple(dict.fromkeys((*view.servers, server)))
+                return self._view(whose, structs.replace(view, servers=servers))
             case Deactivate(server):
-                servers = tuple(one for one in shown.servers if one != server)
-                return self._view(whose, structs.replace(shown, servers=servers))
+                servers = tuple(other for other in view.servers if other != server)
+                return self._view(whose, structs.replace(view, servers=servers))
             case Load(tools):
                 _check_tools(tools)
-                return self._view(whose, _with(shown, tools))
+                return self._view(whose, _with(view, tools))
             case Unload(tools):
-                return self._view(whose, _without(shown, tools))
+                return self._view(whose, _without(view, tools))
             case Build():
                 return self._built(whose, order, now)
             case Save(name, description):
-                if not shown.tools:
+                if not view.tools:
                     raise OrderImpossible("nothing is loaded that could be saved")
                 old = self._toolsets.get(name)
-                kept = old.description if old is not None and not description else description
-                return self._built(whose, Build(name, shown.tools, kept, replace=True), now)
+                new_description = (
+                    old.description if old is not None and not description else description
+                )
+                return self._built(
+                    whose, Build(name, view.tools, new_description, replace=True), now
+                )
             case Amend():
                 return self._amended(whose, order, now)
             case Delete(name):
                 self._known(name)
-                left = self._following(name, ToolSet("", ()))
-                return Delta(tuple(left.items()), drop=name)
+                views = self._following(name, ToolSet("", ()))
+                return Delta(tuple(views.items()), drop=name)
             case SaveScript():
                 return self._saved(order, now)
             case DeleteScript(name):
@@ -196,11 +202,11 @@ class Ledger:
 
     def apply(self, delta: Delta) -> None:
         self.characters += self._more(delta)
-        for whose, shown in delta.views:
-            if shown == _NOTHING:
+        for whose, view in delta.views:
+            if view == _NOTHING:
                 self._views.pop(whose, None)
             else:
-                self._views[whose] = self._pairs.shared(shown)
+                self._views[whose] = self._pairs.shared(view)
         if delta.put is not None:
             self._toolsets[delta.put.name] = self._pairs.shared(delta.put)
         self._toolsets.pop(delta.drop, None)
@@ -213,24 +219,26 @@ class Ledger:
         name = order.script
         old = self._scripts.get(name)
         before = Script(name, 0, "") if old is None else old
-        given = {
+        fields = {
             "code": order.code, "language": order.language, "description": order.description,
             "parameters": order.parameters, "expose": order.expose,
         }  # fmt: skip
-        made = structs.replace(before, **{k: each for k, each in given.items() if each is not None})
-        if why := unfit(made):
-            raise OrderImpossible(why)
+        made = structs.replace(
+            before, **{k: value for k, value in fields.items() if value is not None}
+        )
+        if problem := unfit(made):
+            raise OrderImpossible(problem)
         if made.parameters:
             made = structs.replace(made, parameters=parameters.compact(made.parameters))
         if made == old:
             return Delta()
         workspace = workspace_of(name)
-        ours = sum(workspace_of(one) == workspace for one in self._scripts)
+        ours = sum(workspace_of(script_name) == workspace for script_name in self._scripts)
         if old is None and ours >= SCRIPTS_MAX:
             raise OrderImpossible(
                 f"there are {SCRIPTS_MAX} scripts, and no more can be kept; delete one first"
             )
-        others = sum(weight(one) for one in self._scripts.values() if one is not old)
+        others = sum(weight(script) for script in self._scripts.values() if script is not old)
         if others + weight(made) > SCRIPTS_BYTES_MAX:
             raise OrderImpossible(
                 f"all scripts together have more than {SCRIPTS_BYTES_MAX} bytes; delete some that"
@@ -240,35 +248,45 @@ class Ledger:
 
     def _no_script(self, name: str) -> str:
         workspace = workspace_of(name)
-        ours = [label(one) for one in self._scripts if workspace_of(one) == workspace]
+        ours = [
+            label(script_name)
+            for script_name in self._scripts
+            if workspace_of(script_name) == workspace
+        ]
         names = _listed(sorted(ours)) or "none yet"
         return f"no script is named {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
 
     def _known(self, name: str) -> ToolSet:
-        found = self._toolsets.get(name)
-        if found is None:
+        toolset = self._toolsets.get(name)
+        if toolset is None:
             workspace = workspace_of(name)
-            ours = [label(one) for one in self._toolsets if workspace_of(one) == workspace]
+            ours = [
+                label(toolset_name)
+                for toolset_name in self._toolsets
+                if workspace_of(toolset_name) == workspace
+            ]
             names = _listed(sorted(ours)) or "none yet"
-            told = label(name)[:NAME_CHARACTERS_MAX]
-            raise OrderImpossible(f"there is no tool set {told!r}; there are: {names}")
-        return found
+            short_name = label(name)[:NAME_CHARACTERS_MAX]
+            raise OrderImpossible(f"there is no tool set {short_name!r}; there are: {names}")
+        return toolset
 
     def _more(self, delta: Delta) -> int:
         """Return the number of characters by which the delta increases `characters`."""
         views = self._views
-        more = sum(_weight(one) - _weight(views.get(whose, _NOTHING)) for whose, one in delta.views)
+        more = sum(
+            _weight(view) - _weight(views.get(whose, _NOTHING)) for whose, view in delta.views
+        )
         for name in {delta.drop, "" if delta.put is None else delta.put.name}:
             old = self._toolsets.get(name)
             more -= 0 if old is None else _weight(old)
         return more + (0 if delta.put is None else _weight(delta.put))
 
-    def _view(self, whose: ViewOwner, shown: Shown) -> Delta:
-        if len(shown.tools) > TOOLS_MAX:
+    def _view(self, whose: ViewOwner, view: Shown) -> Delta:
+        if len(view.tools) > TOOLS_MAX:
             raise OrderImpossible(
                 f"more than {TOOLS_MAX} tools would be in view; take some out first"
             )
-        return Delta(((whose, _of(whose, shown)),))
+        return Delta(((whose, _of(whose, view)),))
 
     def _built(self, whose: ViewOwner, order: Build, now: float) -> Delta:
         name = order.toolset
@@ -293,11 +311,13 @@ class Ledger:
 
     def _amended(self, whose: ViewOwner, order: Amend, now: float) -> Delta:
         old = self._known(order.toolset)
-        known, gone = frozenset(old.tools), frozenset(order.remove)
-        if missing := [written(pair) for pair in dict.fromkeys(order.remove) if pair not in known]:
+        present, removed = frozenset(old.tools), frozenset(order.remove)
+        if missing := [
+            written(pair) for pair in dict.fromkeys(order.remove) if pair not in present
+        ]:
             raise OrderImpossible(f"the tool set {old.name!r} has no tool {_listed(missing)}")
-        kept = (pair for pair in old.tools if pair not in gone)
-        tools = tuple(dict.fromkeys((*kept, *order.add)))
+        remaining = (pair for pair in old.tools if pair not in removed)
+        tools = tuple(dict.fromkeys((*remaining, *order.add)))
         return self._put(whose, structs.replace(old, tools=tools, updated=now), equip=False)
 
     def _put(self, whose: ViewOwner, made: ToolSet, *, equip: bool) -> Delta:
@@ -311,16 +331,16 @@ class Ledger:
         """Return the views in which this tool set is equipped, changed to the tools of `now`.
         Servers that are in view beside the tool set stay there."""
         return {
-            whose: _of(whose, structs.replace(shown, tools=now.tools, toolset=now.name))
-            for whose, shown in self._views.items()
-            if shown.toolset == name
+            whose: _of(whose, structs.replace(view, tools=now.tools, toolset=now.name))
+            for whose, view in self._views.items()
+            if view.toolset == name
         }
 
 
-def _of(whose: ViewOwner, shown: Shown) -> Shown:
+def _of(whose: ViewOwner, view: Shown) -> Shown:
     """Set `own` as necessary: a session has its own view from its first order on, also when the
     view is empty."""
-    bare = structs.replace(shown, own=False)
+    bare = structs.replace(view, own=False)
     return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
 
 
@@ -328,38 +348,38 @@ def _equipped(toolset: ToolSet) -> Shown:
     return Shown(toolset.tools, toolset=toolset.name)
 
 
-def _with(shown: Shown, tools: Iterable[Pair]) -> Shown:
+def _with(view: Shown, tools: Iterable[Pair]) -> Shown:
     """Add tools; with another tool, the view does not count as the equipped tool set any more."""
-    found = tuple(dict.fromkeys((*shown.tools, *tools)))
-    return shown if found == shown.tools else structs.replace(shown, tools=found, toolset="")
+    all_tools = tuple(dict.fromkeys((*view.tools, *tools)))
+    return view if all_tools == view.tools else structs.replace(view, tools=all_tools, toolset="")
 
 
-def _without(shown: Shown, tools: Iterable[Pair]) -> Shown:
-    gone = frozenset(tools)
-    left = tuple(pair for pair in shown.tools if pair not in gone)
-    return shown if left == shown.tools else structs.replace(shown, tools=left, toolset="")
+def _without(view: Shown, tools: Iterable[Pair]) -> Shown:
+    removed = frozenset(tools)
+    remaining = tuple(pair for pair in view.tools if pair not in removed)
+    return view if remaining == view.tools else structs.replace(view, tools=remaining, toolset="")
 
 
-def _weight(one: Shown | ToolSet) -> int:
+def _weight(value: Shown | ToolSet) -> int:
     """Return the number of characters of the names of all tools."""
-    return sum(len(server) + len(tool) for server, tool in one.tools)
+    return sum(len(server) + len(tool) for server, tool in value.tools)
 
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - NAMES_TOLD_MAX
-    told = ", ".join(name[:TOOL_CHARACTERS_MAX] for name in names[:NAMES_TOLD_MAX])
-    return told + (f" and {more} more" if more > 0 else "")
+    text = ", ".join(name[:TOOL_CHARACTERS_MAX] for name in names[:NAMES_TOLD_MAX])
+    return text + (f" and {more} more" if more > 0 else "")
 
 
 def _check(made: ToolSet) -> None:
     """Check the limits of a tool set. Raises OrderImpossible."""
     name = made.name
     if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        what = f"1 to {NAME_CHARACTERS_MAX} printable characters"
-        raise OrderImpossible(f"the name of a tool set has {what}")
+        rule = f"1 to {NAME_CHARACTERS_MAX} printable characters"
+        raise OrderImpossible(f"the name of a tool set has {rule}")
     if len(made.description) > DESCRIPTION_CHARACTERS_MAX:
-        what = f"at most {DESCRIPTION_CHARACTERS_MAX} characters"
-        raise OrderImpossible(f"the description of a tool set has {what}")
+        rule = f"at most {DESCRIPTION_CHARACTERS_MAX} characters"
+        raise OrderImpossible(f"the description of a tool set has {rule}")
     if not made.tools:
         raise OrderImpossible("a tool set has at least one tool")
     if len(made.tools) > TOOLS_MAX:
@@ -372,7 +392,7 @@ def _check_tools(tools: Iterable[Pair]) -> None:
     for pair in tools:
         name = written(pair)
         if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:
-            what = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
+            form = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
             raise OrderImpossible(
-                f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {what}"
+                f"{name[:NAME_CHARACTERS_MAX]!r} is not a tool: one is written {form}"
             )

@@ -86,8 +86,8 @@ class Keeper:
         self._living = frozenset(living)
         try:
             self._ledger = Ledger(await self._store.read(self._living))
-        except Unstored as why:
-            self._failed(why)
+        except Unstored as error:
+            self._failed(error)
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Carry out an order and return its outcome. An order to equip is refused while another
@@ -146,11 +146,11 @@ class Keeper:
                 await self._store.write(delta)
                 self._noted = ""
                 self._apply(ledger, delta)
-        except OrderImpossible as why:
-            return self._refused(whose, str(why))
-        except Unstored as why:
-            self._failed(why)
-            return self._refused(whose, str(why))
+        except OrderImpossible as error:
+            return self._refused(whose, str(error))
+        except Unstored as error:
+            self._failed(error)
+            return self._refused(whose, str(error))
         finally:
             self._turn.release()
         about: ToolSet | None = None
@@ -172,25 +172,25 @@ class Keeper:
     async def _forgotten(self, words: Collection[str]) -> None:
         async with self._turn:
             ledger = self._ledger
-            if ledger is None or not (gone := ledger.sessions(words)):
+            if ledger is None or not (owners := ledger.sessions(words)):
                 return
-            delta = Delta(tuple((whose, _NOTHING) for whose in gone))
+            delta = Delta(tuple((whose, _NOTHING) for whose in owners))
             try:
                 await self._store.write(delta)
-            except Unstored as why:  # rows that stay on disk are not read again
-                self._failed(why)
+            except Unstored as error:  # rows that stay on disk are not read again
+                self._failed(error)
             self._apply(ledger, delta)
 
     def _apply(self, ledger: Ledger, delta: Delta) -> None:
         ledger.apply(delta)
         self._tell(ledger.everything())
 
-    def _failed(self, why: Unstored) -> None:
+    def _failed(self, error: Unstored) -> None:
         """Report an error of the file, once for each sentence."""
-        if self._noted != str(why):
-            self._noted = str(why)
-            self._note(f"tool sets, views and scripts cannot be kept: {why}")
+        if self._noted != str(error):
+            self._noted = str(error)
+            self._note(f"tool sets, views and scripts cannot be kept: {error}")
 
-    def _refused(self, whose: ViewOwner, why: str) -> OrderOutcome:
-        shown = _NOTHING if self._ledger is None else self._ledger.shown(whose)
-        return OrderOutcome(error=why, before=shown, after=shown)
+    def _refused(self, whose: ViewOwner, reason: str) -> OrderOutcome:
+        view = _NOTHING if self._ledger is None else self._ledger.shown(whose)
+        return OrderOutcome(error=reason, before=view, after=view)

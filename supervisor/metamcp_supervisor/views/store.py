@@ -29,12 +29,12 @@ class Store:
     async def read(self, living: Collection[str]) -> Everything:
         """Return everything that is stored. `living`: words for the sessions that go on, whose
         views are included. Raises Unstored."""
-        found = await self._database.read(_read, Everything())
+        stored = await self._database.read(_read, Everything())
         self._dead = tuple(
-            whose for whose, _ in found.views if whose.session and whose.session not in living
+            whose for whose, _ in stored.views if whose.session and whose.session not in living
         )
-        views = tuple(one for one in found.views if one[0] not in self._dead)
-        return Everything(views, found.toolsets, found.scripts)
+        views = tuple(entry for entry in stored.views if entry[0] not in self._dead)
+        return Everything(views, stored.toolsets, stored.scripts)
 
     async def versions(self, script: str) -> tuple[Script, ...]:
         """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
@@ -50,21 +50,23 @@ class Store:
     async def write(self, delta: Delta) -> None:
         """Write a change. Raises Unstored; then nothing was written."""
         # Encoded before the transaction begins: an error here changes nothing.
-        shown = [(whose, codec.dump(one).decode()) for whose, one in delta.views if one != Shown()]
+        bodies = [
+            (whose, codec.dump(view).decode()) for whose, view in delta.views if view != Shown()
+        ]
         put = None if delta.put is None else (delta.put.name, codec.dump(delta.put).decode())
         script = delta.script
         saved = None if script is None else codec.dump(script).decode()
-        gone = [*self._dead, *(whose for whose, one in delta.views if one == Shown())]
+        cleared = [*self._dead, *(whose for whose, view in delta.views if view == Shown())]
 
         def change(rows: Rows) -> None:
             rows.change(
                 "DELETE FROM view WHERE endpoint = ? AND principal = ? AND session = ?",
-                [(one.endpoint, one.principal, one.session) for one in gone],
+                [(owner.endpoint, owner.principal, owner.session) for owner in cleared],
             )
             rows.change(
                 "INSERT INTO view VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (endpoint, principal, session) DO UPDATE SET body = excluded.body",
-                [(one.endpoint, one.principal, one.session, body) for one, body in shown],
+                [(owner.endpoint, owner.principal, owner.session, body) for owner, body in bodies],
             )
             if put is not None:
                 rows.change(
@@ -93,14 +95,14 @@ class Store:
 
 
 def _read(rows: Rows) -> Everything:
-    known: dict[str, Shown] = {}  # one value for all that are equal
+    shared: dict[str, Shown] = {}  # one value for all that are equal
     views: list[tuple[ViewOwner, Shown]] = []
     for endpoint, principal, session, body in rows.read(
         "SELECT endpoint, principal, session, body FROM view ORDER BY 1, 2, 3"
     ):
-        if body not in known:
-            known[body] = codec.typed(Shown, body.encode())
-        views.append((ViewOwner(endpoint, principal, session), known[body]))
+        if body not in shared:
+            shared[body] = codec.typed(Shown, body.encode())
+        views.append((ViewOwner(endpoint, principal, session), shared[body]))
     toolsets = tuple(
         codec.typed(ToolSet, body.encode())
         for (body,) in rows.read("SELECT body FROM toolset ORDER BY name")
@@ -108,5 +110,5 @@ def _read(rows: Rows) -> Everything:
     return Everything(tuple(views), toolsets, _scripts(rows.read(NEWEST)))
 
 
-def _scripts(found: Iterable[tuple[str]]) -> tuple[Script, ...]:
-    return tuple(codec.typed(Script, body.encode()) for (body,) in found)
+def _scripts(rows: Iterable[tuple[str]]) -> tuple[Script, ...]:
+    return tuple(codec.typed(Script, body.encode()) for (body,) in rows)

@@ -37,27 +37,29 @@ def tools(
     """Return all tools of an endpoint, whether their servers are there or not. `withheld`: tools
     that clients do not get; their names are taken all the same. Other words that the configuration
     gives a tool are not counted, because only a front applies them."""
-    found = {
-        (server, one.key): one
+    definitions = {
+        (server, definition.key): definition
         for server in endpoint.servers
         if server in catalogues
-        for one in server_catalog.keyed("tools", catalogues[server].tools)
-        if (server, one.key) not in endpoint.disabled
+        for definition in server_catalog.keyed("tools", catalogues[server].tools)
+        if (server, definition.key) not in endpoint.disabled
     }
-    for pair in exposed_names.switched_off(endpoint.switches, list(found)):
-        del found[pair]
+    for pair in exposed_names.switched_off(endpoint.switches, list(definitions)):
+        del definitions[pair]
     own = builtin_definitions.of(
         endpoint.exposure, code=endpoint.code is not None, builtins=endpoint.builtins
     )
     reserved = {tool.name for tool in own}
     exposed = exposed_names.expose(
-        list(found), endpoint.naming, reserved, _given(endpoint, reserved)
+        list(definitions), endpoint.naming, reserved, _given(endpoint, reserved)
     )
-    hidden = {(one.server, one.tool) for one in endpoint.overrides if one.hidden}
+    hidden = {
+        (override.server, override.tool) for override in endpoint.overrides if override.hidden
+    }
     return [
-        Priced(*pair, name, _size(one, name))
-        for (pair, one), name in zip(found.items(), exposed, strict=True)
-        if pair not in hidden and pair not in withheld and _is_listed(one)
+        Priced(*pair, name, _size(definition, name))
+        for (pair, definition), name in zip(definitions.items(), exposed, strict=True)
+        if pair not in hidden and pair not in withheld and _is_listed(definition)
     ]
 
 
@@ -77,12 +79,12 @@ def at_start(
 
 def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
     """Return the names that the configuration gives to tools, whatever the rule for names says."""
-    found: dict[str, Pair] = {}
-    for one in endpoint.overrides:
-        pair = one.server, one.tool
-        if one.name and one.name not in reserved and pair not in endpoint.disabled:
-            found.setdefault(one.name, pair)
-    return {pair: name for name, pair in found.items()}
+    pairs: dict[str, Pair] = {}
+    for override in endpoint.overrides:
+        pair = override.server, override.tool
+        if override.name and override.name not in reserved and pair not in endpoint.disabled:
+            pairs.setdefault(override.name, pair)
+    return {pair: name for name, pair in pairs.items()}
 
 
 def _is_listed(tool: KeyedDefinition) -> bool:

@@ -92,8 +92,8 @@ still answered before its front stops waiting."""
 
 class Views:
     """Views and tool sets of one gateway. `config`: returns the configuration in force; `database`:
-    where they are stored; `kept`: returns the tools in quarantine. Call `begin` before a front
-    starts."""
+    where they are stored; `quarantined`: returns the tools in quarantine. Call `begin` before a
+    front starts."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class Views:
         journal: Journal,
         config: Callable[[], Config],
         database: Database,
-        kept: Callable[[], frozenset[Pair]] = frozenset,
+        quarantined: Callable[[], frozenset[Pair]] = frozenset,
     ) -> None:
-        self.kept = kept
+        self.kept = quarantined
         self._fronts = fronts
         self._routes = routes
         self._journal = journal
@@ -167,7 +167,7 @@ class Views:
         changes, too. The other fronts know the same changes of servers, and show them when the
         round is done."""
         if number >= self._rounds.number:
-            self._round(Shift(), whole=False)
+            self._round(Shift(), complete=False)
 
     def left(self, number: int) -> None:
         """Stop waiting for a front that has ended."""
@@ -176,7 +176,9 @@ class Views:
 
     def ended(self, sessions: Sequence[str]) -> None:
         """Remove the views of sessions that have ended."""
-        self._begin(self._keeper.forget([process_names.of_session(one) for one in sessions]))
+        self._begin(
+            self._keeper.forget([process_names.of_session(session) for session in sessions])
+        )
 
     # For the control socket: services.ViewStore
 
@@ -197,12 +199,12 @@ class Views:
     def endpoints(self) -> Mapping[str, Exposure]:
         config = self._config()
         default = specs.default_endpoint(config)
-        found: dict[str, Exposure] = {}
+        exposures: dict[str, Exposure] = {}
         if default is not None:
-            found[default.name] = default.exposure
-        for name, one in config.endpoints.items():
-            found[name] = one.exposure
-        return found
+            exposures[default.name] = default.exposure
+        for name, endpoint in config.endpoints.items():
+            exposures[name] = endpoint.exposure
+        return exposures
 
     def tools(self, server: str) -> frozenset[str]:
         packed = self._routes.handed(server).catalogue
@@ -211,17 +213,17 @@ class Views:
         named = (codec.level(tool).get("name", b"") for tool in server_catalog.unpack(packed).tools)
         return frozenset(name for raw in named if (name := codec.text(raw)) is not None)
 
-    def _note(self, why: str) -> None:
-        self._journal.add("gateway", "error", why)
+    def _note(self, reason: str) -> None:
+        self._journal.add("gateway", "error", reason)
 
     def _tell(self, everything: Everything) -> None:
         """Send views and tool sets to all fronts: all of them, or the change since the last
         time."""
         before, self._told = self._told, everything
         news = everything if before is None else shift(before, everything)
-        self._round(news, whole=before is None)
+        self._round(news, complete=before is None)
 
-    def _round(self, news: Everything | Shift, *, whole: bool) -> None:
+    def _round(self, news: Everything | Shift, *, complete: bool) -> None:
         """Begin a round with all fronts. The round also waits for a front that has ended, until
         another front has its sessions and can tell their clients."""
         fronts = self._fronts.serving()
@@ -232,7 +234,7 @@ class Views:
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
         loop.call_later(APPLIED_S_MAX, self._late, number)
-        message, blob = Disclosed(number=number, whole=whole), codec.dump(news)
+        message, blob = Disclosed(number=number, whole=complete), codec.dump(news)
         for front in fronts:
             front.on_applied = partial(self._applied, front.number)
             self._send(front, message, blob)
