@@ -389,7 +389,7 @@ def _run(
         gateway = Gateway(
             upgrade_state.in_force(command_line.config, handed), command_line.load,
             command_line.permit, dict(os.environ), VERSION,
-            hangup_ends=ends, told=notify, given=sockets, handed=handed,
+            hangup_ends=ends, notify=notify, inherited=sockets, handed=handed,
         )  # fmt: skip
         del handed  # it may be large
         if command_line.outdated:

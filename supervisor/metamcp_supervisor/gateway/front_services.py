@@ -153,11 +153,11 @@ class Household:
         self.code = CodeProcess(*own, self._metrics.ran)
         self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
         self.console = ConsoleProcess(*own, version, self.keys.has)
-        kept = self.console, self.engine, self.embedder, self.code, self.audit
-        roles |= {each.who: each for each in kept}
+        fixed_roles = self.console, self.engine, self.embedder, self.code, self.audit
+        roles |= {role.who: role for role in fixed_roles}
         self.roles = roles
         self.notifier = Notifier(journal, config, environ, self.waiting)
-        self.sockets = {each.who: each for each in kept if isinstance(each, SocketProcess)}
+        self.sockets = {role.who: role for role in fixed_roles if isinstance(role, SocketProcess)}
 
     def begin(self) -> None:
         """Listen for the console, and run the command of `[notify]` from now on. Raises
@@ -174,8 +174,8 @@ class Household:
         return structs.replace(spec, roles=tuple(self.connectors()))
 
     def connectors(self) -> dict[str, socket.socket]:
-        found = {name: each.connector for name, each in self.roles.items()}
-        return {name: connector for name, connector in found.items() if connector is not None}
+        connectors = {name: role.connector for name, role in self.roles.items()}
+        return {name: connector for name, connector in connectors.items() if connector is not None}
 
     def handle_key(self) -> bytes:
         """Return the key of ids and states that are of use to one client alone, which all fronts
@@ -186,9 +186,9 @@ class Household:
             try:
                 self._handle_key = files.own_key(path, HANDLE_KEY_BYTES)
             except (OSError, Unresolved, ValueError) as unfit:
-                why = unfit.strerror if isinstance(unfit, OSError) else unfit
+                reason = unfit.strerror if isinstance(unfit, OSError) else unfit
                 self._handle_key = secrets.token_bytes(HANDLE_KEY_BYTES)
-                self._journal.add("gateway", "error", f"{LOST.format(path)}: {why}")
+                self._journal.add("gateway", "error", f"{LOST.format(path)}: {reason}")
         return self._handle_key
 
     def gateway_id(self) -> str:

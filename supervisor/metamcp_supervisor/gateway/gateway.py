@@ -113,8 +113,8 @@ class Gateway:
 
     `load`: reads the configuration again. `permit`: raises NotConfirmed for a configuration whose
     commands may not be started, unless its second argument confirms them. `environ`: environment
-    variables of the gateway, of which servers get a part. `hangup_ends`: see `signals`. `told`:
-    tells systemd the state of the gateway; `given`: sockets from systemd to listen on; both are
+    variables of the gateway, of which servers get a part. `hangup_ends`: see `signals`. `notify`:
+    tells systemd the state of the gateway; `inherited`: sockets from systemd to listen on; both are
     closed at the end. `handed`: state of the previous program, whose processes run already
     (`upgrade`).
     """
@@ -130,8 +130,8 @@ class Gateway:
         version: str,
         *,
         hangup_ends: bool = False,
-        told: Notify | None = None,
-        given: Inherited | None = None,
+        notify: Notify | None = None,
+        inherited: Inherited | None = None,
         handed: State | None = None,
     ) -> None:
         self.version, self._handed = version, handed
@@ -139,7 +139,7 @@ class Gateway:
         self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
         self.metrics = Metrics(version)
         self._traces = Traces(version, self.metrics.spans)
-        self._service = Service(told or Notify(), given or {}, self.status, self.journal)
+        self._service = Service(notify or Notify(), inherited or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
         if handed is not None:
@@ -177,8 +177,8 @@ class Gateway:
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
         running = self._fronts, self._hearts, *own, self._listeners, self._house.waiting
         reader = scrape.StateReader(self._tree.entries, *running)
-        where = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
-        admin = Admin(self.status, reader, self.metrics, *where)
+        admin_arguments = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
+        admin = Admin(self.status, reader, self.metrics, *admin_arguments)
         self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
         self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
 
@@ -325,7 +325,7 @@ class Gateway:
             from metamcp_supervisor.certificates import authority
 
             listens = gateway.listen, gateway.console_listen or gateway.listen
-            if any(authority.narrow(gateway.state_dir, one.host) for one in listens):
+            if any(authority.narrow(gateway.state_dir, address.host) for address in listens):
                 text = f"the certificate is for localhost alone; {authority.WIDEN}"
                 self.journal.add("gateway", "note", text)
 
@@ -341,15 +341,15 @@ class Gateway:
         try:
             if authority.ensure(config.state_dir, names):
                 self.journal.add("gateway", "certificate", "made anew")
-        except authority.AuthorityUnfit as why:
-            raise TlsUnfit(f"TLS: {why}") from None
+        except authority.AuthorityUnfit as error:
+            raise TlsUnfit(f"TLS: {error}") from None
         self._loop.call_later(RENEW_S, self._renew_again)
 
     def _renew_again(self) -> None:
         try:
             self._renew()
-        except TlsUnfit as why:
-            self.journal.add("gateway", "error", str(why))
+        except TlsUnfit as error:
+            self.journal.add("gateway", "error", str(error))
             self._loop.call_later(RENEW_S, self._renew_again)
 
     def _populate(self) -> None:  # fronts and servers wait for the nursery themselves
@@ -371,8 +371,8 @@ class Gateway:
 
     def _front_spec(self) -> FrontSpec:
         pinned = self._tree.pinned
-        found = specs.front_spec(self.config, self.version, self.listen, pinned)
-        return structs.replace(self._house.with_roles(found), handle_key=self._house.handle_key())
+        spec = specs.front_spec(self.config, self.version, self.listen, pinned)
+        return structs.replace(self._house.with_roles(spec), handle_key=self._house.handle_key())
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]
@@ -389,11 +389,11 @@ class Gateway:
     def _tell_start(self) -> None:
         main = self.config.files[0] if self.config.files else "none"
         state = self.config.gateway.state_dir
-        said = f"version {self.version}, configuration {main}, state directory {state}"
-        self.journal.add("gateway", "starting", said)
+        start_text = f"version {self.version}, configuration {main}, state directory {state}"
+        self.journal.add("gateway", "starting", start_text)
         also = f" and {self.config.gateway.socket}" if self.config.gateway.socket else ""
-        where = f"clients at {self.listen}{also}, metrics and health at {self.ops_listen}"
-        self.journal.add("gateway", "listening", where)
+        listen_text = f"clients at {self.listen}{also}, metrics and health at {self.ops_listen}"
+        self.journal.add("gateway", "listening", listen_text)
 
     async def _wind_down(self) -> None:
         self._draining = True  # from here on /readyz says so
@@ -475,19 +475,19 @@ class Gateway:
         return self.metrics.views()
 
     def tree(self) -> ConfigTree:
-        found = self.status()
-        states = {server.name: server.state for server in found.servers}
-        tree = workspaces.tree(self.config, found.endpoints, states)
-        return structs.replace(tree, limits=found.limits)
+        gateway_status = self.status()
+        states = {server.name: server.state for server in gateway_status.servers}
+        tree = workspaces.tree(self.config, gateway_status.endpoints, states)
+        return structs.replace(tree, limits=gateway_status.limits)
 
     def particulars(self, name: str) -> Particulars:
-        found = status.particulars(self.config, self._tree.entries[name], self._loop.time())
-        said = [line.text for line in self.logs.tail(name, LAST_LINES)]
+        particulars = status.particulars(self.config, self._tree.entries[name], self._loop.time())
+        lines = [line.text for line in self.logs.tail(name, LAST_LINES)]
         return structs.replace(
-            found,
+            particulars,
             overrides=self._reloads.overridden(name),
             drift=self._tree.pinned.told(name),
-            withheld=self._tree.crew.withheld(self._tree.entries[name], said),
+            withheld=self._tree.crew.withheld(self._tree.entries[name], lines),
         )
 
     def start(self, names: Sequence[str]) -> None:
@@ -502,8 +502,8 @@ class Gateway:
     def part(self, names: Sequence[str], *, yes: bool) -> None:
         self._each(names, partial(self._tree.part, yes=yes))
 
-    def quarantine(self, names: Sequence[str], why: str) -> None:
-        self._each(names, partial(self._tree.quarantine, why=why))
+    def quarantine(self, names: Sequence[str], reason: str) -> None:
+        self._each(names, partial(self._tree.quarantine, why=reason))
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
         self._each([name], partial(self._tree.trial, rights=rights))
@@ -530,17 +530,17 @@ class Gateway:
     async def reach_fronts(self) -> None:
         await reports.reach(self._fronts.serving())
 
-    async def path(self, wanted: ShowPath) -> CallPath:
-        found = await reports.path([one for one in self._fronts.serving() if one.able], wanted)
-        if found is None:
+    async def path(self, query: ShowPath) -> CallPath:
+        path = await reports.path([front for front in self._fronts.serving() if front.able], query)
+        if path is None:
             raise NotNow("no front answers; see 'metamcp status'")
-        return found
+        return path
 
-    async def tools(self, wanted: ShowTools) -> ShownTools:
-        found = await reports.tools([one for one in self._fronts.serving() if one.able], wanted)
-        if found is None:
+    async def tools(self, query: ShowTools) -> ShownTools:
+        page = await reports.tools([front for front in self._fronts.serving() if front.able], query)
+        if page is None:
             raise NotNow("no front answers; see 'metamcp status'")
-        return found
+        return page
 
     def tool_stats(self) -> Mapping[str, ToolStats]:
         return self.metrics.tool_stats()
@@ -569,8 +569,8 @@ class Gateway:
         if self._stopping.is_set():
             raise NotNow("nothing is changed: the gateway stops")
 
-    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
-        await self.succession.upgrade(told)
+    async def upgrade(self, on_execute: Callable[[Upgrade], None]) -> None:
+        await self.succession.upgrade(on_execute)
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
         return await self._reloads.reload(dry_run, expect, yes)

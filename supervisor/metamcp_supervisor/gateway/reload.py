@@ -65,18 +65,18 @@ Ask = Callable[[str, str], None]
 
 
 class Quiet:
-    """Detector of files that changed and then stayed the same for QUIET_S. `known`: stamps of the
-    files as they were read."""
+    """Detector of files that changed and then stayed the same for QUIET_S. `stamps`: of the files
+    as they were read."""
 
-    def __init__(self, known: Stamps) -> None:
-        self.known = self._seen = known
+    def __init__(self, stamps: Stamps) -> None:
+        self.known = self._seen = stamps
         self._since = 0.0
 
-    def look(self, found: Stamps, now: float) -> bool:
-        """Whether to read the files again. `found`: their stamps now; `now`: monotonic seconds."""
-        if found != self._seen:
-            self._seen, self._since = found, now
-        return found != self.known and now - self._since >= QUIET_S
+    def look(self, stamps: Stamps, now: float) -> bool:
+        """Whether to read the files again. `stamps`: of the files now; `now`: monotonic seconds."""
+        if stamps != self._seen:
+            self._seen, self._since = stamps, now
+        return stamps != self.known and now - self._since >= QUIET_S
 
 
 def nobody(question: str, plan: str) -> None:
@@ -163,47 +163,49 @@ class Reloads:
         plan must have; `yes`: the operator confirms the new configuration. Raises ConfigInvalid,
         NotNow and ReloadRefused; then nothing has changed."""
         try:
-            found = await self._reloaded(dry_run, expect, yes)
+            reload_plan = await self._reloaded(dry_run, expect, yes)
         except (ConfigInvalid, ReloadRefused) as error:
             if not dry_run:
                 self.refused = _sentence(error)
             raise
-        self.refused = "" if found.applied else self.refused
-        return found
+        self.refused = "" if reload_plan.applied else self.refused
+        return reload_plan
 
     async def _reloaded(self, dry_run: bool, expect: str | None, yes: bool) -> ReloadPlan:
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
-            new, draft, found = await self._planned(dry_run=dry_run, yes=yes)
-            if expect is not None and expect != found.hash:
+            new, draft, reload_plan = await self._planned(dry_run=dry_run, yes=yes)
+            if expect is not None and expect != reload_plan.hash:
                 raise ReloadRefused(
-                    f"the plan is {found.hash} now and not {expect}: the files have changed since;"
-                    " look at it again with 'metamcp ctl reload --dry-run'"
+                    f"the plan is {reload_plan.hash} now and not {expect}: the files have changed"
+                    " since; look at it again with 'metamcp ctl reload --dry-run'"
                 )
             refusal = await asyncio.to_thread(self._refusal, new, yes and not dry_run)
             if not dry_run:
                 if refusal is not None:
-                    raise Unconfirmed(str(refusal), refusal.question, found.hash)
+                    raise Unconfirmed(str(refusal), refusal.question, reload_plan.hash)
                 if new.unrun:  # now the commands in it may run
-                    new, draft, found = await self._planned(dry_run=dry_run, yes=yes)
+                    new, draft, reload_plan = await self._planned(dry_run=dry_run, yes=yes)
                 if new.unrun:
                     raise ReloadRefused("the files changed while they were confirmed; try again")
                 self._check()  # reading took its time
                 self._tree.pinned.adopt(draft)
-                self._apply(new, found)
+                self._apply(new, reload_plan)
             question = "" if refusal is None else refusal.question
             mistakes = tuple(map(str, new.problems))
-            return structs.replace(found, applied=not dry_run, question=question, mistakes=mistakes)
+            return structs.replace(
+                reload_plan, applied=not dry_run, question=question, mistakes=mistakes
+            )
 
     async def compared(self) -> tuple[ReloadPlan, Config]:
         """Return what a reload would do, and the configuration in the files. Raises ConfigInvalid
         and NotNow."""
         async with self._changing:
             self._check()
-            new, _, found = await self._planned(dry_run=True, yes=False)
+            new, _, reload_plan = await self._planned(dry_run=True, yes=False)
             refusal = await asyncio.to_thread(self._refusal, new, False)
             question = "" if refusal is None else refusal.question
-            return structs.replace(found, question=question), new
+            return structs.replace(reload_plan, question=question), new
 
     def drifted(self) -> tuple[str, ...]:
         """Return the servers with tools that are not as approved."""
@@ -233,8 +235,8 @@ class Reloads:
                 await asyncio.to_thread(lock_io.save, path, Lock({**there.servers, server: entry}))
             except OSError as error:
                 raise ReloadRefused(f"{path} cannot be written: {error.strerror}") from None
-            except ApprovalRefused as why:
-                raise ReloadRefused(str(why)) from None
+            except ApprovalRefused as refusal:
+                raise ReloadRefused(str(refusal)) from None
             lock = Lock({**pinned.lock.servers, server: now})
             pinned.adopt(await pinned.draft(self.config, lock))
             self._fronts.reconfigure()
@@ -252,8 +254,8 @@ class Reloads:
                 self._metrics.reloaded(ok=False, now=time.time())
             raise
         draft = await self._tree.pinned.draft(new, lock)
-        found = staying(plan(self._written, new), self._overrides)
-        return new, draft, self._tree.pinned.planned(found, draft)
+        reload_plan = staying(plan(self._written, new), self._overrides)
+        return new, draft, self._tree.pinned.planned(reload_plan, draft)
 
     def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
         """Return the reason why `new` needs a yes that was not given, or None."""
@@ -273,9 +275,11 @@ class Reloads:
     def _watched(self) -> tuple[Path, ...]:
         return (*self._files, *self.config.workflows.files, lock_io.beside(self.config))
 
-    def _apply(self, new: Config, found: ReloadPlan) -> None:
+    def _apply(self, new: Config, reload_plan: ReloadPlan) -> None:
         """Put `new` into force; this cannot be refused any more."""
-        for warning in (each for each in new.warnings if each not in self._written.warnings):
+        for warning in (
+            warning for warning in new.warnings if warning not in self._written.warnings
+        ):
             self._journal.add("gateway", "note", str(warning))
         # Settings of [gateway], like addresses and directories, stay until the gateway restarts.
         self._written = replace(new, gateway=self.config.gateway)
@@ -287,7 +291,7 @@ class Reloads:
         self._speak()
         self._provide()
         self._fronts.reconfigure()
-        for change in found.changes:
+        for change in reload_plan.changes:
             if change.action == "add" and change.server in new.servers:
                 self._tree.add(self.config.servers[change.server])
             elif change.action == "remove" and change.server in self._tree.entries:
@@ -296,9 +300,11 @@ class Reloads:
                 server, restart = self.config.servers[change.server], change.action == "restart"
                 self._tree.change(server, restart=restart)
         self._metrics.reloaded(ok=True, now=time.time())
-        self._journal.add("gateway", "reloaded", f"plan {found.hash}")
-        for each in levels_set:
-            self._journal.add("gateway", "set over", self._again(each, "the files were read anew"))
+        self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
+        for override in levels_set:
+            self._journal.add(
+                "gateway", "set over", self._again(override, "the files were read anew")
+            )
 
     def _provide(self) -> None:
         """Raise the limit of open files to the number that this configuration needs, or write to
@@ -307,8 +313,8 @@ class Reloads:
         needed = limits.files_needed(servers, self.config.gateway.fronts)
         limit = runtime.allow_files(needed, self.processes())
         if limit < needed:
-            said = limits.too_few_files(needed, limit, servers)
-            self._journal.add("gateway", "descriptors", said)
+            text = limits.too_few_files(needed, limit, servers)
+            self._journal.add("gateway", "descriptors", text)
 
     def _speak(self) -> None:
         """Set log levels, masking of secrets and tracing as in the configuration in force."""
@@ -338,31 +344,31 @@ class Reloads:
         """Override these settings for `for_s` seconds. Raises ConfigInvalid and NotNow; then
         nothing has changed."""
         self._check()
-        known = self._known(server)
+        name = self._known(server)
         ends = self._loop.time() + for_s
-        if known == GATEWAY:
+        if name == GATEWAY:
             self._overrides = self._overrides.set_levels(self.config.log, settings, ends)
         else:
-            self._overrides = self._overrides.set(self.config.servers[known], settings, ends)
+            self._overrides = self._overrides.set(self.config.servers[name], settings, ends)
         self._tune([server])
 
     def as_written(self, server: str) -> tuple[Overridden, ...]:
         """End all overrides of this server or GATEWAY, and return them. Raises NotNow."""
         self._check()
-        found = self.overridden(server)
+        overridden = self.overridden(server)
         self._overrides = self._overrides.without(self._known(server))
         self._tune([server])
-        return found
+        return overridden
 
     def handed(self) -> tuple[tuple[str, str, str, float], ...]:
         """Return all overrides for the program after this one: server, setting, value, end."""
         return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
 
-    def go_on(self, found: Sequence[tuple[str, str, str, float]]) -> None:
+    def go_on(self, rows: Sequence[tuple[str, str, str, float]]) -> None:
         """Continue with the overrides of the previous program. Call this before any other part of
         its state is taken over."""
         settings: dict[str, dict[str, tuple[str, float]]] = {}
-        for server, key, text, ends in found:
+        for server, key, text, ends in rows:
             settings.setdefault(server, {})[key] = text, ends
         for name, each in settings.items():
             try:
@@ -373,8 +379,8 @@ class Reloads:
                 elif name in self._written.servers:
                     self._overrides = self._overrides.again(self._written.servers[name], each)
             except ConfigInvalid as error:
-                why = f"it is not possible any more: {error}"
-                self._journal.add(name or "gateway", "set over", why)
+                reason = f"it is not possible any more: {error}"
+                self._journal.add(name or "gateway", "set over", reason)
         self.config = self._overrides.applied(self._written)
         self._speak()
 
@@ -413,8 +419,8 @@ class Reloads:
             who = each.server or "gateway"
             self._journal.add(who, "set over", self._again(each, "its time is over"))
 
-    def _again(self, each: Override, why: str) -> str:
-        return f"{each.key} is {self._as_in_file(each)} again: {why}"
+    def _again(self, override: Override, reason: str) -> str:
+        return f"{override.key} is {self._as_in_file(override)} again: {reason}"
 
     def _as_in_file(self, each: Override) -> str:
         if each.server == GATEWAY:
@@ -428,15 +434,15 @@ class Reloads:
 
     # Reloads without a waiting caller
 
-    def _attend(self, work: Coroutine[None, None, None], what: str) -> None:
-        task = asyncio.create_task(work, name=what)
+    def _attend(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            what = f"{task.get_name()} are not attended to any more: {error!r}"
-            self._journal.add("gateway", "bug", what)
+            text = f"{task.get_name()} are not attended to any more: {error!r}"
+            self._journal.add("gateway", "bug", text)
 
     async def _reload_on(self, hangup: asyncio.Event) -> None:
         """Reload on hang-ups: once for all hang-ups until the reload begins, also for those before
@@ -446,9 +452,9 @@ class Reloads:
             hangup.clear()
             await self._reload_unasked()
 
-    async def _watch(self, known: Stamps) -> None:
+    async def _watch(self, stamps: Stamps) -> None:
         """Reload when a file has changed, once for each state of the files that lasts."""
-        quiet = Quiet(known)
+        quiet = Quiet(stamps)
         while True:
             await asyncio.sleep(WATCH_S)
             now = await asyncio.to_thread(_stamps, tuple(quiet.known))
@@ -478,12 +484,12 @@ def _sentence(error: ConfigInvalid | ReloadRefused) -> str:
 
 
 def _stamps(files: Sequence[Path]) -> Stamps:
-    found: Stamps = {}
+    stamps: Stamps = {}
     for path in files:
         try:
             state = os.stat(path)
         except OSError:
-            found[path] = None
+            stamps[path] = None
         else:
-            found[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
-    return found
+            stamps[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
+    return stamps

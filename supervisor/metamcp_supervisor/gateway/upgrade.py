@@ -69,8 +69,8 @@ class SurvivingParts(NamedTuple):
 
 def unsettled(parts: SurvivingParts) -> str:
     """Return why the state cannot be handed over now, as a sentence, or ""."""
-    if why := parts.nurseries.unsettled() or parts.fronts.unsettled():
-        return why
+    if reason := parts.nurseries.unsettled() or parts.fronts.unsettled():
+        return reason
     for entry in parts.tree.entries.values():
         if entry.trial is not None:
             return f"{entry.name} is in a trial without its sandbox"
@@ -124,17 +124,17 @@ def _histories_of(parts: SurvivingParts) -> tuple[HistorySnapshot, ...]:
     return tuple(
         HistorySnapshot(
             name=name,
-            since=one.since,
-            because=one.because,
-            ready_at=one.ready_at,
-            ends=tuple(one.ends),
+            since=history.since,
+            because=history.because,
+            ready_at=history.ready_at,
+            ends=tuple(history.ends),
         )
-        for name, one in parts.journal.histories.all().items()
+        for name, history in parts.journal.histories.all().items()
     )
 
 
 def _server(parts: SurvivingParts, entry: ServerEntry) -> ServerSnapshot:
-    known = parts.routes.handed(entry.name)
+    published = parts.routes.handed(entry.name)
     return ServerSnapshot(
         name=entry.name,
         enabled=entry.server.enabled,
@@ -154,11 +154,11 @@ def _server(parts: SurvivingParts, entry: ServerEntry) -> ServerSnapshot:
         removed=entry.removed,
         answered=entry.answered,
         copies=tuple(_copies(parts.hearts, entry)),
-        catalogue=known.catalogue,
+        catalogue=published.catalogue,
         from_cache=entry.offer.from_cache,
-        listed=known.listed,
-        list_changes=known.changes,
-        list_turns_at=known.turns_at,
+        listed=published.listed,
+        list_changes=published.changes,
+        list_turns_at=published.turns_at,
         kept=tuple((each.tool, each.reason) for each in parts.tree.pinned.last(entry.name).kept)
         if entry.own
         else (),
@@ -198,57 +198,58 @@ def take_over(parts: SurvivingParts, state: upgrade_state.State, config: Config)
     parts.tree.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
     parts.nurseries.adopt(state.nurseries)
     _fronts(parts.fronts, state.fronts)
-    found = {server.name: server for server in state.servers}
-    order = [*config.servers, *(name for name in found if name not in config.servers)]
+    snapshots = {server.name: server for server in state.servers}
+    order = [*config.servers, *(name for name in snapshots if name not in config.servers)]
     for name in order:
-        if name in found:
-            _entry(parts, found[name], per_client.wanted(config.servers, name))
+        if name in snapshots:
+            _entry(parts, snapshots[name], per_client.wanted(config.servers, name))
     for name in order:
         if not words.whose(name):  # processes for single clients follow their server
-            _reconcile(parts.tree, name, found.get(name), config.servers.get(name))
+            _reconcile(parts.tree, name, snapshots.get(name), config.servers.get(name))
 
 
-def _fronts(fronts: Fronts, found: FrontsSnapshot) -> None:
-    fronts.sessions.fronts = len(found.fronts)
-    for holder, record in found.sessions:
+def _fronts(fronts: Fronts, snapshot: FrontsSnapshot) -> None:
+    fronts.sessions.fronts = len(snapshot.fronts)
+    for holder, record in snapshot.sessions:
         fronts.sessions.keep(holder, record)
-    fronts.roster.last, fronts.roster.crashes = found.last, found.crashes
-    for front in found.fronts:
+    fronts.roster.last, fronts.roster.crashes = snapshot.last, snapshot.crashes
+    for front in snapshot.fronts:
         fronts.adopt(front)
-    fronts.handovers.adopt(found.moving)
+    fronts.handovers.adopt(snapshot.moving)
 
 
-def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) -> None:
-    """Restore a server as it was. `wanted`: its current configuration; None if it was removed."""
+def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server | None) -> None:
+    """Restore a server as it was. `configured`: its current configuration; None if it was
+    removed."""
     tree = parts.tree
-    server = wanted or Server(name=found.name, source="the program before")
-    server = replace(server, enabled=found.enabled)
-    base = tree.entries.get(words.base(found.name))
-    legacy = words.whose(found.name) == words.LEGACY
-    known = CatalogueFigures() if base is None or legacy else base.offer
-    if found.catalogue:
-        known = offer(found.catalogue, from_cache=found.from_cache)
-    known = replace(known, asks_roots=wider(known.asks_roots, found.asks_roots))
-    entry = tree.entries[found.name] = ServerEntry(server, known)
-    entry.go_on(found)
-    tree.pinned.go_on(found.name, found.kept)
-    if found.catalogue:
-        tree.pinned.offered(found.name, found.catalogue)
-    parts.routes.go_on(found, known.list_hash)
+    server = configured or Server(name=snapshot.name, source="the program before")
+    server = replace(server, enabled=snapshot.enabled)
+    base = tree.entries.get(words.base(snapshot.name))
+    legacy = words.whose(snapshot.name) == words.LEGACY
+    figures = CatalogueFigures() if base is None or legacy else base.offer
+    if snapshot.catalogue:
+        figures = offer(snapshot.catalogue, from_cache=snapshot.from_cache)
+    figures = replace(figures, asks_roots=wider(figures.asks_roots, snapshot.asks_roots))
+    entry = tree.entries[snapshot.name] = ServerEntry(server, figures)
+    entry.go_on(snapshot)
+    tree.pinned.go_on(snapshot.name, snapshot.kept)
+    if snapshot.catalogue:
+        tree.pinned.offered(snapshot.name, snapshot.catalogue)
+    parts.routes.go_on(snapshot, figures.list_hash)
     if not entry.own:
-        parts.routes.share(found.name, entry.division)
-    for each in found.copies:
-        copy = Copy(entry, each.generation)
-        copy.ready, copy.stopping, copy.lists = each.ready, each.stopping, each.lists
-        copy.leaf = Leaf(Path(each.leaf)) if each.leaf else None
-        if each.role == SERVING:
+        parts.routes.share(snapshot.name, entry.division)
+    for saved in snapshot.copies:
+        copy = Copy(entry, saved.generation)
+        copy.ready, copy.stopping, copy.lists = saved.ready, saved.stopping, saved.lists
+        copy.leaf = Leaf(Path(saved.leaf)) if saved.leaf else None
+        if saved.role == SERVING:
             entry.serving = copy
-        elif each.role == SPARE:
+        elif saved.role == SPARE:
             entry.spare = copy
         else:
             entry.leaving.add(copy)
-        tree.crew.adopt(copy, each)
-    serves = next((each for each in found.copies if each.role == SERVING), None)
+        tree.crew.adopt(copy, saved)
+    serves = next((each for each in snapshot.copies if each.role == SERVING), None)
     if entry.life.degraded and not (serves and serves.halted):
         tree.feed(entry, Responds(yes=True))  # the full time to respond begins again
     if entry.life.retry_at is not None:
@@ -259,17 +260,19 @@ def _entry(parts: SurvivingParts, found: ServerSnapshot, wanted: Server | None) 
     tree.apart.settled(entry)
 
 
-def _reconcile(tree: Tree, name: str, found: ServerSnapshot | None, wanted: Server | None) -> None:
+def _reconcile(
+    tree: Tree, name: str, snapshot: ServerSnapshot | None, configured: Server | None
+) -> None:
     """Bring a server in line with the current configuration: remove, add or change it."""
-    if wanted is None:
+    if configured is None:
         tree.remove(name)
-    elif found is None or found.removed:
-        tree.add(wanted)
+    elif snapshot is None or snapshot.removed:
+        tree.add(configured)
     else:
-        other = launched(wanted) != found.launched
+        other = launched(configured) != snapshot.launched
         if other:
             tree.entries[name].unknown()
-        tree.change(wanted, restart=other or wanted.enabled != found.enabled)
+        tree.change(configured, restart=other or configured.enabled != snapshot.enabled)
 
 
 class Succession:
@@ -317,7 +320,7 @@ class Succession:
             version,
             check=check,
             unsettled=self._unsettled,
-            asked=lambda: parts.control.busy,
+            has_orders=lambda: parts.control.busy,
             admit=parts.control.admit,
             collect=self._collect,
             environ=service.handing_over,
@@ -357,10 +360,10 @@ class Succession:
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
-        kept = sum(bool(server.copies) for server in state.servers)
-        servers = "1 server" if kept == 1 else f"{kept} servers"
-        what = f"{before.version} → {self._version}; {servers} kept"
-        parts.journal.add("gateway", "upgraded", what)
+        count = sum(bool(server.copies) for server in state.servers)
+        servers = "1 server" if count == 1 else f"{count} servers"
+        text = f"{before.version} → {self._version}; {servers} kept"
+        parts.journal.add("gateway", "upgraded", text)
         return asyncio.create_task(self._renew(), name="renewal")
 
     def read_again(self) -> None:

@@ -49,11 +49,12 @@ WHY_CHARACTERS_MAX = 300
 
 class Upgrades:
     """Upgrades, one at a time. `check`: raises NotNow while nothing may be changed. `unsettled`:
-    returns why the state cannot be handed over now, or "". `asked`: whether a client of the control
-    socket waits for an answer. `admit`: accept new clients there, or let them wait. `collect`:
-    returns the state. `environ`: returns environment variables for the new program, called at the
-    last moment; `undone`: called when the new program cannot be executed. `flush`: writes output
-    that still waits. `spared`: children of this process that must not be killed as orphans."""
+    returns why the state cannot be handed over now, or "". `has_orders`: whether a client of the
+    control socket waits for an answer. `admit`: accept new clients there, or let them wait.
+    `collect`: returns the state. `environ`: returns environment variables for the new program,
+    called at the last moment; `undone`: called when the new program cannot be executed. `flush`:
+    writes output that still waits. `spared`: children of this process that must not be killed as
+    orphans."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Upgrades:
         *,
         check: Callable[[], None],
         unsettled: Callable[[], str],
-        asked: Callable[[], bool],
+        has_orders: Callable[[], bool],
         admit: Callable[[bool], None],
         collect: Callable[[], State],
         environ: Callable[[], dict[str, str]],
@@ -73,7 +74,7 @@ class Upgrades:
         self._ours = upgrade_state.program(version)
         self._check = check
         self._unsettled = unsettled
-        self._asked = asked
+        self._asked = has_orders
         self._admit = admit
         self._collect = collect
         self._environ = environ
@@ -84,21 +85,22 @@ class Upgrades:
         self._busy = False
         self._quiet_by = 0.0
 
-    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
-        """Execute the program that is installed now; `told` is called at the last moment. Does not
-        return. Raises NotNow; then everything is as before."""
+    async def upgrade(self, on_execute: Callable[[Upgrade], None]) -> None:
+        """Execute the program that is installed now; `on_execute` is called at the last moment.
+        Does not return. Raises NotNow; then everything is as before."""
         self._check()
         if self._busy:
             raise NotNow("nothing is changed: another upgrade is under way")
         self._busy, self._quiet_by = True, 0.0
         try:
             theirs = await self._tried()
-            if why := upgrade_state.foreign(self._ours, theirs):
+            if reason := upgrade_state.foreign(self._ours, theirs):
                 raise NotNow(
-                    f"version {theirs.version} cannot take over: {why}; restart the gateway instead"
+                    f"version {theirs.version} cannot take over: {reason}; restart the gateway"
+                    " instead"
                 )
             await self._until_settled()
-            self._execute(theirs, told)
+            self._execute(theirs, on_execute)
         finally:
             signals.let_go()
             self._admit(True)
@@ -109,16 +111,16 @@ class Upgrades:
         process = _begin()
         self._spared.add(process.pid)
         try:
-            said, told = await asyncio.to_thread(_end, process)
+            output, errors = await asyncio.to_thread(_end, process)
         finally:
             process.kill()  # if this task was cancelled
             self._spared.discard(process.pid)
         if process.returncode != 0:
-            lines = [line for line in told.decode(errors="replace").splitlines() if line]
-            why = lines[-1][:WHY_CHARACTERS_MAX] if lines else f"exit code {process.returncode}"
-            raise NotNow(f"nothing is changed: the new program cannot start: {why}")
+            lines = [line for line in errors.decode(errors="replace").splitlines() if line]
+            reason = lines[-1][:WHY_CHARACTERS_MAX] if lines else f"exit code {process.returncode}"
+            raise NotNow(f"nothing is changed: the new program cannot start: {reason}")
         try:
-            return upgrade_state.described(said)
+            return upgrade_state.described(output)
         except upgrade_state.StateUnreadable as error:
             raise NotNow(f"nothing is changed: the new program is not a gateway: {error}") from None
 
@@ -128,30 +130,30 @@ class Upgrades:
         end = asyncio.get_running_loop().time() + SETTLE_S_MAX
         while True:
             self._check()
-            if not (why := self._why()):
+            if not (reason := self._why()):
                 signals.hold()
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
                 self._check()
-                if not (why := self._why()):
+                if not (reason := self._why()):
                     return
                 signals.let_go()
             if asyncio.get_running_loop().time() > end:
-                raise NotNow(f"nothing is changed, try again: {why}")
+                raise NotNow(f"nothing is changed, try again: {reason}")
             await asyncio.sleep(LOOK_S)
 
     def _why(self) -> str:
         """Return why an upgrade has to wait, as a sentence, or ""."""
         now = asyncio.get_running_loop().time()
-        why = self._unsettled()
-        self._admit(bool(why))
-        if why:
+        reason = self._unsettled()
+        self._admit(bool(reason))
+        if reason:
             self._quiet_by = 0.0
-            return why
+            return reason
         self._quiet_by = self._quiet_by or now + QUIET_S_MAX
         return "orders are being carried out" if self._asked() and now < self._quiet_by else ""
 
-    def _execute(self, theirs: ProgramContract, told: Callable[[Upgrade], None]) -> None:
+    def _execute(self, theirs: ProgramContract, on_execute: Callable[[Upgrade], None]) -> None:
         """Collect the state and execute the new program, without a pause in between. Raises
         NotNow."""
         self._journal.add("gateway", "upgrading", f"{self._ours.version} → {theirs.version}")
@@ -162,24 +164,24 @@ class Upgrades:
             servers=sum(bool(server.copies) for server in state.servers),
             sessions=len(state.fronts.sessions),
         )
-        kept, blobs = upgrade_state.descriptors(state), list[int]()
+        inherited_fds, blobs = upgrade_state.descriptors(state), list[int]()
         try:
             blobs.append(packets.blob(upgrade_state.pack(state)))
             environ = {**os.environ, **self._environ(), VARIABLE: str(blobs[0])}
             with contextlib.suppress(PeerGone):
-                told(facts)
+                on_execute(facts)
             self._flush()
-            for fd in (*kept, *blobs):
+            for fd in (*inherited_fds, *blobs):
                 os.set_inheritable(fd, True)
             os.execve(sys.executable, _command(), environ)  # noqa: S606 - that is what it is for
         except (OSError, TooLarge) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             packets.close_all(blobs)
-            for fd in kept:
+            for fd in inherited_fds:
                 with contextlib.suppress(OSError):
                     os.set_inheritable(fd, False)
             self._undone()
-            raise NotNow(f"nothing is changed: the program cannot be executed: {why}") from None
+            raise NotNow(f"nothing is changed: the program cannot be executed: {reason}") from None
 
 
 def told_to(environ: MutableMapping[str, str]) -> str:
@@ -224,8 +226,8 @@ def _begin() -> subprocess.Popen[bytes]:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        why = f"{sys.executable} cannot be started: {error.strerror}"
-        raise NotNow(f"nothing is changed: {why}") from None
+        reason = f"{sys.executable} cannot be started: {error.strerror}"
+        raise NotNow(f"nothing is changed: {reason}") from None
 
 
 def _end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:

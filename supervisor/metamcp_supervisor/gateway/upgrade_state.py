@@ -105,10 +105,10 @@ def pack(state: State) -> bytes:
 def unpack(data: bytes) -> State:
     """Unpack a state. Raises StateUnreadable."""
     try:
-        version, rest = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        version, body = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if version != VERSION:
             raise StateUnreadable(f"the state of the gateway has version {version}, not {VERSION}")
-        return msgspec.msgpack.decode(rest, type=State)
+        return msgspec.msgpack.decode(body, type=State)
     except msgspec.DecodeError as error:
         raise StateUnreadable(f"the state of the gateway cannot be read: {error}") from None
 
@@ -153,19 +153,19 @@ def in_force(read: Config, state: State | None) -> Config:
 
 def descriptors(state: State) -> list[int]:
     """Return all descriptors that must stay open."""
-    found = [*state.gateway.clients, *state.gateway.ops]
-    found += [state.control.lock, state.control.listener]
-    found += [fd for fds in state.gateway.roles.values() for fd in fds]
-    found += [state.control.state] if state.control.state >= 0 else []
+    open_fds = [*state.gateway.clients, *state.gateway.ops]
+    open_fds += [state.control.lock, state.control.listener]
+    open_fds += [fd for fds in state.gateway.roles.values() for fd in fds]
+    open_fds += [state.control.state] if state.control.state >= 0 else []
     lines = [front.line for front in state.fronts.fronts]
     for nursery in state.nurseries:
         lines.append(nursery.line)
-        found += [fd for _, fd, _ in nursery.stacks]
+        open_fds += [fd for _, fd, _ in nursery.stacks]
     lines += [copy.instance.line for server in state.servers for copy in server.copies]
-    for each in lines:
-        found += [each.fd, *(fd for _, fds in each.waiting for fd in fds)]
-    found += [fd for moving in state.fronts.moving for fd in moving.fds]
-    return found
+    for line in lines:
+        open_fds += [line.fd, *(fd for _, fds in line.waiting for fd in fds)]
+    open_fds += [fd for moving in state.fronts.moving for fd in moving.fds]
+    return open_fds
 
 
 def program(version: str) -> ProgramContract:
