@@ -86,13 +86,13 @@ def reason(message: str, problems: Sequence[str]) -> str:
     return f"{message}: {problems[0]}{more}"
 
 
-def sentence(verb: str, names: Sequence[str], caller: str, why: str, left_out: int = 0) -> str:
+def sentence(verb: str, names: Sequence[str], caller: str, refusal: str, left_out: int = 0) -> str:
     """Return the journal's sentence about a refused order. `left_out`: number of refusals before
     it that the journal does not show."""
     more = [f"and {len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
     words = [verb, *map(_shown, names[:NAMES_MAX]), *more]
     before = backoff.left_out(left_out)
-    return f"'{' '.join(words)}' asked by {caller}: {why[:WHY_CHARACTERS_MAX]}{before}"
+    return f"'{' '.join(words)}' asked by {caller}: {refusal[:WHY_CHARACTERS_MAX]}{before}"
 
 
 def _shown(name: str) -> str:

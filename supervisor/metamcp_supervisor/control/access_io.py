@@ -76,14 +76,14 @@ def share(directory: str, files: Collection[str], group: int | None) -> int | No
     """Open `files` of the runtime directory for those users who may enter the directory: members of
     `group`, or else of GROUP, and all others if they may enter too. Return the group, or None if
     the files stay private. Raises OSError if the directory is shared and its files cannot be."""
-    found = os.stat(directory)
-    if not found.st_mode & _GROUP_MAY_ENTER:
+    status = os.stat(directory)
+    if not status.st_mode & _GROUP_MAY_ENTER:
         return None
     # Looked up here only, because it may be asked over a network.
     group = _gid_of(GROUP) if group is None else group
-    if group is None or found.st_gid != group:
+    if group is None or status.st_gid != group:
         return None
-    others = bool(found.st_mode & _OTHERS_MAY_ENTER)
+    others = bool(status.st_mode & _OTHERS_MAY_ENTER)
     for path in files:
         # Connecting to a socket takes the right to write to it; the token is only read.
         mode = (0o660, 0o666) if path.endswith(".sock") else (0o640, 0o644)

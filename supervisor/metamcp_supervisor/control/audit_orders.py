@@ -101,19 +101,19 @@ async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> 
         keys=await _keys(steering, params.key), server=params.server, tool=params.tool,
         event=params.event, outcome=params.outcome, limit=params.limit,
     )  # fmt: skip
-    found = await _read(audit_segments.found, _folder(steering), question, SEARCHED_MAX)
+    result = await _read(audit_segments.found, _folder(steering), question, SEARCHED_MAX)
     return AuditRecords(
-        records=tuple(_shown(one, bodies=False) for one in found.records),
-        searched=found.searched,
-        whole=found.whole,
+        records=tuple(_shown(record, bodies=False) for record in result.records),
+        searched=result.searched,
+        whole=result.whole,
     )
 
 
 async def show(steering: Steering, line: ControlStream, params: RecordWanted) -> object:
     """Return one record, for developers with arguments and result. Raises ProtocolError."""
-    found = await _read(audit_segments.one, _folder(steering), params.seq)
+    record = await _read(audit_segments.one, _folder(steering), params.seq)
     bodies = line.role >= Role.DEVELOPER
-    return AuditRecords(records=(_shown(found, bodies=bodies),), searched=1, whole=True)
+    return AuditRecords(records=(_shown(record, bodies=bodies),), searched=1, whole=True)
 
 
 async def verify(steering: Steering, line: ControlStream, params: ChainCheck) -> object:
@@ -121,16 +121,18 @@ async def verify(steering: Steering, line: ControlStream, params: ChainCheck) ->
     if params.expect and not audit_segments.CHECKPOINT.fullmatch(params.expect):
         raise ProtocolError(Exit.USAGE, audit_segments.CHECKPOINT_FORM)
     async with _verifying:
-        found: Proof = await _read(audit_segments.proof, _folder(steering), params.expect)
-    return found
+        proof: Proof = await _read(audit_segments.proof, _folder(steering), params.expect)
+    return proof
 
 
 async def export(steering: Steering, line: ControlStream, params: PageWanted) -> object:
     """Return the next records with all of their members. Raises ProtocolError."""
-    found, more = await _read(audit_segments.page, _folder(steering), params.after, PAGE_BYTES_MAX)
+    records, more = await _read(
+        audit_segments.page, _folder(steering), params.after, PAGE_BYTES_MAX
+    )
     if params.after == 0:
         steering.journal.add("gateway", "audit", f"export begun by {line.caller}")
-    return AuditPage(records=tuple(Raw(codec.dump(one)) for one in found), more=more)
+    return AuditPage(records=tuple(Raw(codec.dump(record)) for record in records), more=more)
 
 
 def _folder(steering: Steering) -> Path:
@@ -143,22 +145,22 @@ async def _keys(steering: Steering, name: str) -> tuple[str, ...]:
         return ()
     plain = name.removeprefix("key:")
     try:
-        found = (await steering.keys.listed([plain])).keys
+        keys = (await steering.keys.listed([plain])).keys
     except MetaMCPError:  # a principal of OAuth, or a key that is revoked
-        found = ()
-    return (name, plain, *(one.id for one in found))
+        keys = ()
+    return (name, plain, *(key.id for key in keys))
 
 
 async def _read(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Read segments in a thread. Raises ProtocolError."""
     try:
         return await asyncio.to_thread(work, *args, **kwargs)
-    except AuditUnread as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
+    except AuditUnread as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
 
 
-def _shown(one: StoredRecord, *, bodies: bool) -> Raw:
-    members = one.shown()
+def _shown(record: StoredRecord, *, bodies: bool) -> Raw:
+    members = record.shown()
     return Raw(
-        codec.dump({name: each for name, each in members.items() if bodies or name not in BODIES})
+        codec.dump({name: value for name, value in members.items() if bodies or name not in BODIES})
     )

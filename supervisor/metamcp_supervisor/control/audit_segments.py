@@ -122,34 +122,34 @@ class AuditFound(Struct, frozen=True):
     whole: bool
 
 
-def every(where: Path) -> Iterator[StoredRecord]:
+def every(folder: Path) -> Iterator[StoredRecord]:
     """Yield all records, the oldest first. Raises AuditUnread."""
-    for each in segments(where):
+    for path in segments(folder):
         before = START
-        with _read(each):
-            for row in rows(each):
+        with _read(path):
+            for row in rows(path):
                 if isinstance(row, ChainRow):
                     yield StoredRecord(row, before, records.read(row.body))
                 before = row.hash
 
 
-def found(where: Path, question: AuditQuestion, most: int = ALL) -> AuditFound:
+def found(folder: Path, question: AuditQuestion, most: int = ALL) -> AuditFound:
     """Return the newest records that are wanted. `most`: how many are searched at most. Raises
     AuditUnread."""
-    kept: list[StoredRecord] = []
+    matches: list[StoredRecord] = []
     searched = 0
-    for each in _newest(where):
-        if len(kept) >= question.limit or searched >= most:
-            return AuditFound(kept[::-1], searched, whole=False)
+    for stored in _newest(folder):
+        if len(matches) >= question.limit or searched >= most:
+            return AuditFound(matches[::-1], searched, whole=False)
         searched += 1
-        if question.fits(each.record):
-            kept.append(each)
-    return AuditFound(kept[::-1], searched, whole=True)
+        if question.fits(stored.record):
+            matches.append(stored)
+    return AuditFound(matches[::-1], searched, whole=True)
 
 
-def _newest(where: Path) -> Iterator[StoredRecord]:
+def _newest(folder: Path) -> Iterator[StoredRecord]:
     """Yield all records, the newest first. Raises AuditUnread."""
-    for path in reversed(segments(where)):
+    for path in reversed(segments(folder)):
         with _read(path), closing(database.read_only(path)) as base:
             ((digest,),) = base.execute("SELECT hash FROM start")
             newer: ChainRow | None = None
@@ -170,17 +170,17 @@ def _read(path: Path) -> Generator[None]:
     try:
         yield
     except (Error, TypeError, ValueError, MsgspecError) as error:
-        what = f"{path} is broken: {error}; 'metamcp audit verify' says where"
-        raise AuditUnread(what) from None
+        problem = f"{path} is broken: {error}; 'metamcp audit verify' says where"
+        raise AuditUnread(problem) from None
 
 
-def page(where: Path, after: int, bytes_max: int) -> tuple[list[dict[str, object]], bool]:
+def page(folder: Path, after: int, bytes_max: int) -> tuple[list[dict[str, object]], bool]:
     """Return the next records behind the number `after` whose bodies have `bytes_max` bytes
     together at most, but one at least, and whether more follow. Raises AuditUnread."""
-    shown: list[dict[str, object]] = []
+    documents: list[dict[str, object]] = []
     size = 0
-    paths = segments(where)
-    first = [int(one.name.removesuffix(records.SUFFIX)) for one in paths]
+    paths = segments(folder)
+    first = [int(path.name.removesuffix(records.SUFFIX)) for path in paths]
     begin = max(0, bisect_right(first, after + 1) - 1)
     for path in paths[begin:]:
         before = START
@@ -188,34 +188,34 @@ def page(where: Path, after: int, bytes_max: int) -> tuple[list[dict[str, object
             for row in rows(path):
                 if isinstance(row, ChainRow) and row.seq > after:
                     size += len(row.body) + ROW_BYTES
-                    if shown and size > bytes_max:
-                        return shown, True
-                    shown.append(records.shown(row, before.hex()))
+                    if documents and size > bytes_max:
+                        return documents, True
+                    documents.append(records.shown(row, before.hex()))
                 before = row.hash
-    return shown, False
+    return documents, False
 
 
-def one(where: Path, seq: int) -> StoredRecord:
+def one(folder: Path, seq: int) -> StoredRecord:
     """Return the record with this number. Raises AuditUnread."""
-    for each in every(where):
-        if each.row.seq == seq:
-            return each
+    for stored in every(folder):
+        if stored.row.seq == seq:
+            return stored
     raise AuditMissing(f"the audit has no record {seq}")
 
 
-def segments(where: Path) -> list[Path]:
+def segments(folder: Path) -> list[Path]:
     """Return the segments, the oldest first. Raises AuditUnread."""
     try:
-        names = sorted(filter(records.is_segment, os.listdir(where)))
+        names = sorted(filter(records.is_segment, os.listdir(folder)))
     except FileNotFoundError:
         names = []
     except OSError as error:
-        why = f"the audit cannot be read: {where}: {error.strerror}"
-        raise AuditDenied(why) from None
+        problem = f"the audit cannot be read: {folder}: {error.strerror}"
+        raise AuditDenied(problem) from None
     if not names:
-        why = f"no audit is in {where}; a table [audit] in the configuration begins one"
-        raise AuditMissing(why)
-    return [where / name for name in names]
+        problem = f"no audit is in {folder}; a table [audit] in the configuration begins one"
+        raise AuditMissing(problem)
+    return [folder / name for name in names]
 
 
 def rows(path: Path) -> Iterator[Segment | ChainRow]:
@@ -224,16 +224,16 @@ def rows(path: Path) -> Iterator[Segment | ChainRow]:
     with closing(database.read_only(path)) as base:
         seq, digest = base.execute("SELECT seq, hash FROM start").fetchone()
         yield Segment(path, int(seq), bytes(digest))
-        for found in base.execute(_ROWS):
-            yield ChainRow(int(found[0]), bytes(found[1]), bytes(found[2]))
+        for row in base.execute(_ROWS):
+            yield ChainRow(int(row[0]), bytes(row[1]), bytes(row[2]))
 
 
 def proof(
-    where: Path, expect: str = "", checked: Callable[[int, int], None] = lambda done, total: None
+    folder: Path, expect: str = "", checked: Callable[[int, int], None] = lambda done, total: None
 ) -> Proof:
     """Check everything that is there. `checked`: gets the bytes that are checked, and all. Raises
     AuditUnread."""
-    paths = segments(where)
+    paths = segments(folder)
     sizes = [path.stat().st_size for path in paths]
     check = _Check(expect, lambda done: checked(done, sum(sizes)))
     for at, path in enumerate(paths):
@@ -266,15 +266,15 @@ class _Check:
         from sqlite3 import Error
 
         try:
-            found = rows(path)
-            begins = next(found)
+            row_iterator = rows(path)
+            begins = next(row_iterator)
             assert isinstance(begins, Segment)
             if self._begins is None:
                 self._begins, self.seq, self.hash = begins, begins.before, begins.hash
                 self.first = self.seq + 1
             if (begins.before, begins.hash) != (self.seq, self.hash):
                 return Break(self.seq + 1, f"{path.name} does not begin where the one before ends")
-            for row in found:
+            for row in row_iterator:
                 assert isinstance(row, ChainRow)
                 broken = records.check(self.hash, self.seq, [row])
                 if broken is not None:
@@ -282,8 +282,8 @@ class _Check:
                 self.seq, self.hash = row.seq, row.hash
                 self._learn(row)
         except (Error, TypeError, ValueError, MsgspecError) as error:
-            where = f" behind record {self.seq}" if self.seq else ""
-            return Break(self.seq + 1, f"{path.name} cannot be read{where}: {error}")
+            position = f" behind record {self.seq}" if self.seq else ""
+            return Break(self.seq + 1, f"{path.name} cannot be read{position}: {error}")
         return None
 
     def rest(self, paths: list[Path]) -> Break | None:

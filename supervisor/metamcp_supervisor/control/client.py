@@ -168,7 +168,7 @@ def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> C
         sock.settimeout(timeout_s)
         sock.connect(path)
         is_given = runtime_dir is not None or directory == runtime.SERVICE_DIR
-        _check_owner(path, given=is_given)
+        _check_owner(path, is_explicit=is_given)
         client = ControlClient(sock, path)
     except Failed:
         sock.close()
@@ -211,8 +211,8 @@ def meant() -> str:
     machine. Raises Failed if several run."""
     from metamcp_supervisor.config import places
 
-    if given := runtime.given(os.environ):
-        return given
+    if runtime_dir := runtime.given(os.environ):
+        return runtime_dir
     here = places.here()
     default = str(here.runtime_dir)
     if places.answers(default):
@@ -221,12 +221,12 @@ def meant() -> str:
         users = runtime.default(os.environ)
         is_clients = here.config is not None and here.config.suffix != ".toml"
         return users if is_clients and places.answers(users) else default
-    found = places.running(os.environ)
-    own = [each for each in found if each.runtime_dir != runtime.SERVICE_DIR]
+    running = places.running(os.environ)
+    own = [gateway for gateway in running if gateway.runtime_dir != runtime.SERVICE_DIR]
     if len(own) > 1:
         text = "several gateways run and none of them belongs to this folder; say which one"
-        raise Failed(Exit.USAGE, text, tuple(map(str, found)))
-    return (own or found)[0].runtime_dir if found else default
+        raise Failed(Exit.USAGE, text, tuple(map(str, running)))
+    return (own or running)[0].runtime_dir if running else default
 
 
 def _others() -> tuple[str, ...]:
@@ -234,8 +234,8 @@ def _others() -> tuple[str, ...]:
     running."""
     from metamcp_supervisor.config import places
 
-    found = places.running(os.environ)
-    return ("these run:", *map(str, found)) if found else ()
+    running = places.running(os.environ)
+    return ("these run:", *map(str, running)) if running else ()
 
 
 def connect_within(runtime_dir: str | None, timeout_s: float) -> ControlClient:
@@ -251,16 +251,16 @@ def connect_within(runtime_dir: str | None, timeout_s: float) -> ControlClient:
         time.sleep(CONNECT_AGAIN_S)
 
 
-def _check_owner(path: str, *, given: bool) -> None:
-    """Raise Failed for the socket of another user, unless `given` allows it.
+def _check_owner(path: str, *, is_explicit: bool) -> None:
+    """Raise Failed for the socket of another user, unless its directory `is_explicit`.
 
     The default directory may lie where every user can make one, so only that of this user or of
     root is trusted. Another user's directory must be given, by root, who may steer every gateway,
     or for a gateway that shares its socket.
     """
-    me, found = os.geteuid(), os.stat(path)
-    owner, shared = found.st_uid, bool(found.st_mode & _SHARED)
-    if owner not in {me, 0} and not (given and (me == 0 or shared)):
+    me, status = os.geteuid(), os.stat(path)
+    owner, shared = status.st_uid, bool(status.st_mode & _SHARED)
+    if owner not in {me, 0} and not (is_explicit and (me == 0 or shared)):
         raise Failed(
             Exit.DENIED,
             f"{path} belongs to user id {owner}; to steer that gateway, run this as that user",
@@ -285,10 +285,10 @@ def _unreachable(error: OSError, path: str) -> Failed:
     if isinstance(error, TimeoutError):
         return Failed(Exit.TIMEOUT, f"the gateway at {path} accepts no connection")
     absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
-    why = "" if absent else f" ({error.strerror})"
+    detail = "" if absent else f" ({error.strerror})"
     return Failed(
         Exit.NOT_RUNNING,
-        f"no gateway is running at {path}{why}; start one with 'metamcp up', or say"
+        f"no gateway is running at {path}{detail}; start one with 'metamcp up', or say"
         " where it is with --runtime-dir",
         _others(),
     )
@@ -314,8 +314,8 @@ def result(message: Envelope) -> bytes:
         raise Failed(Exit.FAILED, "the gateway sent an answer that cannot be read") from None
     if error.code in {Code.INVALID_PARAMS, Code.METHOD_NOT_FOUND}:
         raise Failed(Exit.FAILED, f"{error.message} (is the gateway an older version?)")
-    known = {int(code) for code in Exit} - {int(Exit.OK)}
-    exit_code = Exit(error.code) if error.code in known else Exit.FAILED
+    exit_codes = {int(code) for code in Exit} - {int(Exit.OK)}
+    exit_code = Exit(error.code) if error.code in exit_codes else Exit.FAILED
     raise Failed(exit_code, error.message, _problems(error.data))
 
 

@@ -215,23 +215,25 @@ async def settings(steering: Steering, line: ControlStream, params: SettingsWant
     """Return the settings in force. Raises ProtocolError for a table that does not exist."""
     config = steering.settings.config
     age_s = steering.status().config_age_s
-    found = await asyncio.to_thread(lambda: list(origins.settings(config)))
-    keys, given = Counter[str](), Counter[str]()
-    for one in found:
-        keys[one.table] += 1
-        given[one.table] += bool(one.place)
+    all_settings = await asyncio.to_thread(lambda: list(origins.settings(config)))
+    keys, written = Counter[str](), Counter[str]()
+    for setting in all_settings:
+        keys[setting.table] += 1
+        written[setting.table] += bool(setting.place)
     if params.table and params.table not in keys:
-        why = f"the configuration has no table {params.table[:100]!r}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    wanted = [
-        one for one in found if (one.table == params.table if params.table else bool(one.place))
+        message = f"the configuration has no table {params.table[:100]!r}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
+    selected = [
+        setting
+        for setting in all_settings
+        if (setting.table == params.table if params.table else bool(setting.place))
     ]
     return SettingsShown(
         files=tuple(map(os.fspath, config.files)),
-        tables=tuple(SettingsTable(name, keys[name], given[name]) for name in keys),
-        settings=tuple(_cut(one) for one in wanted[:SETTINGS_MAX]),
+        tables=tuple(SettingsTable(name, keys[name], written[name]) for name in keys),
+        settings=tuple(_cut(setting) for setting in selected[:SETTINGS_MAX]),
         newer=await asyncio.to_thread(_newer, config.files, time.time() - age_s),
-        more=max(0, len(wanted) - SETTINGS_MAX),
+        more=max(0, len(selected) - SETTINGS_MAX),
         problems=tuple(map(str, config.problems)),
         warnings=config.warnings,
     )
@@ -259,8 +261,8 @@ async def preview(steering: Steering, line: ControlStream, params: FileEdit) -> 
 async def edit(steering: Steering, line: ControlStream, params: FileEdit) -> object:
     """Edit the file of the configuration, or those of a client. Raises ProtocolError."""
     done = await _edited(steering, line, params, [])
-    what = " ".join(about_edit(params, done))
-    steering.journal.add("gateway", "edit", f"'{what}' by {line.caller}")
+    text = " ".join(about_edit(params, done))
+    steering.journal.add("gateway", "edit", f"'{text}' by {line.caller}")
     return done
 
 
@@ -288,24 +290,26 @@ async def _edited(
         raise ProtocolError(
             Exit.CONFIG, "the gateway has no file; 'metamcp init' makes metamcp.toml in a folder"
         )
-    where = ["--config", str(config.files[0]), "--runtime-dir", str(config.gateway.runtime_dir)]
+    location = ["--config", str(config.files[0]), "--runtime-dir", str(config.gateway.runtime_dir)]
     options = [f"{name}={value}" for name, values in params.options.items() for value in values]
     flags = [name for name, values in params.options.items() if not values]
     command = [
-        sys.executable, "-P", "-m", "metamcp_supervisor", *params.verb.split(), *where, "--json",
-        *last, *options, *flags, "--", *params.words,
+        sys.executable, "-P", "-m", "metamcp_supervisor", *params.verb.split(), *location,
+        "--json", *last, *options, *flags, "--", *params.words,
     ]  # fmt: skip
-    given = environment.passed(os.environ, ["*"])
-    printed, why = await asyncio.to_thread(
-        program_output, command, config.files[0].parent, {name: os.environ[name] for name in given},
-        f"'metamcp {params.verb}'", EDIT_BYTES_MAX, subprocess.STDOUT,
+    variables = environment.passed(os.environ, ["*"])
+    printed, failure = await asyncio.to_thread(
+        program_output, command, config.files[0].parent,
+        {name: os.environ[name] for name in variables}, f"'metamcp {params.verb}'",
+        EDIT_BYTES_MAX, subprocess.STDOUT,
     )  # fmt: skip
-    return _outcome(printed.decode("utf-8", "replace").splitlines(), why)
+    return _outcome(printed.decode("utf-8", "replace").splitlines(), failure)
 
 
-def _outcome(printed: Sequence[str], why: str) -> FileEdited:
-    """Return what a verb said. `why`: why its process failed, if it did. Raises ProtocolError."""
-    said: list[str] = []
+def _outcome(printed: Sequence[str], failure: str) -> FileEdited:
+    """Return what a verb said. `failure`: why its process failed, empty if it did not. Raises
+    ProtocolError."""
+    lines: list[str] = []
     for text in printed:
         try:
             answer = codec.typed(_Printed, text.encode())
@@ -315,12 +319,12 @@ def _outcome(printed: Sequence[str], why: str) -> FileEdited:
             data = codec.dump({"problems": error.details}) if error.details else b""
             code = Exit.__members__.get(error.code.upper(), Exit.FAILED)
             raise ProtocolError(code, error.message, data)
-        said += answer.said
-    if why:
-        raise ProtocolError(Exit.FAILED, why)
+        lines += answer.said
+    if failure:
+        raise ProtocolError(Exit.FAILED, failure)
     mark = "metamcp: warning: "
     warnings = (text.removeprefix(mark) for text in printed if text.startswith(mark))
-    return FileEdited(said=tuple(said), warnings=tuple(warnings))
+    return FileEdited(said=tuple(lines), warnings=tuple(warnings))
 
 
 async def drift(steering: Steering, line: ControlStream, params: DriftWanted) -> object:
@@ -328,23 +332,25 @@ async def drift(steering: Steering, line: ControlStream, params: DriftWanted) ->
     that is as approved."""
     if params.server:
         known(steering, [params.server])
-    found: list[DriftShown] = []
+    drifts: list[DriftShown] = []
     for server in [params.server] if params.server else steering.settings.drifted():
         tools, mark = await steering.settings.drift(server)
-        wanted = [one for one in tools if params.tool in {"", one.tool}]
-        found += [_drift(steering, one, mark, whole=bool(params.tool)) for one in wanted]
-    if params.tool and not found:
-        why = f"{params.server}.{params.tool[:100]} is as approved, or it is not known"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    return DriftList(tools=tuple(found[:DRIFT_MAX]), more=max(0, len(found) - DRIFT_MAX))
+        selected = [tool for tool in tools if params.tool in {"", tool.tool}]
+        drifts += [
+            _drift(steering, tool, mark, with_details=bool(params.tool)) for tool in selected
+        ]
+    if params.tool and not drifts:
+        message = f"{params.server}.{params.tool[:100]} is as approved, or it is not known"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
+    return DriftList(tools=tuple(drifts[:DRIFT_MAX]), more=max(0, len(drifts) - DRIFT_MAX))
 
 
 async def approve(steering: Steering, line: ControlStream, params: Approval) -> object:
     """Approve what a server offers. Raises UnknownName and ReloadRefused."""
     known(steering, [params.name])
     count = await steering.settings.approve(params.name, params.tool, params.offered)
-    what = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
-    steering.journal.add("gateway", "approved", f"{what} by {line.caller}")
+    subject = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
+    steering.journal.add("gateway", "approved", f"{subject} by {line.caller}")
     return Approved(server=params.name, tool=params.tool, tools=count)
 
 
@@ -367,38 +373,44 @@ def _newer(files: Iterable[Path], read_at: float) -> tuple[str, ...]:
 
 def _changes(old: Config, new: Config) -> list[SettingChange]:
     return [
-        SettingChange(one.table, one.key, _short(one.before), _short(one.after), one.place)
-        for one in origins.changes(old, new)
+        SettingChange(
+            change.table, change.key, _short(change.before), _short(change.after), change.place
+        )
+        for change in origins.changes(old, new)
     ]
 
 
-def _cut(one: SettingShown) -> SettingShown:
-    return SettingShown(one.table, one.key, _short(one.value), one.place)
+def _cut(setting: SettingShown) -> SettingShown:
+    return SettingShown(setting.table, setting.key, _short(setting.value), setting.place)
 
 
 def _short(text: str, most: int = VALUE_CHARACTERS_MAX) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more)"
 
 
-def _drift(steering: Steering, one: ToolDrift, mark: str, *, whole: bool) -> DriftShown:
-    findings = one.comparison.findings if whole and one.comparison is not None else ()
+def _drift(
+    steering: Steering, tool_drift: ToolDrift, mark: str, *, with_details: bool
+) -> DriftShown:
+    findings = (
+        tool_drift.comparison.findings if with_details and tool_drift.comparison is not None else ()
+    )
     return DriftShown(
-        server=one.server,
-        tool=one.tool,
-        word=one.word,
-        why=one.why,
-        kept=(one.server, one.tool) in steering.shelf.kept(),
-        locked=steering.settings.locked(one.server),
+        server=tool_drift.server,
+        tool=tool_drift.tool,
+        word=tool_drift.word,
+        why=tool_drift.why,
+        kept=(tool_drift.server, tool_drift.tool) in steering.shelf.kept(),
+        locked=steering.settings.locked(tool_drift.server),
         offered=mark,
-        before=_pretty(one.old) if whole else "",
-        after=_pretty(one.new) if whole else "",
+        before=_pretty(tool_drift.old) if with_details else "",
+        after=_pretty(tool_drift.new) if with_details else "",
         findings=tuple(_findings(findings)),
     )
 
 
-def _findings(found: Iterable["SchemaFinding"]) -> Iterable[DriftFinding]:
-    for one in islice(found, FINDINGS_MAX):
-        yield DriftFinding(one.pointer or "/", str(one.weight), one.text)
+def _findings(findings: Iterable["SchemaFinding"]) -> Iterable[DriftFinding]:
+    for finding in islice(findings, FINDINGS_MAX):
+        yield DriftFinding(finding.pointer or "/", str(finding.weight), finding.text)
 
 
 def _pretty(tool: LockedTool | None) -> str:

@@ -35,26 +35,26 @@ def about(params: ConsentOrder, result: object) -> Sequence[str]:
 
 async def consent(steering: Steering, line: ControlStream, params: ConsentQuery) -> object:
     """Return the open questions and the grants."""
-    found = steering.consents
-    return ConsentList(questions=found.questions(), grants=found.grants())
+    consents = steering.consents
+    return ConsentList(questions=consents.questions(), grants=consents.grants())
 
 
 async def consent_change(steering: Steering, line: ControlStream, params: ConsentOrder) -> object:
     """Carry out an order. Raises ProtocolError."""
     try:
         if params.what == "revoke":
-            gone = steering.consents.revoke(params.ids)
-            _note(steering, line, f"{len(gone)} grants revoked")
-            return ConsentList(grants=gone)
+            revoked = steering.consents.revoke(params.ids)
+            _note(steering, line, f"{len(revoked)} grants revoked")
+            return ConsentList(grants=revoked)
         (name,) = params.ids or ("",)
         scope = params.scope if params.what == "approve" else None
         question = steering.consents.decide(name, scope, line.caller)
-    except MetaMCPError as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
     done = f"approved ({scope})" if scope else "denied"
     _note(steering, line, f"{question.server}/{question.tool} {done}")
     return ConsentList(questions=(question,))
 
 
-def _note(steering: Steering, line: ControlStream, what: str) -> None:
-    steering.journal.add("gateway", "consent", f"{what} by {line.caller}")
+def _note(steering: Steering, line: ControlStream, text: str) -> None:
+    steering.journal.add("gateway", "consent", f"{text} by {line.caller}")

@@ -92,12 +92,12 @@ def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
 
 
 async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -> object:
-    known = steering.console.sessions
+    console_sessions = steering.console.sessions
     if params.key:
         key = steering.keys.opened(params.key)
-        token, session = known.login_by_key(key, params.address)
+        token, session = console_sessions.login_by_key(key, params.address)
     else:
-        token, session = known.login(params.link, params.address)
+        token, session = console_sessions.login(params.link, params.address)
     steering.journal.add("console", "login", f"{session.who} from {params.address or 'here'}")
     return ConsoleBegun(token=token, id=session.id, role=str(session.role), key=session.key)
 
@@ -116,29 +116,29 @@ async def logout(steering: Steering, line: ControlStream, params: NoParams) -> o
 
 
 async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
-    found, now = steering.console.sessions.all(), steering.console.sessions.now()
+    open_sessions, now = steering.console.sessions.all(), steering.console.sessions.now()
     return SessionList(
         sessions=tuple(
             SessionShown(
-                id=one.id, role=str(one.role), age_s=now - one.began, idle_s=now - one.used,
-                key=one.key,
+                id=session.id, role=str(session.role), age_s=now - session.began,
+                idle_s=now - session.used, key=session.key,
             )
-            for one in found
+            for session in open_sessions
         )
     )  # fmt: skip
 
 
 async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke) -> object:
-    known = {one.id for one in steering.console.sessions.all()}
-    if unknown := [name for name in params.names if name not in known]:
+    ids = {session.id for session in steering.console.sessions.all()}
+    if unknown := [name for name in params.names if name not in ids]:
         raise ProtocolError(
             Exit.UNKNOWN_NAME,
             f"no session has the id '{unknown[0][:16]}'; 'metamcp console sessions' lists them",
         )
     ended = steering.console.sessions.end(params.names)
-    for one in ended:
-        steering.journal.add("console", "revoke", f"{one.who} asked by {line.caller}")
-    return {"v": VERSION, "ended": [one.id for one in ended]}
+    for session in ended:
+        steering.journal.add("console", "revoke", f"{session.who} asked by {line.caller}")
+    return {"v": VERSION, "ended": [session.id for session in ended]}
 
 
 #: Kinds of news for events of the journal, by who or what they are about; any other event is about
@@ -179,10 +179,10 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
                 steering.journal.unfollow(follower)
                 follower = steering.journal.follow(line.wake)
             push(sorted(kinds))
-            left = NEWS_S - (time.monotonic() - begun)
-            while left > 0:
-                await line.woken(left)
-                left = NEWS_S - (time.monotonic() - begun)
+            remaining_s = NEWS_S - (time.monotonic() - begun)
+            while remaining_s > 0:
+                await line.woken(remaining_s)
+                remaining_s = NEWS_S - (time.monotonic() - begun)
     finally:
         steering.journal.unfollow(follower)
     line.push("ended", {})
@@ -203,13 +203,13 @@ class _Seen:
     def new(self) -> set[str]:
         """Return the kinds of which something is new since the last time."""
         steering = self._steering
-        found: dict[str, object] = {
+        figures: dict[str, object] = {
             "calls": steering.latencies(),
             "approvals": (steering.consents.questions(), steering.consents.grants()),
             "views": steering.views(),
             **{f"logs:{name}": last for name, last in steering.logs.lasts().items()},
         }
-        kinds = {name for name, value in found.items() if self._figures.get(name) != value}
+        kinds = {name for name, value in figures.items() if self._figures.get(name) != value}
         again, self._again = self._again, kinds & {"calls"}
-        self._figures = found
+        self._figures = figures
         return kinds | again

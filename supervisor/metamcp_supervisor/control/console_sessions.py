@@ -103,11 +103,11 @@ class ConsoleSessions:
         self._forget()
         role, _ = self._links.pop(_digest(secret), (None, 0.0))
         if role is None:
-            why = (
+            reason = (
                 f"this link was used, or is older than {LINK_S:g} s; 'metamcp console' makes a new"
                 " one"
             )
-            raise self._refused(address, why)
+            raise self._refused(address, reason)
         return self._begin(role, "")
 
     def login_by_key(self, key: KeySpec | None, address: str) -> tuple[str, ConsoleSession]:
@@ -120,22 +120,22 @@ class ConsoleSessions:
             raise self._refused(address, "this API key does not open the console")
         return self._begin(role, key.id)
 
-    def _refused(self, address: str, why: str) -> ProtocolError:
+    def _refused(self, address: str, reason: str) -> ProtocolError:
         """Count a failed login. A valid link or key is accepted at any time, so nobody can lock out
         anybody."""
         wait_s = self._failures.failed(address, self._clock())
         if wait_s:
-            why = f"too many failed logins came from this address; try again in {wait_s:.0f} s"
-        return ProtocolError(Exit.DENIED, why)
+            reason = f"too many failed logins came from this address; try again in {wait_s:.0f} s"
+        return ProtocolError(Exit.DENIED, reason)
 
     def _begin(self, role: Role, key: str) -> tuple[str, ConsoleSession]:
         """Begin a session. A session too many of a key ends another session of this key: its holder
         cannot end the sessions of all others."""
-        found = list(self._sessions.values())
-        own = [one for one in found if key and one.key == key]
-        if len(own) >= KEY_SESSIONS_MAX or len(found) >= SESSIONS_MAX:
-            rivals = own if len(own) >= KEY_SESSIONS_MAX else found
-            del self._sessions[min(rivals, key=lambda one: one.used).digest]
+        sessions = list(self._sessions.values())
+        own = [session for session in sessions if key and session.key == key]
+        if len(own) >= KEY_SESSIONS_MAX or len(sessions) >= SESSIONS_MAX:
+            rivals = own if len(own) >= KEY_SESSIONS_MAX else sessions
+            del self._sessions[min(rivals, key=lambda session: session.used).digest]
         token, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
         digest = _digest(token)
         self._sessions[digest] = ConsoleSession(
@@ -163,20 +163,20 @@ class ConsoleSessions:
 
     def end(self, names: Sequence[str]) -> list[ConsoleSession]:
         """End the sessions with these ids, all of them without ids, and return them."""
-        found = [one for one in self.all() if not names or one.id in names]
-        for one in found:
-            del self._sessions[one.digest]
-        return found
+        ended = [session for session in self.all() if not names or session.id in names]
+        for session in ended:
+            del self._sessions[session.digest]
+        return ended
 
     def _forget(self) -> None:
         now = self._clock()
-        self._links = {key: one for key, one in self._links.items() if one[1] > now}
+        self._links = {key: link for key, link in self._links.items() if link[1] > now}
         self._sessions = {
-            key: one
-            for key, one in self._sessions.items()
-            if now - one.began < SESSION_S_MAX
-            and now - one.used < IDLE_S_MAX
-            and (not one.key or self._has_key(one.key))
+            key: session
+            for key, session in self._sessions.items()
+            if now - session.began < SESSION_S_MAX
+            and now - session.used < IDLE_S_MAX
+            and (not session.key or self._has_key(session.key))
         }
 
 

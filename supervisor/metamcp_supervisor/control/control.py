@@ -123,14 +123,16 @@ class Control:
         self._talks: set[asyncio.Task[None]] = set()
         self._lines: set[ControlConnection] = set()
 
-    async def start(self, found: ControlSnapshot | None = None, *, admits: bool = True) -> None:
+    async def start(self, snapshot: ControlSnapshot | None = None, *, admits: bool = True) -> None:
         """Claim the directories and listen in the runtime directory, or go on with the socket that
-        the program before this one has handed over (`found`). `admits`: as in `admit`. Raises
+        the program before this one has handed over (`snapshot`). `admits`: as in `admit`. Raises
         runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
-        if found is not None:
-            claim = runtime.DirectoryClaim(found.directory, found.lock, found.token, found.state)
-            sock = socket.socket(fileno=found.listener)
+        if snapshot is not None:
+            claim = runtime.DirectoryClaim(
+                snapshot.directory, snapshot.lock, snapshot.token, snapshot.state
+            )
+            sock = socket.socket(fileno=snapshot.listener)
         else:
             claim = runtime.claim(self._runtime_dir, self._config)
         try:
@@ -162,9 +164,9 @@ class Control:
             claim.state_fd = runtime.own(str(self._state_dir))
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                place = error.filename or self._state_dir
-                why = f"the state cannot be kept: {place}: {error.strerror}"
-                raise runtime.RuntimeDirUnfit(f"{why}; choose another --state-dir") from None
+                path = error.filename or self._state_dir
+                problem = f"the state cannot be kept: {path}: {error.strerror}"
+                raise runtime.RuntimeDirUnfit(f"{problem}; choose another --state-dir") from None
 
     def handed(self) -> ControlSnapshot:
         """Return the open socket and the held directories, for the program after this one."""
@@ -200,8 +202,8 @@ class Control:
         if self._talks:
             await asyncio.wait(self._talks, timeout=CLOSE_S)
         if self._claim is not None:
-            if why := self._claim.release():
-                logger.warning("%s; the next start removes them", why)
+            if problem := self._claim.release():
+                logger.warning("%s; the next start removes them", problem)
             self._claim = None
 
     def _made(self) -> asyncio.StreamReaderProtocol:
@@ -377,22 +379,22 @@ class ControlConnection:
         except asyncio.IncompleteReadError:
             return None
         except TimeoutError:
-            why = ProtocolError(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
-            await self.refuse(why)
+            refusal = ProtocolError(Exit.TIMEOUT, f"no request came within {timeout_s:g} s")
+            await self.refuse(refusal)
             return None
         except asyncio.LimitOverrunError:
-            why = ProtocolError(
+            refusal = ProtocolError(
                 Code.INVALID_REQUEST, f"a line has more than {LINE_BYTES_MAX} bytes"
             )
-            await self.refuse(why)
+            await self.refuse(refusal)
             return None
         try:
-            found = codec.envelope(line)
+            envelope = codec.envelope(line)
         except codec.Malformed as error:
             raise ProtocolError(Code.PARSE_ERROR, f"not a request: {error}") from None
-        if codec.id_ok(bytes(found.id)):
-            self.asked = bytes(found.id)
-        return found
+        if codec.id_ok(bytes(envelope.id)):
+            self.asked = bytes(envelope.id)
+        return envelope
 
     async def tell(self, method: str, params: object) -> None:
         await self._send({"jsonrpc": "2.0", "method": method, "params": params})
@@ -436,12 +438,12 @@ class ControlConnection:
 
     async def _watched(self) -> bytes:
         """End the watch of `woken`; the byte that it has read belongs to the next request."""
-        left, self._left = self._left, None
-        if left is None:
+        watch, self._left = self._left, None
+        if watch is None:
             return b""
-        left.cancel()
-        (found,) = await asyncio.gather(left, return_exceptions=True)
-        return found if isinstance(found, bytes) else b""
+        watch.cancel()
+        (result,) = await asyncio.gather(watch, return_exceptions=True)
+        return result if isinstance(result, bytes) else b""
 
     async def close(self) -> None:
         """Close the connection when all is sent, or after LINGER_S. Never raises."""
@@ -458,8 +460,8 @@ class ControlConnection:
     async def _send(self, message: object) -> None:
         line = codec.dump(message)
         if len(line) >= LINE_BYTES_MAX:
-            why = f"the answer has {len(line)} bytes, a line may have {LINE_BYTES_MAX}"
-            error = {"code": int(Exit.FAILED), "message": why}
+            problem = f"the answer has {len(line)} bytes, a line may have {LINE_BYTES_MAX}"
+            error = {"code": int(Exit.FAILED), "message": problem}
             line = codec.dump({"jsonrpc": "2.0", "id": Raw(self.asked), "error": error})
         if self._writer.transport.is_closing():
             raise PeerGone("the client left")  # asyncio would log each line that nobody gets
@@ -473,10 +475,10 @@ class ControlConnection:
             raise PeerGone("the client left") from None
 
 
-def _bound(count: int, most: int, what: str) -> None:
+def _bound(count: int, most: int, noun: str) -> None:
     """Raise ProtocolError if `count` is above `most`."""
     if count > most:
-        raise ProtocolError(Exit.FAILED, f"{most} {what} to the control socket are open; close one")
+        raise ProtocolError(Exit.FAILED, f"{most} {noun} to the control socket are open; close one")
 
 
 def _bind(path: str) -> socket.socket:

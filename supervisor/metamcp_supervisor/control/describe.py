@@ -47,14 +47,14 @@ _PRIVATE = frozenset(
 async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
     """Return everything about one server. `private`: with commands, environment and addresses, for
     a caller who may steer the gateway."""
-    known = steering.particulars(server.name)
+    particulars = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
-    tries = structs.replace(known.tries, because=history.because)
+    tries = structs.replace(particulars.tries, because=history.because)
     roots = _workers(server)
     trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
-    found = [process for tree in trees.values() for process in tree]
+    processes = [process for tree in trees.values() for process in tree]
     down = bool(server.reason) and server.state not in READY_STATES
-    withheld = known.withheld if private and down else ()
+    withheld = particulars.withheld if private and down else ()
     return Description(
         server=server,
         why="; ".join(filter(None, (explain.why(server, tries), environment.sentence(withheld)))),
@@ -65,20 +65,24 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
         recent_max=tries.recent_max,
         window_s=tries.window_s,
         trips=tries.trips,
-        config={key: each for key, each in known.config.items() if private or key not in _PRIVATE},
-        source=known.source if private else "",
-        endpoints=known.endpoints,
-        list_hash=known.list_hash,
+        config={
+            key: value
+            for key, value in particulars.config.items()
+            if private or key not in _PRIVATE
+        },
+        source=particulars.source if private else "",
+        endpoints=particulars.endpoints,
+        list_hash=particulars.list_hash,
         exits=tuple(history.ends),
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
             if process.pid in roots  # a fork of the nursery, with the nursery's command
-            else _shown(process, known.hidden, private=private)
-            for process in found
+            else _shown(process, particulars.hidden, private=private)
+            for process in processes
         ),
-        overrides=known.overrides,
-        drift=known.drift,
-        left_out=known.left_out,
+        overrides=particulars.overrides,
+        drift=particulars.drift,
+        left_out=particulars.left_out,
         log=tuple(steering.logs.tail(server.name, LAST_LINES)),
     )
 
@@ -88,7 +92,7 @@ async def load(steering: Steering) -> TopFigures:
     status = steering.status()
     roots = {server.name: _workers(server) for server in status.servers}
     trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
-    found = {
+    processes_by_server = {
         name: [process for pid in pids for process in trees.get(pid, ())]
         for name, pids in roots.items()
     }
@@ -98,42 +102,44 @@ async def load(steering: Steering) -> TopFigures:
         latencies=steering.latencies(),
         longest_s=steering.longest_s(),
         bounds_s=BUCKETS_S,
-        footprints={name: _sum(processes) for name, processes in found.items() if processes},
+        footprints={
+            name: _sum(processes) for name, processes in processes_by_server.items() if processes
+        },
     )
 
 
 def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
     """Return the figures of the views of these endpoints, or of all. Raises ProtocolError for an
     unknown endpoint."""
-    known = steering.status().endpoints
+    urls = steering.status().endpoints
     for name in endpoints:
-        if name not in known:
-            told = name[:NAME_CHARACTERS_MAX]
+        if name not in urls:
+            short_name = name[:NAME_CHARACTERS_MAX]
             raise ProtocolError(
-                Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(name, known)}"
+                Exit.UNKNOWN_NAME, f"no endpoint is named {short_name!r}; {hint(name, urls)}"
             )
     return ViewsShown(
         token_bytes=builtin_definitions.TOKEN_BYTES,
         views=tuple(
-            _view(one)
-            for one in steering.views()
-            if one.endpoint in known and (not endpoints or one.endpoint in endpoints)
+            _view(stats)
+            for stats in steering.views()
+            if stats.endpoint in urls and (not endpoints or stats.endpoint in endpoints)
         ),
     )
 
 
-def _view(one: ViewStats) -> ViewShown:
-    saving = builtin_definitions.Saving(one.everything, one.tokens)
+def _view(stats: ViewStats) -> ViewShown:
+    saving = builtin_definitions.Saving(stats.everything, stats.tokens)
     return ViewShown(
-        endpoint=one.endpoint,
-        exposure=one.exposure,
-        principal=one.principal,
-        session=one.session,
-        toolset=one.toolset,
-        tools=one.tools,
-        tokens=one.tokens,
-        offered=one.offered,
-        everything=one.everything,
+        endpoint=stats.endpoint,
+        exposure=stats.exposure,
+        principal=stats.principal,
+        session=stats.session,
+        toolset=stats.toolset,
+        tools=stats.tools,
+        tokens=stats.tokens,
+        offered=stats.offered,
+        everything=stats.everything,
         saved=saving.tokens,
         saved_percent=saving.percent,
     )

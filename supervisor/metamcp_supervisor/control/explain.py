@@ -78,9 +78,9 @@ def _warming(server: ServerStatus, tries: Tries) -> str:
     limit = duration_text(tries.start_timeout_s)
     before = _after(_trouble(server))
     alone = tries.probing and not tries.for_others
-    what = "it gets the one attempt of an open circuit" if alone else "it is starting"
+    activity = "it gets the one attempt of an open circuit" if alone else "it is starting"
     others = _for_others(tries)
-    return f"{what}, and has {limit} for its handshake and its lists{before}{others}"
+    return f"{activity}, and has {limit} for its handshake and its lists{before}{others}"
 
 
 def _ready(server: ServerStatus, tries: Tries) -> str:
@@ -99,13 +99,13 @@ def _ready(server: ServerStatus, tries: Tries) -> str:
 
 
 def _draining(server: ServerStatus, tries: Tries) -> str:
-    asked = f" ({_quoted(tries.because)})" if tries.because else ""
-    return f"it takes no new calls{asked}; {server.inflight} in flight are finished, then it ends"
+    cause = f" ({_quoted(tries.because)})" if tries.because else ""
+    return f"it takes no new calls{cause}; {server.inflight} in flight are finished, then it ends"
 
 
 def _stopping(server: ServerStatus, tries: Tries) -> str:
-    asked = f" ({_quoted(tries.because)})" if tries.because else ""
-    return f"it was told to end{asked}, and what does not end by itself is killed"
+    cause = f" ({_quoted(tries.because)})" if tries.because else ""
+    return f"it was told to end{cause}, and what does not end by itself is killed"
 
 
 def _backoff(server: ServerStatus, tries: Tries) -> str:
@@ -125,8 +125,8 @@ def _failed(server: ServerStatus, tries: Tries) -> str:
 
 
 def _quarantined(server: ServerStatus, tries: Tries) -> str:
-    said = _trouble(server) or _quoted(tries.because)
-    because = f" ({said})" if said else ""
+    trouble = _trouble(server) or _quoted(tries.because)
+    because = f" ({trouble})" if trouble else ""
     only = f"'metamcp ctl clear {server.name}' does"
     return f"it is kept out{because}; no timer and no call starts it, {only}"
 
@@ -149,15 +149,15 @@ def _down(server: ServerStatus) -> str:
     return f"it went down ({_trouble(server)})" if _trouble(server) else "it went down"
 
 
-def _next(server: ServerStatus, what: str) -> str:
+def _next(server: ServerStatus, noun: str) -> str:
     if server.retry_in_s is None:
-        return f"no {what} is planned"
+        return f"no {noun} is planned"
     minutes, seconds = divmod(math.ceil(server.retry_in_s), 60)
-    return f"{what} in {f'{minutes}m{seconds:02}s' if minutes else f'{seconds}s'}"
+    return f"{noun} in {f'{minutes}m{seconds:02}s' if minutes else f'{seconds}s'}"
 
 
 def _trouble(server: ServerStatus) -> str:
-    return ": ".join(part for part in (server.reason, _quoted(server.message)) if part)
+    return ": ".join(text for text in (server.reason, _quoted(server.message)) if text)
 
 
 def _quoted(text: str) -> str:

@@ -61,15 +61,15 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
     known(steering, [params.name])
-    kept = steering.logs
+    server_logs = steering.logs
     word = params.grep.casefold()
 
     def fits(item: LogLine) -> bool:
         return word in item.text.casefold()
 
-    follower = kept.follow(params.name, line.wake) if params.follow else None
+    follower = server_logs.follow(params.name, line.wake) if params.follow else None
     try:
-        past = newer(kept.past(params.name, params.since_s), params.after)
+        past = newer(server_logs.past(params.name, params.since_s), params.after)
         for item in _last(filter(fits, past), params.n):
             await line.tell("log", item)
         if follower is None:
@@ -78,7 +78,7 @@ async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
         await _feed(line, follower, "log", fits)
     finally:
         if follower is not None:
-            kept.unfollow(params.name, follower)
+            server_logs.unfollow(params.name, follower)
     return None
 
 
@@ -116,8 +116,8 @@ def newer(items: Sequence[N], after: tuple[int, float] | None) -> Sequence[N]:
 
 
 def _last(items: Iterable[T], n: int | None) -> list[T]:
-    found = list(items)
-    return found if n is None else found[max(0, len(found) - max(0, n)) :]
+    all_items = list(items)
+    return all_items if n is None else all_items[max(0, len(all_items) - max(0, n)) :]
 
 
 async def _feed(
@@ -187,9 +187,9 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
     except TimeoutError:
         missing.look(0.0)
         if missing.told:
-            told = "; ".join(missing.told)
+            reasons = "; ".join(missing.told)
             raise ProtocolError(
-                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {told}"
+                Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {reasons}"
             ) from None
     finally:
         steering.journal.unfollow(follower)
@@ -216,15 +216,15 @@ class _Missing:
         `left_s`: seconds left to wait. Raises ProtocolError for a server that will not fulfil the
         condition by waiting."""
         named = set(self._params.names)
-        asked = named or None if about is None else named & set(about) if named else about
-        status = self._steering.status(asked)
+        names = named or None if about is None else named & set(about) if named else about
+        status = self._steering.status(names)
         up = self._params.wanted in _UP
         self._starting = "the gateway is starting" if status.state == "starting" and up else ""
-        for name in list(self._reasons) if asked is None else asked:
+        for name in list(self._reasons) if names is None else names:
             self._reasons.pop(name, None)
         for server in status.servers:
-            if why := _why_missing(server, self._params, left_s):
-                self._reasons[server.name] = why
+            if reason := _why_missing(server, self._params, left_s):
+                self._reasons[server.name] = reason
 
 
 def _why_missing(server: ServerStatus, params: Wait, left_s: float) -> str:
@@ -238,8 +238,8 @@ def _why_missing(server: ServerStatus, params: Wait, left_s: float) -> str:
         return ""
     if up and (fresh or server.reason == CONFIGURATION):
         _check_hope(server, left_s)
-    why = f" ({server.message or server.reason})" if server.reason or server.message else ""
-    return f"{server.name} is {server.state}{why}"
+    detail = f" ({server.message or server.reason})" if server.reason or server.message else ""
+    return f"{server.name} is {server.state}{detail}"
 
 
 def _check_hope(server: ServerStatus, left_s: float) -> None:

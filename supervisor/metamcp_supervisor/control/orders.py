@@ -95,9 +95,9 @@ async def _status(steering: Steering, line: ControlStream, params: NoParams) -> 
 
 
 async def _start(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    found = known(steering, params.names)
+    servers = known(steering, params.names)
     # A server that runs already counts as it is; the others only after a new start.
-    above = {s.name: s.generation for s in found if s.state not in {"ready", "active"}}
+    above = {s.name: s.generation for s in servers if s.state not in {"ready", "active"}}
     _record(steering, line, params.names, "start")
     steering.start(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
@@ -195,28 +195,28 @@ _DONE: dict[type[Struct], str] = {
 async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
     try:
         return await steering.keys.listed(params.names, params.after)
-    except MetaMCPError as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
 
 
 async def _key_use(steering: Steering, line: ControlStream, params: Name) -> object:
     try:
         use = await steering.keys.used(params.name)
         key = (await steering.keys.listed([params.name])).keys[0].id
-    except MetaMCPError as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
-    ours = sum(one.key == key for one in steering.console.sessions.all())
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
+    ours = sum(session.key == key for session in steering.console.sessions.all())
     return structs.replace(use, sessions=use.sessions + ours)
 
 
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
     try:
         changed = await steering.keys.ordered(params.order, line.caller)
-    except MetaMCPError as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
     steering.results.look()
-    what = _DONE[type(params.order)]
-    steering.journal.add("gateway", "keys", f"{changed.id} {what} by {line.caller}")
+    action = _DONE[type(params.order)]
+    steering.journal.add("gateway", "keys", f"{changed.id} {action} by {line.caller}")
     return changed
 
 
@@ -401,9 +401,9 @@ def _record_refusal(
     if left_out is None:
         return
     reason = access.reason(refusal.message, _problems(refusal.data))
-    why = access.sentence(method, aimed.all, line.caller, reason, left_out)
+    sentence = access.sentence(method, aimed.all, line.caller, reason, left_out)
     # The client may have written any names, so no server's history is to hold the refusal.
-    steering.journal.add("gateway", "order refused", why)
+    steering.journal.add("gateway", "order refused", sentence)
 
 
 def _problems(data: bytes) -> tuple[str, ...]:
@@ -432,11 +432,11 @@ async def _carried_out(
             f" {other}ask who runs it",
         )
     try:
-        wanted = codec.typed(verb.params, params or b"{}")
+        arguments = codec.typed(verb.params, params or b"{}")
     except codec.Malformed as error:
         raise ProtocolError(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
     try:
-        return await verb.run(steering, line, wanted)
+        return await verb.run(steering, line, arguments)
     except UnknownName as error:
         data = codec.dump({"names": error.names, "nearest": error.nearest})
         raise ProtocolError(Exit.UNKNOWN_NAME, str(error), data) from None

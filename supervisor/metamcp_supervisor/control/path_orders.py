@@ -72,8 +72,8 @@ async def trial(steering: Steering, line: ControlStream, params: TrialParams) ->
     rights it uses that it would lack. Raises ProtocolError and PeerGone."""
     (server,) = known(steering, [params.name])
     if server.sandbox != "basic" or steering.settings.config.servers[params.name].sandbox_required:
-        why = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"
-        raise ProtocolError(Exit.USAGE, f"{params.name} has nothing to learn: {why}")
+        reason = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"
+        raise ProtocolError(Exit.USAGE, f"{params.name} has nothing to learn: {reason}")
     if server.phase in NO_CALL:
         raise ProtocolError(Exit.SERVER_NOT_RUNNING, f"{params.name} is {server.state}: start it")
     if not 0 < params.for_s <= TRIAL_S_MAX:
@@ -103,9 +103,9 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
     """Return the path of a call. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
     if len(params.arguments) > PATH_ARGUMENTS_BYTES_MAX:
-        why = f"arguments to be explained have at most {PATH_ARGUMENTS_BYTES_MAX} bytes"
-        raise ProtocolError(Exit.USAGE, why)
-    found = await steering.path(
+        message = f"arguments to be explained have at most {PATH_ARGUMENTS_BYTES_MAX} bytes"
+        raise ProtocolError(Exit.USAGE, message)
+    call_path = await steering.path(
         ShowPath(
             ticket=0,
             name=params.tool[:NAME_CHARACTERS_MAX],
@@ -114,82 +114,90 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
             arguments=bytes(params.arguments).decode(),
         )
     )
-    if not found.server:
-        raise unknown_tool(steering, params.tool, found.endpoint, found.names)
-    steps = (*_placed(steering, found), *_server(steering, found))
+    if not call_path.server:
+        raise unknown_tool(steering, params.tool, call_path.endpoint, call_path.names)
+    steps = (*_placed(steering, call_path), *_server(steering, call_path))
     return PathShown(
-        endpoint=found.endpoint,
-        server=found.server,
-        tool=found.tool,
+        endpoint=call_path.endpoint,
+        server=call_path.server,
+        tool=call_path.tool,
         steps=steps,
-        policies=found.policies,
-        decides=found.decides,
-        effect=found.effect,
-        runs=not any(one.stops for one in steps),
+        policies=call_path.policies,
+        decides=call_path.decides,
+        effect=call_path.effect,
+        runs=not any(step.stops for step in steps),
     )
 
 
 def unknown_tool(
-    steering: Steering, name: str, place: str, names: Collection[str]
+    steering: Steering, name: str, endpoint: str, names: Collection[str]
 ) -> ProtocolError:
     """Return why no tool has this name at an endpoint: its server is not there, the configuration
     switches the tool off, or neither. `names`: of all tools that there are."""
     near = hint(name, names)
-    for server in _servers(steering, place):
+    for server in _servers(steering, endpoint):
         label = process_names.label(server)
-        mark = next((one for one in MARKS if name.startswith(label + one)), "")
+        mark = next((mark for mark in MARKS if name.startswith(label + mark)), "")
         tool = name.removeprefix(label + mark)
         if not mark or not tool:
             continue
-        by = _places(steering, place, server, tool)
-        enabled = {words: said.enabled for words, said in by if said.enabled is not None}
+        by = _places(steering, endpoint, server, tool)
+        enabled = {
+            words: tool_config.enabled
+            for words, tool_config in by
+            if tool_config.enabled is not None
+        }
         if enabled and not (last := [*enabled.items()][-1])[1]:
-            why = f"{label}.{tool} is switched off: {last[0]}"
-            return ProtocolError(Exit.FAILED, f"{why}; {near}" if "*" in last[0] else why)
-        if not any(one.startswith(label + mark) for one in names) and (
+            message = f"{label}.{tool} is switched off: {last[0]}"
+            return ProtocolError(Exit.FAILED, f"{message}; {near}" if "*" in last[0] else message)
+        if not any(tool_name.startswith(label + mark) for tool_name in names) and (
             state := _state(steering, server)
         ):
             return ProtocolError(Exit.FAILED, f"the tools of {label} are not known now: {state}")
-    where = f" at the endpoint {place}" if place else ""
-    return ProtocolError(Exit.UNKNOWN_NAME, f"no tool is named {name[:64]!r}{where}; {near}")
+    location = f" at the endpoint {endpoint}" if endpoint else ""
+    return ProtocolError(Exit.UNKNOWN_NAME, f"no tool is named {name[:64]!r}{location}; {near}")
 
 
-def _servers(steering: Steering, place: str) -> Sequence[str]:
+def _servers(steering: Steering, endpoint: str) -> Sequence[str]:
     """Return the servers of an endpoint, those with long names first."""
     config = steering.settings.config
-    found = config.endpoints.get(place)
-    servers = () if found is None else config.namespaces[found.namespace].servers
+    endpoint_config = config.endpoints.get(endpoint)
+    servers = (
+        () if endpoint_config is None else config.namespaces[endpoint_config.namespace].servers
+    )
     return sorted(servers, key=len, reverse=True)
 
 
-def _places(steering: Steering, place: str, server: str, tool: str) -> list[tuple[str, ToolConfig]]:
+def _places(
+    steering: Steering, endpoint: str, server: str, tool: str
+) -> list[tuple[str, ToolConfig]]:
     config = steering.settings.config
-    found = config.endpoints.get(place)
-    return [] if found is None else tools.places(config, found, server, tool)
+    endpoint_config = config.endpoints.get(endpoint)
+    return [] if endpoint_config is None else tools.places(config, endpoint_config, server, tool)
 
 
-def _placed(steering: Steering, found: CallPath) -> Iterator[PathStep]:
+def _placed(steering: Steering, call_path: CallPath) -> Iterator[PathStep]:
     """Yield the steps that a front knows; one about an override says where it is written."""
-    for one in found.steps:
-        by = _places(steering, found.endpoint, found.server, found.tool)
-        if one.step == "override" and one.text != "none" and by:
+    for step in call_path.steps:
+        by = _places(steering, call_path.endpoint, call_path.server, call_path.tool)
+        if step.step == "override" and step.text != "none" and by:
             words = "; ".join(words for words, _ in by)
-            yield structs.replace(one, text=f"{one.text}: {words}")
+            yield structs.replace(step, text=f"{step.text}: {words}")
         else:
-            yield one
+            yield step
 
 
 def _state(steering: Steering, name: str) -> str:
     """Return the state of a server that cannot be used now, and why; empty for another one."""
-    server = next((one for one in steering.status().servers if one.name == name), None)
+    server = next((server for server in steering.status().servers if server.name == name), None)
     return "" if server is None or server.state in READY_STATES else _reason(steering, server)
 
 
 def _reason(steering: Steering, server: ServerStatus) -> str:
     facts = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
-    why = explain.why(server, structs.replace(facts.tries, because=history.because))
-    return f"{server.name} is {server.state}: {why}"
+    reason = explain.why(server, structs.replace(facts.tries, because=history.because))
+    return f"{server.name} is {server.state}: {reason}"
 
 
 def check_endpoint(steering: Steering, name: str) -> None:
@@ -197,8 +205,8 @@ def check_endpoint(steering: Steering, name: str) -> None:
     the default one."""
     endpoints = steering.shelf.endpoints()
     if name and name not in endpoints:
-        why = f"no endpoint is named {name[:64]!r}; {hint(name, endpoints)}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+        message = f"no endpoint is named {name[:64]!r}; {hint(name, endpoints)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
 async def key_id(steering: Steering, name: str) -> str:
@@ -207,14 +215,16 @@ async def key_id(steering: Steering, name: str) -> str:
         return ""
     try:
         keys = (await steering.keys.listed([name])).keys
-    except MetaMCPError as why:
-        raise ProtocolError(Exit.of(why), str(why)) from None
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
     return keys[0].id
 
 
-def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
+def _server(steering: Steering, call_path: CallPath) -> tuple[PathStep, ...]:
     """Return the steps about the server of a tool and its confinement."""
-    server = next((one for one in steering.status().servers if one.name == found.server), None)
+    server = next(
+        (server for server in steering.status().servers if server.name == call_path.server), None
+    )
     if server is None:
         return ()
     waits = server.state in READY_STATES | {"warming"}
@@ -222,5 +232,5 @@ def _server(steering: Steering, found: CallPath) -> tuple[PathStep, ...]:
     state = PathStep("server", _reason(steering, server), stops=down)
     if not server.sandbox:
         return (state,)
-    refused = (f"; refused {explain.refused_text(one)}" for one in server.refusals)
+    refused = (f"; refused {explain.refused_text(refusal)}" for refusal in server.refusals)
     return state, PathStep("confinement", explain.sandbox_text(server) + "".join(refused))

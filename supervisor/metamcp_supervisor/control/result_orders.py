@@ -82,26 +82,26 @@ def about(params: ResultsPurge, result: object) -> Sequence[str]:
 
 
 async def results(steering: Steering, line: ControlStream, params: Results) -> object:
-    found = await steering.results.listed()
-    listed = tuple(map(_shown, found[-LISTED_MAX:]))
+    all_results = await steering.results.listed()
+    listed = tuple(map(_shown, all_results[-LISTED_MAX:]))
     return ResultList(
         results=listed,
-        more=len(found) - len(listed),
-        bytes=sum(one.size_bytes for one in found),
-        saved_tokens=sum(one.saved_tokens for one in found),
+        more=len(all_results) - len(listed),
+        bytes=sum(result.size_bytes for result in all_results),
+        saved_tokens=sum(result.saved_tokens for result in all_results),
     )
 
 
 async def show(steering: Steering, line: ControlStream, params: ResultWanted) -> object:
     try:
-        found = await steering.results.shown(params.handle)
-    except OSError as why:
-        raise ProtocolError(Exit.FAILED, f"the result cannot be read: {why.strerror}") from None
-    if found is None:
+        stored = await steering.results.shown(params.handle)
+    except OSError as error:
+        raise ProtocolError(Exit.FAILED, f"the result cannot be read: {error.strerror}") from None
+    if stored is None:
         raise _unknown(params.handle)
-    one, piece = found
-    steering.journal.add("gateway", "results", f"{one.handle} shown to {line.caller}")
-    return ResultList(results=(_shown(one),), bytes=one.size_bytes, text=fitting(piece.text))
+    result, piece = stored
+    steering.journal.add("gateway", "results", f"{result.handle} shown to {line.caller}")
+    return ResultList(results=(_shown(result),), bytes=result.size_bytes, text=fitting(piece.text))
 
 
 async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
@@ -121,23 +121,25 @@ def fitting(text: str) -> str:
 
 
 def _unknown(handle: str) -> ProtocolError:
-    why = f"there is not a result {handle[:64]!r}; 'metamcp results list' shows those that are kept"
-    return ProtocolError(Exit.UNKNOWN_NAME, why)
+    message = (
+        f"there is not a result {handle[:64]!r}; 'metamcp results list' shows those that are kept"
+    )
+    return ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-def _shown(one: KeptResult) -> ResultShown:
+def _shown(result: KeptResult) -> ResultShown:
     return ResultShown(
-        handle=one.handle,
-        endpoint=one.endpoint,
-        workspace=one.workspace,
-        principal=one.principal,
-        server=one.server,
-        tool=one.tool,
-        bytes=one.size_bytes,
-        saved_tokens=one.saved_tokens,
-        shape=one.shape,
-        kept=_iso(one.kept),
-        until=_iso(one.until),
+        handle=result.handle,
+        endpoint=result.endpoint,
+        workspace=result.workspace,
+        principal=result.principal,
+        server=result.server,
+        tool=result.tool,
+        bytes=result.size_bytes,
+        saved_tokens=result.saved_tokens,
+        shape=result.shape,
+        kept=_iso(result.kept),
+        until=_iso(result.until),
     )
 
 

@@ -47,76 +47,80 @@ class ScriptsChange(ChangeParams, frozen=True, kw_only=True):
 
 def about(params: ScriptsChange, result: object) -> Sequence[str]:
     """Return the words of the audit for an order."""
-    what = "saved" if isinstance(params.order, SaveScript) else "deleted"
-    return (what, within(params.workspace, params.order.script))
+    action = "saved" if isinstance(params.order, SaveScript) else "deleted"
+    return (action, within(params.workspace, params.order.script))
 
 
 async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
-    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     return listed(steering.shelf, params.workspace)
 
 
 async def show(steering: Steering, line: ControlStream, params: ScriptWanted) -> object:
-    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     return await found(steering.shelf, params)
 
 
 async def scripts_change(steering: Steering, line: ControlStream, params: ScriptsChange) -> object:
-    check_workspace(params.workspace, [one.name for one in steering.tree().workspaces])
+    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     changed = await ordered(steering.shelf, params)
-    what = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
+    action = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
     name = scoped(params.order, params.workspace)
     assert isinstance(name, SaveScript | DeleteScript)
-    steering.journal.add("gateway", "scripts", f"{name.script!r} {what} by {line.caller}")
+    steering.journal.add("gateway", "scripts", f"{name.script!r} {action} by {line.caller}")
     return changed
 
 
-def check_workspace(workspace: str, known: Collection[str]) -> None:
+def check_workspace(workspace: str, workspaces: Collection[str]) -> None:
     """Raise ProtocolError for a workspace that is not configured."""
-    if workspace != DEFAULT and workspace not in known:
-        why = f"no workspace is named {workspace[:64]!r}; {hint(workspace, {DEFAULT, *known})}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    if workspace != DEFAULT and workspace not in workspaces:
+        message = (
+            f"no workspace is named {workspace[:64]!r}; {hint(workspace, {DEFAULT, *workspaces})}"
+        )
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
 def listed(store: ScriptStore, workspace: str) -> ScriptList:
     """Return all scripts of a workspace, without their code."""
-    ours = (one for one in store.everything().scripts if workspace_of(one.name) == workspace)
+    ours = (
+        script for script in store.everything().scripts if workspace_of(script.name) == workspace
+    )
     return ScriptList(workspace=workspace, scripts=tuple(map(_shown, ours)))
 
 
-async def found(store: ScriptStore, wanted: ScriptWanted) -> ScriptList:
+async def found(store: ScriptStore, query: ScriptWanted) -> ScriptList:
     """Return one script with its code. Raises ProtocolError."""
-    names = [one.name for one in listed(store, wanted.workspace).scripts]
-    if wanted.name not in names:
-        why = f"no script is named {wanted.name[:64]!r}; {hint(wanted.name, names)}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+    names = [script.name for script in listed(store, query.workspace).scripts]
+    if query.name not in names:
+        message = f"no script is named {query.name[:64]!r}; {hint(query.name, names)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
     try:
-        kept = await store.versions(within(wanted.workspace, wanted.name))
+        versions = await store.versions(within(query.workspace, query.name))
     except MetaMCPError as error:
         raise ProtocolError(Exit.FAILED, str(error)) from None
-    by_version = {one.version: one for one in kept}
-    version = wanted.version or max(by_version, default=0)
+    by_version = {script.version: script for script in versions}
+    version = query.version or max(by_version, default=0)
     if version not in by_version:
-        told = ", ".join(map(str, by_version))
-        why = f"version {version} of {wanted.name!r} is not kept; there are: {told}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    shown = _shown(by_version[version], code=True, versions=tuple(by_version))
-    return ScriptList(workspace=wanted.workspace, scripts=(shown,))
+        listing = ", ".join(map(str, by_version))
+        message = f"version {version} of {query.name!r} is not kept; there are: {listing}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
+    shown_script = _shown(by_version[version], code=True, versions=tuple(by_version))
+    return ScriptList(workspace=query.workspace, scripts=(shown_script,))
 
 
 async def ordered(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
     """Carry out an order about a script. Raises ProtocolError."""
     name, workspace = params.order.script, params.workspace
-    if why := misnamed(name):
-        raise ProtocolError(Exit.FAILED, why)
+    if problem := misnamed(name):
+        raise ProtocolError(Exit.FAILED, problem)
     if isinstance(params.order, DeleteScript):
         await found(store, ScriptWanted(workspace, name))
     outcome = await store.carry_out(Wish(_NOBODY, scoped(params.order, workspace)))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
     made = outcome.script
-    shown = None if made is None else _shown(made)
-    return ScriptChanged(workspace=workspace, script=shown)
+    shown_script = None if made is None else _shown(made)
+    return ScriptChanged(workspace=workspace, script=shown_script)
 
 
 def _shown(script: Script, *, code: bool = False, versions: tuple[int, ...] = ()) -> ScriptShown:

@@ -49,13 +49,13 @@ class UnknownName(MetaMCPError):
     """Raised if named servers are not configured. `names`: the unknown names; `nearest`: the known
     name most like the first of them, or None."""
 
-    def __init__(self, names: Sequence[str], known: Iterable[str]) -> None:
-        known = sorted(known)
+    def __init__(self, names: Sequence[str], servers: Iterable[str]) -> None:
+        servers = sorted(servers)
         first = names[0] if names else ""
         self.names = tuple(names)
-        self.nearest = nearest(first, known)
+        self.nearest = nearest(first, servers)
         listed = ", ".join(f"'{name[:_SHOWN_CHARACTERS]}'" for name in self.names[:_SHOWN_NAMES])
-        super().__init__(f"no server is named {listed}; {hint(first, known)}")
+        super().__init__(f"no server is named {listed}; {hint(first, servers)}")
 
 
 class NotNow(MetaMCPError):
@@ -72,8 +72,8 @@ class Unconfirmed(ReloadRefused):
     """Raised if a reload needs the confirmation of a person. `question`: text to show; `plan`: hash
     of the plan that is applied after a yes."""
 
-    def __init__(self, why: str, question: str, plan: str) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, question: str, plan: str) -> None:
+        super().__init__(message)
         self.question = question
         self.plan = plan
 
@@ -333,7 +333,7 @@ class Steering(Protocol):
         it; None: restart it in its sandbox. Raises UnknownName."""
         ...
 
-    def quarantine(self, names: Sequence[str], why: str) -> None:
+    def quarantine(self, names: Sequence[str], reason: str) -> None:
         """Stop servers, so that only an operator starts them again. Raises UnknownName."""
         ...
 
@@ -365,11 +365,11 @@ class Steering(Protocol):
         """Return when each front has taken in what it was sent until now, or gives no answer."""
         ...
 
-    async def path(self, wanted: ShowPath) -> CallPath:
+    async def path(self, query: ShowPath) -> CallPath:
         """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...
 
-    async def tools(self, wanted: ShowTools) -> ShownTools:
+    async def tools(self, query: ShowTools) -> ShownTools:
         """Return tools of an endpoint, as a front knows them. Raises NotNow."""
         ...
 
@@ -381,9 +381,9 @@ class Steering(Protocol):
         """Replace the process of each front, one after the other, without a gap. Raises NotNow."""
         ...
 
-    async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
-        """Let the program that is installed now take over. `told` is called at the last moment;
-        then this call does not return. Raises NotNow."""
+    async def upgrade(self, on_execute: Callable[[Upgrade], None]) -> None:
+        """Let the program that is installed now take over. `on_execute` is called at the last
+        moment; then this call does not return. Raises NotNow."""
         ...
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:

@@ -60,8 +60,10 @@ async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
     if not 0 < params.for_s <= SET_S_MAX:
         raise ProtocolError(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
     if params.clear:
-        found = steering.as_written(params.name)
-        _record(steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in found])
+        overridden = steering.as_written(params.name)
+        _record(
+            steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in overridden]
+        )
     else:
         try:
             if own:
@@ -71,18 +73,18 @@ async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
             raise ProtocolError(Exit.CONFIG, "nothing is set", data) from None
         name = params.name
-        found = steering.status().overrides if own else steering.particulars(name).overrides
-        new = [sentence(each) for each in found if each.key in params.settings]
+        overridden = steering.status().overrides if own else steering.particulars(name).overrides
+        new = [sentence(override) for override in overridden if override.key in params.settings]
         _record(steering, line, params.name, "set", new)
-    return {"v": VERSION, "name": params.name, "overrides": () if params.clear else found}
+    return {"v": VERSION, "name": params.name, "overrides": () if params.clear else overridden}
 
 
 async def signal_(steering: Steering, line: ControlStream, params: SignalParams) -> object:
     known(steering, [params.name])
     number = number_of(params.signal)
     pid = steering.signal(params.name, number)
-    what = f"{name_of(number)} to process {pid}"
-    _record(steering, line, params.name, "signal", [what])
+    text = f"{name_of(number)} to process {pid}"
+    _record(steering, line, params.name, "signal", [text])
     return {"v": VERSION, "name": params.name, "pid": pid, "signal": name_of(number)}
 
 
@@ -95,8 +97,8 @@ def number_of(text: str) -> int:
         near = naming.nearest(text, [name.lower() for name in SIGNALS])
         there = f"there are: {', '.join(SIGNALS)}, and 1 to {SIGNAL_MAX}"
         advice = f"did you mean '{near.upper()}'?" if near else there
-        why = f"{text[:20]!r} is not a signal; {advice}"
-        raise ProtocolError(Exit.USAGE, why)
+        message = f"{text[:20]!r} is not a signal; {advice}"
+        raise ProtocolError(Exit.USAGE, message)
     return number
 
 
@@ -114,10 +116,12 @@ def _check_rooms(settings: Mapping[str, str]) -> None:
     """Raise ConfigInvalid for levels of unknown rooms and libraries."""
     rooms = overrides.rooms_of(settings)
     if wrong := installation.unknown(rooms):
-        raise ConfigInvalid(tuple(Problem("", rooms[name], why) for name, why in wrong.items()))
+        raise ConfigInvalid(
+            tuple(Problem("", rooms[name], problem) for name, problem in wrong.items())
+        )
 
 
 def _record(
-    steering: Steering, line: ControlStream, name: str, what: str, details: Iterable[str]
+    steering: Steering, line: ControlStream, name: str, event: str, details: Iterable[str]
 ) -> None:
-    steering.journal.add(name or "gateway", what, "; ".join([*details, f"asked by {line.caller}"]))
+    steering.journal.add(name or "gateway", event, "; ".join([*details, f"asked by {line.caller}"]))

@@ -107,8 +107,8 @@ async def tool_try(steering: Steering, line: ControlStream, params: ToolTry) -> 
     if not url:
         raise ProtocolError(Exit.UNKNOWN_NAME, f"the endpoint {endpoint[:64]!r} is not served now")
     once_more = f" as {params.replay[:64]} was" if params.replay else ""
-    said = f"{params.name[:NAME_CHARACTERS_MAX]} at {endpoint}{once_more}, by {line.caller}"
-    steering.journal.add("gateway", "replay" if params.replay else "call", said)
+    text = f"{params.name[:NAME_CHARACTERS_MAX]} at {endpoint}{once_more}, by {line.caller}"
+    steering.journal.add("gateway", "replay" if params.replay else "call", text)
     ca = Path(status.state_dir, "tls", "ca.pem")
     there = await asyncio.to_thread(ca.is_file)
     return TryPlace(endpoint=endpoint, url=url, ca=str(ca) if there else "")
@@ -127,13 +127,13 @@ async def recordings(steering: Steering, line: ControlStream, params: NoParams) 
 async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> object:
     """Return the tools. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
-    servers = {one.name: one for one in steering.status().servers}
+    servers = {server.name: server for server in steering.status().servers}
     if params.key and line.role < Role.OPERATOR:
         raise ProtocolError(Exit.DENIED, "what a key sees needs the role operator")
     if params.server and params.server not in servers:
-        why = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
-    found = await steering.tools(
+        message = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
+    shown_tools = await steering.tools(
         ShowTools(
             ticket=0,
             endpoint=params.endpoint,
@@ -145,21 +145,21 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
             offset=max(0, params.offset),
         )
     )
-    if params.name and not found.tools and not found.refused:
-        raise unknown_tool(steering, params.name, found.endpoint, found.names)
+    if params.name and not shown_tools.tools and not shown_tools.refused:
+        raise unknown_tool(steering, params.name, shown_tools.endpoint, shown_tools.names)
     counts = _counts(steering)
     # The particulars of a server take a while to collect, and nearly none has such tools.
-    seen = {one.server for one in found.tools}
+    seen = {tool.server for tool in shown_tools.tools}
     drifts = {
         name: _drifts(steering, name)
         for name, server in servers.items()
         if server.drift and name in seen
     }
     return ToolList(
-        endpoint=found.endpoint,
-        tools=tuple(_listed(one, counts, drifts) for one in found.tools),
-        more=found.more,
-        refused=found.refused,
+        endpoint=shown_tools.endpoint,
+        tools=tuple(_listed(tool, counts, drifts) for tool in shown_tools.tools),
+        more=shown_tools.more,
+        refused=shown_tools.refused,
     )
 
 
@@ -167,8 +167,8 @@ def _counts(steering: Steering) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the calls and errors of each tool that was called."""
     return {
         (server, tool): (calls, errors)
-        for server, one in steering.tool_stats().items()
-        for tool, calls, errors in zip(one.tools, one.counts, one.errors, strict=True)
+        for server, stats in steering.tool_stats().items()
+        for tool, calls, errors in zip(stats.tools, stats.counts, stats.errors, strict=True)
     }
 
 
@@ -178,23 +178,23 @@ def _drifts(steering: Steering, server: str) -> Mapping[str, str]:
 
 
 def _listed(
-    one: ShownTool,
+    tool: ShownTool,
     counts: Mapping[tuple[str, str], tuple[int, int]],
     drifts: Mapping[str, Mapping[str, str]],
 ) -> ToolListed:
-    calls, errors = counts.get((one.server, one.tool), (0, 0))
+    calls, errors = counts.get((tool.server, tool.tool), (0, 0))
     return ToolListed(
-        name=one.name,
-        server=process_names.base(one.server),
-        tool=one.tool,
-        description=one.description,
-        tokens=one.tokens,
-        state=one.state,
-        why=one.why,
-        available=one.available,
-        reads=one.reads,
+        name=tool.name,
+        server=process_names.base(tool.server),
+        tool=tool.tool,
+        description=tool.description,
+        tokens=tool.tokens,
+        state=tool.state,
+        why=tool.why,
+        available=tool.available,
+        reads=tool.reads,
         calls=calls,
         errors=errors,
-        drift=drifts.get(one.server, {}).get(shown(one.tool), ""),
-        definition=one.definition,
+        drift=drifts.get(tool.server, {}).get(shown(tool.tool), ""),
+        definition=tool.definition,
     )

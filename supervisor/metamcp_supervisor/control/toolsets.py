@@ -76,9 +76,11 @@ async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) ->
     for name in params.names:
         _check_there(name, everything)
     chosen = [
-        one for one in everything.toolsets if not params.names or one.name in set(params.names)
+        toolset
+        for toolset in everything.toolsets
+        if not params.names or toolset.name in set(params.names)
     ]
-    names, exposures = {one.name for one in chosen}, steering.shelf.endpoints()
+    names, exposures = {toolset.name for toolset in chosen}, steering.shelf.endpoints()
     return ToolSets(
         toolsets=tuple(map(shown, chosen)),
         equipped=tuple(
@@ -107,10 +109,10 @@ async def toolsets_change(
         _check_there(order.toolset, everything)
     if isinstance(order, Build) and not order.replace:
         _check_new(order.toolset, everything)
-    wanted = order.tools if isinstance(order, Build) else ()
-    wanted = order.add if isinstance(order, Amend) else wanted
+    new_tools = order.tools if isinstance(order, Build) else ()
+    new_tools = order.add if isinstance(order, Amend) else new_tools
     if not params.force:
-        _check_offered(steering, wanted)
+        _check_offered(steering, new_tools)
     if params.dry_run:
         return {"v": VERSION}
     outcome = await shelf.carry_out(Wish(ViewOwner(endpoint, PRINCIPAL), order))
@@ -129,35 +131,35 @@ async def toolsets_change(
     )
 
 
-def shown(one: ToolSet) -> ToolSetShown:
+def shown(toolset: ToolSet) -> ToolSetShown:
     """Return a tool set as it is written into a file."""
     return ToolSetShown(
-        name=one.name,
-        description=one.description,
-        tools=tuple(ToolRef(written(pair)) for pair in one.tools),
-        createdAt=_iso(one.created),
-        updatedAt=_iso(one.updated),
+        name=toolset.name,
+        description=toolset.description,
+        tools=tuple(ToolRef(written(pair)) for pair in toolset.tools),
+        createdAt=_iso(toolset.created),
+        updatedAt=_iso(toolset.updated),
     )
 
 
 def _iso(seconds: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03}Z"
+    date_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{date_time}.{int(seconds * 1000) % 1000:03}Z"
 
 
 def _check_there(name: str, everything: Everything) -> None:
     """Raise ProtocolError if no tool set has this name."""
-    names = [one.name for one in everything.toolsets]
+    names = [toolset.name for toolset in everything.toolsets]
     if name not in names:
-        told = name[:TOLD_CHARACTERS_MAX]
+        short_name = name[:TOLD_CHARACTERS_MAX]
         raise ProtocolError(
-            Exit.UNKNOWN_NAME, f"no tool set is named {told!r}; {hint(name, names)}"
+            Exit.UNKNOWN_NAME, f"no tool set is named {short_name!r}; {hint(name, names)}"
         )
 
 
 def _check_new(name: str, everything: Everything) -> None:
     """Raise ProtocolError if a tool set has this name already."""
-    if name in [one.name for one in everything.toolsets]:
+    if name in [toolset.name for toolset in everything.toolsets]:
         raise ProtocolError(
             Exit.FAILED,
             f"there is a tool set {name!r} already; choose another name, or replace it with"
@@ -168,20 +170,20 @@ def _check_new(name: str, everything: Everything) -> None:
 def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
     """Return the named or the default endpoint. Raises ProtocolError for an unknown endpoint, and
     with `equips` for an endpoint where a tool set does nothing."""
-    known = shelf.endpoints()
-    found = name or next(iter(known), "")
-    if found not in known:
-        told = found[:TOLD_CHARACTERS_MAX]
+    exposures = shelf.endpoints()
+    endpoint = name or next(iter(exposures), "")
+    if endpoint not in exposures:
+        short_name = endpoint[:TOLD_CHARACTERS_MAX]
         raise ProtocolError(
-            Exit.UNKNOWN_NAME, f"no endpoint is named {told!r}; {hint(found, known)}"
+            Exit.UNKNOWN_NAME, f"no endpoint is named {short_name!r}; {hint(endpoint, exposures)}"
         )
-    if equips and (what := _SHOWS.get(known[found])) is not None:
+    if equips and (content := _SHOWS.get(exposures[endpoint])) is not None:
         raise ProtocolError(
             Exit.FAILED,
-            f"endpoint {found!r} shows {what}, whatever is equipped: set its exposure to"
+            f"endpoint {endpoint!r} shows {content}, whatever is equipped: set its exposure to"
             ' "toolset", or choose another one with --endpoint',
         )
-    return found
+    return endpoint
 
 
 def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
@@ -200,34 +202,34 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
             problems.append(f"{server} has not said yet what it offers; start it first")
         elif tool not in offered[server]:
             problems.append(f"{server} has no tool {_told(tool)}; {hint(tool, offered[server])}")
-    found = list(dict.fromkeys(problems))
-    if found:
-        more = [f"and {len(found) - PROBLEMS_MAX} more"] if len(found) > PROBLEMS_MAX else []
+    distinct = list(dict.fromkeys(problems))
+    if distinct:
+        more = [f"and {len(distinct) - PROBLEMS_MAX} more"] if len(distinct) > PROBLEMS_MAX else []
         raise ProtocolError(
             Exit.UNKNOWN_NAME,
             "nothing is changed, since not all of these tools are known (--force takes them as they"
             " are)",
-            codec.dump({"problems": [*found[:PROBLEMS_MAX], *more]}),
+            codec.dump({"problems": [*distinct[:PROBLEMS_MAX], *more]}),
         )
 
 
 def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
     states = {server.name: server.state for server in steering.status().servers}
-    kept = steering.shelf.kept()
+    quarantined = steering.shelf.kept()
     skipped: dict[str, list[str]] = {}
     for pair in tools:
         server = pair[0]
         if states.get(server) not in _THERE:
-            why = f"{server} server unavailable ({states.get(server, 'not configured')})"
-        elif pair in kept:
-            why = f"{server} server has tools in quarantine"
+            reason = f"{server} server unavailable ({states.get(server, 'not configured')})"
+        elif pair in quarantined:
+            reason = f"{server} server has tools in quarantine"
         else:
             continue
-        skipped.setdefault(why, []).append(written(pair))
-    for why, names in list(skipped.items())[:PROBLEMS_MAX]:
+        skipped.setdefault(reason, []).append(written(pair))
+    for reason, names in list(skipped.items())[:PROBLEMS_MAX]:
         more = f" and {len(names) - PROBLEMS_MAX} more" if len(names) > PROBLEMS_MAX else ""
-        yield f"{why}, skipping tools: {', '.join(names[:PROBLEMS_MAX])}{more}"
+        yield f"{reason}, skipping tools: {', '.join(names[:PROBLEMS_MAX])}{more}"
 
 
 def _told(name: str) -> str:

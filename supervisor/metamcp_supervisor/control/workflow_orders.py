@@ -79,8 +79,8 @@ async def workflow(
     }
     name = params.endpoint or next(iter(steering.shelf.endpoints()), "")
     if name not in places:
-        why = f"no endpoint is named {name[:64]!r}; {hint(name, places)}"
-        raise ProtocolError(Exit.UNKNOWN_NAME, why)
+        message = f"no endpoint is named {name[:64]!r}; {hint(name, places)}"
+        raise ProtocolError(Exit.UNKNOWN_NAME, message)
     owner = RunOwner(endpoint=name, name=LOCAL, workspace=places[name])
     order = EngineOrder(
         id=1, method=params.method, owner=owner, params=params.params, progress=True
@@ -97,8 +97,8 @@ async def workflow(
         finally:
             writer.close()
     except (OSError, EOFError, codec.Malformed) as error:
-        why = "the engine ended before it answered; 'metamcp workflow runs' shows what goes on"
-        raise ProtocolError(Exit.FAILED, why) from error
+        message = "the engine ended before it answered; 'metamcp workflow runs' shows what goes on"
+        raise ProtocolError(Exit.FAILED, message) from error
 
 
 async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
