@@ -53,28 +53,28 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 async def change(ask: Ask, request: PageRequest) -> Node:
     form, start = request.form, PageRequest(role=request.role)
     if form.get("do") == "lock":
-        asked = {
+        params = {
             "name": form.get("server", ""), "tool": form.get("tool", ""),
             "offered": form.get("offered", ""),
         }  # fmt: skip
-        done = codec.typed(Approved, await ask("lock-approve", asked))
-        what = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
-        said = f"{what} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
-        return [ui.notice(said), await show(ask, start)]
+        done = codec.typed(Approved, await ask("lock-approve", params))
+        subject = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
+        text = f"{subject} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
+        return [ui.notice(text), await show(ask, start)]
     if form.get("do") in ("answer", "decline"):
-        said = await workflows_page.answer(ask, form)
-        return [ui.notice(said), await show(ask, start)]
+        text = await workflows_page.answer(ask, form)
+        return [ui.notice(text), await show(ask, start)]
     order: dict[str, object] = {
         "what": form.get("do", ""), "ids": form.get("id", "").split(),
         "scope": form.get("scope", "") or "once",
     }  # fmt: skip
     if order["what"] not in _SAID:
         raise Failed(Exit.USAGE, "choose what to do with the question: approve, deny or revoke")
-    found = codec.typed(ConsentList, await ask("consent-change", order))
-    about = [f"{one.server}/{one.tool}" for one in found.questions]
-    about += [f"{one.server}/{one.tool}" for one in found.grants]
-    said = f"{', '.join(about)} {_SAID[form.get('do', '')]}."
-    return [ui.notice(said), await show(ask, start)]
+    decided = codec.typed(ConsentList, await ask("consent-change", order))
+    about = [f"{question.server}/{question.tool}" for question in decided.questions]
+    about += [f"{grant.server}/{grant.tool}" for grant in decided.grants]
+    text = f"{', '.join(about)} {_SAID[form.get('do', '')]}."
+    return [ui.notice(text), await show(ask, start)]
 
 
 def waiting(questions: Sequence[OpenConsent], now: float, names: Mapping[str, str] = {}) -> Element:
@@ -86,32 +86,41 @@ def waiting(questions: Sequence[OpenConsent], now: float, names: Mapping[str, st
     }  # fmt: skip
     return h.section(polls if questions else {}, id="waiting")[
         h.h2["Calls that wait"],
-        [_question(one, now, names) for one in questions]
+        [_question(question, now, names) for question in questions]
         or h.p(class_="empty")["No call waits for an answer."],
     ]
 
 
-def _question(one: OpenConsent, now: float, names: Mapping[str, str]) -> Element:
-    name = f"{one.server}/{one.tool}"
-    who = one.client or one.principal or "a client"
-    order = {"id": one.id}
-    return h.section(class_="question", id=f"q-{one.id}")[
+def _question(question: OpenConsent, now: float, names: Mapping[str, str]) -> Element:
+    name = f"{question.server}/{question.tool}"
+    who = question.client or question.principal or "a client"
+    order = {"id": question.id}
+    return h.section(class_="question", id=f"q-{question.id}")[
         h.h3[ui.shown(name, 200)],
         ui.pairs(
             [
-                ("Time left", ui.state(f"{ui.ago(max(0.0, one.until - now))} left", "warn")),
-                ("Asked", [ui.when(one.since), ", as call ", h.code[ui.shown(one.id, 80)]]),
+                ("Time left", ui.state(f"{ui.ago(max(0.0, question.until - now))} left", "warn")),
+                (
+                    "Asked",
+                    [ui.when(question.since), ", as call ", h.code[ui.shown(question.id, 80)]],
+                ),
                 (
                     "Asked by",
                     [
-                        f"{ui.shown(who, 100)}, ", keys_page.named(one.principal, names),
-                        f", at {ui.shown(one.endpoint, 100)}",
+                        f"{ui.shown(who, 100)}, ", keys_page.named(question.principal, names),
+                        f", at {ui.shown(question.endpoint, 100)}",
                     ],
                 ),
-                ("From", f"{ui.shown(one.source, 40)}{'; the client is asked too' * one.asked}"),
+                (
+                    "From",
+                    (
+                        f"{ui.shown(question.source, 40)}"
+                        f"{'; the client is asked too' * question.asked}"
+                    ),
+                ),
             ]
         ),
-        ui.code(one.arguments, label="Arguments"),
+        ui.code(question.arguments, label="Arguments"),
         h.div(class_="beside")[
             [
                 ui.action(
@@ -128,83 +137,84 @@ def _question(one: OpenConsent, now: float, names: Mapping[str, str]) -> Element
     ]  # fmt: skip
 
 
-def grants(given: Sequence[ConsentGrant], names: Mapping[str, str] = {}) -> Node:
+def grants(consents: Sequence[ConsentGrant], names: Mapping[str, str] = {}) -> Node:
     """Return the consent that counts until a time. `names`: of API keys, by their ids."""
     rows = [
         [
-            ui.shown(f"{one.server}/{one.tool}", 200),
-            keys_page.named(one.principal, names),
-            ui.when(one.until),
-            ui.shown(one.by, 100),
+            ui.shown(f"{grant.server}/{grant.tool}", 200),
+            keys_page.named(grant.principal, names),
+            ui.when(grant.until),
+            ui.shown(grant.by, 100),
             ui.action(
-                "/approvals", "Revoke", {"do": "revoke", "id": one.id}, danger=True,
-                confirm=f"End the consent of {one.principal} to {one.server}/{one.tool}?",
+                "/approvals", "Revoke", {"do": "revoke", "id": grant.id}, danger=True,
+                confirm=f"End the consent of {grant.principal} to {grant.server}/{grant.tool}?",
             ),
         ]
-        for one in given
+        for grant in consents
     ]  # fmt: skip
     heads = ("Tool", "Of", "Until", "Agreed by", "Order")
     empty = "No consent counts beyond its call."
     return [h.h2["Consent for a time"], ui.table("Consent", heads, rows, empty=empty)]
 
 
-def drifted(found: DriftList) -> Node:
+def drifted(drifts: DriftList) -> Node:
     """Return the tools that differ from what was approved."""
     rows: list[list[Node]] = [
         [
-            ui.link(ui.address("approvals", one.server, one.tool), _name(one)),
-            ui.state("quarantine", "bad") if one.kept else ui.state("recorded", "warn"),
-            ui.shown(verdict(one.word), 100),
-            ui.shown(one.why, 300),
+            ui.link(ui.address("approvals", drift.server, drift.tool), _name(drift)),
+            ui.state("quarantine", "bad") if drift.kept else ui.state("recorded", "warn"),
+            ui.shown(verdict(drift.word), 100),
+            ui.shown(drift.why, 300),
         ]
-        for one in found.tools
+        for drift in drifts.tools
     ]
     heads = ("Tool", "State", "Verdict", "Difference")
     return [
         h.h2["Tools that are not as approved"],
         ui.table("Drift", heads, rows, empty="Every tool that was seen is as approved."),
-        found.more > 0 and h.p[f"{found.more} more are not shown."],
+        drifts.more > 0 and h.p[f"{drifts.more} more are not shown."],
     ]
 
 
-def one_tool(one: DriftShown) -> Node:
+def one_tool(drift: DriftShown) -> Node:
     """Return both definitions of a tool, what differs, and how to approve it."""
-    order = {"do": "lock", "server": one.server, "offered": one.offered}
-    everything = f"Approve everything that {one.server} offers now, in metamcp.lock?"
+    order = {"do": "lock", "server": drift.server, "offered": drift.offered}
+    everything = f"Approve everything that {drift.server} offers now, in metamcp.lock?"
     return [
-        ui.heading(_name(one), ui.link("/approvals", "all approvals")),
+        ui.heading(_name(drift), ui.link("/approvals", "all approvals")),
         ui.pairs(
             [
-                ("State", ui.state("quarantine" if one.kept else "recorded",
-                                   "bad" if one.kept else "warn")),
-                ("Verdict", ui.shown(verdict(one.word), 100)),
-                ("Difference", ui.shown(one.why)),
+                ("State", ui.state("quarantine" if drift.kept else "recorded",
+                                   "bad" if drift.kept else "warn")),
+                ("Verdict", ui.shown(verdict(drift.word), 100)),
+                ("Difference", ui.shown(drift.why)),
             ]
         ),
-        says_else(one.word) and ui.notice(SAYS_ELSE, "bad"),
-        bool(one.findings)
+        says_else(drift.word) and ui.notice(SAYS_ELSE, "bad"),
+        bool(drift.findings)
         and ui.table(
             "Findings",
             ("Place", "For callers", "Finding"),
-            [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in one.findings],
+            [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in drift.findings],
             empty="",
         ),
-        ui.diff(one.before, one.after, "Definition: approved, and offered now"),
+        ui.diff(drift.before, drift.after, "Definition: approved, and offered now"),
         h.div(class_="beside")[
-            one.locked
+            drift.locked
             and ui.action(
-                "/approvals", f"Approve {ui.shown(one.tool, 60)}", {**order, "tool": one.tool},
-                confirm=f"Approve {one.server}.{one.tool} as it is offered now, in metamcp.lock?",
+                "/approvals", f"Approve {ui.shown(drift.tool, 60)}", {**order, "tool": drift.tool},
+                confirm=f"Approve {drift.server}.{drift.tool} as it is offered now, in"
+                " metamcp.lock?",
             ),
             ui.action(
-                "/approvals", f"Approve all of {ui.shown(one.server, 60)}", order,
+                "/approvals", f"Approve all of {ui.shown(drift.server, 60)}", order,
                 confirm=everything,
             ),
         ],
-        not one.locked
+        not drift.locked
         and h.p[
-            f"metamcp.lock has nothing of {ui.shown(one.server, 60)} yet: the first approval is of"
-            " all of its tools."
+            f"metamcp.lock has nothing of {ui.shown(drift.server, 60)} yet: the first approval is"
+            " of all of its tools."
         ],
     ]  # fmt: skip
 
@@ -223,8 +233,8 @@ def verdict(word: str) -> str:
     return ", ".join(["texts changed", f"{kinds[0]} for callers", *kinds[2:]])
 
 
-def _name(one: DriftShown) -> str:
-    return ui.shown(f"{one.server}.{one.tool}", 200)
+def _name(drift: DriftShown) -> str:
+    return ui.shown(f"{drift.server}.{drift.tool}", 200)
 
 
 PAGE = Page(

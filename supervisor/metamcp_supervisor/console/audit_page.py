@@ -40,18 +40,18 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
         number = int(request.path[0]) if request.path[0].isdecimal() else 0
         raw = await ask("audit-show", {"seq": number}, timeout_s=ASK_S)
-        found = codec.typed(AuditRecords, raw).records[0]
-        return one_record(codec.value(found), await keys_page.names(ask, request.role))
+        record = codec.typed(AuditRecords, raw).records[0]
+        return one_record(codec.value(record), await keys_page.names(ask, request.role))
     query = request.query
     chain = None
     if query.get("chain"):
         chain = codec.typed(Proof, await ask("audit-verify", timeout_s=CHECK_S))
     try:
         raw = await ask("audit", asked(query, time.time()), timeout_s=ASK_S)
-    except Failed as why:
-        if why.exit != Exit.UNKNOWN_NAME:
+    except Failed as error:
+        if error.exit != Exit.UNKNOWN_NAME:
             raise
-        return [ui.heading("Audit"), h.p(class_="empty")[ui.shown(str(why))]]
+        return [ui.heading("Audit"), h.p(class_="empty")[ui.shown(str(error))]]
     records, names = codec.typed(AuditRecords, raw), await keys_page.names(ask, request.role)
     return record_list(records, chain, request, names)
 
@@ -63,7 +63,7 @@ async def exported(ask: Ask) -> AsyncIterator[bytes]:
     while more:
         raw = await ask("audit-export", {"after": after}, timeout_s=ASK_S)
         page = codec.typed(AuditPage, raw)
-        yield b"".join(b"%b\n" % bytes(one) for one in page.records)
+        yield b"".join(b"%b\n" % bytes(record) for record in page.records)
         if page.records:
             after = codec.value(page.records[-1])["seq"]
         more = page.more
@@ -72,27 +72,27 @@ async def exported(ask: Ask) -> AsyncIterator[bytes]:
 def asked(query: Mapping[str, str], now: float) -> dict[str, object]:
     """Return the question of a filter. `now`: seconds since the epoch."""
     span, limit = query.get("span", ""), query.get("limit", "")
-    found: dict[str, object] = {
+    params: dict[str, object] = {
         name: query[name] for name in ("key", "server", "tool", "workspace") if query.get(name)
     }
     for name, words in (("event", audit_records.ALL_EVENTS), ("outcome", audit_records.OUTCOMES)):
         if query.get(name) in words:
-            found[name] = query[name]
+            params[name] = query[name]
     if span.isdecimal():
-        found["since"] = now - int(span[:10])
+        params["since"] = now - int(span[:10])
     until = query.get("until", "")[:20]
     if until.replace(".", "", 1).isdecimal():
-        found["until"] = float(until)
+        params["until"] = float(until)
     count = int(limit[:6]) if limit.isdecimal() else LINES
-    return {**found, "limit": min(max(count, 1), RECORDS_MAX)}
+    return {**params, "limit": min(max(count, 1), RECORDS_MAX)}
 
 
 def record_list(
-    found: AuditRecords, chain: Proof | None, request: PageRequest, names: Mapping[str, str] = {}
+    result: AuditRecords, chain: Proof | None, request: PageRequest, names: Mapping[str, str] = {}
 ) -> Node:
     """Return the records, the newest first, with the filter above them. `names`: of API keys, by
     their ids."""
-    rows = [_row(codec.value(one), names) for one in reversed(found.records)]
+    rows = [_row(codec.value(record), names) for record in reversed(result.records)]
     query = dict(request.query)
     return [
         ui.heading(
@@ -113,35 +113,35 @@ def record_list(
         ui.table(
             "Records, the newest first", HEADS, rows, empty="No record fits.", numbers=NUMBERS
         ),
-        _older(found, query),
+        _older(result, query),
     ]
 
 
-def _older(found: AuditRecords, query: Mapping[str, str]) -> Node:
+def _older(result: AuditRecords, query: Mapping[str, str]) -> Node:
     """Return how many records were searched, and how to come to older ones."""
-    searched = f"{ui.amount(found.searched)} records were searched, the newest first"
-    if found.whole:
+    searched = f"{ui.amount(result.searched)} records were searched, the newest first"
+    if result.whole:
         return h.p[f"{searched}."]
-    if found.searched >= SEARCHED_MAX or not found.records:
+    if result.searched >= SEARCHED_MAX or not result.records:
         command = h.code["metamcp audit list"]
         return h.p[f"{searched}; older ones were not. ", command, " searches them all."]
     # Microseconds, rounded up: a record may come twice, and none is left out.
-    until = -(-int(codec.value(found.records[0])["ts"]) // 1000)
-    whole, part = divmod(until, 1_000_000)
-    asked = {**query, "until": f"{whole}.{part:06}", "chain": ""}
-    return h.p[f"{searched}. ", ui.link(ui.address("audit", query=asked), "Older records")]
+    until = -(-int(codec.value(result.records[0])["ts"]) // 1000)
+    seconds, microseconds = divmod(until, 1_000_000)
+    older_query = {**query, "until": f"{seconds}.{microseconds:06}", "chain": ""}
+    return h.p[f"{searched}. ", ui.link(ui.address("audit", query=older_query), "Older records")]
 
 
 def chain_notice(proof: Proof) -> Element:
     """Return the outcome of the check of the chain."""
     if proof.broken is not None:
-        said = f"The chain is broken at record {proof.broken.seq}: {proof.broken.why}."
-        return ui.notice(said, "bad")
+        text = f"The chain is broken at record {proof.broken.seq}: {proof.broken.why}."
+        return ui.notice(text, "bad")
     files = "1 file" if proof.segments == 1 else f"{ui.amount(proof.segments)} files"
-    said = f"The chain is verified up to record {proof.last}: {ui.amount(proof.records)} records"
+    text = f"The chain is verified up to record {proof.last}: {ui.amount(proof.records)} records"
     checkpoint = f"{proof.last}:{proof.last_hash}"
     return h.div[
-        ui.notice(f"{said} in {files}."),
+        ui.notice(f"{text} in {files}."),
         ui.code(checkpoint, copy=True, label="Checkpoint"),
         h.p[
             "Keep this checkpoint on another machine. If somebody rewrites the chain here, the"
@@ -154,10 +154,10 @@ def chain_notice(proof: Proof) -> Element:
 def one_record(members: Mapping[str, Any], names: Mapping[str, str] = {}) -> Node:
     """Return all of one record. `names`: as of `record_list`."""
     bodies = {name: str(members[name]) for name in ("arguments", "result") if members.get(name)}
-    rest = [(name, value) for name, value in members.items() if name not in bodies]
+    others = [(name, value) for name, value in members.items() if name not in bodies]
     return [
         ui.heading(f"Record {members.get('seq', '')}", ui.link("/audit", "all records")),
-        ui.pairs((ui.shown(name, 60), _value(name, value, names)) for name, value in rest),
+        ui.pairs((ui.shown(name, 60), _value(name, value, names)) for name, value in others),
         [ui.code(text, copy=True, label=name) for name, text in bodies.items()],
     ]
 
@@ -168,36 +168,36 @@ def _value(name: str, value: Any, names: Mapping[str, str]) -> Node:
     return ui.when(value / 1e9) if name == "ts" else ui.shown(str(value), 2000)
 
 
-def _row(one: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
+def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
     def text(*names: str) -> str:
-        return next((str(one[name]) for name in names if one.get(name)), "")
+        return next((str(record[name]) for name in names if record.get(name)), "")
 
-    what = text("exposed", "uri", "method", "text", "segment")
+    subject = text("exposed", "uri", "method", "text", "segment")
     outcome = text("outcome")
-    if outcome == "refused" and one.get("consent"):
-        what = f"{what}: {one['consent']}"
+    if outcome == "refused" and record.get("consent"):
+        subject = f"{subject}: {record['consent']}"
     return [
-        ui.link(ui.address("audit", str(one["seq"])), str(one["seq"])),
-        ui.when(one["ts"] / 1e9),
+        ui.link(ui.address("audit", str(record["seq"])), str(record["seq"])),
+        ui.when(record["ts"] / 1e9),
         ui.shown(text("event"), 40),
-        _who(one, names),
+        _who(record, names),
         ui.shown(text("server"), 80),
-        ui.shown(what or (f"{one['count']} lost" if one.get("count") else ""), 200),
+        ui.shown(subject or (f"{record['count']} lost" if record.get("count") else ""), 200),
         outcome and ui.state(outcome, _TONES.get(outcome, "bad")),
-        f"{one['ms']:.1f} ms" if one.get("ms") and outcome != "refused" else "",
+        f"{record['ms']:.1f} ms" if record.get("ms") and outcome != "refused" else "",
     ]
 
 
-def _who(one: Mapping[str, Any], names: Mapping[str, str]) -> Node:
-    key = str(one.get("key", ""))
+def _who(record: Mapping[str, Any], names: Mapping[str, str]) -> Node:
+    key = str(record.get("key", ""))
     if key in names:
         return keys_page.named(key, names)
-    return ui.shown(str(one.get("who") or one.get("principal") or key), 80)
+    return ui.shown(str(record.get("who") or record.get("principal") or key), 80)
 
 
 def _filter(query: Mapping[str, str]) -> Element:
-    def words(name: str, label: str, known: Sequence[str]) -> Element:
-        options = [("", "Any"), *((word, word) for word in known)]
+    def words(name: str, label: str, choices: Sequence[str]) -> Element:
+        options = [("", "Any"), *((word, word) for word in choices)]
         return h.label[h.span[label], ui.choice(name, options, query.get(name, ""))]
 
     def text(name: str, label: str) -> Element:

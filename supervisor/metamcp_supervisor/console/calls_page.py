@@ -91,8 +91,8 @@ class RecentCalls:
 
     def _take(self, news: Iterable[FinishedCall]) -> None:
         """Keep the newest of all; files of several fronts overlap in time."""
-        whole = sorted([*self.calls, *news], key=lambda one: one.id)
-        self.calls = deque(whole, maxlen=KEPT_MAX)
+        calls = sorted([*self.calls, *news], key=lambda call: call.id)
+        self.calls = deque(calls, maxlen=KEPT_MAX)
 
 
 _recent: dict[str, RecentCalls] = {}
@@ -102,12 +102,12 @@ _turn = asyncio.Lock()
 async def recent_calls(state_dir: str) -> RecentCalls:
     """Return the newest calls that are recorded in a state directory. Raises Failed."""
     async with _turn:
-        found = _recent.get(state_dir)
-        if found is None:
+        recent = _recent.get(state_dir)
+        if recent is None:
             _recent.clear()  # of a gateway with another state directory, before an upgrade
-            found = _recent[state_dir] = RecentCalls(Path(state_dir, FOLDER))
-        await asyncio.to_thread(found.refresh)
-        return found
+            recent = _recent[state_dir] = RecentCalls(Path(state_dir, FOLDER))
+        await asyncio.to_thread(recent.refresh)
+        return recent
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
@@ -129,13 +129,13 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     status = codec.typed(GatewayStatus, await ask("status"))
     call = await _found(ask, request, bodies=True, state_dir=status.state_dir)
     params = replay.params(call)
-    asked = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
-    place = codec.typed(TryPlace, await ask("tool-try", asked))
+    order = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
+    target = codec.typed(TryPlace, await ask("tool-try", order))
     key = request.form.get("key", "").strip()
     if key and not (key.isascii() and key.isprintable()):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
     form = RequestForm(protocol=call.protocol or MODERN, name="metamcp console")
-    async with EndpointClient(place.url, Trust(key, place.ca), form, TRY_S) as client:
+    async with EndpointClient(target.url, Trust(key, target.ca), form, TRY_S) as client:
         tool = await _tool(ask, client, call) if call.method == CALL else {}
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await recent_calls(status.state_dir)
@@ -148,11 +148,11 @@ async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mappi
     Failed."""
     if (listed := await client.tool(call.name)) is not None:
         return listed
-    wanted = {"endpoint": call.endpoint, "name": call.name}
-    found = codec.typed(ToolList, await ask("tools", wanted))
-    if not found.tools:
+    query = {"endpoint": call.endpoint, "name": call.name}
+    tool_list = codec.typed(ToolList, await ask("tools", query))
+    if not tool_list.tools:
         raise Failed(Exit.UNKNOWN_NAME, f"the endpoint lists no tool {call.name!r}")
-    definition: Mapping[str, object] = codec.value(found.tools[0].definition)
+    definition: Mapping[str, object] = codec.value(tool_list.tools[0].definition)
     return definition
 
 
@@ -177,8 +177,8 @@ async def _found(ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str
     folder = Path(state_dir, FOLDER)
     if bodies:
         folder = Path(codec.typed(RecordingsShown, await ask("recordings")).folder)
-    where = RecordingPlace(folder)
-    call = await asyncio.to_thread(recordings.find, where, request.path[0])
+    location = RecordingPlace(folder)
+    call = await asyncio.to_thread(recordings.find, location, request.path[0])
     return call if bodies else structs.replace(call, arguments=UNSET, result=UNSET)
 
 
@@ -195,9 +195,9 @@ def listed(
 ) -> Node:
     """Return the tables of calls under way and of recorded calls. `now`: since the epoch; `names`:
     of API keys, by their ids."""
-    fitting = [one for one in reversed(recent.calls) if fits(one, query, now)]
-    shown = fitting[:ROWS_MAX]
-    longest = max((one.duration_ms for one in shown), default=0.0)
+    fitting = [call for call in reversed(recent.calls) if fits(call, query, now)]
+    calls = fitting[:ROWS_MAX]
+    longest = max((call.duration_ms for call in calls), default=0.0)
     return [
         ui.heading("Calls"),
         _under_way(under_way),
@@ -207,12 +207,12 @@ def listed(
         ui.table(
             "Recorded calls, the newest first",
             HEADS,
-            [_row(one, longest, names) for one in shown],
+            [_row(call, longest, names) for call in calls],
             empty=_why_none(recent),
             numbers=("Took", "Bytes in", "Bytes out"),
         ),
-        len(fitting) > len(shown)
-        and h.p[f"{ui.amount(len(fitting) - len(shown))} more; the filter finds them."],
+        len(fitting) > len(calls)
+        and h.p[f"{ui.amount(len(fitting) - len(calls))} more; the filter finds them."],
     ]
 
 
@@ -225,23 +225,26 @@ def _why_none(recent: RecentCalls) -> str:
     )
 
 
-def fits(one: FinishedCall, query: Mapping[str, str], now: float) -> bool:
+def fits(call: FinishedCall, query: Mapping[str, str], now: float) -> bool:
     """Whether a call fits the filter."""
     outcome, since = query.get("outcome", ""), query.get("since", "")
     words = query.get("q", "").lower().split()
-    text = f"{one.name} {one.method} {one.id}".lower()
+    text = f"{call.name} {call.method} {call.id}".lower()
     return (
         all(word in text for word in words)
-        and query.get("server", "") in ("", one.server)
-        and query.get("endpoint", "") in ("", one.endpoint)
-        and query.get("key", "") in ("", one.key)
-        and (outcome in ("", one.outcome) or (outcome == "failed" and one.failed))
-        and (not since.isdecimal() or _began(one) >= now - int(since[:12]))
+        and query.get("server", "") in ("", call.server)
+        and query.get("endpoint", "") in ("", call.endpoint)
+        and query.get("key", "") in ("", call.key)
+        and (outcome in ("", call.outcome) or (outcome == "failed" and call.failed))
+        and (not since.isdecimal() or _began(call) >= now - int(since[:12]))
     )
 
 
 def _filter(status: GatewayStatus, query: Mapping[str, str]) -> Node:
-    servers = [("", "all"), *((one.name, ui.shown(one.name, 80)) for one in status.servers)]
+    servers = [
+        ("", "all"),
+        *((server.name, ui.shown(server.name, 80)) for server in status.servers),
+    ]
     endpoints = [("", "all"), *((name, ui.shown(name, 80)) for name in status.endpoints)]
     key = h.input(type="text", name="key", value=query.get("key", ""), maxlength=100)
     return ui.search(
@@ -256,19 +259,19 @@ def _filter(status: GatewayStatus, query: Mapping[str, str]) -> Node:
     )
 
 
-def _under_way(found: CallsUnderWay) -> Node:
+def _under_way(under_way: CallsUnderWay) -> Node:
     rows = [
         (
-            ui.shown(one.name or one.method, 200),
-            ui.shown(one.server, 100),
-            ui.state(one.state, "ok" if one.state == "running" else "warn"),
-            ui.ago(one.age_s),
-            ui.shown(one.endpoint, 100),
-            ui.shown(one.client, 100),
+            ui.shown(call.name or call.method, 200),
+            ui.shown(call.server, 100),
+            ui.state(call.state, "ok" if call.state == "running" else "warn"),
+            ui.ago(call.age_s),
+            ui.shown(call.endpoint, 100),
+            ui.shown(call.client, 100),
         )
-        for one in found.calls[:ROWS_MAX]
+        for call in under_way.calls[:ROWS_MAX]
     ]
-    more = found.more + max(0, len(found.calls) - ROWS_MAX)
+    more = under_way.more + max(0, len(under_way.calls) - ROWS_MAX)
     return [
         h.h2["Under way"],
         ui.table("Calls, the longest first", UNDER_WAY, rows, empty="No call is under way."),
@@ -276,30 +279,30 @@ def _under_way(found: CallsUnderWay) -> Node:
     ]
 
 
-def _row(one: FinishedCall, longest: float, names: Mapping[str, str]) -> Sequence[Node]:
-    held = one.outcome == REFUSED
+def _row(call: FinishedCall, longest: float, names: Mapping[str, str]) -> Sequence[Node]:
+    refused = call.outcome == REFUSED
     return (
-        ui.link(ui.address("calls", one.id), ui.when(_began(one))),
-        ui.shown(one.name or one.method, 200),
-        ui.shown(one.server, 100),
-        _outcome(one),
-        "" if held else columns.latency(one.duration_ms / 1000),
-        None if held else bar(one.duration_ms, longest),
-        ui.amount(one.arguments_bytes),
-        ui.amount(one.result_bytes),
-        ui.shown(one.endpoint, 100),
-        keys_page.named(one.key, names),
+        ui.link(ui.address("calls", call.id), ui.when(_began(call))),
+        ui.shown(call.name or call.method, 200),
+        ui.shown(call.server, 100),
+        _outcome(call),
+        "" if refused else columns.latency(call.duration_ms / 1000),
+        None if refused else bar(call.duration_ms, longest),
+        ui.amount(call.arguments_bytes),
+        ui.amount(call.result_bytes),
+        ui.shown(call.endpoint, 100),
+        keys_page.named(call.key, names),
     )
 
 
-def _outcome(one: FinishedCall) -> Element:
-    tone: Tone = "ok" if one.outcome == OK else "bad" if one.failed else "off"
-    return ui.state(recordings.outcome(one), tone)
+def _outcome(call: FinishedCall) -> Element:
+    tone: Tone = "ok" if call.outcome == OK else "bad" if call.failed else "off"
+    return ui.state(recordings.outcome(call), tone)
 
 
-def _began(one: FinishedCall) -> float:
+def _began(call: FinishedCall) -> float:
     try:
-        return datetime.fromisoformat(one.time).timestamp()
+        return datetime.fromisoformat(call.time).timestamp()
     except ValueError:
         return 0.0
 
@@ -308,15 +311,15 @@ def by_minute(recent: RecentCalls, server: str, now: float) -> list[int]:
     """Return how many recorded calls reached a server in each of the last minutes, the oldest
     first; as far back as all calls are kept. `now`: seconds since the epoch."""
     calls = recent.calls
-    whole = len(calls) < KEPT_MAX
-    minutes = MINUTES if whole else min(MINUTES, max(1, int((now - _began(calls[0])) / 60)))
-    found = [0] * minutes
-    for one in calls:
-        if one.server == server and one.outcome != REFUSED:
-            ago = int(max(0.0, now - _began(one)) / 60)
+    is_complete = len(calls) < KEPT_MAX
+    minutes = MINUTES if is_complete else min(MINUTES, max(1, int((now - _began(calls[0])) / 60)))
+    counts = [0] * minutes
+    for call in calls:
+        if call.server == server and call.outcome != REFUSED:
+            ago = int(max(0.0, now - _began(call)) / 60)
             if ago < minutes:
-                found[-1 - ago] += 1
-    return found
+                counts[-1 - ago] += 1
+    return counts
 
 
 def sparkline(counts: Sequence[int]) -> Node:
@@ -361,7 +364,7 @@ def page(
     call: FinishedCall, recent: RecentCalls, role: Role, names: Mapping[str, str] = {}
 ) -> Node:
     """Return the page of a recorded call. `names`: of API keys, by their ids."""
-    said = [
+    bodies = [
         _Body("Arguments", ARGUMENTS, call.arguments, call.arguments_bytes),
         _Body("Result", RESULT, call.result, call.result_bytes),
     ]
@@ -386,19 +389,19 @@ def page(
         ),
         call.outcome != REFUSED and timing(call, recent),
         role >= Role.DEVELOPER and _repeat(call),
-        [_said(one, call, role) for one in said],
+        [_said(body, call, role) for body in bodies],
     ]
 
 
 def _refusal(call: FinishedCall) -> Node:
     """Return why a call was refused, as its client was told, if that was recorded."""
-    said = ""
+    text = ""
     if call.result is not UNSET and RESULT not in call.cut:
-        found = call.result
-        said = " ".join(one.text for one in tool_call.parts(found) if one.text)
-        said = said or ("" if call.method == CALL else tool_call.error_text(found))
+        result = call.result
+        text = " ".join(block.text for block in tool_call.parts(result) if block.text)
+        text = text or ("" if call.method == CALL else tool_call.error_text(result))
     return ui.notice(
-        ui.shown(said, 500)
+        ui.shown(text, 500)
         or "MetaMCP refused this call before its server got it: a rule, or a person who was asked."
         " What the client was told is not known here; the audit says why, if [audit] is on.",
         "warn",
@@ -408,7 +411,9 @@ def _refusal(call: FinishedCall) -> Node:
 def timing(call: FinishedCall, recent: RecentCalls) -> Node:
     """Return how long a call took beside other recorded calls of the same tool."""
     same = call.server, call.name
-    others = sorted(one.duration_ms for one in recent.calls if (one.server, one.name) == same)
+    others = sorted(
+        other.duration_ms for other in recent.calls if (other.server, other.name) == same
+    )
     rows = [("This call", call.duration_ms)]
     if len(others) > 1:
         rows.append((f"Half of {len(others)} calls", others[(len(others) - 1) // 2]))
@@ -427,8 +432,8 @@ def timing(call: FinishedCall, recent: RecentCalls) -> Node:
 def _repeat(call: FinishedCall) -> Node:
     try:
         replay.params(call)
-    except Failed as why:
-        return h.p(class_="empty")[f"It cannot be repeated: {ui.shown(str(why), 300)}."]
+    except Failed as error:
+        return h.p(class_="empty")[f"It cannot be repeated: {ui.shown(str(error), 300)}."]
     path = ui.address("calls", call.id)
     key = h.input(type="password", name="key", autocomplete="off", maxlength=500)
     ask = f"Call {call.name or call.method} at {call.endpoint} again? It may change something."
@@ -443,27 +448,27 @@ def _repeat(call: FinishedCall) -> Node:
     ]
 
 
-def _said(one: _Body, call: FinishedCall, role: Role) -> Node:
-    known = {"cut": call.cut, "masked": call.masked}
-    marks = [word for word, where in known.items() if one.what in where]
-    head = h.h2[", ".join([f"{one.title} ({ui.amount(one.size)} bytes", *marks]) + ")"]
-    if one.body is not UNSET:
-        return [head, ui.code("\n".join(pretty(one.body)), copy=True, label=one.title)]
+def _said(body: _Body, call: FinishedCall, role: Role) -> Node:
+    reductions = {"cut": call.cut, "masked": call.masked}
+    marks = [word for word, fields in reductions.items() if body.what in fields]
+    head = h.h2[", ".join([f"{body.title} ({ui.amount(body.size)} bytes", *marks]) + ")"]
+    if body.body is not UNSET:
+        return [head, ui.code("\n".join(pretty(body.body)), copy=True, label=body.title)]
     if role < Role.DEVELOPER:
         return [head, h.p(class_="empty")["To read it needs the role developer."]]
-    why = 'Not recorded: calls = "full" in [recording] records it.' if one.size else "Empty."
-    return [head, h.p(class_="empty")[why]]
+    text = 'Not recorded: calls = "full" in [recording] records it.' if body.size else "Empty."
+    return [head, h.p(class_="empty")[text]]
 
 
 def repeated(call: FinishedCall, ended: str, result: Raw) -> Node:
     """Return how a repeated call ended, and how its result differs from the recorded one."""
     if ended != call.outcome:
-        said = f"It ended with {ended}; the recorded call ended with {call.outcome}."
-        return [ui.notice(said, "warn"), _result(result)]
-    whole = call.result is not UNSET and RESULT not in call.cut and RESULT not in call.masked
-    if not whole or call.result is UNSET:
-        said = f"It ended as before ({ended}). The recorded result is not whole."
-        return [ui.notice(said), _result(result)]
+        text = f"It ended with {ended}; the recorded call ended with {call.outcome}."
+        return [ui.notice(text, "warn"), _result(result)]
+    is_complete = call.result is not UNSET and RESULT not in call.cut and RESULT not in call.masked
+    if not is_complete or call.result is UNSET:
+        text = f"It ended as before ({ended}). The recorded result is not whole."
+        return [ui.notice(text), _result(result)]
     lines = list(_differences(call.result, result))
     if not lines:
         return [ui.notice("The result is the same as before."), _result(result)]
@@ -475,8 +480,8 @@ def repeated(call: FinishedCall, ended: str, result: Raw) -> Node:
 
 
 def _differences(before: Raw, now: Raw) -> Iterator[str]:
-    found = difflib.unified_diff(pretty(before), pretty(now), "recorded", "now", lineterm="")
-    for _, line in zip(range(DIFF_LINES_MAX), found, strict=False):
+    lines = difflib.unified_diff(pretty(before), pretty(now), "recorded", "now", lineterm="")
+    for _, line in zip(range(DIFF_LINES_MAX), lines, strict=False):
         yield line
 
 

@@ -38,14 +38,14 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path == ("files",):
         try:
             raw = await ask("config-diff", timeout_s=RELOAD_S)
-        except Failed as why:
-            if why.exit != Exit.CONFIG:
+        except Failed as error:
+            if error.exit != Exit.CONFIG:
                 raise
-            return invalid(why)
+            return invalid(error)
         return files(codec.typed(ConfigDiff, raw), request.role)
     table = request.query.get("table", "")
-    found = codec.typed(SettingsShown, await ask("config", {"table": table}))
-    return in_force(found, table)
+    settings = codec.typed(SettingsShown, await ask("config", {"table": table}))
+    return in_force(settings, table)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -54,31 +54,33 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     order = {"expect": request.form.get("plan", ""), "yes": request.form.get("sure") == "yes"}
     raw = await ask("reload", order, timeout_s=RELOAD_S)
     plan = codec.typed(ReloadPlan, raw)
-    said = ui.notice(f"The configuration of the files is in force: plan {plan.hash}.")
-    return [said, await show(ask, PageRequest(role=request.role, path=("files",)))]
+    notice = ui.notice(f"The configuration of the files is in force: plan {plan.hash}.")
+    return [notice, await show(ask, PageRequest(role=request.role, path=("files",)))]
 
 
-def in_force(found: SettingsShown, table: str) -> Node:
+def in_force(settings: SettingsShown, table: str) -> Node:
     """Return the settings in force: those that something sets, or all of one table."""
     tables: list[list[Node]] = [
         [
-            ui.link(ui.address("config", query={"table": one.name}), ui.shown(_table(one.name))),
-            str(one.set),
-            str(one.keys),
+            ui.link(
+                ui.address("config", query={"table": summary.name}), ui.shown(_table(summary.name))
+            ),
+            str(summary.set),
+            str(summary.keys),
         ]
-        for one in found.tables
+        for summary in settings.tables
     ]
     heading = f"Table {_table(table)}, defaults too" if table else "Settings that something sets"
     return [
         ui.heading("Config", h.p["Secrets are masked."]),
         ui.tabs("/config", TABS),
-        _sentences(found.problems, found.warnings),
-        found.newer and _newer(found.newer),
-        ui.pairs([("Files", [h.div[h.code[ui.shown(one, 500)]] for one in found.files])]),
+        _sentences(settings.problems, settings.warnings),
+        settings.newer and _newer(settings.newer),
+        ui.pairs([("Files", [h.div[h.code[ui.shown(path, 500)]] for path in settings.files])]),
         h.h2[ui.shown(heading, 200)],
         table and h.p[ui.link("/config", "Settings that something sets")],
-        _settings(found, with_table=not table),
-        found.more > 0 and h.p[f"{ui.amount(found.more)} more settings are not shown."],
+        _settings(settings, with_table=not table),
+        settings.more > 0 and h.p[f"{ui.amount(settings.more)} more settings are not shown."],
         h.h2["Tables"],
         ui.table(
             "Tables, with the number of keys that something sets",
@@ -100,33 +102,36 @@ def _newer(files: Sequence[str]) -> Element:
     ]
 
 
-def _settings(found: SettingsShown, *, with_table: bool) -> Element:
+def _settings(settings: SettingsShown, *, with_table: bool) -> Element:
     rows = [
         [
-            ui.shown(f"{one.table}.{one.key}" if with_table and one.table else one.key, 200),
-            h.code[ui.shown(one.value, 600)],
-            h.code[ui.shown(one.place, 500)] if one.place else "default",
+            ui.shown(
+                f"{setting.table}.{setting.key}" if with_table and setting.table else setting.key,
+                200,
+            ),
+            h.code[ui.shown(setting.value, 600)],
+            h.code[ui.shown(setting.place, 500)] if setting.place else "default",
         ]
-        for one in found.settings
+        for setting in settings.settings
     ]
     return ui.table("Settings", SETTINGS, rows, empty="Nothing is set: all keys have defaults.")
 
 
-def files(found: ConfigDiff, role: Role) -> Node:
+def files(diff: ConfigDiff, role: Role) -> Node:
     """Return what a reload of the files would do, and the button that does it."""
-    plan = found.plan
+    plan = diff.plan
     rows = [[ui.shown(cell, 500) for cell in row[1:]] for row in columns.plan_rows(plan)]
-    idle = all(one.action == "unchanged" for one in plan.changes)
+    idle = all(change.action == "unchanged" for change in plan.changes)
     return [
         ui.heading("Config", h.p["The files are not in force before a reload."]),
         ui.tabs("/config/files", TABS),
-        _sentences(found.problems, found.warnings),
+        _sentences(diff.problems, diff.warnings),
         h.h2["What a reload would do"],
         ui.table("Plan", PLAN, rows, empty="Nothing: the files are in force."),
         rows and h.p[ACTIONS],
         h.h2["Settings that differ"],
-        _changes(found),
-        found.more > 0 and h.p[f"{ui.amount(found.more)} more changes are not shown."],
+        _changes(diff),
+        diff.more > 0 and h.p[f"{ui.amount(diff.more)} more changes are not shown."],
         h.p[
             "Secrets are masked: a new value of one shows only in the plan. Tools that changed: ",
             ui.link("/approvals", "Approvals"),
@@ -137,15 +142,15 @@ def files(found: ConfigDiff, role: Role) -> Node:
     ]
 
 
-def _changes(found: ConfigDiff) -> Element:
+def _changes(diff: ConfigDiff) -> Element:
     rows = [
         [
-            ui.shown(f"{one.table}.{one.key}" if one.table else one.key, 200),
-            one.before and h.del_[h.code[ui.shown(one.before, 600)]],
-            one.after and h.ins[h.code[ui.shown(one.after, 600)]],
-            h.code[ui.shown(one.place, 500)],
+            ui.shown(f"{change.table}.{change.key}" if change.table else change.key, 200),
+            change.before and h.del_[h.code[ui.shown(change.before, 600)]],
+            change.after and h.ins[h.code[ui.shown(change.after, 600)]],
+            h.code[ui.shown(change.place, 500)],
         ]
-        for one in found.changes
+        for change in diff.changes
     ]
     return ui.table("Changes", CHANGES, rows, empty="No setting differs.")
 
@@ -162,12 +167,12 @@ def _reload(plan: ReloadPlan) -> Node:
     ]  # fmt: skip
 
 
-def invalid(why: Failed) -> Node:
+def invalid(error: Failed) -> Node:
     """Return why the files cannot be used."""
     return [
         ui.heading("Config", h.p["The files are not in force before a reload."]),
         ui.tabs("/config/files", TABS),
-        ui.notice(str(why), "bad", why.details),
+        ui.notice(str(error), "bad", error.details),
     ]
 
 

@@ -112,18 +112,18 @@ FORMS: Mapping[str, EditForm] = {
 }  # fmt: skip
 
 
-def address(verb: str, **given: str) -> str:
-    """Return the address of the form for a verb. `given`: values of its fields."""
-    return ui.address("config", *PATH, query={"verb": verb, **given})
+def address(verb: str, **values: str) -> str:
+    """Return the address of the form for a verb. `values`: of its fields."""
+    return ui.address("config", *PATH, query={"verb": verb, **values})
 
 
-def links(role: Role, verbs: Sequence[str], **given: str) -> Node:
-    """Return the links to forms on another page, none for a role that may not edit. `given`: values
-    of their fields."""
+def links(role: Role, verbs: Sequence[str], **values: str) -> Node:
+    """Return the links to forms on another page, none for a role that may not edit. `values`: of
+    their fields."""
     return (
         role >= Role.ADMIN
         and h.p(class_="beside")[
-            [ui.link(address(verb, **given), FORMS[verb].title) for verb in verbs]
+            [ui.link(address(verb, **values), FORMS[verb].title) for verb in verbs]
         ]
     )
 
@@ -144,36 +144,36 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Show what an edit would change, or carry it out."""
-    given = request.form
-    verb = given.get("verb", "")
+    inputs = request.form
+    verb = inputs.get("verb", "")
     form = FORMS.get(verb)
     if form is None:
         raise Failed(Exit.USAGE, f"no edit is named '{verb[:40]}'")
     try:
-        if given.get("do") != WRITE:
-            return await _preview(ask, verb, form, given)
-        raw = await ask("edit", ordered(verb, form, given), timeout_s=EDIT_S)
-    except Failed as why:
-        refused = ui.notice(str(why), "bad", why.details)
-        return _page(form.title, [refused, fields(verb, form, given)])
+        if inputs.get("do") != WRITE:
+            return await _preview(ask, verb, form, inputs)
+        raw = await ask("edit", ordered(verb, form, inputs), timeout_s=EDIT_S)
+    except Failed as error:
+        refused = ui.notice(str(error), "bad", error.details)
+        return _page(form.title, [refused, fields(verb, form, inputs)])
     return written(verb, form, codec.typed(FileEdited, raw))
 
 
-async def _preview(ask: Ask, verb: str, form: EditForm, given: Mapping[str, str]) -> Node:
-    raw = await ask("edit-preview", ordered(verb, form, given), timeout_s=EDIT_S)
-    return difference(verb, form, given, codec.typed(FileEdited, raw))
+async def _preview(ask: Ask, verb: str, form: EditForm, inputs: Mapping[str, str]) -> Node:
+    raw = await ask("edit-preview", ordered(verb, form, inputs), timeout_s=EDIT_S)
+    return difference(verb, form, inputs, codec.typed(FileEdited, raw))
 
 
-def ordered(verb: str, form: EditForm, given: Mapping[str, str]) -> dict[str, object]:
+def ordered(verb: str, form: EditForm, inputs: Mapping[str, str]) -> dict[str, object]:
     """Return the order that a form with these values is. Raises Failed."""
     words: list[str] = []
     options: dict[str, list[str]] = {}
     for field in form.fields:
-        text = given.get(field.name, "").strip()
+        text = inputs.get(field.name, "").strip()
         try:
             values = _values(field, text)
-        except ValueError as why:
-            raise Failed(Exit.USAGE, f"the command cannot be read: {why}") from None
+        except ValueError as error:
+            raise Failed(Exit.USAGE, f"the command cannot be read: {error}") from None
         if not field.option:
             words += values
         elif text:
@@ -197,11 +197,11 @@ def _values(field: EditField, text: str) -> list[str]:
 # Parts of the pages
 
 
-def overview(found: SettingsShown) -> Node:
+def overview(settings: SettingsShown) -> Node:
     """Return links to all forms, and what the files switch off."""
     rows = [
-        (ui.shown(what, 200), word, ui.link(address(verb, **given), FORMS[verb].title))
-        for what, word, verb, given in _switched(found)
+        (ui.shown(subject, 200), word, ui.link(address(verb, **values), FORMS[verb].title))
+        for subject, word, verb, values in _switched(settings)
     ]
     heads = ("Server or tool", "State", "Edit")
     empty = "No file switches off or hides anything."
@@ -215,28 +215,28 @@ def overview(found: SettingsShown) -> Node:
     )
 
 
-def _switched(found: SettingsShown) -> Iterator[tuple[str, str, str, dict[str, str]]]:
+def _switched(settings: SettingsShown) -> Iterator[tuple[str, str, str, dict[str, str]]]:
     """Yield what the files switch off: what, a word, and the verb with values of its fields."""
-    for one in found.settings:
-        place = _OFF.fullmatch(one.table)
+    for setting in settings.settings:
+        match = _OFF.fullmatch(setting.table)
         state = {("enabled", "false"): "switched off", ("hidden", "true"): "hidden"}
-        if place is None or (word := state.get((one.key, one.value))) is None:
+        if match is None or (word := state.get((setting.key, setting.value))) is None:
             continue
-        server, tool = place["server"], place["tool"]
+        server, tool = match["server"], match["tool"]
         if tool is None:
             yield server, word, "enable", {"server": server}
         else:
-            verb = "tools show" if one.key == "hidden" else "tools enable"
+            verb = "tools show" if setting.key == "hidden" else "tools enable"
             yield f"{server}.{tool}", word, verb, {"tool": f"{server}.{tool}"}
 
 
-def fields(verb: str, form: EditForm, given: Mapping[str, str]) -> Element:
+def fields(verb: str, form: EditForm, inputs: Mapping[str, str]) -> Element:
     """Return the form with these values."""
     return ui.form(
         ui.address("config", *PATH),
         h.input(type="hidden", name="verb", value=verb),
-        [ui.field(one.label, _control(one, given.get(one.name, "")), one.hint)
-         for one in form.fields],
+        [ui.field(field.label, _control(field, inputs.get(field.name, "")), field.hint)
+         for field in form.fields],
         submit="Show the difference",
     )  # fmt: skip
 
@@ -264,15 +264,15 @@ def _clients() -> Sequence[tuple[str, str]]:
     return [(client.name, client.title) for client in CLIENTS.values()]
 
 
-def difference(verb: str, form: EditForm, given: Mapping[str, str], found: FileEdited) -> Node:
+def difference(verb: str, form: EditForm, inputs: Mapping[str, str], edited: FileEdited) -> Node:
     """Return what an edit would change, the button that does it, and the form again."""
-    values = {one.name: text for one in form.fields if (text := given.get(one.name, ""))}
-    changes = any(line.startswith(("+", "-")) for line in found.said)
+    values = {field.name: text for field in form.fields if (text := inputs.get(field.name, ""))}
+    changes = any(line.startswith(("+", "-")) for line in edited.said)
     return _page(
         form.title,
         [
-            found.warnings and ui.notice("Before you go on:", "warn", found.warnings),
-            _lines(found.said),
+            edited.warnings and ui.notice("Before you go on:", "warn", edited.warnings),
+            _lines(edited.said),
             changes
             and ui.action(
                 ui.address("config", *PATH),
@@ -280,15 +280,15 @@ def difference(verb: str, form: EditForm, given: Mapping[str, str], found: FileE
                 {"verb": verb, "do": WRITE, **values},
                 danger=verb.endswith("remove"),
             ),
-            h.details[h.summary["Change the form"], fields(verb, form, given)],
+            h.details[h.summary["Change the form"], fields(verb, form, inputs)],
         ],
     )
 
 
-def _lines(said: Sequence[str]) -> Element:
+def _lines(lines: Sequence[str]) -> Element:
     """Return a unified difference as a part of a page."""
     parts: list[Node] = []
-    for line in said:
+    for line in lines:
         text = f"{ui.shown(line, 2000)}\n"
         head = line.startswith(("+++", "---"))
         mark = h.ins if line.startswith("+") else h.del_ if line.startswith("-") else None

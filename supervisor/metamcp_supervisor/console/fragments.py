@@ -64,18 +64,20 @@ def shown(text: str, limit: int = TEXT_CHARS_MAX) -> str:
     """Return a foreign text as a page shows it: characters that nobody sees as escapes, and at most
     `limit` characters of it, with the number of the others."""
     more = len(text) - limit
-    kept = text[:limit].translate(_ESCAPES)
-    return f"{kept}… ({amount(more)} more)" if more > 0 else kept
+    beginning = text[:limit].translate(_ESCAPES)
+    return f"{beginning}… ({amount(more)} more)" if more > 0 else beginning
 
 
 def address(*parts: str, query: Mapping[str, str] = {}) -> str:
     """Return the path of a page from its parts, which are encoded: ("servers", "a b") becomes
     `/servers/a%20b`. `query`: empty values are left out."""
-    asked = urlencode({key: value for key, value in query.items() if value}, errors="replace")
+    query_string = urlencode(
+        {key: value for key, value in query.items() if value}, errors="replace"
+    )
     return (
         "/"
-        + "/".join(quote(part, safe="", errors="replace") for part in parts)
-        + (f"?{asked}" if asked else "")
+        + "/".join(quote(segment, safe="", errors="replace") for segment in parts)
+        + (f"?{query_string}" if query_string else "")
     )
 
 
@@ -149,8 +151,8 @@ def table(
     """Return a table, whose first column names the row, or else the column `head`; without rows,
     the sentence `empty`. `numbers`: heads of columns that are aligned to the right; `orders`: heads
     that order the table, each with the path of that page and the order of the column now."""
-    found, right = list(rows), set(numbers)
-    if not found:
+    all_rows, right = list(rows), set(numbers)
+    if not all_rows:
         return h.p(class_="empty")[empty]
     kinds = ["number" if head in right else None for head in heads]
     # A name says nothing about columns that are wide: the reader may scroll the table by keyboard.
@@ -165,7 +167,7 @@ def table(
                     ]
                 ]
             ],
-            h.tbody[[_row(row, kinds, head) for row in found]],
+            h.tbody[[_row(row, kinds, head) for row in all_rows]],
         ]
     ]
 
@@ -180,13 +182,13 @@ def notice(text: str, tone: Tone = "ok", details: Sequence[str] = ()) -> Element
     """Return a sentence about what happened, which a screen reader says at once."""
     urgent = tone in ("warn", "bad")
     return h.div(class_=f"notice {tone}", role="alert" if urgent else "status")[
-        h.p[shown(text)], details and h.ul[[h.li[shown(one)] for one in details]]
+        h.p[shown(text)], details and h.ul[[h.li[shown(detail)] for detail in details]]
     ]
 
 
-def needs(what: str, role: Role) -> Element:
+def needs(activity: str, role: Role) -> Element:
     """Return the sentence in place of a control that the role of the session does not have."""
-    return h.p(class_="empty")[f"To {what} needs the role {role}."]
+    return h.p(class_="empty")[f"To {activity} needs the role {role}."]
 
 
 def pairs(rows: Iterable[tuple[str, Node]]) -> Element:
@@ -233,8 +235,8 @@ def moment(written: str) -> Element:
 
 def instant(seconds: float) -> str:
     """Return a moment, in seconds since the epoch, in UTC with milliseconds."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03}Z"
+    date_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{date_time}.{int(seconds * 1000) % 1000:03}Z"
 
 
 def ago(seconds: float) -> str:
@@ -244,8 +246,8 @@ def ago(seconds: float) -> str:
 
 def amount(number: float) -> str:
     """Return a number with separators between thousands."""
-    whole = round(number)
-    return f"{whole:,}" if whole == number or abs(number) >= 100 else f"{number:,.1f}"
+    rounded = round(number)
+    return f"{rounded:,}" if rounded == number or abs(number) >= 100 else f"{number:,.1f}"
 
 
 def size(count: int) -> str:
@@ -285,27 +287,27 @@ def diff(before: str, after: str, label: str) -> Element:
 
 
 def _parts(old: Sequence[str], new: Sequence[str]) -> Iterator[Node]:
-    left = WORD_PARTS_MAX
-    shown = 0
+    remaining = WORD_PARTS_MAX
+    position = 0
     for group in SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT_LINES):
-        yield _left_out(group[0][1] - shown)
-        shown = group[-1][2]
+        yield _left_out(group[0][1] - position)
+        position = group[-1][2]
         for kind, a, b, c, d in group:
             if kind == "equal":
                 yield _text(old[a:b])
                 continue
-            if kind == "replace" and left:
+            if kind == "replace" and remaining:
                 words = _words(old[a:b], new[c:d])
                 if words is not None:
-                    left -= 1
+                    remaining -= 1
                     yield words
                     continue
             if b > a:
                 yield h.del_[_text(old[a:b])]
             if d > c:
                 yield h.ins[_text(new[c:d])]
-    if shown:
-        yield _left_out(len(old) - shown)
+    if position:
+        yield _left_out(len(old) - position)
 
 
 def _left_out(lines: int) -> str:
@@ -318,14 +320,14 @@ def _words(old: Sequence[str], new: Sequence[str]) -> Node:
     before, after = _WORD.findall(_text(old)), _WORD.findall(_text(new))
     if max(len(before), len(after)) > WORDS_MAX:
         return None
-    found: list[Node] = []
+    nodes: list[Node] = []
     for kind, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        gone, came = "".join(before[a:b]), "".join(after[c:d])
+        removed, added = "".join(before[a:b]), "".join(after[c:d])
         if kind == "equal":
-            found.append(gone)
+            nodes.append(removed)
             continue
-        found += [gone and h.del_[gone], came and h.ins[came]]
-    return found
+        nodes += [removed and h.del_[removed], added and h.ins[added]]
+    return nodes
 
 
 def _text(lines: Sequence[str]) -> str:

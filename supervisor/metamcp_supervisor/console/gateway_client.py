@@ -77,8 +77,8 @@ class GatewayClient:
         message = await self._read(ANSWER_S)
         if message.method != "hello":
             client.result(message)
-        wanted = {"token": client.token(directory), "session": session}
-        await self._send("hello", wanted)
+        params = {"token": client.token(directory), "session": session}
+        await self._send("hello", params)
         _, raw = await self._answered(ANSWER_S)
         welcome = codec.typed(_Welcome, raw)
         self.role, self.key = Role.named(welcome.role) or Role.VIEWER, welcome.key
@@ -98,9 +98,9 @@ class GatewayClient:
             if message.method is None:
                 try:
                     return items, client.result(message)
-                except Failed as why:
-                    if str(why) == SESSION_ENDED:
-                        raise SessionEnded(why.exit, SESSION_ENDED) from None
+                except Failed as error:
+                    if str(error) == SESSION_ENDED:
+                        raise SessionEnded(error.exit, SESSION_ENDED) from None
                     raise
             items.append(bytes(message.params))
 
@@ -129,8 +129,8 @@ async def connected(directory: str, session: str) -> AsyncGenerator[GatewayClien
     except OSError:
         raise Failed(Exit.NOT_RUNNING, CLOSED) from None
     try:
-        found = GatewayClient(reader, writer)
-        await found.greet(directory, session)
-        yield found
+        gateway = GatewayClient(reader, writer)
+        await gateway.greet(directory, session)
+        yield gateway
     finally:
         writer.close()

@@ -29,9 +29,9 @@ _TONES: Mapping[str, ui.Tone] = {"active": "ok", "expired": "off"}
 
 async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
-        found = codec.typed(KeyList, await ask("keys", {"names": [request.path[0]]})).keys[0]
-        use = codec.typed(KeyUse, await ask("key-use", {"name": found.id}))
-        return one_key(found, use, request.role)
+        key = codec.typed(KeyList, await ask("keys", {"names": [request.path[0]]})).keys[0]
+        use = codec.typed(KeyUse, await ask("key-use", {"name": key.id}))
+        return one_key(key, use, request.role)
     keys = await _all(ask)
     status = codec.typed(GatewayStatus, await ask("status"))
     return key_list(keys, status.endpoints, request)
@@ -41,9 +41,9 @@ async def _all(ask: Ask) -> list[KeyShown]:
     keys: list[KeyShown] = []
     for _ in range(PAGES_MAX):
         raw = await ask("keys", {"after": keys[-1].id if keys else ""})
-        part = codec.typed(KeyList, raw)
-        keys += part.keys
-        if not part.more:
+        page = codec.typed(KeyList, raw)
+        keys += page.keys
+        if not page.more:
             break
     return keys
 
@@ -53,7 +53,7 @@ async def names(ask: Ask, role: Role) -> Mapping[str, str]:
     them."""
     if role < PAGE.least:
         return {}
-    return {one.id: one.name for one in await _all(ask)}
+    return {key.id: key.name for key in await _all(ask)}
 
 
 def named(holder: str, names: Mapping[str, str]) -> Node:
@@ -74,9 +74,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     made = codec.typed(KeyChanged, raw)
     if made.key:
         return new_key(made, status)
-    what = {"Expire": "has expired", "Revoke": "is revoked"}[str(order["type"])]
-    said = ui.notice(f"The key {made.name} ({made.id}) {what}.", details=_late(made))
-    return [said, await show(ask, PageRequest(role=request.role))]
+    outcome = {"Expire": "has expired", "Revoke": "is revoked"}[str(order["type"])]
+    notice = ui.notice(f"The key {made.name} ({made.id}) {outcome}.", details=_late(made))
+    return [notice, await show(ask, PageRequest(role=request.role))]
 
 
 def ordered(form: Mapping[str, str], key: str) -> dict[str, object]:
@@ -103,16 +103,16 @@ def ordered(form: Mapping[str, str], key: str) -> dict[str, object]:
 def key_list(keys: Iterable[KeyShown], endpoints: Iterable[str], request: PageRequest) -> Node:
     """Return the keys that a filter leaves, and the form for a new one."""
     words = request.query.get("q", "").lower().split()
-    found = [
-        one for one in keys
-        if all(word in f"{one.name} {one.id} {one.principal} {one.workspace}".lower()
+    matches = [
+        key for key in keys
+        if all(word in f"{key.name} {key.id} {key.principal} {key.workspace}".lower()
                for word in words)
     ]  # fmt: skip
     empty = "No key fits the filter." if words else "No key was made yet."
     return [
         ui.heading("Keys", h.p["Credentials of programs and people on other machines."]),
         ui.search("/keys", request.query, "Name, id, principal or workspace"),
-        ui.table("API keys", HEADS, map(_row, found), empty=empty),
+        ui.table("API keys", HEADS, map(_row, matches), empty=empty),
         _new_form(endpoints)
         if request.role >= Role.ADMIN
         else ui.needs("make, replace or end keys", Role.ADMIN),
@@ -173,7 +173,7 @@ def one_key(key: KeyShown, use: KeyUse, role: Role) -> Node:
 def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
     """Return the text of a new key, which is shown this once, with lines for clients."""
     names = made.endpoints or tuple(status.endpoints)
-    url = next((status.endpoints[one] for one in names if one in status.endpoints), status.url)
+    url = next((status.endpoints[name] for name in names if name in status.endpoints), status.url)
     until = ui.moment(made.expires) if made.expires else "it is revoked"
     valid: list[tuple[str, Node]] = [("Valid until", until)]
     if made.old_until:
@@ -228,7 +228,7 @@ def snippets(key: str, url: str) -> list[tuple[str, str]]:
 def use_text(use: KeyUse) -> str:
     """Return what a key has open, as words."""
     counts = ((use.streams, "stream"), (use.sessions, "session"), (use.calls, "call"))
-    *first, last = (f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+    *first, last = (f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     return f"{', '.join(first)} and {last}"
 
 
@@ -245,7 +245,7 @@ def _row(key: KeyShown) -> list[Node]:
 
 
 def _new_form(endpoints: Iterable[str]) -> Element:
-    known = ", ".join(endpoints)
+    endpoint_names = ", ".join(endpoints)
     return h.details[
         h.summary["New key"],
         ui.form(
@@ -256,7 +256,8 @@ def _new_form(endpoints: Iterable[str]) -> Element:
             ui.field(
                 "Endpoints",
                 h.input(name="endpoints", maxlength=2000),
-                f"Names with blanks between; empty: all. There are: {ui.shown(known, 300)}",
+                "Names with blanks between; empty: all. There are:"
+                f" {ui.shown(endpoint_names, 300)}",
             ),
             ui.field(
                 "Scopes",

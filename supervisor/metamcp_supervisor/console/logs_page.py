@@ -30,12 +30,12 @@ _LEVEL = re.compile(
 async def show(ask: Ask, request: PageRequest) -> Node:
     status = codec.typed(GatewayStatus, await ask("status"))
     names = [server.name for server in status.servers]
-    wanted = [*request.path[:1], request.query.get("beside", "")]
+    selected = [*request.path[:1], request.query.get("beside", "")]
     query = request.query
-    asked = query.get("lines", "")
-    lines = int(asked) if asked in LINES_CHOICES else LINES
+    count = query.get("lines", "")
+    lines = int(count) if count in LINES_CHOICES else LINES
     logs: list[tuple[str, list[LogLine]]] = []
-    for name in dict.fromkeys(filter(None, wanted or names[:1])):
+    for name in dict.fromkeys(filter(None, selected or names[:1])):
         items = await ask.items("logs", {"name": name, "n": lines, "grep": query.get("q", "")})
         logs.append((name, [codec.typed(LogLine, item) for item in items]))
     return page(names, logs, request)
@@ -68,7 +68,9 @@ def page(
             h.label[
                 h.span["Lines"],
                 ui.choice(
-                    "lines", [(one, one) for one in LINES_CHOICES], query.get("lines", str(LINES))
+                    "lines",
+                    [(count, count) for count in LINES_CHOICES],
+                    query.get("lines", str(LINES)),
                 ),
             ],
         )
@@ -79,11 +81,11 @@ def page(
 
 
 def _log(name: str, lines: Sequence[LogLine]) -> Element:
-    shown = ui.shown(name, 80)
-    return h.section(aria_label=f"log of {shown}")[
-        h.h2[ui.link(ui.address("servers", name), shown)],
+    label = ui.shown(name, 80)
+    return h.section(aria_label=f"log of {label}")[
+        h.h2[ui.link(ui.address("servers", name), label)],
         # No live region: a busy log would speak without end; the count of new lines is enough.
-        h.ol(class_="log", id=f"log-{name}", data_log=True, tabindex="0", aria_label=shown)[
+        h.ol(class_="log", id=f"log-{name}", data_log=True, tabindex="0", aria_label=label)[
             [_line(name, line) for line in lines]
         ],
         h.data(value=json.dumps([line.seq for line in lines]), hidden=True),
@@ -111,10 +113,10 @@ def _line(name: str, line: LogLine) -> Element:
 
 def level(text: str) -> Tone | None:
     """Return the tone of a line by its first word that names a level; None for the others."""
-    found = _LEVEL.search(text, 0, 400)
-    if found is None:
+    match = _LEVEL.search(text, 0, 400)
+    if match is None:
         return None
-    return "bad" if found["bad"] else "warn"
+    return "bad" if match["bad"] else "warn"
 
 
 PAGE = Page(name="logs", title="Logs", show=show, live=("config",))

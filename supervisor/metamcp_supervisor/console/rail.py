@@ -42,7 +42,7 @@ PAGES: tuple[Page, ...] = (
 
 def page(name: str) -> Page | None:
     """Return the page with this name; the empty name stands for the first page."""
-    return next((one for one in PAGES if one.name == (name or PAGES[0].name)), None)
+    return next((page for page in PAGES if page.name == (name or PAGES[0].name)), None)
 
 
 def shell() -> Element:
@@ -102,7 +102,7 @@ def _login() -> Element:
 def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
     """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
     gateway is called; `key`: id of the API key whose holder can log out."""
-    listed = [one for one in PAGES if one.title and role >= one.least]
+    listed = [page for page in PAGES if page.title and role >= page.least]
     return [
         h.header(class_="bar")[
             h.strong["MetaMCP"],
@@ -114,7 +114,7 @@ def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
             key and h.button(type="button", id="logout", title=f"API key {key}")["Log out"],
         ],
         h.nav(id="rail", aria_label="Pages")[
-            h.ul[[h.li[ui.link(ui.address(one.name), _entry(one))] for one in listed]]
+            h.ul[[h.li[ui.link(ui.address(page.name), _entry(page))] for page in listed]]
         ],
     ]
 

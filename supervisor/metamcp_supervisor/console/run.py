@@ -72,9 +72,9 @@ class ConsoleWorker(RoleWorker):
         )
 
     def beating(self) -> None:
-        found, now = self.figures(), self._loop.time()
-        if found.streams or found.requests != self._seen:
-            self._seen, self._active = found.requests, now
+        figures, now = self.figures(), self._loop.time()
+        if figures.streams or figures.requests != self._seen:
+            self._seen, self._active = figures.requests, now
         elif now - self._active > IDLE_S_MAX:
             self._active = now
             self.tell(ConsoleIdle())

@@ -33,41 +33,43 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     tree = codec.typed(ConfigTree, await ask("tree"))
     if request.path:
         return await _one(ask, request, workspace, endpoints(tree, workspace))
-    found = codec.typed(ScriptList, await ask("scripts", {"workspace": workspace}))
-    return script_list(found, [one.name for one in tree.workspaces], request)
+    scripts = codec.typed(ScriptList, await ask("scripts", {"workspace": workspace}))
+    return script_list(scripts, [space.name for space in tree.workspaces], request)
 
 
 async def _one(ask: Ask, request: PageRequest, workspace: str, places: Sequence[str]) -> Node:
-    asked: dict[str, object] = {"workspace": workspace, "name": request.path[0]}
+    params: dict[str, object] = {"workspace": workspace, "name": request.path[0]}
     version = request.query.get("version", "")
     if version.isdecimal():
-        asked["version"] = int(version[:9])
-    raw = await ask("scripts-show", asked)
+        params["version"] = int(version[:9])
+    raw = await ask("scripts-show", params)
     script = codec.typed(ScriptList, raw).scripts[0]
     before = None
     older = [each for each in script.versions if each < script.version]
     if request.query.get("diff") and older:
-        raw = await ask("scripts-show", {**asked, "version": max(older)})
+        raw = await ask("scripts-show", {**params, "version": max(older)})
         before = codec.typed(ScriptList, raw).scripts[0]
     return one_script(script, before, workspace, places)
 
 
 def endpoints(tree: ConfigTree, workspace: str) -> list[str]:
     """Return the endpoints of a workspace."""
-    spaces = [one for one in tree.workspaces if one.name == workspace]
-    return [name for one in spaces for each in one.namespaces for name in each.endpoints]
+    spaces = [space for space in tree.workspaces if space.name == workspace]
+    return [
+        name for space in spaces for namespace in space.namespaces for name in namespace.endpoints
+    ]
 
 
-def script_list(found: ScriptList, workspaces: Sequence[str], request: PageRequest) -> Node:
+def script_list(scripts: ScriptList, workspaces: Sequence[str], request: PageRequest) -> Node:
     """Return the scripts of a workspace that a filter leaves."""
     words = request.query.get("q", "").lower().split()
     rows = [
-        _row(one, found.workspace, request.role)
-        for one in found.scripts
-        if all(word in f"{one.name} {one.description}".lower() for word in words)
+        _row(script, scripts.workspace, request.role)
+        for script in scripts.scripts
+        if all(word in f"{script.name} {script.description}".lower() for word in words)
     ]
     options = [(name, name) for name in workspaces]
-    choice = h.label[h.span["Workspace"], ui.choice("workspace", options, found.workspace)]
+    choice = h.label[h.span["Workspace"], ui.choice("workspace", options, scripts.workspace)]
     empty = "No script fits the filter." if words else "No script is saved in this workspace."
     return [
         ui.heading("Scripts", h.p["Programs that a workspace keeps for its agents."]),
@@ -76,86 +78,88 @@ def script_list(found: ScriptList, workspaces: Sequence[str], request: PageReque
     ]
 
 
-def _row(one: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
-    name = ui.shown(one.name, 80)
-    path = ui.address("scripts", one.name, query={"workspace": workspace})
+def _row(script: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
+    name = ui.shown(script.name, 80)
+    path = ui.address("scripts", script.name, query={"workspace": workspace})
     return [
         ui.link(path, name) if role >= Role.DEVELOPER else name,
-        str(one.version),
-        one.language,
-        "yes" if one.expose else "no",
-        ui.moment(one.savedAt),
-        ui.shown(" ".join(one.description.split()), 200),
+        str(script.version),
+        script.language,
+        "yes" if script.expose else "no",
+        ui.moment(script.savedAt),
+        ui.shown(" ".join(script.description.split()), 200),
     ]
 
 
 def one_script(
-    one: ScriptShown, before: ScriptShown | None, workspace: str, places: Sequence[str]
+    script: ScriptShown, before: ScriptShown | None, workspace: str, places: Sequence[str]
 ) -> Node:
     """Return a script with its code, or with what differs from the version `before`."""
 
     def at(**query: str) -> str:
-        return ui.address("scripts", one.name, query={"workspace": workspace, **query})
+        return ui.address("scripts", script.name, query={"workspace": workspace, **query})
 
     versions: list[Node] = []
-    for number in sorted(one.versions, reverse=True):
-        here = "page" if number == one.version else None
+    for number in sorted(script.versions, reverse=True):
+        here = "page" if number == script.version else None
         link = ui.link(at(version=str(number)), str(number), aria_current=here)
         versions += [link, " "]
-    older = any(number < one.version for number in one.versions)
-    title = f"Version {one.version}"
+    older = any(number < script.version for number in script.versions)
+    title = f"Version {script.version}"
     return [
-        ui.heading(["Script ", ui.shown(one.name, 80)], ui.link("/scripts", "all scripts")),
+        ui.heading(["Script ", ui.shown(script.name, 80)], ui.link("/scripts", "all scripts")),
         ui.pairs(
             [
-                ("Description", ui.shown(one.description)),
-                ("Language", one.language),
-                ("In lists", "as a tool of its own" if one.expose else "no"),
-                ("Saved", ui.moment(one.savedAt)),
+                ("Description", ui.shown(script.description)),
+                ("Language", script.language),
+                ("In lists", "as a tool of its own" if script.expose else "no"),
+                ("Saved", ui.moment(script.savedAt)),
                 ("Versions kept", versions),
             ]
         ),
-        ui.diff(before.code, one.code, f"Version {before.version} and {one.version}")
+        ui.diff(before.code, script.code, f"Version {before.version} and {script.version}")
         if before is not None
-        else ui.code(one.code, copy=True, label=title),
+        else ui.code(script.code, copy=True, label=title),
         older
         and before is None
-        and ui.link(at(version=str(one.version), diff="1"), "Compare with the version before"),
-        ui.code(_pretty(codec.value(one.parameters)), label="Parameters"),
-        run_form(one, places),
+        and ui.link(at(version=str(script.version), diff="1"), "Compare with the version before"),
+        ui.code(_pretty(codec.value(script.parameters)), label="Parameters"),
+        run_form(script, places),
     ]
 
 
-def run_form(one: ScriptShown, places: Sequence[str]) -> Node:
+def run_form(script: ScriptShown, places: Sequence[str]) -> Node:
     """Return the form that runs a script, one for each endpoint."""
     if not places:
         return h.p(class_="empty")["No endpoint belongs to this workspace, so nothing can run it."]
-    call: dict[str, object] = {"name": one.name, "args": example(codec.value(one.parameters))}
+    call: dict[str, object] = {"name": script.name, "args": example(codec.value(script.parameters))}
     return [
         h.h2["Run it"],
-        [_run(place, call) for place in places],
+        [_run(endpoint, call) for endpoint in places],
         h.p["The call is made by the tool ", h.code[RUN], ", in its newest version."],
     ]
 
 
-def _run(place: str, call: dict[str, object]) -> Element:
+def _run(endpoint: str, call: dict[str, object]) -> Element:
     text = h.textarea(name="json", rows="6", spellcheck="false")[_pretty(call)]
     return ui.form(
-        ui.address("tools", RUN, query={"endpoint": place}),
-        ui.field(f"Arguments of the call at {ui.shown(place, 80)}", text),
-        submit=f"Run at {ui.shown(place, 80)}",
+        ui.address("tools", RUN, query={"endpoint": endpoint}),
+        ui.field(f"Arguments of the call at {ui.shown(endpoint, 80)}", text),
+        submit=f"Run at {ui.shown(endpoint, 80)}",
     )
 
 
 def example(schema: Any) -> dict[str, object]:
     """Return arguments that have the names of a schema, to be filled in."""
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     properties = tool_form.table(tool_form.table(schema).get("properties"))
     for name, each in list(properties.items())[:EXAMPLE_NAMES_MAX]:
-        one = tool_form.table(each)
-        default = one.get("default")
-        found[name] = default if default is not None else _EXAMPLES.get(str(one.get("type")))
-    return found
+        property_schema = tool_form.table(each)
+        default = property_schema.get("default")
+        arguments[name] = (
+            default if default is not None else _EXAMPLES.get(str(property_schema.get("type")))
+        )
+    return arguments
 
 
 def _pretty(value: object) -> str:

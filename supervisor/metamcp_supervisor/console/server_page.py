@@ -39,29 +39,29 @@ _ORDERS = (
 
 async def show(ask: Ask, request: PageRequest) -> Node:
     name = request.path[0]
-    found = codec.typed(Description, await ask("describe", {"name": name}))
+    description = codec.typed(Description, await ask("describe", {"name": name}))
     items = await ask.items("events", {"who": name, "n": EVENTS_MAX})
     events = [codec.typed(JournalEvent, item) for item in items]
     status, now = codec.typed(GatewayStatus, await ask("status")), time.time()
     minutes: list[int] = []
     with contextlib.suppress(Failed):  # the page is there without recorded calls
         recent = await calls_page.recent_calls(status.state_dir)
-        minutes = calls_page.by_minute(recent, found.server.name, now)
-    return page(found, events, request.role, now, minutes)
+        minutes = calls_page.by_minute(recent, description.server.name, now)
+    return page(description, events, request.role, now, minutes)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     name, order = request.path[0], request.form.get("order", "")
-    if order not in {known for known, *_ in _ORDERS}:
-        said = ui.notice(f"No order is named '{order}'.", "bad")
+    if order not in {verb for verb, *_ in _ORDERS}:
+        notice = ui.notice(f"No order is named '{order}'.", "bad")
     else:
         await ask(order, {"names": [name]})
-        said = ui.notice(f"{name}: {order} was ordered.")
-    return [said, await show(ask, request)]
+        notice = ui.notice(f"{name}: {order} was ordered.")
+    return [notice, await show(ask, request)]
 
 
 def page(
-    found: Description,
+    description: Description,
     events: Sequence[JournalEvent],
     role: Role,
     now: float,
@@ -69,8 +69,8 @@ def page(
 ) -> Node:
     """Return the content of the page. `now`: seconds since the epoch; `minutes`: recorded calls of
     each of the last minutes, the oldest first."""
-    server = found.server
-    switch = "enable" if found.config.get("enabled") is False else "disable"
+    server = description.server
+    switch = "enable" if description.config.get("enabled") is False else "disable"
     return [
         ui.heading(ui.shown(server.name), ui.state(server.state)),
         ui.tabs(
@@ -85,14 +85,14 @@ def page(
         h.p(class_="beside")[_orders(server.name, server.state, role)],
         role < Role.OPERATOR and ui.needs("steer a server", Role.OPERATOR),
         edit_page.links(role, (switch, "rename", "remove"), server=server.name),
-        ui.pairs([*_facts(found, now), *_minutes(minutes)]),
+        ui.pairs([*_facts(description, now), *_minutes(minutes)]),
         h.h2["What happened"],
         ui.table(
             "Events of this server, the newest first",
             ("When", "Event", "Cause"),
             (
-                [ui.when(one.time), ui.shown(one.what), ui.shown(one.cause, 1000)]
-                for one in reversed(events)
+                [ui.when(event.time), ui.shown(event.what), ui.shown(event.cause, 1000)]
+                for event in reversed(events)
             ),
             empty="Nothing is kept about this server.",
         ),
@@ -100,37 +100,40 @@ def page(
         ui.table(
             "Times it went down by itself, the newest first",
             ("When", "Start", "Ready for", "Reason", "Then", "Message"),
-            _exits(found, now),
+            _exits(description, now),
             empty="It never went down by itself.",
         ),
         h.h2["Processes"],
         ui.table(
             "Processes of this server",
             ("Id", "Memory", "Own share", "Processor", "Files", "Command"),
-            ([*row[:-1], _command(row[-1])] for row in describe.processes(found.processes)),
+            ([*row[:-1], _command(row[-1])] for row in describe.processes(description.processes)),
             empty="No process runs.",
             numbers=("Memory", "Own share", "Processor", "Files"),
         ),
         h.h2["Settings in effect"],
         ui.pairs(
             (ui.shown(key), h.code[ui.shown(codec.dump(value).decode(), 2000)])
-            for key, value in found.config.items()
+            for key, value in description.config.items()
         ),
-        found.source and h.p["Written in ", h.code[ui.shown(found.source)], "."],
+        description.source and h.p["Written in ", h.code[ui.shown(description.source)], "."],
         h.h2["Last lines"],
-        ui.code("\n".join(line.text for line in found.log) or "none", label="of its log"),
+        ui.code("\n".join(line.text for line in description.log) or "none", label="of its log"),
     ]
 
 
-def _facts(found: Description, now: float) -> Iterator[tuple[str, Node]]:
+def _facts(description: Description, now: float) -> Iterator[tuple[str, Node]]:
     """Yield what `ctl describe` says at the top, with moments in the time of the browser."""
-    _, *facts = describe.facts(found, now)
-    since = [" since ", ui.when(found.since), f" ({ui.ago(now - found.since)})"]
-    yield "state", [found.server.state, since if found.since else None]
+    _, *facts = describe.facts(description, now)
+    since = [" since ", ui.when(description.since), f" ({ui.ago(now - description.since)})"]
+    yield "state", [description.server.state, since if description.since else None]
     yield from ((label, ui.shown(text)) for label, text in facts if label not in _OWN)
-    for one in found.overrides:
-        rest = ui.shown(f" (else {one.written})")
-        yield "set", [ui.shown(f"{one.key} {one.value} until "), ui.when(one.until), rest]
+    for override in description.overrides:
+        suffix = ui.shown(f" (else {override.written})")
+        yield (
+            "set",
+            [ui.shown(f"{override.key} {override.value} until "), ui.when(override.until), suffix],
+        )
 
 
 def _minutes(counts: Sequence[int]) -> Iterator[tuple[str, Node]]:
@@ -138,8 +141,10 @@ def _minutes(counts: Sequence[int]) -> Iterator[tuple[str, Node]]:
         yield "recorded calls", calls_page.sparkline(counts)
 
 
-def _exits(found: Description, now: float) -> Iterator[Sequence[Node]]:
-    for ended, row in zip(reversed(found.exits), describe.exits(found, now), strict=True):
+def _exits(description: Description, now: float) -> Iterator[Sequence[Node]]:
+    for ended, row in zip(
+        reversed(description.exits), describe.exits(description, now), strict=True
+    ):
         yield ui.when(ended.time), *map(ui.shown, row[1:])
 
 

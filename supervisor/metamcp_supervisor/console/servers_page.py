@@ -76,9 +76,9 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         return await server_page.show(ask, request)
     status = codec.typed(GatewayStatus, await ask("status"))
     now = asyncio.get_running_loop().time()
-    rates = _rates.of(now, {one.name: one.calls for one in status.servers})
-    found = () if status.servers else await asyncio.to_thread(_client_files, status)
-    return page(status, rates, request, found)
+    rates = _rates.of(now, {server.name: server.calls for server in status.servers})
+    client_files = () if status.servers else await asyncio.to_thread(_client_files, status)
+    return page(status, rates, request, client_files)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -87,24 +87,25 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     order = request.form.get("order", "")
     names = request.form.get("names", "").split()
     if order not in ORDERS or not names:
-        said = ui.notice("Nothing is changed: tick servers, then choose what to do.", "warn")
+        notice = ui.notice("Nothing is changed: tick servers, then choose what to do.", "warn")
     else:
         await ask(order, {"names": names})
-        said = ui.notice(f"{ORDERS[order]} was ordered: {', '.join(names)}.")
-    return [said, await show(ask, request)]
+        notice = ui.notice(f"{ORDERS[order]} was ordered: {', '.join(names)}.")
+    return [notice, await show(ask, request)]
 
 
 def page(
     status: GatewayStatus,
     rates: Mapping[str, float],
     request: PageRequest,
-    found: Sequence["ClientFile"] = (),
+    client_files: Sequence["ClientFile"] = (),
 ) -> Node:
-    """Return the content of the page. `found`: files of clients, for a gateway without servers."""
+    """Return the content of the page. `client_files`: files of clients, for a
+    gateway without servers."""
     if not status.servers:
-        return _welcome(status, found, request.role)
+        return _welcome(status, client_files, request.role)
     steers = request.role >= Role.OPERATOR
-    kept = _kept(status, request.query)
+    servers = _kept(status, request.query)
     heads = (*(("Tick",) if steers else ()), *HEADS)
     return [
         ui.heading("Servers", h.p[columns.status_head(status)]),
@@ -117,12 +118,12 @@ def page(
             h.label[h.span["State"], ui.choice("state", _STATES, request.query.get("state", ""))],
         ),
         (_orders() if steers else ui.needs("start or stop servers", Role.OPERATOR))
-        if kept
+        if servers
         else None,
         ui.table(
-            f"{len(kept)} of {len(status.servers)} servers: {columns.status_foot(status)}",
+            f"{len(servers)} of {len(status.servers)} servers: {columns.status_foot(status)}",
             heads,
-            (_row(one, rates.get(one.name), steers=steers) for one in kept),
+            (_row(server, rates.get(server.name), steers=steers) for server in servers),
             empty="No server fits this filter.",
             numbers=NUMBERS,
             head=1 if steers else 0,
@@ -139,37 +140,42 @@ def page(
 
 def _kept(status: GatewayStatus, query: Mapping[str, str]) -> list[ServerStatus]:
     """Return the servers that fit the filter, those that are not ready first."""
-    missed = {one.name for one in not_ready(status, ())}
+    missed = {server.name for server in not_ready(status, ())}
     word, state = query.get("q", "").casefold(), query.get("state", "")
-    found = [
-        one
-        for one in status.servers
-        if word in f"{one.name} {one.state} {one.reason} {one.message}".casefold()
-        and (not state or one.state == state or (state == "wrong" and one.name in missed))
+    matches = [
+        server
+        for server in status.servers
+        if word in f"{server.name} {server.state} {server.reason} {server.message}".casefold()
+        and (not state or server.state == state or (state == "wrong" and server.name in missed))
     ]
-    return sorted(found, key=lambda one: one.name not in missed)
+    return sorted(matches, key=lambda server: server.name not in missed)
 
 
 def _wrong(status: GatewayStatus) -> Node:
     """Return the banner of what is wrong now; nothing if all is as wanted."""
-    found = [one for one in not_ready(status, ()) if one.state in ("error", "quarantined")]
-    troubles = [one for one in status.roles if one.trouble or one.state == "error"]
+    servers = [
+        server for server in not_ready(status, ()) if server.state in ("error", "quarantined")
+    ]
+    troubles = [role for role in status.roles if role.trouble or role.state == "error"]
     refused = columns.refused_text(status)
-    if not found and not troubles and not refused:
+    if not servers and not troubles and not refused:
         return None
-    more = len(found) - WRONG_MAX
+    more = len(servers) - WRONG_MAX
     return h.div(class_="notice bad", role="alert")[
         h.ul[
             [
                 h.li[
-                    ui.link(ui.address("servers", one.name), ui.shown(one.name)),
-                    f" ({one.state}): ",
-                    ui.shown(columns.outlook(one, REASON_CHARACTERS_MAX), 600),
+                    ui.link(ui.address("servers", server.name), ui.shown(server.name)),
+                    f" ({server.state}): ",
+                    ui.shown(columns.outlook(server, REASON_CHARACTERS_MAX), 600),
                 ]
-                for one in found[:WRONG_MAX]
+                for server in servers[:WRONG_MAX]
             ],
             more > 0 and h.li[ui.link("/servers?state=wrong", f"and {more} more")],
-            [h.li[f"{one.role}: {ui.shown(one.trouble or one.state, 400)}"] for one in troubles],
+            [
+                h.li[f"{role.role}: {ui.shown(role.trouble or role.state, 400)}"]
+                for role in troubles
+            ],
             refused and h.li[ui.shown(refused, 600)],
         ]
     ]
@@ -224,7 +230,7 @@ def _processes(status: GatewayStatus) -> Iterator[Sequence[Node]]:
         figures = f"connections {front.connections}, sessions {front.sessions}"
         yield f"front-{front.number}", ui.state(front.state), str(front.pid), columns.NONE, figures
     for role in status.roles:
-        counts = ", ".join(f"{what} {count}" for what, count in role.counts.items())
+        counts = ", ".join(f"{label} {count}" for label, count in role.counts.items())
         memory = ui.size(role.memory_bytes) if role.memory_bytes else columns.NONE
         pid = str(role.pid) if role.pid else columns.NONE
         yield ui.shown(role.role), ui.state(role.state), pid, memory, ui.shown(counts)
@@ -234,14 +240,14 @@ def _client_files(status: GatewayStatus) -> Sequence["ClientFile"]:
     """Return the files of clients that the user of the gateway has."""
     from metamcp_supervisor.client_files import clients, disk  # loads a lot, for this page
 
-    place = urlsplit(status.url)
+    url = urlsplit(status.url)
     try:
-        return disk.every({clients.DEFAULT_ORIGIN, f"{place.scheme}://{place.netloc}"})
+        return disk.every({clients.DEFAULT_ORIGIN, f"{url.scheme}://{url.netloc}"})
     except (OSError, RuntimeError):  # the user has no home, or the folder is gone
         return ()
 
 
-def _welcome(status: GatewayStatus, found: Sequence["ClientFile"], role: Role) -> Node:
+def _welcome(status: GatewayStatus, client_files: Sequence["ClientFile"], role: Role) -> Node:
     """Return the page for a gateway that has no server yet."""
     files = ", ".join(status.config_files) or "no file yet"
     return [
@@ -250,7 +256,7 @@ def _welcome(status: GatewayStatus, found: Sequence["ClientFile"], role: Role) -
             " one. A gateway of 'metamcp up' shows them at once, any other one after"
             " 'metamcp reload'."],
         edit_page.links(role, EDITS),
-        _clients(status, found),
+        _clients(status, client_files),
         ui.code(
             "metamcp add time -- uvx mcp-server-time", copy=True, label="Or add one by its command"
         ),
@@ -265,34 +271,36 @@ def _welcome(status: GatewayStatus, found: Sequence["ClientFile"], role: Role) -
     ]  # fmt: skip
 
 
-def _clients(status: GatewayStatus, found: Sequence["ClientFile"]) -> Node:
+def _clients(status: GatewayStatus, client_files: Sequence["ClientFile"]) -> Node:
     """Return the table of clients' files with servers, each with the command that imports them."""
     rows = [
         (
-            one.client.title,
-            h.code[ui.shown(str(one.path), 300)],
-            "" if one.why else ui.amount(len(one.servers)),
-            ui.shown(f"The file {one.why}", 300)
-            if one.why
-            else ui.code(_import(one, status), copy=True),
+            client_file.client.title,
+            h.code[ui.shown(str(client_file.path), 300)],
+            "" if client_file.why else ui.amount(len(client_file.servers)),
+            ui.shown(f"The file {client_file.why}", 300)
+            if client_file.why
+            else ui.code(_import(client_file, status), copy=True),
         )
-        for one in found
-        if one.servers or one.why
+        for client_file in client_files
+        if client_file.servers or client_file.why
     ]
     if not rows:
-        said = "No client of the gateway's user has servers; this command looks in your folder, too"
-        return ui.code("metamcp import", copy=True, label=said)
+        label = (
+            "No client of the gateway's user has servers; this command looks in your folder, too"
+        )
+        return ui.code("metamcp import", copy=True, label=label)
     heads = ("Client", "File", "Servers", "Take them")
     return ui.table("Servers of other clients", heads, rows, empty="", numbers=("Servers",))
 
 
-def _import(one: "ClientFile", status: GatewayStatus) -> str:
+def _import(client_file: "ClientFile", status: GatewayStatus) -> str:
     """Return the command that copies the servers of a file into the configuration in use."""
-    words = ["metamcp", "import", one.client.name]
+    words = ["metamcp", "import", client_file.client.name]
     if status.config_files and status.config_files[0].endswith(".toml"):
         words += ["--to", status.config_files[0]]
     command = shlex.join(words)
-    return f"cd {shlex.quote(one.base)} && {command}" if one.base else command
+    return f"cd {shlex.quote(client_file.base)} && {command}" if client_file.base else command
 
 
 PAGE = Page(

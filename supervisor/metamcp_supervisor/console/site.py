@@ -123,8 +123,8 @@ class ConsoleSite:
 
     def __call__(self, request: HttpRequest) -> Pending:
         self.requests += 1
-        where, query = request_head.path_and_query(request.head.target)
-        path = where.decode("utf-8", "replace")
+        raw_path, query = request_head.path_and_query(request.head.target)
+        path = raw_path.decode("utf-8", "replace")
         try:
             self._check_host(request.head)
             if path.startswith("/static/"):
@@ -137,17 +137,17 @@ class ConsoleSite:
                 return None
             self._check_origin(request.head)
             return self._private(request, kind, path, query.decode("utf-8", "replace"))
-        except NotServed as why:
-            self._send(request, why.status, TEXT, f"{why}\n".encode())
+        except NotServed as error:
+            self._send(request, error.status, TEXT, f"{error}\n".encode())
             return None
 
     # Checks
 
     def _check_host(self, head: Head) -> None:
         """Raise NotServed for a foreign name in `Host`, as after DNS rebinding."""
-        found = [value for name, value in head.headers if name == b"host"]
-        place = place_of(found[0]) if len(found) == 1 else None
-        if place is None or not self._hosts.allow(place):
+        hosts = [value for name, value in head.headers if name == b"host"]
+        address = place_of(hosts[0]) if len(hosts) == 1 else None
+        if address is None or not self._hosts.allow(address):
             raise NotServed(
                 421, "Ask by the address of the console, or allow the name: allowed_hosts in"
                 " [gateway].",
@@ -218,7 +218,9 @@ class ConsoleSite:
             name = unquote(path.removeprefix("/download/logs/"))
             return self._download(request, session, name)
         self._check_method(request.head, "GET", "POST")
-        name, *parts = [unquote(part) for part in path.removeprefix("/f").lstrip("/").split("/")]
+        name, *parts = [
+            unquote(segment) for segment in path.removeprefix("/f").lstrip("/").split("/")
+        ]
         page = rail.page(name)
         if page is None:
             raise NotServed(404, f"No page is named '{ui.shown(name, 40)}'.")
@@ -228,20 +230,20 @@ class ConsoleSite:
         """Pass a login on to the gateway, and its answer to the browser; nothing of it is kept."""
         try:
             body = await request.body(LOGIN_BYTES_MAX)
-        except TooLarge as why:
-            request.last(413, f"{why}\n".encode())
+        except TooLarge as error:
+            request.last(413, f"{error}\n".encode())
             return
         if body is None:
             return
         try:
             login = codec.typed(_Login, body)
-            wanted = {"link": login.link, "key": login.key, "address": request.address}
+            params = {"link": login.link, "key": login.key, "address": request.address}
             async with self._asking("") as ask:
-                begun = await ask("console-login", wanted)
+                begun = await ask("console-login", params)
         except codec.Malformed:
             self._send(request, 400, TEXT, b"A login is a JSON object with a link or a key.\n")
-        except Failed as why:
-            self._send(request, _STATUS.get(why.exit, 502), TEXT, f"{why}\n".encode())
+        except Failed as error:
+            self._send(request, _STATUS.get(error.exit, 502), TEXT, f"{error}\n".encode())
         else:
             self._send(request, 200, JSON, begun)
 
@@ -257,35 +259,35 @@ class ConsoleSite:
         request: HttpRequest,
         session: str,
         page: Page,
-        asked: tuple[tuple[str, ...], Mapping[str, str]],
+        target: tuple[tuple[str, ...], Mapping[str, str]],
     ) -> None:
         posted = request.head.method == "POST"
         form: Mapping[str, str] = {}
         if posted:
             try:
                 body = await request.body(BODY_BYTES_MAX)
-            except TooLarge as why:
-                request.last(413, f"{why}\n".encode())
+            except TooLarge as error:
+                request.last(413, f"{error}\n".encode())
                 return
             if body is None:
                 return
             form = _fields(body.decode("utf-8", "replace"))
 
         async def content(ask: GatewayClient) -> Node:
-            wanted = PageRequest(role=ask.role, path=asked[0], query=asked[1], form=form)
+            page_request = PageRequest(role=ask.role, path=target[0], query=target[1], form=form)
             if not posted:
-                return pages.content(page, await page.show(ask, wanted))
+                return pages.content(page, await page.show(ask, page_request))
             if page.change is None:
                 raise Failed(Exit.USAGE, "nothing on this page can be changed")
             try:
-                return pages.content(page, await page.change(ask, wanted))
+                return pages.content(page, await page.change(ask, page_request))
             except SessionEnded:
                 raise
-            except Failed as why:  # the page stays, with the reason above it
-                said = ui.notice(str(why), "bad", why.details)
+            except Failed as error:  # the page stays, with the reason above it
+                notice = ui.notice(str(error), "bad", error.details)
                 with contextlib.suppress(Failed):
-                    return pages.content(page, [said, await page.show(ask, wanted)])
-                return pages.content(page, said)
+                    return pages.content(page, [notice, await page.show(ask, page_request)])
+                return pages.content(page, notice)
 
         await self._answered(request, session, content)
 
@@ -302,14 +304,14 @@ class ConsoleSite:
                 status = 200
         except SessionEnded:
             status, body = 401, str(ui.notice(ENDED, "warn"))
-        except Failed as why:
-            status = _STATUS.get(why.exit, 502)
-            body = str(h.div(id="page")[ui.notice(str(why), "bad", why.details)])
+        except Failed as error:
+            status = _STATUS.get(error.exit, 502)
+            body = str(h.div(id="page")[ui.notice(str(error), "bad", error.details)])
         except Exception:
             log.exception("a page failed by a fault of the console: %r", request.head.target[:200])
             status = 500
-            said = ui.notice("The console has a fault; the log of the gateway says more.", "bad")
-            body = str(h.div(id="page")[said])
+            notice = ui.notice("The console has a fault; the log of the gateway says more.", "bad")
+            body = str(h.div(id="page")[notice])
         self._send(request, status, HTML, body.encode("utf-8", "replace"))
 
     async def _download(self, request: HttpRequest, session: str, name: str) -> None:
@@ -317,9 +319,9 @@ class ConsoleSite:
         try:
             async with self._asking(session) as ask:
                 items = await ask.items("logs", {"name": name, "n": None})
-        except Failed as why:
-            status = 401 if isinstance(why, SessionEnded) else _STATUS.get(why.exit, 502)
-            self._send(request, status, TEXT, f"{why}\n".encode())
+        except Failed as error:
+            status = 401 if isinstance(error, SessionEnded) else _STATUS.get(error.exit, 502)
+            self._send(request, status, TEXT, f"{error}\n".encode())
             return
         lines = (codec.typed(LogLine, item) for item in items)
         text = "".join(f"{ui.instant(line.time)}  {line.stream}  {line.text}\n" for line in lines)
@@ -334,12 +336,12 @@ class ConsoleSite:
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
                     await request.send(piece)
-        except Failed as why:
+        except Failed as error:
             if request.begun:
                 request.abort()
                 return
-            status = 401 if isinstance(why, SessionEnded) else _STATUS.get(why.exit, 502)
-            self._send(request, status, TEXT, f"{why}\n".encode())
+            status = 401 if isinstance(error, SessionEnded) else _STATUS.get(error.exit, 502)
+            self._send(request, status, TEXT, f"{error}\n".encode())
             return
         request.end()
 
@@ -347,20 +349,20 @@ class ConsoleSite:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""
         try:
             if self.streams >= STREAMS_MAX:
-                why = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
-                raise NotServed(503, why)
+                reason = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
+                raise NotServed(503, reason)
             with _counted(self._sessions, session):
                 async with connected(self._on.runtime_dir, session) as ask:
                     with _counted(self._keys, ask.key) if ask.key else contextlib.nullcontext():
                         request.begin(self._head(200, "text/event-stream"))
                         await self._pass_on(request, ask)
-        except NotServed as why:
-            self._send(request, why.status, TEXT, f"{why}\n".encode())
+        except NotServed as error:
+            self._send(request, error.status, TEXT, f"{error}\n".encode())
             return
-        except Failed as why:
+        except Failed as error:
             if not request.begun:
-                status = 401 if isinstance(why, SessionEnded) else 503
-                self._send(request, status, TEXT, f"{why}\n".encode())
+                status = 401 if isinstance(error, SessionEnded) else 503
+                self._send(request, status, TEXT, f"{error}\n".encode())
                 return
         request.end()
 
@@ -372,9 +374,9 @@ class ConsoleSite:
             await request.send(b"event: %b\ndata: %b\n\n" % (kind.encode(), raw))
 
     def _head(self, status: int, kind: str, more: Mapping[str, str] = {}) -> bytes:
-        found = {"content-type": kind, **self._secure, **more}
+        headers = {"content-type": kind, **self._secure, **more}
         return request_head.head(
-            status, [(name.encode(), value.encode()) for name, value in found.items()]
+            status, [(name.encode(), value.encode()) for name, value in headers.items()]
         )
 
     def _send(
@@ -393,8 +395,8 @@ class ConsoleSite:
 def _counted(streams: Counter[str], who: str) -> Generator[None]:
     """Count a stream of a session or an API key. Raises NotServed if it is one too many."""
     if streams[who] >= OWN_STREAMS_MAX:
-        why = f"{OWN_STREAMS_MAX} pages follow the gateway for you already; close one of them."
-        raise NotServed(503, why)
+        reason = f"{OWN_STREAMS_MAX} pages follow the gateway for you already; close one of them."
+        raise NotServed(503, reason)
     streams[who] += 1
     try:
         yield
@@ -407,11 +409,11 @@ def _counted(streams: Counter[str], who: str) -> Generator[None]:
 def _fields(text: str) -> dict[str, str]:
     """Return the fields of a form or query; values of a name that stands several times are joined
     by line ends. Raises NotServed."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     try:
-        given = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
         raise NotServed(400, f"A form has at most {FIELDS_MAX} fields.") from None
-    for name, value in given:
-        found[name] = f"{found[name]}\n{value}" if name in found else value
-    return found
+    for name, value in pairs:
+        fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+    return fields

@@ -44,16 +44,16 @@ _TONES: dict[str, Tone] = {
 async def show(ask: Ask, request: PageRequest) -> Node:
     status = codec.typed(GatewayStatus, await ask("status"))
     if not request.path:
-        asked = {name: request.query.get(name, "") for name in ("endpoint", "server", "key")}
+        selection = {name: request.query.get(name, "") for name in ("endpoint", "server", "key")}
         offset = request.query.get("offset", "")
-        wanted = {
-            **asked,
+        params = {
+            **selection,
             "query": request.query.get("q", ""),
             "order": _order(request.query),
             "offset": int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
         }
-        found = codec.typed(ToolList, await ask("tools", wanted, timeout_s=SEARCH_S))
-        return listed(found, status, request)
+        tool_list = codec.typed(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
+        return listed(tool_list, status, request)
     return await _one(ask, request, status)
 
 
@@ -62,24 +62,24 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     tool, definition = await _found(ask, request)
     outcome = await try_out.tried(ask, request, tool, definition)
     status = codec.typed(GatewayStatus, await ask("status"))
-    where = await _elsewhere(ask, tool, status)
-    part = form(tool, definition, request, outcome.part)
-    return page(tool, definition, where, request, part)
+    states = await _elsewhere(ask, tool, status)
+    tab_content = form(tool, definition, request, outcome.part)
+    return page(tool, definition, states, request, tab_content)
 
 
 async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[str, str]:
     """Return the state of a tool at the first endpoints; empty where it has another name."""
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for name in list(status.endpoints)[:ENDPOINTS_MAX]:
         try:
             raw = await ask("tools", {"endpoint": name, "name": tool.name})
-        except Failed as why:
-            if why.exit != Exit.UNKNOWN_NAME:
+        except Failed as error:
+            if error.exit != Exit.UNKNOWN_NAME:
                 raise
             continue
         seen = codec.typed(ToolList, raw)
-        found[name] = seen.tools[0].state if seen.tools else "with a key"
-    return found
+        states[name] = seen.tools[0].state if seen.tools else "with a key"
+    return states
 
 
 def _seen(request: PageRequest) -> dict[str, str]:
@@ -91,69 +91,73 @@ async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, 
     """Return the tool of a page and its definition. Raises Failed."""
     if len(request.path) != 1:
         raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; tools are listed at /tools")
-    asked = {"name": request.path[0], **_seen(request)}
-    found = codec.typed(ToolList, await ask("tools", asked, timeout_s=SEARCH_S))
-    if not found.tools:
-        why = _refused(found, request.role) or f"{request.path[0]} is not seen here"
-        raise Failed(Exit.DENIED, why)
-    return found.tools[0], tool_form.table(codec.value(found.tools[0].definition))
+    params = {"name": request.path[0], **_seen(request)}
+    tool_list = codec.typed(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
+    if not tool_list.tools:
+        reason = _refused(tool_list, request.role) or f"{request.path[0]} is not seen here"
+        raise Failed(Exit.DENIED, reason)
+    return tool_list.tools[0], tool_form.table(codec.value(tool_list.tools[0].definition))
 
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     tool, definition = await _found(ask, request)
     match request.query.get("tab", ""):
         case "definition":
-            part: Node = definition_tab(tool, definition)
+            tab_content: Node = definition_tab(tool, definition)
         case "way":
-            asked = {"tool": tool.name, **_seen(request)}
-            found = codec.typed(PathShown, await ask("explain", asked))
-            part = way(found, _approval(tool, request.role))
+            params = {"tool": tool.name, **_seen(request)}
+            call_path = codec.typed(PathShown, await ask("explain", params))
+            tab_content = way(call_path, _approval(tool, request.role))
         case _:
-            part = form(tool, definition, request)
-    return page(tool, definition, await _elsewhere(ask, tool, status), request, part)
+            tab_content = form(tool, definition, request)
+    return page(tool, definition, await _elsewhere(ask, tool, status), request, tab_content)
 
 
 # The list
 
 
-def listed(found: ToolList, status: GatewayStatus, request: PageRequest) -> Node:
+def listed(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> Node:
     """Return the table of tools with the search above it."""
     query = request.query
     controls = [
-        _select("endpoint", "Endpoint", list(status.endpoints), found.endpoint, every=False),
-        _select("server", "Server", [one.name for one in status.servers], query.get("server", "")),
+        _select("endpoint", "Endpoint", list(status.endpoints), tool_list.endpoint, every=False),
+        _select(
+            "server", "Server", [server.name for server in status.servers], query.get("server", "")
+        ),
         h.input(type="hidden", name="order", value=_order(query)),
     ]
     if request.role >= Role.OPERATOR:
         name = query.get("key", "")
         box = h.input(type="text", name="key", value=name, maxlength=100, autocomplete="off")
         controls.append(ui.field("As API key", box))
-    where = f"at the endpoint {ui.shown(found.endpoint)}"
-    if found.refused:
-        notice = ui.notice(_refused(found, request.role), "warn")
+    location = f"at the endpoint {ui.shown(tool_list.endpoint)}"
+    if tool_list.refused:
+        notice = ui.notice(_refused(tool_list, request.role), "warn")
         return [
-            ui.heading("Tools", h.p[where]), ui.search("/tools", query, "Search", controls), notice
-        ]  # fmt: skip
-    count = len(found.tools) + found.more
+            ui.heading("Tools", h.p[location]),
+            ui.search("/tools", query, "Search", controls),
+            notice,
+        ]
+    count = len(tool_list.tools) + tool_list.more
     return [
-        ui.heading("Tools", h.p[f"{ui.amount(count)} {where}"]),
+        ui.heading("Tools", h.p[f"{ui.amount(count)} {location}"]),
         ui.search("/tools", query, "Search", controls),
         ui.table(
             "Tools of the endpoint",
             HEADS,
-            [_row(one, found.endpoint, query.get("key", "")) for one in found.tools],
+            [_row(tool, tool_list.endpoint, query.get("key", "")) for tool in tool_list.tools],
             empty="No tool matches.",
             numbers=NUMBERS,
             orders={head: _ordering(head, query) for head in ORDERS},
         ),
-        _more(found, query),
+        _more(tool_list, query),
     ]
 
 
 def _order(query: Mapping[str, str]) -> str:
     """Return the order of the list, as the verb `tools` has it."""
-    asked = query.get("order", "")
-    return asked if asked in {order for order, _ in ORDERS.values()} else ""
+    value = query.get("order", "")
+    return value if value in {order for order, _ in ORDERS.values()} else ""
 
 
 def _ordering(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
@@ -165,10 +169,10 @@ def _ordering(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
     return path, direction if now else "none"
 
 
-def _refused(found: ToolList, role: Role) -> str:
+def _refused(tool_list: ToolList, role: Role) -> str:
     """Return why an endpoint shows no tool, in the words of this page."""
-    if found.refused != KEY_NEEDED:
-        return found.refused
+    if tool_list.refused != KEY_NEEDED:
+        return tool_list.refused
     if role < Role.OPERATOR:
         return "This endpoint wants an API key. The role operator may look as the holder of one."
     return (
@@ -177,35 +181,35 @@ def _refused(found: ToolList, role: Role) -> str:
     )
 
 
-def _more(found: ToolList, query: Mapping[str, str]) -> Node:
-    if not found.more or query.get("q"):
+def _more(tool_list: ToolList, query: Mapping[str, str]) -> Node:
+    if not tool_list.more or query.get("q"):
         return None
     begun = query.get("offset", "")
-    offset = (int(begun) if begun.isdecimal() else 0) + len(found.tools)
+    offset = (int(begun) if begun.isdecimal() else 0) + len(tool_list.tools)
     path = ui.address("tools", query={**query, "offset": str(offset)})
-    return h.p[ui.link(path, f"{ui.amount(found.more)} more")]
+    return h.p[ui.link(path, f"{ui.amount(tool_list.more)} more")]
 
 
-def _row(one: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
-    path = ui.address("tools", one.name, query={"endpoint": endpoint, "key": key})
-    words = one.why or one.description
+def _row(tool: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
+    path = ui.address("tools", tool.name, query={"endpoint": endpoint, "key": key})
+    words = tool.why or tool.description
     return (
-        ui.link(path, ui.shown(one.name, 200)),
-        ui.shown(one.server, 100) if one.server else "MetaMCP",
-        state(one),
-        ui.amount(one.tokens),
-        ui.amount(one.calls),
-        ui.amount(one.errors),
+        ui.link(path, ui.shown(tool.name, 200)),
+        ui.shown(tool.server, 100) if tool.server else "MetaMCP",
+        state(tool),
+        ui.amount(tool.tokens),
+        ui.amount(tool.calls),
+        ui.amount(tool.errors),
         ui.shown(words, 300),
     )
 
 
-def state(one: ToolListed) -> Node:
+def state(tool: ToolListed) -> Node:
     """Return the state of a tool: where it is visible, and whether it is as approved."""
-    if not one.available:
+    if not tool.available:
         return ui.state("server away", "warn")
-    found = ui.state(one.state, _TONES.get(one.state, "off"))
-    return [found, " ", ui.state(verdict(one.drift), "warn")] if one.drift else found
+    element = ui.state(tool.state, _TONES.get(tool.state, "off"))
+    return [element, " ", ui.state(verdict(tool.drift), "warn")] if tool.drift else element
 
 
 def _select(
@@ -213,7 +217,8 @@ def _select(
 ) -> Element:
     options = [("", "all")] if every else []
     return ui.field(
-        label, ui.choice(name, [*options, *((one, ui.shown(one, 80)) for one in names)], chosen)
+        label,
+        ui.choice(name, [*options, *((value, ui.shown(value, 80)) for value in names)], chosen),
     )
 
 
@@ -223,11 +228,12 @@ def _select(
 def page(
     tool: ToolListed,
     definition: Mapping[str, Any],
-    where: Mapping[str, str],
+    states: Mapping[str, str],
     request: PageRequest,
-    part: Node,
+    tab_content: Node,
 ) -> Node:
-    """Return the page of a tool. `where`: its state by endpoint; `part`: what its tab shows."""
+    """Return the page of a tool. `states`: its state by endpoint; `tab_content`: what its tab
+    shows."""
     endpoint = request.query.get("endpoint", "")
     tab = request.query.get("tab", "")
 
@@ -257,15 +263,15 @@ def page(
                 ("Calls", f"{ui.amount(tool.calls)}, {ui.amount(tool.errors)} with an error"),
                 ("Changes something", "no, it says" if tool.reads else "it may"),
                 ("Endpoint", ui.shown(endpoint, 80) or "the default one"),
-                ("Visible", _visible(tool, where)),
+                ("Visible", _visible(tool, states)),
             ]
         ),
         ui.tabs(path(tab), items),
-        part,
+        tab_content,
     ]
 
 
-def _visible(tool: ToolListed, where: Mapping[str, str]) -> Node:
+def _visible(tool: ToolListed, states: Mapping[str, str]) -> Node:
     return h.ul[
         [
             h.li[
@@ -275,7 +281,7 @@ def _visible(tool: ToolListed, where: Mapping[str, str]) -> Node:
                 ": ",
                 state,
             ]
-            for name, state in where.items()
+            for name, state in states.items()
         ]
     ]
 
@@ -287,20 +293,20 @@ def form(
     if request.role < Role.DEVELOPER:
         return h.p(class_="empty")["To try a tool needs the role developer."]
     schema = tool_form.table(definition.get("inputSchema"))
-    given = request.form
+    inputs = request.form
     endpoint = request.query.get("endpoint", "")
-    where = f"at the endpoint {endpoint}" if endpoint else "at the default endpoint"
-    confirm = "" if tool.reads else f"Call {tool.name} {where}? It may change something."
+    location = f"at the endpoint {endpoint}" if endpoint else "at the default endpoint"
+    confirm = "" if tool.reads else f"Call {tool.name} {location}? It may change something."
     key = h.input(type="password", name="key", autocomplete="off", maxlength=500)
-    raw = h.textarea(name="json", spellcheck="false")[given.get("json", "")]
+    raw = h.textarea(name="json", spellcheck="false")[inputs.get("json", "")]
     return [
         outcome,
         h.h2["Call it"],
         ui.form(
             ui.address("tools", tool.name, query=_seen(request)),
             [
-                try_out.control(one, given.get(f"a.{one.name}", ""))
-                for one in tool_form.fields(schema)
+                try_out.control(field, inputs.get(f"a.{field.name}", ""))
+                for field in tool_form.fields(schema)
             ],
             h.details[
                 h.summary["More"],
@@ -329,21 +335,21 @@ def definition_tab(tool: ToolListed, definition: Mapping[str, Any]) -> Node:
     return ui.code(text, copy=True, label="As clients get it")
 
 
-def way(found: PathShown, approval: str = "") -> Node:
+def way(call_path: PathShown, approval: str = "") -> Node:
     """Return the steps of a call, as `metamcp explain` knows them. `approval`: address at which the
     tool is approved, if it is not."""
     rows = [
         (
-            one.step,
-            ui.state("stops here", "bad") if one.stops else ui.state("goes on", "ok"),
-            ui.shown(one.text),
+            step.step,
+            ui.state("stops here", "bad") if step.stops else ui.state("goes on", "ok"),
+            ui.shown(step.text),
         )
-        for one in found.steps
+        for step in call_path.steps
     ]
-    end = f"{found.server} would get the call" if found.runs else "the call would not run"
+    end = f"{call_path.server} would get the call" if call_path.runs else "the call would not run"
     return [
         ui.table("Steps of a call", ("Step", "Then", "About"), rows, empty="No step is known."),
-        ui.notice(f"Now {end}.", "ok" if found.runs else "warn"),
+        ui.notice(f"Now {end}.", "ok" if call_path.runs else "warn"),
         approval and h.p[ui.link(approval, "See what differs, and approve it")],
     ]
 

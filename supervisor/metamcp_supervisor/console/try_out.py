@@ -76,68 +76,68 @@ async def tried(
     try:
         arguments = _arguments(schema, request.form)
     except ArgumentsUnfit as unfit:
-        said = "The tool was not called: its arguments are wrong."
-        return TryOutcome(ui.notice(said, "bad", unfit.problems))
+        text = "The tool was not called: its arguments are wrong."
+        return TryOutcome(ui.notice(text, "bad", unfit.problems))
     try:
         params = _params(tool.name, arguments, request.form)
     except ArgumentsUnfit as unfit:
-        said = "The answer was not sent: it does not fit the question."
-        return TryOutcome(ui.notice(said, "bad", unfit.problems))
-    asked = {"name": tool.name, "endpoint": request.query.get("endpoint", "")}
-    place = codec.typed(TryPlace, await ask("tool-try", asked))
+        text = "The answer was not sent: it does not fit the question."
+        return TryOutcome(ui.notice(text, "bad", unfit.problems))
+    order = {"name": tool.name, "endpoint": request.query.get("endpoint", "")}
+    target = codec.typed(TryPlace, await ask("tool-try", order))
     key = request.form.get("key", "").strip()
     if not (key.isascii() and (key.isprintable() or not key)):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
     exchanges: list[HttpExchange] = []
     begun = time.monotonic()
-    async with EndpointClient(place.url, Trust(key, place.ca), FORM, TRY_S) as client:
+    async with EndpointClient(target.url, Trust(key, target.ca), FORM, TRY_S) as client:
         client.watch = exchanges.append
         try:
             answer = await client.ask(CALL, params, definition)
-        except Failed as why:
-            more = (LONGER,) if why.exit == Exit.TIMEOUT else why.details
-            return TryOutcome([ui.notice(str(why), "bad", more), _raw(exchanges[-1:])])
-    found = TriedCall(
-        tool=tool.name, place=place, arguments=arguments, keyed=bool(key),
+        except Failed as error:
+            more = (LONGER,) if error.exit == Exit.TIMEOUT else error.details
+            return TryOutcome([ui.notice(str(error), "bad", more), _raw(exchanges[-1:])])
+    call = TriedCall(
+        tool=tool.name, place=target, arguments=arguments, keyed=bool(key),
         seconds=time.monotonic() - begun, exchange=exchanges[-1], answer=answer,
     )  # fmt: skip
-    return TryOutcome(outcome(found, request))
+    return TryOutcome(outcome(call, request))
 
 
-def _arguments(schema: dict[str, Any], given: Mapping[str, str]) -> bytes:
+def _arguments(schema: dict[str, Any], inputs: Mapping[str, str]) -> bytes:
     """Return the raw arguments of a form. Raises ArgumentsUnfit."""
-    text = given.get("json", "").strip()
+    text = inputs.get("json", "").strip()
     if text:
         try:
             codec.level(text.encode())
-        except codec.Malformed as why:
-            raise ArgumentsUnfit([f"the arguments are not a JSON object: {why}"]) from None
+        except codec.Malformed as error:
+            raise ArgumentsUnfit([f"the arguments are not a JSON object: {error}"]) from None
         return text.encode()
-    return codec.dump(tool_form.arguments(schema, tool_form.filled(schema, _under("a.", given))))
+    return codec.dump(tool_form.arguments(schema, tool_form.filled(schema, _under("a.", inputs))))
 
 
-def _under(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
+def _under(prefix: str, inputs: Mapping[str, str]) -> dict[str, str]:
     size = len(prefix)
-    return {name[size:]: text for name, text in given.items() if name.startswith(prefix)}
+    return {name[size:]: text for name, text in inputs.items() if name.startswith(prefix)}
 
 
-def _params(tool: str, arguments: bytes, given: Mapping[str, str]) -> dict[str, object]:
+def _params(tool: str, arguments: bytes, inputs: Mapping[str, str]) -> dict[str, object]:
     """Return the parameters of the request: of a new call, or of one whose server has asked. Raises
     ArgumentsUnfit."""
     params: dict[str, object] = {"name": tool, "arguments": Raw(arguments)}
-    asked = given.get("asked", "")
-    wanted = tool_call.questions(asked.encode()) if asked else None
-    if wanted is None:
+    raw_questions = inputs.get("asked", "")
+    input_wanted = tool_call.questions(raw_questions.encode()) if raw_questions else None
+    if input_wanted is None:
         return params
-    answers = {one.key: _answer(one, given) for one in wanted.questions}
-    return tool_call.answered(params, wanted, answers)
+    answers = {question.key: _answer(question, inputs) for question in input_wanted.questions}
+    return tool_call.answered(params, input_wanted, answers)
 
 
-def _answer(question: InputQuestion, given: Mapping[str, str]) -> dict[str, object]:
-    action = given.get(f"does.{question.key}", "cancel")
+def _answer(question: InputQuestion, inputs: Mapping[str, str]) -> dict[str, object]:
+    action = inputs.get(f"does.{question.key}", "cancel")
     if action != "accept" or question.url:
         return {"action": action}
-    fields = _under(f"q.{question.key}.", given)
+    fields = _under(f"q.{question.key}.", inputs)
     content = tool_form.arguments(question.schema, tool_form.filled(question.schema, fields))
     return {"action": action, "content": content}
 
@@ -145,41 +145,41 @@ def _answer(question: InputQuestion, given: Mapping[str, str]) -> dict[str, obje
 # The parts of the page
 
 
-def outcome(found: TriedCall, request: PageRequest) -> Node:
+def outcome(call: TriedCall, request: PageRequest) -> Node:
     """Return what came back, or the questions that the server asks first."""
-    ended, result = tool_call.outcome_of(found.answer)
-    took = f"{found.seconds * 1000:,.0f} ms"
-    wanted = None if bytes(found.answer.error) else tool_call.questions(result)
-    if wanted is not None:
-        return [_questions(wanted, result, found, request), _raw([found.exchange])]
-    if bytes(found.answer.error):
-        text = tool_call.error_text(found.answer.error)
+    ended, result = tool_call.outcome_of(call.answer)
+    took = f"{call.seconds * 1000:,.0f} ms"
+    input_wanted = None if bytes(call.answer.error) else tool_call.questions(result)
+    if input_wanted is not None:
+        return [_questions(input_wanted, result, call, request), _raw([call.exchange])]
+    if bytes(call.answer.error):
+        text = tool_call.error_text(call.answer.error)
         head: Node = ui.notice(f"Error {ended} after {took}: {text}", "bad")
         parts: Node = None
     else:
         good = ended == "ok"
-        said = "It answered" if good else "The tool reports an error"
-        head = ui.notice(f"{said} after {took}.", "ok" if good else "bad")
+        summary = "It answered" if good else "The tool reports an error"
+        head = ui.notice(f"{summary} after {took}.", "ok" if good else "bad")
         every = list(tool_call.parts(result))
-        parts = [_part(one) for one in every[:PARTS_MAX]]
-    return [head, parts, _copies(found), _raw([found.exchange])]
+        parts = [_part(block) for block in every[:PARTS_MAX]]
+    return [head, parts, _copies(call), _raw([call.exchange])]
 
 
-def _part(one: tool_call.ResultPart) -> Node:
-    if one.data:
-        kind = one.media_type or "bytes"
+def _part(block: tool_call.ResultPart) -> Node:
+    if block.data:
+        kind = block.media_type or "bytes"
         return h.p[
-            f"{ui.shown(one.kind, 40)}: {ui.shown(kind, 100)}, {ui.amount(len(one.data))} bytes"
+            f"{ui.shown(block.kind, 40)}: {ui.shown(kind, 100)}, {ui.amount(len(block.data))} bytes"
         ]
-    return ui.code(one.text, copy=True, label=ui.shown(one.kind, 40))
+    return ui.code(block.text, copy=True, label=ui.shown(block.kind, 40))
 
 
-def _copies(found: TriedCall) -> Element:
+def _copies(call: TriedCall) -> Element:
     """Return the same call as commands for a shell."""
     curl = tool_call.as_curl(
-        found.place.url, found.exchange.headers, found.exchange.sent, keyed=found.keyed
+        call.place.url, call.exchange.headers, call.exchange.sent, keyed=call.keyed
     )
-    command = tool_call.as_command(found.tool, found.place.endpoint, found.arguments)
+    command = tool_call.as_command(call.tool, call.place.endpoint, call.arguments)
     return h.details[
         h.summary["Copy as"],
         ui.code(command, copy=True, label="metamcp"),
@@ -192,79 +192,89 @@ def _raw(exchanges: list[HttpExchange]) -> Node:
     return [
         h.details[
             h.summary["Raw request and answer"],
-            ui.code(_request(one), copy=True, label="Request"),
-            ui.code(_text(one.received), copy=True, label=f"Answer, HTTP {one.status}"),
+            ui.code(_request(exchange), copy=True, label="Request"),
+            ui.code(_text(exchange.received), copy=True, label=f"Answer, HTTP {exchange.status}"),
         ]
-        for one in exchanges
+        for exchange in exchanges
     ]
 
 
-def _request(one: HttpExchange) -> str:
-    lines = [f"{name}: {value}" for name, value in one.headers.items()]
-    return "\n".join([*lines, "", _text(one.sent)])
+def _request(exchange: HttpExchange) -> str:
+    lines = [f"{name}: {value}" for name, value in exchange.headers.items()]
+    return "\n".join([*lines, "", _text(exchange.sent)])
 
 
 def _text(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
     try:
-        found: object = codec.value(data)
+        value: object = codec.value(data)
     except codec.Malformed:
         return text[:RAW_CHARACTERS_MAX]
-    return json.dumps(found, indent=2, ensure_ascii=False)[:RAW_CHARACTERS_MAX]
+    return json.dumps(value, indent=2, ensure_ascii=False)[:RAW_CHARACTERS_MAX]
 
 
-def _questions(wanted: InputWanted, result: Raw, found: TriedCall, request: PageRequest) -> Node:
+def _questions(
+    input_wanted: InputWanted, result: Raw, call: TriedCall, request: PageRequest
+) -> Node:
     """Return the questions of a server as a form."""
     fields: list[Node] = [
-        h.input(type="hidden", name="json", value=found.arguments.decode("utf-8", "replace")),
+        h.input(type="hidden", name="json", value=call.arguments.decode("utf-8", "replace")),
         h.input(type="hidden", name="asked", value=bytes(result).decode("utf-8", "replace")),
     ]
-    if found.keyed:
+    if call.keyed:
         box = h.input(type="password", name="key", autocomplete="off", maxlength=500)
         fields.append(ui.field("API key", box, "The same one again: it is not kept."))
-    for one in wanted.questions:
-        known = one.method == ELICIT
-        text = one.message if known else f"{one.method}, which a console cannot answer"
-        options = _ANSWERS if known else _ANSWERS[2:]
+    for question in input_wanted.questions:
+        is_elicitation = question.method == ELICIT
+        text = (
+            question.message
+            if is_elicitation
+            else f"{question.method}, which a console cannot answer"
+        )
+        options = _ANSWERS if is_elicitation else _ANSWERS[2:]
         fields.append(
             h.fieldset[
                 h.legend[ui.shown(text, 500)],
-                one.url and h.p["Visit ", h.code[ui.shown(one.url, 500)], " first."],
+                question.url and h.p["Visit ", h.code[ui.shown(question.url, 500)], " first."],
                 [
-                    control(field, "", f"q.{one.key}.")
-                    for field in (tool_form.fields(one.schema) if known and not one.url else ())
+                    control(field, "", f"q.{question.key}.")
+                    for field in (
+                        tool_form.fields(question.schema)
+                        if is_elicitation and not question.url
+                        else ()
+                    )
                 ],
-                ui.field("Then", ui.choice(f"does.{one.key}", options)),
+                ui.field("Then", ui.choice(f"does.{question.key}", options)),
             ]
         )
     seen = {name: request.query.get(name, "") for name in ("endpoint", "key")}
-    path = ui.address("tools", found.tool, query=seen)
+    path = ui.address("tools", call.tool, query=seen)
     return [
         ui.notice("The server asks something before it goes on.", "warn"),
         ui.form(path, fields, submit="Send the answer"),
     ]
 
 
-def control(one: FormField, value: str, prefix: str = "a.") -> Element:
+def control(field: FormField, value: str, prefix: str = "a.") -> Element:
     """Return the control for one argument. `prefix`: of its name in the form."""
-    name = prefix + one.name
-    label = f"{ui.shown(one.name, 100)}{' *' if one.required else ''}"
-    about = one.description or (one.title if one.title.lower() != one.name.lower() else "")
-    hint = " ".join(filter(None, [ui.shown(about, 500), f"({_kind(one)})"]))
-    if one.kind in ("choice", "boolean"):
-        values = one.choices if one.kind == "choice" else ("true", "false")
+    name = prefix + field.name
+    label = f"{ui.shown(field.name, 100)}{' *' if field.required else ''}"
+    about = field.description or (field.title if field.title.lower() != field.name.lower() else "")
+    hint = " ".join(filter(None, [ui.shown(about, 500), f"({_kind(field)})"]))
+    if field.kind in ("choice", "boolean"):
+        values = field.choices if field.kind == "choice" else ("true", "false")
         options = [("", ""), *((each, ui.shown(each, 100)) for each in values)]
-        box: Node = ui.choice(name, options, value, required=one.required)
-    elif one.kind in ("list", "json"):
-        box = h.textarea(name=name, required=one.required, spellcheck="false")[value]
+        box: Node = ui.choice(name, options, value, required=field.required)
+    elif field.kind in ("list", "json"):
+        box = h.textarea(name=name, required=field.required, spellcheck="false")[value]
     else:
-        mode = {"integer": "numeric", "number": "decimal"}.get(one.kind)
+        mode = {"integer": "numeric", "number": "decimal"}.get(field.kind)
         box = h.input(type="text", name=name, value=value, inputmode=mode, autocomplete="off")
     return ui.field(label, box, hint)
 
 
-def _kind(one: FormField) -> str:
-    words = ui.shown(one.type, 200)
-    lines = ", one in each line" if one.kind == "list" else ""
-    default = f", else {ui.shown(one.default, 100)}" if one.default is not None else ""
+def _kind(field: FormField) -> str:
+    words = ui.shown(field.type, 200)
+    lines = ", one in each line" if field.kind == "list" else ""
+    default = f", else {ui.shown(field.default, 100)}" if field.default is not None else ""
     return words + lines + default

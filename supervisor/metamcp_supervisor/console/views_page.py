@@ -84,15 +84,15 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     if order == "review":
         return _kept(review((await _tools(ask)).tools, draft))
     # A set that is changed may have tools that no server offers just now.
-    asked = {
+    params = {
         "order": _order(order, draft),
         "endpoint": form.get("endpoint", ""),
         "force": draft.replaces,
     }
-    changed = codec.typed(ToolSetChanged, await ask("toolsets-change", asked))
+    changed = codec.typed(ToolSetChanged, await ask("toolsets-change", params))
     page = await show(ask, PageRequest(role=request.role))
-    said = ui.notice(_done(order, draft.name, changed), details=changed.warnings)
-    return _kept([said, page])
+    notice = ui.notice(_done(order, draft.name, changed), details=changed.warnings)
+    return _kept([notice, page])
 
 
 def _kept(node: Node) -> Element:
@@ -105,16 +105,18 @@ async def _tools(ask: Ask, query: str = "") -> ToolList:
     return codec.typed(ToolList, await ask("tools", {"query": query}, timeout_s=SEARCH_S))
 
 
-def _draft_of(one: ToolSetShown) -> ToolSetDraft:
-    ticked = tuple(each.namespacedName for each in one.tools)
-    return ToolSetDraft(name=one.name, description=one.description, replaces=True, ticked=ticked)
+def _draft_of(toolset: ToolSetShown) -> ToolSetDraft:
+    ticked = tuple(tool.namespacedName for tool in toolset.tools)
+    return ToolSetDraft(
+        name=toolset.name, description=toolset.description, replaces=True, ticked=ticked
+    )
 
 
 def _order(order: str, draft: ToolSetDraft) -> AnyOrder:
     """Return an order of the control socket. Raises Failed."""
     match order:
         case "build":
-            pairs = tuple(pair for one in draft.ticked if (pair := read(one)) is not None)
+            pairs = tuple(pair for name in draft.ticked if (pair := read(name)) is not None)
             return Build(draft.name, pairs, draft.description, replace=draft.replaces)
         case "delete":
             return Delete(draft.name)
@@ -127,9 +129,13 @@ def _order(order: str, draft: ToolSetDraft) -> AnyOrder:
 
 
 def _done(order: str, name: str, changed: ToolSetChanged) -> str:
-    where = f" on the endpoint {changed.endpoint}" if changed.endpoint else ""
+    location = f" on the endpoint {changed.endpoint}" if changed.endpoint else ""
     word = {"build": "saved", "delete": "deleted", "equip": "equipped"}.get(order)
-    return f"The tool set {name} is {word}{where}." if word else f"Nothing is equipped{where} now."
+    return (
+        f"The tool set {name} is {word}{location}."
+        if word
+        else f"Nothing is equipped{location} now."
+    )
 
 
 # Views and tool sets
@@ -143,9 +149,9 @@ def overview(
     names: Mapping[str, str] = {},
 ) -> Node:
     """Return the tables of views and tool sets. `names`: of API keys, by their ids."""
-    shown = sorted(views.views, key=lambda one: (one.endpoint, one.principal, one.session))
-    more = len(shown) - VIEWS_MAX
-    exposures = {one.endpoint: one.exposure for one in views.views}
+    all_views = sorted(views.views, key=lambda view: (view.endpoint, view.principal, view.session))
+    more = len(all_views) - VIEWS_MAX
+    exposures = {view.endpoint: view.exposure for view in views.views}
     endpoints = [name for name in status.endpoints if exposures.get(name) in EQUIPS]
     operator = role >= Role.OPERATOR
     return [
@@ -153,39 +159,40 @@ def overview(
         ui.table(
             "Views of clients",
             HEADS,
-            [_view(one, names) for one in shown[:VIEWS_MAX]],
+            [_view(view, names) for view in all_views[:VIEWS_MAX]],
             empty="No front has reported a view yet.",
             numbers=NUMBERS,
         ),
         more > 0 and h.p[f"{ui.amount(more)} more; 'metamcp ctl views' has them all."],
-        bool(shown) and h.p[COUNTED],
+        bool(all_views) and h.p[COUNTED],
         operator and _as_key(status),
         h.h2["Tool sets"],
         operator and h.p[ui.link("/views/new", "New tool set")],
         ui.table(
             "Tool sets",
             SETS,
-            [_set(one, sets, endpoints, operator=operator) for one in sets.toolsets],
+            [_set(toolset, sets, endpoints, operator=operator) for toolset in sets.toolsets],
             empty="No tool set is saved.",
         ),
     ]
 
 
-def _view(one: ViewShown, names: Mapping[str, str]) -> Sequence[Node]:
-    local = one.principal == "local"
-    whose = "clients of this machine" if local else keys_page.named(one.principal, names)
-    alone = f", session {ui.shown(one.session, 40)}" if one.session else ""
-    key = one.principal.removeprefix("key:")
-    seen = {"endpoint": one.endpoint, "key": key if key in names else ""}
+def _view(view: ViewShown, names: Mapping[str, str]) -> Sequence[Node]:
+    local = view.principal == "local"
+    whose = "clients of this machine" if local else keys_page.named(view.principal, names)
+    alone = f", session {ui.shown(view.session, 40)}" if view.session else ""
+    key = view.principal.removeprefix("key:")
+    seen = {"endpoint": view.endpoint, "key": key if key in names else ""}
     return (
-        ui.link(ui.address("tools", query=seen), ui.shown(one.endpoint, 100)),
-        one.exposure,
+        ui.link(ui.address("tools", query=seen), ui.shown(view.endpoint, 100)),
+        view.exposure,
         [whose, alone],
-        one.toolset and ui.link(ui.address("views", SET, one.toolset), ui.shown(one.toolset, 100)),
-        ui.amount(one.tools),
-        ui.amount(one.tokens),
-        f"{ui.amount(one.everything)} ({ui.amount(one.offered)} tools)",
-        f"{one.saved_percent} %",
+        view.toolset
+        and ui.link(ui.address("views", SET, view.toolset), ui.shown(view.toolset, 100)),
+        ui.amount(view.tools),
+        ui.amount(view.tokens),
+        f"{ui.amount(view.everything)} ({ui.amount(view.offered)} tools)",
+        f"{view.saved_percent} %",
     )
 
 
@@ -201,28 +208,28 @@ def _as_key(status: GatewayStatus) -> Element:
 
 
 def _set(
-    one: ToolSetShown, sets: ToolSets, endpoints: Iterable[str], *, operator: bool
+    toolset: ToolSetShown, sets: ToolSets, endpoints: Iterable[str], *, operator: bool
 ) -> Sequence[Node]:
-    on = sorted({each.endpoint for each in sets.equipped if each.toolset == one.name})
-    name = ui.shown(one.name, 100)
+    on = sorted({each.endpoint for each in sets.equipped if each.toolset == toolset.name})
+    name = ui.shown(toolset.name, 100)
     actions: list[Node] = []
     if operator:
         for endpoint in endpoints:
             equipped = endpoint in on
             order = "unequip" if equipped else "equip"
-            where = ui.shown(endpoint, 60)
-            values = {"order": order, "name": one.name, "endpoint": endpoint}
+            label = ui.shown(endpoint, 60)
+            values = {"order": order, "name": toolset.name, "endpoint": endpoint}
             verb = "Put away on" if equipped else "Equip on"
-            ask = f"{verb} {endpoint}: the tool set {one.name}?"
-            actions.append(ui.action("/views", f"{verb} {where}", values, confirm=ask))
-        values = {"order": "delete", "name": one.name}
-        ask = f"Delete the tool set {one.name} with {len(one.tools)} tools?"
+            ask = f"{verb} {endpoint}: the tool set {toolset.name}?"
+            actions.append(ui.action("/views", f"{verb} {label}", values, confirm=ask))
+        values = {"order": "delete", "name": toolset.name}
+        ask = f"Delete the tool set {toolset.name} with {len(toolset.tools)} tools?"
         actions.append(ui.action("/views", "Delete", values, confirm=ask, danger=True))
     return (
-        ui.link(ui.address("views", SET, one.name), name),
-        ui.amount(len(one.tools)),
+        ui.link(ui.address("views", SET, toolset.name), name),
+        ui.amount(len(toolset.tools)),
         ", ".join(ui.shown(each, 60) for each in on) or "nowhere",
-        ui.shown(one.description, 300),
+        ui.shown(toolset.description, 300),
         actions,
     )
 
@@ -236,18 +243,18 @@ def drafted(form: Mapping[str, str]) -> ToolSetDraft:
         name=form.get("name", "").strip(),
         description=form.get("description", ""),
         replaces=form.get("replaces") == "yes",
-        ticked=tuple(sorted({one.strip() for one in form.get("tool", "").splitlines()} - {""})),
+        ticked=tuple(sorted({line.strip() for line in form.get("tool", "").splitlines()} - {""})),
         filter=form.get("filter", ""),
     )
 
 
-def choose(found: ToolList, draft: ToolSetDraft) -> Node:
+def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
     """Return the form in which tools are ticked."""
     servers: dict[str, list[ToolListed]] = {}
-    for one in found.tools:
-        if one.server:
-            servers.setdefault(one.server, []).append(one)
-    there = {_written(one) for ours in servers.values() for one in ours}
+    for tool in tool_list.tools:
+        if tool.server:
+            servers.setdefault(tool.server, []).append(tool)
+    there = {_written(tool) for ours in servers.values() for tool in ours}
     name = ui.shown(draft.name, 100)
     title = f"Tool set {name}" if draft.replaces else "New tool set"
     box = h.input(
@@ -262,14 +269,15 @@ def choose(found: ToolList, draft: ToolSetDraft) -> Node:
             "/views/new",
             _hidden({"order": "review", "replaces": "yes" if draft.replaces else ""}),
             # Ticked, and not among the tools that match.
-            [_hidden({"tool": one}) for one in draft.ticked if one not in there],
+            [_hidden({"tool": ticked}) for ticked in draft.ticked if ticked not in there],
             ui.field("Name", box),
             ui.field("Description", about),
             ui.field("Only tools that match", words),
             h.p[narrow],
             [_server(each, ours, draft.ticked) for each, ours in sorted(servers.items())],
             not servers and h.p(class_="empty")["No tool matches."],
-            found.more > 0 and h.p[f"{ui.amount(found.more)} more tools; the filter finds them."],
+            tool_list.more > 0
+            and h.p[f"{ui.amount(tool_list.more)} more tools; the filter finds them."],
             submit="Show what it costs",
         ),
     ]
@@ -280,22 +288,22 @@ def _hidden(values: Mapping[str, str]) -> Node:
 
 
 def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> Element:
-    tokens = ui.amount(sum(one.tokens for one in tools))
+    tokens = ui.amount(sum(tool.tokens for tool in tools))
     rows = [
         (
             h.label(class_="beside")[
                 h.input(
                     type="checkbox",
                     name="tool",
-                    value=_written(one),
-                    checked=_written(one) in ticked,
+                    value=_written(tool),
+                    checked=_written(tool) in ticked,
                 ),
-                ui.shown(one.tool, 200),
+                ui.shown(tool.tool, 200),
             ],
-            ui.amount(one.tokens),
-            ui.shown(one.description, 200),
+            ui.amount(tool.tokens),
+            ui.shown(tool.description, 200),
         )
-        for one in sorted(tools, key=lambda each: each.tool)
+        for tool in sorted(tools, key=lambda each: each.tool)
     ]
     caption = f"{ui.shown(server, 100)}: {len(tools)} tools, {tokens} tokens"
     heads = ("Tool", "Tokens", "Description")
@@ -304,9 +312,9 @@ def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> 
 
 def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     """Return what a tool set would have and cost, and the button that saves it."""
-    known = {_written(one): one for one in tools}
-    everything = sum(one.tokens for one in tools)
-    tokens = sum(known[one].tokens for one in draft.ticked if one in known)
+    tools_by_name = {_written(tool): tool for tool in tools}
+    everything = sum(tool.tokens for tool in tools)
+    tokens = sum(tools_by_name[name].tokens for name in draft.ticked if name in tools_by_name)
     percent = 100 - tokens * 100 // everything if everything else 0
     values = {
         "name": draft.name, "description": draft.description, "tool": "\n".join(draft.ticked),
@@ -314,8 +322,11 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     }  # fmt: skip
     ask = f"Save the tool set {draft.name} with {len(draft.ticked)} tools?"
     rows = [
-        (ui.shown(one, 200), ui.amount(known[one].tokens) if one in known else "not offered now")
-        for one in draft.ticked
+        (
+            ui.shown(name, 200),
+            ui.amount(tools_by_name[name].tokens) if name in tools_by_name else "not offered now",
+        )
+        for name in draft.ticked
     ]
     cost = (
         f"{ui.amount(len(rows))} tools, about {ui.amount(tokens)} tokens;"
@@ -331,8 +342,8 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     ]
 
 
-def _written(one: ToolListed) -> str:
-    return f"{one.server}.{one.tool}"
+def _written(tool: ToolListed) -> str:
+    return f"{tool.server}.{tool.tool}"
 
 
 PAGE = Page(name="views", title="Views", show=show, change=change, live=("views",))

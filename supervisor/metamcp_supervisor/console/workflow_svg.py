@@ -73,19 +73,19 @@ def graph(steps: Sequence[GraphStep], ran: Iterable[RunStep], label: str) -> Nod
 
 def count(steps: Sequence[GraphStep]) -> int:
     """Return the number of steps, those inside of others too."""
-    return sum(1 + sum(count(one.steps) for one in step.groups) for step in steps)
+    return sum(1 + sum(count(group.steps) for group in step.groups) for step in steps)
 
 
 def states(ran: Iterable[RunStep]) -> dict[str, tuple[str, str]]:
     """Return state and words for each path; a step in a foreach has those of all its items."""
-    found: dict[str, Counter[str]] = {}
-    for one in ran:
-        found.setdefault(_INDEX.sub("[]", one.step), Counter())[one.status] += 1
-    return {path: _state(counts) for path, counts in found.items()}
+    counters: dict[str, Counter[str]] = {}
+    for step in ran:
+        counters.setdefault(_INDEX.sub("[]", step.step), Counter())[step.status] += 1
+    return {path: _state(counts) for path, counts in counters.items()}
 
 
 def _state(counts: Counter[str]) -> tuple[str, str]:
-    word = next((one for one in _ORDER if counts[one]), next(iter(counts)))
+    word = next((word for word in _ORDER if counts[word]), next(iter(counts)))
     if counts.total() == 1:
         return word, word
     return word, ", ".join(f"{number} {name}" for name, number in counts.items())
@@ -95,17 +95,17 @@ def _state(counts: Counter[str]) -> tuple[str, str]:
 
 
 def _block_size(steps: Sequence[GraphStep]) -> _Size:
-    sizes = [_step_size(one) for one in steps]
-    height = sum(one.height for one in sizes) + GAP * max(0, len(sizes) - 1)
-    return _Size(max((one.width for one in sizes), default=BOX_WIDTH), height)
+    sizes = [_step_size(step) for step in steps]
+    height = sum(size.height for size in sizes) + GAP * max(0, len(sizes) - 1)
+    return _Size(max((size.width for size in sizes), default=BOX_WIDTH), height)
 
 
 def _step_size(step: GraphStep) -> _Size:
     if not step.groups:
         return _Size(BOX_WIDTH, BOX_HEIGHT)
-    inside = [_block_size(one.steps) for one in step.groups]
-    width = sum(one.width for one in inside) + BRANCH_GAP * (len(inside) - 1)
-    height = BOX_HEIGHT + HEAD_HEIGHT + max(one.height for one in inside) + GAP
+    inside = [_block_size(group.steps) for group in step.groups]
+    width = sum(size.width for size in inside) + BRANCH_GAP * (len(inside) - 1)
+    height = BOX_HEIGHT + HEAD_HEIGHT + max(size.height for size in inside) + GAP
     return _Size(max(BOX_WIDTH, width), height)
 
 
@@ -113,45 +113,45 @@ def _step_size(step: GraphStep) -> _Size:
 
 
 def _block(
-    steps: Sequence[GraphStep], middle: int, top: int, known: Mapping[str, tuple[str, str]]
+    steps: Sequence[GraphStep], middle: int, top: int, states_by_path: Mapping[str, tuple[str, str]]
 ) -> Iterator[Element]:
     """Yield the parts of steps one after the other, whose middle and top are given."""
     for number, step in enumerate(steps):
         if number:
             yield _line(middle, top - GAP, middle, top)
-        yield from _step(step, middle, top, known)
+        yield from _step(step, middle, top, states_by_path)
         top += _step_size(step).height + GAP
 
 
 def _step(
-    step: GraphStep, middle: int, top: int, known: Mapping[str, tuple[str, str]]
+    step: GraphStep, middle: int, top: int, states_by_path: Mapping[str, tuple[str, str]]
 ) -> Iterator[Element]:
-    yield _box(step, middle, top, known.get(step.path))
+    yield _box(step, middle, top, states_by_path.get(step.path))
     if not step.groups:
         return
-    whole = _step_size(step)
-    inside = [_block_size(one.steps) for one in step.groups]
-    left = middle - (sum(one.width for one in inside) + BRANCH_GAP * (len(inside) - 1)) // 2
-    begin, end = top + BOX_HEIGHT + HEAD_HEIGHT, top + whole.height
+    outer_size = _step_size(step)
+    inside = [_block_size(group.steps) for group in step.groups]
+    left_x = middle - (sum(size.width for size in inside) + BRANCH_GAP * (len(inside) - 1)) // 2
+    begin, end = top + BOX_HEIGHT + HEAD_HEIGHT, top + outer_size.height
     for group, size in zip(step.groups, inside, strict=True):
-        center = left + size.width // 2
+        center = left_x + size.width // 2
         yield _line(middle, top + BOX_HEIGHT, center, begin)
         if group.head:
             text = ui.shown(group.head, HEAD_CHARACTERS_MAX)
             yield h.text(x=str(center + 6), y=str(begin - 8), class_="head")[
                 h.title[ui.shown(group.head, 500)], text
             ]
-        yield from _block(group.steps, center, begin, known)
+        yield from _block(group.steps, center, begin, states_by_path)
         yield _line(center, begin + size.height, middle, end)
-        left += size.width + BRANCH_GAP
+        left_x += size.width + BRANCH_GAP
 
 
 def _box(step: GraphStep, middle: int, top: int, state: tuple[str, str] | None) -> Element:
     word, text = state or ("", "" if step.kind in step.text else step.kind)
-    left = middle - BOX_WIDTH // 2
+    left_x = middle - BOX_WIDTH // 2
     return h.g(class_=f"step {word}" if word else "step")[
         h.title[ui.shown(step.text, 500)],
-        h.rect(x=str(left), y=str(top), width=str(BOX_WIDTH), height=str(BOX_HEIGHT), rx="4"),
+        h.rect(x=str(left_x), y=str(top), width=str(BOX_WIDTH), height=str(BOX_HEIGHT), rx="4"),
         h.text(x=str(middle), y=str(top + 19))[_cut(step.text)],
         h.text(x=str(middle), y=str(top + 36), class_="word")[_cut(text)],
     ]

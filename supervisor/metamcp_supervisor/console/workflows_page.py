@@ -76,16 +76,16 @@ class RunsListed(Struct, frozen=True):
 async def show(ask: Ask, request: PageRequest) -> Node:
     engine = Engine(ask, request.query.get("endpoint", ""))
     if run := request.query.get("run", ""):
-        found = codec.typed(RunListed, await engine.ask("workflow/status", run=run))
+        listed_run = codec.typed(RunListed, await engine.ask("workflow/status", run=run))
         graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", run=run))
-        return one_run(found, graph, request)
+        return one_run(listed_run, graph, request)
     status = codec.typed(GatewayStatus, await ask("status"))
     try:
         raw = await engine.ask("workflows")
-    except Failed as why:
-        if why.exit != Exit.FAILED:
+    except Failed as error:
+        if error.exit != Exit.FAILED:
             raise
-        return [ui.heading("Workflows"), h.p(class_="empty")[ui.shown(f"{why}.")]]
+        return [ui.heading("Workflows"), h.p(class_="empty")[ui.shown(f"{error}.")]]
     listed = codec.typed(WorkflowsListed, raw).workflows
     raw = await engine.ask("workflow/runs", limit=RUNS_MAX)
     runs = codec.typed(RunsListed, raw).runs
@@ -93,8 +93,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
         return workflow_list(listed, runs, list(status.endpoints), request)
     name = request.path[0]
     graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", name=name))
-    chosen = next((one for one in listed if one.name == name), WorkflowListed(name))
-    return one_workflow(chosen, graph, [one for one in runs if one.workflow == name], request)
+    chosen = next((workflow for workflow in listed if workflow.name == name), WorkflowListed(name))
+    return one_workflow(chosen, graph, [run for run in runs if run.workflow == name], request)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -104,20 +104,20 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     if do == "run":
         try:
             inputs = codec.typed(dict[str, Raw], form.get("inputs", "{}").encode())
-        except codec.Malformed as why:
-            raise Failed(Exit.USAGE, f"the inputs are not a JSON object: {why}") from None
+        except codec.Malformed as error:
+            raise Failed(Exit.USAGE, f"the inputs are not a JSON object: {error}") from None
         name = request.path[0] if request.path else ""
         raw = await engine.ask("workflow/run", name=name, inputs=inputs, wait=False)
-        run, said = codec.typed(RunListed, raw).run, f"The run of {name} has begun."
+        run, text = codec.typed(RunListed, raw).run, f"The run of {name} has begun."
     elif do == "cancel":
         await engine.ask("workflow/cancel", run=run)
-        said = f"The run {run} is cancelled."
+        text = f"The run {run} is cancelled."
     else:
         await engine.ask("workflow/decide", run=run, step=step, decision=do)
-        said = f"The step {step} of run {run}: {do}."
+        text = f"The step {step} of run {run}: {do}."
     query = {"endpoint": endpoint, "run": run}
-    shown = PageRequest(role=request.role, path=request.path, query=query)
-    return [ui.notice(said), await show(ask, shown)]
+    run_request = PageRequest(role=request.role, path=request.path, query=query)
+    return [ui.notice(text), await show(ask, run_request)]
 
 
 class Engine(Struct, frozen=True):
@@ -129,8 +129,8 @@ class Engine(Struct, frozen=True):
 
     async def ask(self, method: str, **params: object) -> Raw:
         """Return the answer to an order. Raises Failed."""
-        wanted = {"method": method, "params": params, "endpoint": self.endpoint}
-        done = codec.typed(OrderResult, await self.gateway(self.verb, wanted))
+        order = {"method": method, "params": params, "endpoint": self.endpoint}
+        done = codec.typed(OrderResult, await self.gateway(self.verb, order))
         if done.failed:
             raise Failed(Exit.USAGE, done.text)
         return done.structured
@@ -144,12 +144,12 @@ def workflow_list(
     endpoint = request.query.get("endpoint", "")
     rows: list[list[Node]] = [
         [
-            ui.link(_at(one.name, endpoint), ui.shown(one.name, 80)),
-            ui.shown(", ".join(one.inputs) or "none", 200),
-            ui.shown(one.description, 300),
+            ui.link(_at(workflow.name, endpoint), ui.shown(workflow.name, 80)),
+            ui.shown(", ".join(workflow.inputs) or "none", 200),
+            ui.shown(workflow.description, 300),
         ]
-        for one in listed
-        if request.query.get("q", "").lower() in f"{one.name} {one.description}".lower()
+        for workflow in listed
+        if request.query.get("q", "").lower() in f"{workflow.name} {workflow.description}".lower()
     ]
     options = [("", "default"), *((name, name) for name in endpoints)]
     choice = h.label[h.span["Endpoint"], ui.choice("endpoint", options, endpoint)]
@@ -167,43 +167,45 @@ def run_table(runs: Sequence[RunListed], endpoint: str) -> Element:
     """Return a table of runs, the latest first."""
     rows: list[list[Node]] = [
         [
-            ui.link(_at(one.workflow, endpoint, one.run), one.run),
-            ui.shown(one.workflow, 80),
-            ui.state(one.status, _TONES.get(one.status, "off")),
-            ui.shown(one.step, 100),
-            ui.when(one.created),
-            ui.ago(one.ended - one.created) if one.ended else "",
-            ui.shown(one.error or one.question, 200),
+            ui.link(_at(run.workflow, endpoint, run.run), run.run),
+            ui.shown(run.workflow, 80),
+            ui.state(run.status, _TONES.get(run.status, "off")),
+            ui.shown(run.step, 100),
+            ui.when(run.created),
+            ui.ago(run.ended - run.created) if run.ended else "",
+            ui.shown(run.error or run.question, 200),
         ]
-        for one in runs
+        for run in runs
     ]
     heads = ("Run", "Workflow", "State", "Step", "Began", "Took", "Error or question")
     return ui.table("Runs", heads, rows, empty="No run is recorded.")
 
 
 def one_workflow(
-    one: WorkflowListed, graph: WorkflowGraph, runs: Sequence[RunListed], request: PageRequest
+    workflow: WorkflowListed, graph: WorkflowGraph, runs: Sequence[RunListed], request: PageRequest
 ) -> Node:
     """Return the graph of a workflow, its latest runs and the form of a new one."""
     endpoint = request.query.get("endpoint", "")
-    text = json.dumps(example({"properties": one.inputs}), ensure_ascii=False, indent=2)
+    text = json.dumps(example({"properties": workflow.inputs}), ensure_ascii=False, indent=2)
     return [
-        ui.heading(["Workflow ", ui.shown(one.name, 80)], ui.link("/workflows", "all workflows")),
+        ui.heading(
+            ["Workflow ", ui.shown(workflow.name, 80)], ui.link("/workflows", "all workflows")
+        ),
         graph.description and h.p[ui.shown(graph.description)],
-        workflow_svg.graph(graph.steps, (), f"Steps of {ui.shown(one.name, 80)}"),
+        workflow_svg.graph(graph.steps, (), f"Steps of {ui.shown(workflow.name, 80)}"),
         h.h2["Runs"],
         run_table(runs, endpoint),
         request.role >= Role.DEVELOPER
         and [
             h.h2["Run it"],
             ui.form(
-                _at(one.name, endpoint),
+                _at(workflow.name, endpoint),
                 h.input(type="hidden", name="do", value="run"),
                 ui.field("Inputs", h.textarea(name="inputs", rows="5", spellcheck="false")[text]),
                 submit="Run",
-                confirm=f"Run the workflow {one.name}?",
+                confirm=f"Run the workflow {workflow.name}?",
             ),
-            ui.code(json.dumps(one.inputs, ensure_ascii=False, indent=2), label="Inputs"),
+            ui.code(json.dumps(workflow.inputs, ensure_ascii=False, indent=2), label="Inputs"),
         ],
     ]
 
@@ -250,7 +252,7 @@ def one_run(run: RunListed, graph: WorkflowGraph, request: PageRequest) -> Node:
 
 def _orders(run: RunListed, path: str) -> Element:
     """Return the buttons for a run that goes on."""
-    parked = [one.step for one in run.steps if one.status == "needs_decision"]
+    parked = [step.step for step in run.steps if step.status == "needs_decision"]
     return h.div(class_="beside")[
         ui.action(
             path, "Cancel the run", {"do": "cancel", "run": run.run}, danger=True,
@@ -288,14 +290,14 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
     if accepts:
         raw = await Engine(ask, "").ask("workflow/status", run=run)
         schema = next(
-            (one.question.schema for one in codec.typed(RunListed, raw).steps
-             if one.step == step and one.question is not None), {},
+            (listed_step.question.schema for listed_step in codec.typed(RunListed, raw).steps
+             if listed_step.step == step and listed_step.question is not None), {},
         )  # fmt: skip
-        given = {name[2:]: text for name, text in form.items() if name.startswith("q.")}
+        texts = {name[2:]: text for name, text in form.items() if name.startswith("q.")}
         try:
-            content = tool_form.arguments(schema, tool_form.filled(schema, given))
-        except tool_form.ArgumentsUnfit as why:
-            raise Failed(Exit.USAGE, "the answer is wrong", why.problems) from None
+            content = tool_form.arguments(schema, tool_form.filled(schema, texts))
+        except tool_form.ArgumentsUnfit as error:
+            raise Failed(Exit.USAGE, "the answer is wrong", error.problems) from None
     action = "accept" if accepts else "decline"
     engine = Engine(ask, "", "workflow-change")
     await engine.ask("workflow/answer", run=run, step=step, action=action, content=content)
@@ -305,7 +307,7 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
 def questions(runs: Sequence[RunListed], request: PageRequest) -> Node:
     """Return the questions of runs, each with the form of its answer, and links to the runs that
     need a decision."""
-    asked = [
+    question_forms = [
         _question(run, step.step, step.question, request)
         for run in runs
         for step in run.steps
@@ -321,22 +323,22 @@ def questions(runs: Sequence[RunListed], request: PageRequest) -> Node:
         if step.status == "needs_decision"
     ]  # fmt: skip
     empty = h.p(class_="empty")["No run of a workflow waits for a person."]
-    return [h.h2["Workflows that wait"], [*asked, *parked] or empty]
+    return [h.h2["Workflows that wait"], [*question_forms, *parked] or empty]
 
 
-def _question(run: RunListed, step: str, asked: StepQuestion, request: PageRequest) -> Element:
+def _question(run: RunListed, step: str, question: StepQuestion, request: PageRequest) -> Element:
     order = {"run": run.run, "step": step}
     hidden = [h.input(type="hidden", name=name, value=value) for name, value in order.items()]
     return h.section(class_="question")[
         h.h3[ui.shown(f"{run.workflow}: {step}", 200)],
-        h.p[ui.shown(asked.message)],
+        h.p[ui.shown(question.message)],
         h.p["Run ", ui.link(_at(run.workflow, "", run.run), run.run), ", began ",
             ui.when(run.created)],
         request.role >= Role.DEVELOPER
         and [
             ui.form(
                 "/approvals", hidden, h.input(type="hidden", name="do", value="answer"),
-                [control(field, "", "q.") for field in tool_form.fields(asked.schema)],
+                [control(field, "", "q.") for field in tool_form.fields(question.schema)],
                 submit="Answer",
             ),
             ui.action(
@@ -350,12 +352,12 @@ def _question(run: RunListed, step: str, asked: StepQuestion, request: PageReque
 def _steps(run: RunListed) -> Element:
     rows = [
         [
-            ui.shown(one.step, 200),
-            ui.state(one.status, _TONES.get(one.status, "off")),
-            str(one.attempts),
-            ui.shown(one.error, 500),
+            ui.shown(step.step, 200),
+            ui.state(step.status, _TONES.get(step.status, "off")),
+            str(step.attempts),
+            ui.shown(step.error, 500),
         ]
-        for one in run.steps
+        for step in run.steps
     ]
     heads = ("Step", "State", "Attempts", "Error")
     return ui.table("Steps", heads, rows, empty="No step has begun.", numbers=("Attempts",))
