@@ -54,35 +54,35 @@ Words = dict[str, set[str]]
 """Words of a definition by their place, a JSON pointer."""
 
 
-def compare_words(old: object, new: object, place: str, found: SchemaFindings) -> None:
+def compare_words(old: object, new: object, pointer: str, findings: SchemaFindings) -> None:
     """Compare the words of two schemas that are at the same place. Raises Blocked."""
     before, after = Words(), Words()
     there: set[str] = set()
-    _collect(old, place, before, set())
-    _collect(new, place, after, there)
+    _collect(old, pointer, before, set())
+    _collect(new, pointer, after, there)
     for at in sorted(after):
         if after[at] - before.get(at, set()):
-            what = "is another one" if at in before else "is new"
-            said(at, what, after[at] - before.get(at, set()), found)
+            change = "is another one" if at in before else "is new"
+            said(at, change, after[at] - before.get(at, set()), findings)
     for at in sorted(before):
         if at not in after and at.rpartition("/")[0] in there:
-            said(at, "is gone", set(), found)
+            said(at, "is gone", set(), findings)
 
 
-def said(at: str, what: str, texts: set[str], found: SchemaFindings) -> None:
-    """Add a finding for words that changed. `what`: the end of a sentence about the text at this
+def said(at: str, change: str, texts: set[str], findings: SchemaFindings) -> None:
+    """Add a finding for words that changed. `change`: the end of a sentence about the text at this
     place. Raises Blocked."""
     hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
     name = word(at.rpartition("/")[2])
     more = " It has characters in it that nobody sees." if hidden else ""
-    found.add(SchemaVerdict.COMPATIBLE, at, "wording", f"The text at '{name}' {what}.{more}")
+    findings.add(SchemaVerdict.COMPATIBLE, at, "wording", f"The text at '{name}' {change}.{more}")
 
 
-def _collect(schema: object, place: str, words: Words, there: set[str]) -> None:
+def _collect(schema: object, pointer: str, words: Words, there: set[str]) -> None:
     """Collect the words of a schema by place. `there`: gets the place of every schema."""
-    there.add(place)
+    there.add(pointer)
     for key, value in table_of(schema).items():
-        at = step(place, key)
+        at = step(pointer, key)
         if key in MAPS or (key == "dependencies" and is_table(value)):
             for name, each in table_of(value).items():
                 _note(step(at, name), name, words, wide=key == "patternProperties")
@@ -173,76 +173,78 @@ def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
 def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Comparison:
     """Compare two definitions that `lock.read_definition` has read. Raises lock.Ambiguous."""
     before, after = counted(old), counted(new)
-    one, other = canonical(before), canonical(after)
-    if one == other:
+    old_json, new_json = canonical(before), canonical(after)
+    if old_json == new_json:
         return Comparison(SchemaVerdict.IDENTICAL)
-    if max(len(one), len(other)) > DEFINITION_BYTES_MAX:
+    if max(len(old_json), len(new_json)) > DEFINITION_BYTES_MAX:
         return _unjudged("", "limit", "The definition is too large to be judged.")
-    found = SchemaFindings(inputs=True)
+    findings = SchemaFindings(inputs=True)
     try:
-        _words(before, after, found)
-        _hints(table_of(before.get("annotations")), table_of(after.get("annotations")), found)
-        _execution(before, after, found)
-        _schemas(before, after, found)
+        _words(before, after, findings)
+        _hints(table_of(before.get("annotations")), table_of(after.get("annotations")), findings)
+        _execution(before, after, findings)
+        _schemas(before, after, findings)
     except RecursionError:
-        found.add(
+        findings.add(
             SchemaVerdict.UNKNOWN, "", "limit", "The definition is nested too deeply to be judged."
         )
-    if not found.all:
+    if not findings.all:
         text = "It is written in another way and says the same."
-        found.add(SchemaVerdict.COMPATIBLE, "", "spelling", text)
-    return Comparison(found.worst, found.all, found.more)
+        findings.add(SchemaVerdict.COMPATIBLE, "", "spelling", text)
+    return Comparison(findings.worst, findings.all, findings.more)
 
 
-def _unjudged(place: str, kind: str, text: str) -> Comparison:
+def _unjudged(pointer: str, kind: str, text: str) -> Comparison:
     return Comparison(
-        SchemaVerdict.UNKNOWN, (SchemaFinding(place, kind, text, SchemaVerdict.UNKNOWN),)
+        SchemaVerdict.UNKNOWN, (SchemaFinding(pointer, kind, text, SchemaVerdict.UNKNOWN),)
     )
 
 
-def _words(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
+def _words(old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings) -> None:
     if old.get("name") != new.get("name"):
-        found.add(SchemaVerdict.BREAKING, "/name", "name", "It has another name.")
+        findings.add(SchemaVerdict.BREAKING, "/name", "name", "It has another name.")
     for key in ("title", "description"):
-        _text(old, new, key, "", found)
+        _text(old, new, key, "", findings)
     if canonical(old.get("icons")) != canonical(new.get("icons")):
-        found.add(SchemaVerdict.COMPATIBLE, "/icons", "icons", "Its icons are others.")
+        findings.add(SchemaVerdict.COMPATIBLE, "/icons", "icons", "Its icons are others.")
     for key in ("inputSchema", "outputSchema"):
-        compare_words(old.get(key), new.get(key), f"/{key}", found)
+        compare_words(old.get(key), new.get(key), f"/{key}", findings)
 
 
 def _text(
     old: Mapping[str, object],
     new: Mapping[str, object],
     key: str,
-    place: str,
-    found: SchemaFindings,
+    pointer: str,
+    findings: SchemaFindings,
 ) -> None:
     before, after = spelled(old.get(key)), spelled(new.get(key))
     if (key in old, before) != (key in new, after):
-        what = "is gone" if key not in new else "is another one" if key in old else "is new"
-        said(step(place, key), what, {after}, found)
+        change = "is gone" if key not in new else "is another one" if key in old else "is new"
+        said(step(pointer, key), change, {after}, findings)
 
 
-def _hints(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
+def _hints(old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings) -> None:
     for key, (default, better, promise) in _HINTS.items():
         before, after = old.get(key, default), new.get(key, default)
         if before is after:
             continue
-        place = f"/annotations/{key}"
+        pointer = f"/annotations/{key}"
         if not isinstance(after, bool) or after is not better:
             text = f"It does not say any more that it {promise}."
-            found.add(SchemaVerdict.COMPATIBLE, place, "hint-lost", text)
+            findings.add(SchemaVerdict.COMPATIBLE, pointer, "hint-lost", text)
         else:
             text = f"It says now that it {promise}."
-            found.add(SchemaVerdict.COMPATIBLE, place, "hint-gained", text)
+            findings.add(SchemaVerdict.COMPATIBLE, pointer, "hint-gained", text)
     for key in sorted((old.keys() | new.keys()) - _HINTS.keys()):
-        _text(old, new, key, "/annotations", found)
+        _text(old, new, key, "/annotations", findings)
 
 
-def _execution(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
+def _execution(
+    old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings
+) -> None:
     """Compare whether the tool may, or must, be called as a task."""
-    place = "/execution/taskSupport"
+    pointer = "/execution/taskSupport"
     before, after = (
         table_of(each.get("execution")).get("taskSupport", _TASKS[0]) for each in (old, new)
     )
@@ -250,62 +252,64 @@ def _execution(old: Mapping[str, object], new: Mapping[str, object], found: Sche
         return
     if after not in _TASKS or before not in _TASKS:
         text = "How it may be called as a task is not known here."
-        found.add(SchemaVerdict.UNKNOWN, place, "execution", text)
+        findings.add(SchemaVerdict.UNKNOWN, pointer, "execution", text)
     elif after == "optional":
         text = "It may be called as a task and in the plain way."
-        found.add(SchemaVerdict.ADDITIVE, place, "execution", text)
+        findings.add(SchemaVerdict.ADDITIVE, pointer, "execution", text)
     else:
         text = f"Calls as tasks are {after} now."
-        found.add(SchemaVerdict.BREAKING, place, "execution", text)
+        findings.add(SchemaVerdict.BREAKING, pointer, "execution", text)
 
 
-def _schemas(old: Mapping[str, object], new: Mapping[str, object], found: SchemaFindings) -> None:
+def _schemas(
+    old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings
+) -> None:
     before, after = old.get("inputSchema", True), new.get("inputSchema", True)
-    _contained(before, after, "/inputSchema", found, inputs=True)
+    _contained(before, after, "/inputSchema", findings, inputs=True)
     key = "outputSchema"
     if key in old and key in new:
-        _contained(new[key], old[key], f"/{key}", found, inputs=False)
+        _contained(new[key], old[key], f"/{key}", findings, inputs=False)
     elif key in new:
         text = "Results have a described structure now."
-        found.add(SchemaVerdict.ADDITIVE, f"/{key}", "output-added", text)
+        findings.add(SchemaVerdict.ADDITIVE, f"/{key}", "output-added", text)
     elif key in old:
         text = "The structure of results is not described any more."
-        found.add(SchemaVerdict.BREAKING, f"/{key}", "output-removed", text)
+        findings.add(SchemaVerdict.BREAKING, f"/{key}", "output-removed", text)
 
 
 def _contained(
-    have: object, want: object, place: str, found: SchemaFindings, *, inputs: bool
+    have: object, want: object, pointer: str, findings: SchemaFindings, *, inputs: bool
 ) -> None:
     """Add findings for values that are valid for `have` and not for `want`."""
     for schema in (have, want):
         if not isinstance(schema, dict | bool):
-            found.add(SchemaVerdict.UNKNOWN, place, "malformed", "This is not a JSON Schema.")
+            findings.add(SchemaVerdict.UNKNOWN, pointer, "malformed", "This is not a JSON Schema.")
             return
-    mine, theirs = (Root(schema, place) for schema in (have, want))
-    one, other = SubSchema(have, mine, place), SubSchema(want, theirs, place)
-    if one.equals(other):
+    mine, theirs = (Root(schema, pointer) for schema in (have, want))
+    have_schema, want_schema = SubSchema(have, mine, pointer), SubSchema(want, theirs, pointer)
+    if have_schema.equals(want_schema):
         return
     if mine.dialect is None or theirs.dialect is None:
         text = "Schemas of this dialect are not known here."
-        found.add(SchemaVerdict.UNKNOWN, f"{place}/$schema", "dialect", text)
+        findings.add(SchemaVerdict.UNKNOWN, f"{pointer}/$schema", "dialect", text)
         return
     forth = SchemaFindings(inputs=inputs)
-    _ask(one, other, forth)
-    found.take(forth)
+    _ask(have_schema, want_schema, forth)
+    findings.take(forth)
     if forth.worst <= SchemaVerdict.ADDITIVE:
-        _ease(other, one, found, inputs=inputs)
+        _ease(want_schema, have_schema, findings, inputs=inputs)
 
 
-def _ask(have: SubSchema, want: SubSchema, found: SchemaFindings) -> None:
+def _ask(have: SubSchema, want: SubSchema, findings: SchemaFindings) -> None:
     case = Case.of(flat([have]))
     # Arguments and structured results are objects, whatever their schemas say of other values.
-    Judge().also(case._replace(types=frozenset({"object"})), want, found)
+    Judge().also(case._replace(types=frozenset({"object"})), want, findings)
 
 
-def _ease(have: SubSchema, want: SubSchema, found: SchemaFindings, *, inputs: bool) -> None:
+def _ease(have: SubSchema, want: SubSchema, findings: SchemaFindings, *, inputs: bool) -> None:
     """Compare in the other direction: find values that are newly allowed, or no longer."""
     back = SchemaFindings(inputs=not inputs)
     _ask(have, want, back)
     for each in back.all:
         if each.weight is SchemaVerdict.BREAKING and each.kind not in _ONE_SIDED:
-            found.add(SchemaVerdict.COMPATIBLE, each.pointer, "eased", each.text)
+            findings.add(SchemaVerdict.COMPATIBLE, each.pointer, "eased", each.text)

@@ -65,15 +65,19 @@ class Judge:
         self._level = 0
         self._open: set[tuple[object, ...]] = set()
 
-    def within(self, have: tuple[SubSchema, ...], want: SubSchema, found: SchemaFindings) -> None:
+    def within(
+        self, have: tuple[SubSchema, ...], want: SubSchema, findings: SchemaFindings
+    ) -> None:
         """Compare the schemas of a member or an item, a step down in the value. Raises Blocked."""
         if want.free:
             return
         key = (
-            frozenset((id(part.root), part.root.print(part.schema)) for part in have),
+            frozenset(
+                (id(subschema.root), subschema.root.print(subschema.schema)) for subschema in have
+            ),
             id(want.root),
             want.root.print(want.schema),
-            found.strict,
+            findings.strict,
         )
         if key in self._open:
             return
@@ -81,51 +85,53 @@ class Judge:
         try:
             below = flat(have)
             if below.never is None:
-                self.also(Case.of(below), want, found)
+                self.also(Case.of(below), want, findings)
         finally:
             self._open.discard(key)
 
-    def also(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
+    def also(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
         """Compare the have with another schema for the same value. Raises Blocked."""
-        if want.free or self._spent(have, want, found):
+        if want.free or self._spent(have, want, findings):
             return
         self._level += 1
         try:
-            self._whole(have, want, found)
+            self._whole(have, want, findings)
         finally:
             self._level -= 1
 
-    def _spent(self, have: Case, want: SubSchema, found: SchemaFindings) -> bool:
+    def _spent(self, have: Case, want: SubSchema, findings: SchemaFindings) -> bool:
         """Count a step, or several for a have of many parts. Return whether a limit is reached; if
         so, report it. Raises Blocked."""
         self._steps += 1 + len(have.parts) // PARTS_PER_STEP
         if self._steps <= STEPS_MAX and self._level < LEVELS_MAX:
             return False
-        what = "is too large" if self._steps > STEPS_MAX else "is nested too deeply"
-        found.add(SchemaVerdict.UNKNOWN, want.place, "limit", f"The schema {what} to be judged.")
+        problem = "is too large" if self._steps > STEPS_MAX else "is nested too deeply"
+        findings.add(
+            SchemaVerdict.UNKNOWN, want.place, "limit", f"The schema {problem} to be judged."
+        )
         return True
 
     def holds(
-        self, have: Case, want: SubSchema, found: SchemaFindings, *, strict: bool = False
+        self, have: Case, want: SubSchema, findings: SchemaFindings, *, strict: bool = False
     ) -> bool:
         """Whether the want follows from the have. Unless `strict`, callers are assumed to send only
-        what the old definition names, and findings about that are added to `found`."""
-        tried = found.trial(strict=strict)
+        what the old definition names, and findings about that are added to `findings`."""
+        tried = findings.trial(strict=strict)
         try:
             self.also(have, want, tried)
         except Blocked:
             return False
         if not strict:
-            found.take(tried)
+            findings.take(tried)
         return True
 
-    def equivalent(self, one: SubSchema, other: SubSchema, found: SchemaFindings) -> bool:
+    def equivalent(self, schema: SubSchema, other: SubSchema, findings: SchemaFindings) -> bool:
         """Whether the same values are valid for both."""
-        if one.equals(other):
+        if schema.equals(other):
             return True
         return all(
-            self.holds(Case.of(flat([a])), b, found, strict=True)
-            for a, b in ((one, other), (other, one))
+            self.holds(Case.of(flat([a])), b, findings, strict=True)
+            for a, b in ((schema, other), (other, schema))
         )
 
     def apart(self, have: Case, other: SubSchema) -> bool:
@@ -140,150 +146,152 @@ class Judge:
             self._level -= 1
 
     def _apart(self, have: Case, other: SubSchema) -> bool:
-        found = flat([other])
-        if found.never is not None:
+        flattened = flat([other])
+        if flattened.never is not None:
             return True
-        one, two = KnownValues(have), KnownValues(Case.of(found))
-        types = one.types & two.types
+        have_facts, other_facts = KnownValues(have), KnownValues(Case.of(flattened))
+        types = have_facts.types & other_facts.types
         if not types:
             return True
-        mine, theirs = one.finite(), two.finite()
+        mine, theirs = have_facts.finite(), other_facts.finite()
         if mine is not None and theirs is not None and not mine.keys() & theirs.keys():
             return True
         if types - {"object"}:
             return False
-        for name in sorted(one.required | two.required):
-            a, b = one.member(name), two.member(name)
+        for name in sorted(have_facts.required | other_facts.required):
+            a, b = have_facts.member(name), other_facts.member(name)
             if a.never or b.never:
                 return True
-            if a.parts and any(self.apart(Case.of(flat(a.parts)), part) for part in b.parts):
+            if a.parts and any(
+                self.apart(Case.of(flat(a.parts)), subschema) for subschema in b.parts
+            ):
                 return True
         return False
 
     # One value, one schema
 
-    def _whole(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
+    def _whole(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
         if KnownValues(have).void:
             return
-        wanted = flat([want])
-        if wanted.never is not None:
+        flattened = flat([want])
+        if flattened.never is not None:
             text = "Nothing is valid here."
-            found.add(SchemaVerdict.BREAKING, wanted.never.place, "nothing", text)
+            findings.add(SchemaVerdict.BREAKING, flattened.never.place, "nothing", text)
             return
-        for part in wanted.unclear:
-            if any(part.equals(mine) for mine in have.parts):
+        for subschema in flattened.unclear:
+            if any(subschema.equals(mine) for mine in have.parts):
                 continue
             text = "It refers to a schema that is not known here."
-            found.add(SchemaVerdict.UNKNOWN, part.place, "reference", text)
-        keywords.told(KnownValues(have), KnownValues(Case.of(wanted)), found)
-        for part in wanted.parts:
-            if not any(part.equals(mine) for mine in have.parts):
-                self._part(have, part, found)
+            findings.add(SchemaVerdict.UNKNOWN, subschema.place, "reference", text)
+        keywords.told(KnownValues(have), KnownValues(Case.of(flattened)), findings)
+        for subschema in flattened.parts:
+            if not any(subschema.equals(mine) for mine in have.parts):
+                self._part(have, subschema, findings)
 
-    def _part(self, have: Case, want: SubSchema, found: SchemaFindings) -> None:
+    def _part(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
         keys = {key for key in COUNTING & table_of(want.schema).keys() if want.has(key)}
         for keyword in sorted(keys & _SHAPES.keys()):
             if not isinstance(want.get(keyword), _SHAPES[keyword]):
-                keywords.malformed(want, keyword, found)
+                keywords.malformed(want, keyword, findings)
         if not keys - {"allOf", "$ref"}:
             return
         for case in _cases(have, keys):
-            known = KnownValues(case)
-            if known.void:
+            facts = KnownValues(case)
+            if facts.void:
                 continue
-            if self._spent(case, want, found):
+            if self._spent(case, want, findings):
                 return
-            keywords.check(known, want, found)
-            if "object" in known.types:
-                keywords.objects(self, known, want, found)
-            if "array" in known.types:
-                keywords.arrays(self, known, want, found)
-            self._choices(known, want, found)
+            keywords.check(facts, want, findings)
+            if "object" in facts.types:
+                keywords.objects(self, facts, want, findings)
+            if "array" in facts.types:
+                keywords.arrays(self, facts, want, findings)
+            self._choices(facts, want, findings)
 
-    def _choices(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+    def _choices(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
         for keyword in ("anyOf", "oneOf"):
             if is_list(want.get(keyword)):
-                self._one_of(known, want, keyword, found)
+                self._one_of(facts, want, keyword, findings)
         if want.has("not"):
-            self._not(known, want, found)
+            self._not(facts, want, findings)
         if want.has("if") and (want.has("then") or want.has("else")):
-            self._if(known, want, found)
+            self._if(facts, want, findings)
         for keyword in _UNJUDGED:
             fits = "array" if keyword == "unevaluatedItems" else "object"
-            if want.has(keyword) and (keyword[0] == "$" or fits in known.types):
+            if want.has(keyword) and (keyword[0] == "$" or fits in facts.types):
                 if keyword[0] != "$" and want.below(keyword).free:
                     continue
                 text = f"What '{keyword}' comes to here cannot be judged."
-                found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "unjudged", text)
+                findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "unjudged", text)
 
     def _one_of(
-        self, known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings
+        self, facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
     ) -> None:
-        case = known.case
+        case = facts.case
         exact = keyword == "oneOf"
         branches = [want.below(keyword, at) for at in range(len(list_of(want.get(keyword))))]
-        if exact and any(self._paired(part, want, found) for part in case.parts):
+        if exact and any(self._paired(subschema, want, findings) for subschema in case.parts):
             return
         live = [branch for branch in branches if not self.apart(case, branch)]
         if not live:
-            self._none_fits(known, want, keyword, found)
+            self._none_fits(facts, want, keyword, findings)
         elif len(live) == 1:
-            self.also(case, live[0], found)
-        elif exact or not any(self.holds(case, branch, found) for branch in live):
+            self.also(case, live[0], findings)
+        elif exact or not any(self.holds(case, branch, findings) for branch in live):
             text = "Whether one of the alternatives is still met cannot be judged."
-            found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
+            findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
 
-    def _paired(self, mine: SubSchema, want: SubSchema, found: SchemaFindings) -> bool:
+    def _paired(self, mine: SubSchema, want: SubSchema, findings: SchemaFindings) -> bool:
         """Whether the alternatives of both are the same, one by one."""
         count = len(list_of(want.get("oneOf")))
         return len(list_of(mine.get("oneOf"))) == count and all(
-            self.equivalent(mine.below("oneOf", at), want.below("oneOf", at), found)
+            self.equivalent(mine.below("oneOf", at), want.below("oneOf", at), findings)
             for at in range(count)
         )
 
     def _none_fits(
-        self, known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings
+        self, facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
     ) -> None:
-        weight = SchemaVerdict.UNKNOWN if known.unclear else SchemaVerdict.BREAKING
-        kinds = keywords.spoken(known.types)
+        weight = SchemaVerdict.UNKNOWN if facts.unclear else SchemaVerdict.BREAKING
+        kinds = keywords.spoken(facts.types)
         text = f"What is {kinds} here meets none of the alternatives any more."
-        if not found.inputs:
+        if not findings.inputs:
             text = f"It may be {kinds} now in a way that meets none of the alternatives it had."
-        found.add(weight, want.at(keyword), "alternatives", text)
+        findings.add(weight, want.at(keyword), "alternatives", text)
 
-    def _not(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+    def _not(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
         refused = want.below("not")
-        if self.apart(known.case, refused):
+        if self.apart(facts.case, refused):
             return
-        for part in known.case.parts:
-            if part.has("not"):
+        for subschema in facts.case.parts:
+            if subschema.has("not"):
                 mine = Case.of(flat([refused]))
-                if self.holds(mine, part.below("not"), found, strict=True):
+                if self.holds(mine, subschema.below("not"), findings, strict=True):
                     return
         text = "Whether what is refused here was refused before cannot be judged."
-        found.add(SchemaVerdict.UNKNOWN, want.at("not"), "not", text)
+        findings.add(SchemaVerdict.UNKNOWN, want.at("not"), "not", text)
 
-    def _if(self, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
-        case, condition = known.case, want.below("if")
+    def _if(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+        case, condition = facts.case, want.below("if")
         then = want.below("then") if want.has("then") else None
         other = want.below("else") if want.has("else") else None
         if self.apart(case, condition):
             if other is not None:
-                self.also(case, other, found)
+                self.also(case, other, findings)
             return
-        if self.holds(case, condition, found, strict=True):
+        if self.holds(case, condition, findings, strict=True):
             if then is not None:
-                self.also(case, then, found)
+                self.also(case, then, findings)
             return
-        for mine in (part for part in case.parts if part.has("if")):
-            if self.equivalent(mine.below("if"), condition, found):
-                self._branch(case, mine, "then", then, found)
-                self._branch(case, mine, "else", other, found)
+        for mine in (subschema for subschema in case.parts if subschema.has("if")):
+            if self.equivalent(mine.below("if"), condition, findings):
+                self._branch(case, mine, "then", then, findings)
+                self._branch(case, mine, "else", other, findings)
                 return
-        if all(each is None or self.holds(case, each, found) for each in (then, other)):
+        if all(each is None or self.holds(case, each, findings) for each in (then, other)):
             return
         text = "Whether the condition here comes to the same cannot be judged."
-        found.add(SchemaVerdict.UNKNOWN, want.at("if"), "condition", text)
+        findings.add(SchemaVerdict.UNKNOWN, want.at("if"), "condition", text)
 
     def _branch(
         self,
@@ -291,13 +299,13 @@ class Judge:
         mine: SubSchema,
         keyword: str,
         want: SubSchema | None,
-        found: SchemaFindings,
+        findings: SchemaFindings,
     ) -> None:
         if want is not None:
             extra = [mine.below(keyword)] if mine.has(keyword) else []
             below = flat([*case.parts, *extra])
             if below.never is None:
-                self.also(_joined(case, below, (id(mine.schema), "if")), want, found)
+                self.also(_joined(case, below, (id(mine.schema), "if")), want, findings)
 
 
 def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
@@ -319,35 +327,35 @@ def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
 def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
     """Return the cases for the first alternatives of `case` that are not split yet; None if there
     is nothing to split."""
-    for part in case.parts:
+    for subschema in case.parts:
         for keyword in ("anyOf", "oneOf"):
-            mark = id(part.schema), keyword
-            count = len(list_of(part.get(keyword)))
+            mark = id(subschema.schema), keyword
+            count = len(list_of(subschema.get(keyword)))
             if count and mark not in case.chosen:
-                each = [part.below(keyword, at) for at in range(count)]
+                each = [subschema.below(keyword, at) for at in range(count)]
                 return [new for branch in each if (new := _with(case, mark, branch)) is not None]
-        mark = id(part.schema), "if"
-        if part.has("if") and mark not in case.chosen:
-            return _of_condition(case, part, mark)
+        mark = id(subschema.schema), "if"
+        if subschema.has("if") and mark not in case.chosen:
+            return _of_condition(case, subschema, mark)
     return _values_apart(case, keys) or _types_apart(case, keys)
 
 
 def _with(case: Case, mark: tuple[int, str], *more: SubSchema) -> Case | None:
     """Return the case with `more` parts and with `mark` as chosen; None if no value is valid."""
-    found = flat([*case.parts, *more])
-    return None if found.never is not None else _joined(case, found, mark)
+    flattened = flat([*case.parts, *more])
+    return None if flattened.never is not None else _joined(case, flattened, mark)
 
 
-def _joined(case: Case, found: Flat, mark: tuple[int, str]) -> Case:
-    unclear = case.unclear or bool(found.unclear)
-    return Case(found.parts, case.chosen | {mark}, case.types, unclear)
+def _joined(case: Case, flattened: Flat, mark: tuple[int, str]) -> Case:
+    unclear = case.unclear or bool(flattened.unclear)
+    return Case(flattened.parts, case.chosen | {mark}, case.types, unclear)
 
 
-def _of_condition(case: Case, part: SubSchema, mark: tuple[int, str]) -> list[Case]:
+def _of_condition(case: Case, subschema: SubSchema, mark: tuple[int, str]) -> list[Case]:
     """Return the cases for a condition that is met and for one that is not. The second case is
     unclear: only its `else` is known, and there may be no value for it."""
-    met = _with(case, mark, *[part.below(key) for key in ("if", "then") if part.has(key)])
-    unmet = _with(case, mark, *([part.below("else")] if part.has("else") else []))
+    met = _with(case, mark, *[subschema.below(key) for key in ("if", "then") if subschema.has(key)])
+    unmet = _with(case, mark, *([subschema.below("else")] if subschema.has("else") else []))
     return [
         *([] if met is None else [met]),
         *([] if unmet is None else [unmet._replace(unclear=True)]),

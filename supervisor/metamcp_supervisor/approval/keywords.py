@@ -57,55 +57,55 @@ _MEANINGS = ("format", "contentEncoding", "contentMediaType", "contentSchema")
 
 
 def spoken(types: Iterable[str]) -> str:
-    found = set(types)
-    names = ["a number"] if found >= NUMBERS else []
-    left = found - NUMBERS if names else found
-    return " or ".join([*names, *(text for key, text in _SPOKEN.items() if key in left)])
+    distinct = set(types)
+    names = ["a number"] if distinct >= NUMBERS else []
+    remaining = distinct - NUMBERS if names else distinct
+    return " or ".join([*names, *(text for key, text in _SPOKEN.items() if key in remaining)])
 
 
-def check(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def check(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     """Compare the keywords for single values. Raises Blocked."""
-    _type(known, want, found)
-    _values(known, want, found)
-    if NUMBERS & known.types:
-        _bounds(known, want, found)
-        _multiple(known, want, found)
+    _type(facts, want, findings)
+    _values(facts, want, findings)
+    if NUMBERS & facts.types:
+        _bounds(facts, want, findings)
+        _multiple(facts, want, findings)
     for name, (kind, unit) in _SIZES.items():
-        if kind in known.types:
-            _size(known, want, name, unit, found)
-    if "string" in known.types:
-        _pattern(known, want, found)
+        if kind in facts.types:
+            _size(facts, want, name, unit, findings)
+    if "string" in facts.types:
+        _pattern(facts, want, findings)
         for keyword in _MEANINGS:
-            _meaning(known, want, keyword, found)
+            _meaning(facts, want, keyword, findings)
 
 
-def blame(known: KnownValues) -> SchemaVerdict:
+def blame(facts: KnownValues) -> SchemaVerdict:
     """Return the verdict on a keyword that does not follow."""
-    return SchemaVerdict.UNKNOWN if known.unclear else SchemaVerdict.BREAKING
+    return SchemaVerdict.UNKNOWN if facts.unclear else SchemaVerdict.BREAKING
 
 
-def malformed(want: SubSchema, keyword: str, found: SchemaFindings) -> None:
+def malformed(want: SubSchema, keyword: str, findings: SchemaFindings) -> None:
     text = f"'{keyword}' is not what JSON Schema knows."
-    found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "malformed", text)
+    findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "malformed", text)
 
 
-def _type(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _type(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not want.has("type"):
         return
     allowed = types_in(want.get("type"))
     if allowed is None:
-        malformed(want, "type", found)
+        malformed(want, "type", findings)
         return
-    lost = known.types - allowed
+    lost = facts.types - allowed
     if lost:
         text = f"It must not be {spoken(lost)} any more."
-        if not found.inputs:
+        if not findings.inputs:
             text = f"It may be {spoken(lost)} now, which it was not."
         # The types of a have are known for sure unless something else limits them further.
-        found.add(blame(known), want.at("type"), "type", text)
+        findings.add(blame(facts), want.at("type"), "type", text)
 
 
-def _values(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _values(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     for keyword in ("const", "enum"):
         if not want.has(keyword):
             continue
@@ -115,128 +115,130 @@ def _values(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
         allowed = {canonical(value)}
         if keyword == "enum":
             allowed = set(want.root.spelled(list_of(value)))
-        mine = known.finite()
+        mine = facts.finite()
         if mine is None:
             text = "Only certain values are valid now."
-            if not found.inputs:
+            if not findings.inputs:
                 text = "It may be any value now, where it was one of a list."
-            found.add(blame(known), want.at(keyword), "values", text)
+            findings.add(blame(facts), want.at(keyword), "values", text)
             continue
         lost = [spelled for spelled in mine if spelled not in allowed]
         if lost:
-            which = _listed(lost)
-            text = f"{which} is not valid any more."
-            if not found.inputs:
-                text = f"It may be {which} now, which it was not."
-            found.add(blame(known), want.at(keyword), "values", text)
+            listing = _listed(lost)
+            text = f"{listing} is not valid any more."
+            if not findings.inputs:
+                text = f"It may be {listing} now, which it was not."
+            findings.add(blame(facts), want.at(keyword), "values", text)
 
 
-def _bounds(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _bounds(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     for keyword in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
         if not want.has(keyword):
             continue
         value = number_of(want.get(keyword))
         if value is None:
-            malformed(want, keyword, found)
+            malformed(want, keyword, findings)
             continue
         upper = keyword.endswith("aximum")
-        mine = known.bound(upper=upper)
+        mine = facts.bound(upper=upper)
         needed = NumberBound(value, keyword.startswith("ex"))
         if mine is None or not mine.beyond(needed, upper=upper):
             less, more = ("at most", "more") if upper else ("at least", "less")
-            shown = f"{'not ' if needed.open else ''}{value}" if needed.open else str(value)
-            text = f"It must be {less} {shown} now."
-            if not found.inputs:
+            limit_text = f"{'not ' if needed.open else ''}{value}" if needed.open else str(value)
+            text = f"It must be {less} {limit_text} now."
+            if not findings.inputs:
                 text = f"It may be {more} than {value} now, which it was not."
-            found.add(blame(known), want.at(keyword), "bounds", text)
+            findings.add(blame(facts), want.at(keyword), "bounds", text)
 
 
-def _multiple(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _multiple(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not want.has("multipleOf"):
         return
     value = number_of(want.get("multipleOf"))
     if value is None or value <= 0:
-        malformed(want, "multipleOf", found)
+        malformed(want, "multipleOf", findings)
         return
     step = exact(value)
-    single = _single_number(known)
+    single = _single_number(facts)
     if single is not None:
         fits = divides(step, single)
     else:
-        fits = any(divides(step, each) for each in known.multiples())
+        fits = any(divides(step, each) for each in facts.multiples())
     if not fits:
         text = f"It must be a multiple of {value} now."
-        if not found.inputs:
+        if not findings.inputs:
             text = f"It need not be a multiple of {value} any more."
-        found.add(blame(known), want.at("multipleOf"), "bounds", text)
+        findings.add(blame(facts), want.at("multipleOf"), "bounds", text)
 
 
-def _single_number(known: KnownValues) -> Fraction | None:
-    if known.values is None or len(known.values) != 1:
+def _single_number(facts: KnownValues) -> Fraction | None:
+    if facts.values is None or len(facts.values) != 1:
         return None
-    value = number_of(next(iter(known.values.values())))
+    value = number_of(next(iter(facts.values.values())))
     return None if value is None else exact(value)
 
 
-def _size(known: KnownValues, want: SubSchema, name: str, unit: str, found: SchemaFindings) -> None:
+def _size(
+    facts: KnownValues, want: SubSchema, name: str, unit: str, findings: SchemaFindings
+) -> None:
     least, most = f"min{name}", f"max{name}"
     for keyword in (least, most):
         if not want.has(keyword):
             continue
         value = number_of(want.get(keyword))
         if value is None:
-            malformed(want, keyword, found)
+            malformed(want, keyword, findings)
             continue
         if keyword == least:
-            fits = known.least(keyword) >= value
+            fits = facts.least(keyword) >= value
         else:
-            mine = known.most(keyword)
+            mine = facts.most(keyword)
             fits = mine is not None and mine <= value
         if fits:
             continue
         bound, beyond = ("at least", "less") if keyword == least else ("at most", "more")
         text = f"It must have {bound} {value} {unit} now."
-        if not found.inputs:
+        if not findings.inputs:
             text = f"It may have {beyond} than {value} {unit} now, which it had not."
-        found.add(blame(known), want.at(keyword), "size", text)
+        findings.add(blame(facts), want.at(keyword), "size", text)
 
 
-def _pattern(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _pattern(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not want.has("pattern") or want.get("pattern") in _MATCH_ALL:
         return
     pattern = want.get("pattern")
     if not isinstance(pattern, str):
-        malformed(want, "pattern", found)
+        malformed(want, "pattern", findings)
         return
-    mine = known.spellings("pattern")
+    mine = facts.spellings("pattern")
     if canonical(pattern) in mine:
         return
-    if known.finite() is not None:
+    if facts.finite() is not None:
         text = "Whether its values match the pattern is not looked at."
-        found.add(SchemaVerdict.UNKNOWN, want.at("pattern"), "pattern", text)
+        findings.add(SchemaVerdict.UNKNOWN, want.at("pattern"), "pattern", text)
         return
-    shown = word(pattern)
-    text = f"It must match the pattern '{shown}' now."
-    if not found.inputs:
-        text = f"It need not match the pattern '{shown}' any more."
-    found.add(blame(known), want.at("pattern"), "pattern", text)
+    pattern_text = word(pattern)
+    text = f"It must match the pattern '{pattern_text}' now."
+    if not findings.inputs:
+        text = f"It need not match the pattern '{pattern_text}' any more."
+    findings.add(blame(facts), want.at("pattern"), "pattern", text)
 
 
-def _meaning(known: KnownValues, want: SubSchema, keyword: str, found: SchemaFindings) -> None:
-    if not want.has(keyword) or canonical(want.get(keyword)) in known.spellings(keyword):
+def _meaning(facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings) -> None:
+    if not want.has(keyword) or canonical(want.get(keyword)) in facts.spellings(keyword):
         return
     value = want.get(keyword)
-    shown = f" '{word(value)}'" if isinstance(value, str) else ""
-    text = f"Whether what it was fits {keyword}{shown} cannot be judged."
-    if not found.inputs:
-        text = f"It need not be {keyword}{shown} any more."
-    found.add(SchemaVerdict.UNKNOWN, want.at(keyword), "format", text)
+    value_text = f" '{word(value)}'" if isinstance(value, str) else ""
+    text = f"Whether what it was fits {keyword}{value_text} cannot be judged."
+    if not findings.inputs:
+        text = f"It need not be {keyword}{value_text} any more."
+    findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "format", text)
 
 
 def _listed(spelled: list[bytes], most: int = 5) -> str:
-    shown = [each.decode("utf-8", "replace") for each in spelled[:most]]
+    texts = [each.decode("utf-8", "replace") for each in spelled[:most]]
     cut = [
-        each if len(each) <= _SHOWN_CHARACTERS else f"{each[:_SHOWN_CHARACTERS]}…" for each in shown
+        each if len(each) <= _SHOWN_CHARACTERS else f"{each[:_SHOWN_CHARACTERS]}…" for each in texts
     ]
     more = f" and {len(spelled) - most} more" if len(spelled) > most else ""
     return ", ".join(word(each) for each in cut) + more
@@ -246,29 +248,29 @@ class Judging(Protocol):
     """Methods of `containment.Judge` that this module calls."""
 
     def within(
-        self, have: tuple[SubSchema, ...], want: SubSchema, found: SchemaFindings
+        self, have: tuple[SubSchema, ...], want: SubSchema, findings: SchemaFindings
     ) -> None: ...
 
-    def also(self, have: Case, want: SubSchema, found: SchemaFindings) -> None: ...
+    def also(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None: ...
 
     def holds(
-        self, have: Case, want: SubSchema, found: SchemaFindings, *, strict: bool = False
+        self, have: Case, want: SubSchema, findings: SchemaFindings, *, strict: bool = False
     ) -> bool: ...
 
-    def equivalent(self, one: SubSchema, other: SubSchema, found: SchemaFindings) -> bool: ...
+    def equivalent(self, schema: SubSchema, other: SubSchema, findings: SchemaFindings) -> bool: ...
 
 
-def objects(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def objects(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     """Compare the keywords for members of objects. Raises Blocked."""
-    _required(known, want, found)
-    _named(judge, known, want, found)
-    _patterns(judge, known, want, found)
-    _others(judge, known, want, found)
-    _names(judge, known, want, found)
-    _dependencies(judge, known, want, found)
+    _required(facts, want, findings)
+    _named(judge, facts, want, findings)
+    _patterns(judge, facts, want, findings)
+    _others(judge, facts, want, findings)
+    _names(judge, facts, want, findings)
+    _dependencies(judge, facts, want, findings)
 
 
-def told(have: KnownValues, want: KnownValues, found: SchemaFindings) -> None:
+def told(have: KnownValues, want: KnownValues, findings: SchemaFindings) -> None:
     """Report members that only the have names, where the want accepts others: they are valid."""
     if "object" not in have.types & want.types or want.choosy or not want.others().implied:
         return
@@ -276,289 +278,303 @@ def told(have: KnownValues, want: KnownValues, found: SchemaFindings) -> None:
         looked = have.member(name)
         if looked.never:
             continue
-        place = looked.parts[0].place
-        if found.inputs:
+        pointer = looked.parts[0].place
+        if findings.inputs:
             text = f"'{word(name)}' is not named any more; it is still accepted."
-            found.add(SchemaVerdict.COMPATIBLE, place, "member-unnamed", text)
+            findings.add(SchemaVerdict.COMPATIBLE, pointer, "member-unnamed", text)
         else:
             text = f"'{word(name)}' may be there, too."
-            found.add(SchemaVerdict.ADDITIVE, place, "member-added", text)
+            findings.add(SchemaVerdict.ADDITIVE, pointer, "member-added", text)
 
 
-def _required(known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _required(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     for name in list_of(want.get("required")):
         if not isinstance(name, str):
-            malformed(want, "required", found)
-        elif name not in known.required:
+            malformed(want, "required", findings)
+        elif name not in facts.required:
             text = f"'{word(name)}' must be given now."
-            if not found.inputs:
+            if not findings.inputs:
                 text = f"'{word(name)}' may be missing now."
-            found.add(blame(known), want.at("required"), "required", text)
+            findings.add(blame(facts), want.at("required"), "required", text)
 
 
-def _named(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
-    wanted = table_of(want.get("properties"))
-    for name in wanted:
-        sub, looked = want.below("properties", name), known.member(name)
-        if looked.nothing and name in known.required:
-            judge.within((), sub, found)  # callers do give it, whatever it is
+def _named(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+    properties = table_of(want.get("properties"))
+    for name in properties:
+        sub, looked = want.below("properties", name), facts.member(name)
+        if looked.nothing and name in facts.required:
+            judge.within((), sub, findings)  # callers do give it, whatever it is
         elif looked.nothing and name in list_of(want.get("required")):
             continue  # which was told
         elif looked.nothing or looked.never:
-            _new(known, sub, name, looked, found)
+            _new(facts, sub, name, looked, findings)
         elif looked.clouded and not looked.parts:
-            _clouded(sub, found)
+            _clouded(sub, findings)
         else:
-            judge.within(looked.parts, sub, found)
+            judge.within(looked.parts, sub, findings)
 
 
 def _new(
-    known: KnownValues, sub: SubSchema, name: str, looked: Looked, found: SchemaFindings
+    facts: KnownValues, sub: SubSchema, name: str, looked: Looked, findings: SchemaFindings
 ) -> None:
     """Report a member that only the want names."""
     if looked.never:
-        if found.inputs:
+        if findings.inputs:
             text = f"'{word(name)}' may be given, too."
-            found.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
-    elif found.inputs:
+            findings.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
+    elif findings.inputs:
         text = f"'{word(name)}' may be given, too."
         if sub.free:
-            found.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
+            findings.add(SchemaVerdict.ADDITIVE, sub.place, "member-added", text)
         else:
-            found.suppose(sub.place, "member-added", text)
+            findings.suppose(sub.place, "member-added", text)
     elif not sub.free:
         text = f"'{word(name)}' is not described any more."
-        found.add(blame(known), sub.place, "member-removed", text)
+        findings.add(blame(facts), sub.place, "member-removed", text)
 
 
-def _clouded(sub: SubSchema, found: SchemaFindings) -> None:
+def _clouded(sub: SubSchema, findings: SchemaFindings) -> None:
     if not sub.free:
         text = "Which patterns of names apply here is not looked at."
-        found.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
+        findings.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
 
 
-def _patterns(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _patterns(
+    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     for pattern in table_of(want.get("patternProperties")):
         sub = want.below("patternProperties", pattern)
         mine = tuple(
-            part.below("patternProperties", pattern)
-            for part in known.case.parts
-            if pattern in table_of(part.get("patternProperties"))
+            subschema.below("patternProperties", pattern)
+            for subschema in facts.case.parts
+            if pattern in table_of(subschema.get("patternProperties"))
         )
         if sub.free:
             continue
         if mine:
-            judge.within(mine, sub, found)
-        elif not _closed(known) or any(
-            not judge.holds(Case.of(flat(known.member(name).parts)), sub, found, strict=True)
-            for name in known.named()
-            if not known.member(name).never
+            judge.within(mine, sub, findings)
+        elif not _closed(facts) or any(
+            not judge.holds(Case.of(flat(facts.member(name).parts)), sub, findings, strict=True)
+            for name in facts.named()
+            if not facts.member(name).never
         ):
             text = f"Which members the pattern '{word(pattern)}' is about is not looked at."
-            found.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
+            findings.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
 
 
-def _closed(known: KnownValues) -> bool:
+def _closed(facts: KnownValues) -> bool:
     """Whether members that are not named are refused."""
-    return known.others().never
+    return facts.others().never
 
 
-def _others(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not isinstance(want.get("additionalProperties"), dict | bool):
         return
     sub = want.below("additionalProperties")
     if sub.free:
         return
-    wanted, patterns = table_of(want.get("properties")), table_of(want.get("patternProperties"))
-    for name in known.named():
-        looked = known.member(name)
-        if name in wanted or looked.never:
+    properties, patterns = table_of(want.get("properties")), table_of(want.get("patternProperties"))
+    for name in facts.named():
+        looked = facts.member(name)
+        if name in properties or looked.never:
             continue
         if patterns:
-            if not judge.holds(Case.of(flat(looked.parts)), sub, found, strict=True):
-                _clouded(sub, found)
+            if not judge.holds(Case.of(flat(looked.parts)), sub, findings, strict=True):
+                _clouded(sub, findings)
         elif sub.never:
             text = f"'{word(name)}' is not accepted any more."
-            if not found.inputs:
+            if not findings.inputs:
                 text = f"'{word(name)}' may be there now, where nothing else might be."
-            found.add(blame(known), sub.place, "member-removed", text)
+            findings.add(blame(facts), sub.place, "member-removed", text)
         else:
-            judge.within(looked.parts, sub, found)
-    _unnamed(judge, known, want, patterns, found)
+            judge.within(looked.parts, sub, findings)
+    _unnamed(judge, facts, want, patterns, findings)
 
 
 def _unnamed(
     judge: Judging,
-    known: KnownValues,
+    facts: KnownValues,
     want: SubSchema,
     patterns: Mapping[str, object],
-    found: SchemaFindings,
+    findings: SchemaFindings,
 ) -> None:
     """Compare the schemas for members that the have does not name."""
-    sub, looked = want.below("additionalProperties"), known.others()
+    sub, looked = want.below("additionalProperties"), facts.others()
     if looked.never:
         return
     if looked.clouded or patterns:
-        own = {key for part in known.case.parts for key in table_of(part.get("patternProperties"))}
-        covered = own <= patterns.keys() and _only_patterns(known)
+        own = {
+            key
+            for subschema in facts.case.parts
+            for key in table_of(subschema.get("patternProperties"))
+        }
+        covered = own <= patterns.keys() and _only_patterns(facts)
         if not covered:
-            _clouded(sub, found)
+            _clouded(sub, findings)
     elif looked.implied or sub.never:
         text = "Members that are not named are not accepted any more."
         if not sub.never:
             text = "Members that are not named are limited now."
-        if not found.inputs:
+        if not findings.inputs:
             text = "There may be members now that are not described."
-        found.add(blame(known), sub.place, "closed", text)
+        findings.add(blame(facts), sub.place, "closed", text)
     else:
-        judge.within(looked.parts, sub, found)
+        judge.within(looked.parts, sub, findings)
 
 
-def _only_patterns(known: KnownValues) -> bool:
+def _only_patterns(facts: KnownValues) -> bool:
     """Whether a part refuses all members but the named ones and those that match its patterns."""
-    return any(part.get("additionalProperties") is False for part in known.case.parts)
+    return any(subschema.get("additionalProperties") is False for subschema in facts.case.parts)
 
 
-def _names(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not want.has("propertyNames") or want.below("propertyNames").free:
         return
     sub = want.below("propertyNames")
     mine = tuple(
-        part.below("propertyNames") for part in known.case.parts if part.has("propertyNames")
+        subschema.below("propertyNames")
+        for subschema in facts.case.parts
+        if subschema.has("propertyNames")
     )
     a_text = Root({"type": "string"})
-    if mine or not _closed(known):
-        judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, found)
+    if mine or not _closed(facts):
+        judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, findings)
         return
-    for name in known.named():
-        one = Root({"const": name})
-        if not known.member(name).never:
-            judge.within((SubSchema(one.schema, one, ""),), sub, found)
+    for name in facts.named():
+        name_root = Root({"const": name})
+        if not facts.member(name).never:
+            judge.within((SubSchema(name_root.schema, name_root, ""),), sub, findings)
 
 
 def _dependencies(
-    judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings
+    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, needs in table_of(want.get(keyword)).items():
-            looked = known.member(name)
+            looked = facts.member(name)
             if looked.never:
                 continue
             if is_list(needs):
-                _needs(known, want, (keyword, name), found)
+                _needs(facts, want, (keyword, name), findings)
             else:
-                _also_needs(judge, known, want, (keyword, name), found)
+                _also_needs(judge, facts, want, (keyword, name), findings)
 
 
 def _needs(
-    known: KnownValues, want: SubSchema, key: tuple[str, str], found: SchemaFindings
+    facts: KnownValues, want: SubSchema, key: tuple[str, str], findings: SchemaFindings
 ) -> None:
     keyword, name = key
-    given = set(known.required) | {name}
-    for part in known.case.parts:
-        if part.root.dialect == "draft-07" or keyword == "dependentRequired":
-            given |= {
+    required = set(facts.required) | {name}
+    for subschema in facts.case.parts:
+        if subschema.root.dialect == "draft-07" or keyword == "dependentRequired":
+            required |= {
                 each
-                for each in list_of(table_of(part.get(keyword)).get(name))
+                for each in list_of(table_of(subschema.get(keyword)).get(name))
                 if isinstance(each, str)
             }
-    lost = [each for each in list_of(table_of(want.get(keyword))[name]) if each not in given]
+    lost = [each for each in list_of(table_of(want.get(keyword))[name]) if each not in required]
     if not lost:
         return
     text = f"With '{word(name)}', {words(map(str, lost))} must be given now."
-    if not found.inputs:
+    if not findings.inputs:
         text = f"With '{word(name)}', {words(map(str, lost))} may be missing now."
-    if known.member(name).nothing and found.inputs:
-        found.suppose(want.at("properties", name), "member-added", text)
+    if facts.member(name).nothing and findings.inputs:
+        findings.suppose(want.at("properties", name), "member-added", text)
     else:
-        weight = SchemaVerdict.UNKNOWN if known.case.unclear else SchemaVerdict.BREAKING
-        found.add(weight, want.at(keyword, name), "dependency", text)
+        weight = SchemaVerdict.UNKNOWN if facts.case.unclear else SchemaVerdict.BREAKING
+        findings.add(weight, want.at(keyword, name), "dependency", text)
 
 
 def _also_needs(
-    judge: Judging, known: KnownValues, want: SubSchema, key: tuple[str, str], found: SchemaFindings
+    judge: Judging,
+    facts: KnownValues,
+    want: SubSchema,
+    key: tuple[str, str],
+    findings: SchemaFindings,
 ) -> None:
     keyword, name = key
     if not isinstance(table_of(want.get(keyword))[name], dict | bool):
-        malformed(want, keyword, found)
+        malformed(want, keyword, findings)
         return
     there = Root({"required": [name]})
     more = [SubSchema(there.schema, there, "")]
-    for part in known.case.parts:
-        sure = part.root.dialect == "draft-07" or keyword == "dependentSchemas"
-        if sure and isinstance(table_of(part.get(keyword)).get(name), dict | bool):
-            more.append(part.below(keyword, name))
-    have = flat([*known.case.parts, *more])
+    for subschema in facts.case.parts:
+        sure = subschema.root.dialect == "draft-07" or keyword == "dependentSchemas"
+        if sure and isinstance(table_of(subschema.get(keyword)).get(name), dict | bool):
+            more.append(subschema.below(keyword, name))
+    have = flat([*facts.case.parts, *more])
     if have.never is not None:
         return
-    case = known.case._replace(parts=have.parts, unclear=known.case.unclear or bool(have.unclear))
+    case = facts.case._replace(parts=have.parts, unclear=facts.case.unclear or bool(have.unclear))
     sub = want.below(keyword, name)
-    if known.member(name).nothing and found.inputs:
-        if not judge.holds(case, sub, found):
+    if facts.member(name).nothing and findings.inputs:
+        if not judge.holds(case, sub, findings):
             text = f"With '{word(name)}', more is needed."
-            found.suppose(want.at("properties", name), "member-added", text)
+            findings.suppose(want.at("properties", name), "member-added", text)
     else:
-        judge.also(case, sub, found)
+        judge.also(case, sub, findings)
 
 
 # Arrays
 
 
-def arrays(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def arrays(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     """Compare the keywords for items of arrays. Raises Blocked."""
     if is_list(want.get("items")) and want.root.dialect == MODERN:
-        malformed(want, "items", found)
-    most = known.most("maxItems")
-    prefix, rest = tuple_of(want)
-    far = max(known.prefix(), len(prefix))
+        malformed(want, "items", findings)
+    most = facts.most("maxItems")
+    prefix, tail = tuple_of(want)
+    far = max(facts.prefix(), len(prefix))
     for at in range(far):
-        sub = prefix[at] if at < len(prefix) else rest
+        sub = prefix[at] if at < len(prefix) else tail
         if sub is not None and not (most is not None and most <= at):
-            _item(judge, known, known.item(at), sub, found)
-    if rest is not None and not (most is not None and most <= far):
-        _item(judge, known, known.item(far), rest, found)
+            _item(judge, facts, facts.item(at), sub, findings)
+    if tail is not None and not (most is not None and most <= far):
+        _item(judge, facts, facts.item(far), tail, findings)
     several = most is None or most > 1
-    unique = any(part.get("uniqueItems") is True for part in known.case.parts)
+    unique = any(subschema.get("uniqueItems") is True for subschema in facts.case.parts)
     if want.get("uniqueItems") is True and several and not unique:
         text = "No two items may be alike now."
-        if not found.inputs:
+        if not findings.inputs:
             text = "Two items may be alike now."
-        found.add(blame(known), want.at("uniqueItems"), "items", text)
+        findings.add(blame(facts), want.at("uniqueItems"), "items", text)
     if want.has("contains"):
-        _contains(judge, known, want, found)
+        _contains(judge, facts, want, findings)
 
 
 def _item(
-    judge: Judging, known: KnownValues, looked: Looked, sub: SubSchema, found: SchemaFindings
+    judge: Judging, facts: KnownValues, looked: Looked, sub: SubSchema, findings: SchemaFindings
 ) -> None:
     if sub.free or looked.never:
         return
     if looked.clouded:
         text = "Which items this is about is not looked at."
-        found.add(SchemaVerdict.UNKNOWN, sub.place, "items", text)
+        findings.add(SchemaVerdict.UNKNOWN, sub.place, "items", text)
     elif sub.never:
         text = "No more items are accepted here."
-        if not found.inputs:
+        if not findings.inputs:
             text = "There may be more items now."
-        found.add(blame(known), sub.place, "items", text)
+        findings.add(blame(facts), sub.place, "items", text)
     else:
-        judge.within(looked.parts, sub, found)
+        judge.within(looked.parts, sub, findings)
 
 
-def _contains(judge: Judging, known: KnownValues, want: SubSchema, found: SchemaFindings) -> None:
+def _contains(
+    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     sub = want.below("contains")
     low = number_of(want.get("minContains")) if want.has("minContains") else 1
     high = number_of(want.get("maxContains")) if want.has("maxContains") else None
-    for part in known.case.parts:
-        if not part.has("contains"):
+    for subschema in facts.case.parts:
+        if not subschema.has("contains"):
             continue
-        own_low = number_of(part.get("minContains")) if part.has("minContains") else 1
-        own_high = number_of(part.get("maxContains")) if part.has("maxContains") else None
+        own_low = number_of(subschema.get("minContains")) if subschema.has("minContains") else 1
+        own_high = number_of(subschema.get("maxContains")) if subschema.has("maxContains") else None
         enough = own_low is not None and low is not None and own_low >= low
         few = not want.has("maxContains") or (
             own_high is not None and high is not None and own_high <= high
         )
-        if enough and few and judge.equivalent(part.below("contains"), sub, found):
+        if enough and few and judge.equivalent(subschema.below("contains"), sub, findings):
             return
     text = "Whether enough items are of the kind that is wanted cannot be judged."
-    found.add(SchemaVerdict.UNKNOWN, want.at("contains"), "contains", text)
+    findings.add(SchemaVerdict.UNKNOWN, want.at("contains"), "contains", text)

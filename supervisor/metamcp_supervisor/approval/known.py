@@ -46,8 +46,8 @@ class Case(NamedTuple):
     unclear: bool = False
 
     @classmethod
-    def of(cls, found: Flat) -> "Case":
-        return cls(found.parts, unclear=bool(found.unclear))
+    def of(cls, flattened: Flat) -> "Case":
+        return cls(flattened.parts, unclear=bool(flattened.unclear))
 
 
 class Looked(NamedTuple):
@@ -62,11 +62,13 @@ class Looked(NamedTuple):
     @property
     def nothing(self) -> bool:
         """Whether the member is not named and may have any value."""
-        return not self.clouded and all(part.free for part in self.parts) and not self.named
+        return (
+            not self.clouded and all(subschema.free for subschema in self.parts) and not self.named
+        )
 
     @property
     def never(self) -> bool:
-        return any(part.never for part in self.parts)
+        return any(subschema.never for subschema in self.parts)
 
 
 class NumberBound(NamedTuple):
@@ -90,19 +92,21 @@ class KnownValues:
             self.values = fitting
             self.types = self.types & {type_of(value) for value in fitting.values()}
         self.required = frozenset(
-            name for part in case.parts for name in list_of(part.get("required"))
+            name for subschema in case.parts for name in list_of(subschema.get("required"))
             if isinstance(name, str)
         )  # fmt: skip
         self.unclear = case.unclear or any(
-            part.has(key) and (id(part.schema), key) not in case.chosen
-            for part in case.parts
-            for key in _CLOUDS & table_of(part.schema).keys()
+            subschema.has(key) and (id(subschema.schema), key) not in case.chosen
+            for subschema in case.parts
+            for key in _CLOUDS & table_of(subschema.schema).keys()
         )
 
     @property
     def choosy(self) -> bool:
         """Whether the limits of members depend on other members."""
-        return any(part.has(key) for part in self.case.parts for key in ("anyOf", "oneOf", "if"))
+        return any(
+            subschema.has(key) for subschema in self.case.parts for key in ("anyOf", "oneOf", "if")
+        )
 
     @property
     def void(self) -> bool:
@@ -123,109 +127,120 @@ class KnownValues:
         """Return the narrowest bound of numbers; None if there is none."""
         best: NumberBound | None = None
         keys = ("maximum", "exclusiveMaximum") if upper else ("minimum", "exclusiveMinimum")
-        for part in self.case.parts:
+        for subschema in self.case.parts:
             for key in keys:
-                value = number_of(part.get(key))
+                value = number_of(subschema.get(key))
                 if value is None:
                     continue
-                found = NumberBound(value, key.startswith("ex"))
-                if best is None or found.beyond(best, upper=upper):
-                    best = found
+                candidate = NumberBound(value, key.startswith("ex"))
+                if best is None or candidate.beyond(best, upper=upper):
+                    best = candidate
         if best is None or FRACTION in self.types or best.value != math.floor(best.value):
             return best
         return NumberBound(best.value + (-1 if upper else 1), open=False) if best.open else best
 
     def most(self, key: str) -> float | None:
         """Return the smallest value of `maxLength` and the like; None if there is none."""
-        found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
+        limits = [
+            v for subschema in self.case.parts if (v := number_of(subschema.get(key))) is not None
+        ]
         if key == "maxItems":
-            found += [
+            limits += [
                 len(prefix)
-                for part in self.case.parts
-                for prefix, rest in [tuple_of(part)]
-                if rest is not None and rest.never
+                for subschema in self.case.parts
+                for prefix, tail in [tuple_of(subschema)]
+                if tail is not None and tail.never
             ]
         if key == "maxProperties":
-            found += [
-                len(table_of(part.get("properties")))
-                for part in self.case.parts
-                if part.get("additionalProperties") is False and not part.has("patternProperties")
+            limits += [
+                len(table_of(subschema.get("properties")))
+                for subschema in self.case.parts
+                if subschema.get("additionalProperties") is False
+                and not subschema.has("patternProperties")
             ]
-        return min(found, default=None)
+        return min(limits, default=None)
 
     def least(self, key: str) -> float:
         """Return the largest value of `minLength` and the like."""
-        found = [v for part in self.case.parts if (v := number_of(part.get(key))) is not None]
-        return max([*found, len(self.required) if key == "minProperties" else 0])
+        limits = [
+            v for subschema in self.case.parts if (v := number_of(subschema.get(key))) is not None
+        ]
+        return max([*limits, len(self.required) if key == "minProperties" else 0])
 
     def multiples(self) -> list[Fraction]:
-        found = [number_of(part.get("multipleOf")) for part in self.case.parts]
-        exact = [_exact(each) for each in found if each]
+        steps = [number_of(subschema.get("multipleOf")) for subschema in self.case.parts]
+        exact = [_exact(each) for each in steps if each]
         return exact if FRACTION in self.types else [*exact, Fraction(1)]
 
     def spellings(self, key: str) -> set[bytes]:
         """Return the values of this keyword in the parts, in canonical JSON."""
-        return {canonical(part.get(key)) for part in self.case.parts if part.has(key)}
+        return {
+            canonical(subschema.get(key)) for subschema in self.case.parts if subschema.has(key)
+        }
 
     def named(self) -> dict[str, None]:
         """Return every member that a part names, in order."""
-        return {name: None for part in self.case.parts for name in table_of(part.get("properties"))}
+        return {
+            name: None
+            for subschema in self.case.parts
+            for name in table_of(subschema.get("properties"))
+        }
 
     def member(self, name: str) -> Looked:
-        found: list[SubSchema] = []
+        subschemas: list[SubSchema] = []
         clouded = False
-        for part in self.case.parts:
-            if name in table_of(part.get("properties")):
-                found.append(part.below("properties", name))
-            elif table_of(part.get("patternProperties")):
+        for subschema in self.case.parts:
+            if name in table_of(subschema.get("properties")):
+                subschemas.append(subschema.below("properties", name))
+            elif table_of(subschema.get("patternProperties")):
                 clouded = True
-            elif part.has("additionalProperties"):
-                found.append(part.below("additionalProperties"))
-            elif part.has("unevaluatedProperties"):
+            elif subschema.has("additionalProperties"):
+                subschemas.append(subschema.below("additionalProperties"))
+            elif subschema.has("unevaluatedProperties"):
                 clouded = True
         named = name in self.named()
-        return Looked(tuple(found), not found and not clouded, clouded, named)
+        return Looked(tuple(subschemas), not subschemas and not clouded, clouded, named)
 
     def others(self) -> Looked:
         """Return the facts about members that no part names."""
-        found: list[SubSchema] = []
+        subschemas: list[SubSchema] = []
         clouded = False
-        for part in self.case.parts:
-            if table_of(part.get("patternProperties")):
+        for subschema in self.case.parts:
+            if table_of(subschema.get("patternProperties")):
                 clouded = True
-            elif part.has("additionalProperties"):
-                found.append(part.below("additionalProperties"))
-            elif part.has("unevaluatedProperties"):
+            elif subschema.has("additionalProperties"):
+                subschemas.append(subschema.below("additionalProperties"))
+            elif subschema.has("unevaluatedProperties"):
                 clouded = True
-        return Looked(tuple(found), not found and not clouded, clouded)
+        return Looked(tuple(subschemas), not subschemas and not clouded, clouded)
 
     def item(self, at: int) -> Looked:
-        found: list[SubSchema] = []
-        for part in self.case.parts:
-            prefix, rest = tuple_of(part)
-            each = prefix[at] if at < len(prefix) else rest
+        subschemas: list[SubSchema] = []
+        for subschema in self.case.parts:
+            prefix, tail = tuple_of(subschema)
+            each = prefix[at] if at < len(prefix) else tail
             if each is not None:
-                found.append(each)
-        clouded = any(part.has("unevaluatedItems") for part in self.case.parts)
-        return Looked(tuple(found), not found and not clouded, clouded)
+                subschemas.append(each)
+        clouded = any(subschema.has("unevaluatedItems") for subschema in self.case.parts)
+        return Looked(tuple(subschemas), not subschemas and not clouded, clouded)
 
     def prefix(self) -> int:
         """Return the index from which on all items have the same schema."""
-        return max((len(tuple_of(part)[0]) for part in self.case.parts), default=0)
+        return max((len(tuple_of(subschema)[0]) for subschema in self.case.parts), default=0)
 
 
-def tuple_of(part: SubSchema) -> tuple[tuple[SubSchema, ...], SubSchema | None]:
+def tuple_of(subschema: SubSchema) -> tuple[tuple[SubSchema, ...], SubSchema | None]:
     """Return the schemas of the first items, and the schema of all others or None."""
-    items = part.get("items")
-    if is_list(items) and part.root.dialect == MODERN:
+    items = subschema.get("items")
+    if is_list(items) and subschema.root.dialect == MODERN:
         return (), None  # it does not have that
     if is_list(items):
-        prefix = tuple(part.below("items", at) for at in range(len(list_of(items))))
-        beyond = part.has("additionalItems")
-        return prefix, part.below("additionalItems") if beyond else None
-    first = range(len(list_of(part.get("prefixItems"))))
-    prefix = tuple(part.below("prefixItems", at) for at in first)
-    return prefix, part.below("items") if part.has("items") else None
+        prefix = tuple(subschema.below("items", at) for at in range(len(list_of(items))))
+        beyond = subschema.has("additionalItems")
+        return prefix, subschema.below("additionalItems") if beyond else None
+    first = range(len(list_of(subschema.get("prefixItems"))))
+    prefix = tuple(subschema.below("prefixItems", at) for at in first)
+    return prefix, subschema.below("items") if subschema.has("items") else None
 
 
 def type_of(value: object) -> str:
@@ -246,15 +261,15 @@ def types_in(value: object) -> frozenset[str] | None:
     if value is None:
         return TYPES
     names = list_of(value) if is_list(value) else [value]
-    found: set[str] = set()
+    types: set[str] = set()
     for name in names:
         if name == "number":
-            found |= NUMBERS
+            types |= NUMBERS
         elif isinstance(name, str) and name in TYPES - {FRACTION}:
-            found.add(name)
+            types.add(name)
         else:
             return None
-    return frozenset(found)
+    return frozenset(types)
 
 
 def number_of(value: object) -> float | None:
@@ -263,8 +278,8 @@ def number_of(value: object) -> float | None:
 
 
 def divides(step: Fraction, value: float | Fraction) -> bool:
-    whole = value if isinstance(value, Fraction) else _exact(value)
-    return step > 0 and (whole / step).denominator == 1
+    fraction = value if isinstance(value, Fraction) else _exact(value)
+    return step > 0 and (fraction / step).denominator == 1
 
 
 def exact(value: float) -> Fraction:
@@ -278,42 +293,44 @@ def _exact(value: float) -> Fraction:
 
 def as_schema(value: object) -> dict[str, object]:
     """Return a schema for which only this value is valid, in keywords that comparisons read."""
-    found: dict[str, object] = {"const": value}
+    schema: dict[str, object] = {"const": value}
     if isinstance(value, str):
-        found |= {"minLength": len(value), "maxLength": len(value)}
+        schema |= {"minLength": len(value), "maxLength": len(value)}
     elif is_list(value):
         items = value
         each: list[object] = [{"const": item} for item in items]
-        found |= {"prefixItems": each, "items": False}
-        found |= {"minItems": len(items), "maxItems": len(items)}
-        found["uniqueItems"] = len({canonical(item) for item in items}) == len(items)
+        schema |= {"prefixItems": each, "items": False}
+        schema |= {"minItems": len(items), "maxItems": len(items)}
+        schema["uniqueItems"] = len({canonical(item) for item in items}) == len(items)
     elif is_table(value):
         members = value
-        found |= {
+        schema |= {
             "properties": {name: {"const": each} for name, each in members.items()},
             "required": list(members),
             "additionalProperties": False,
         }
     elif number_of(value) is not None:
-        found |= {"minimum": value, "maximum": value}
-    return found
+        schema |= {"minimum": value, "maximum": value}
+    return schema
 
 
 def _types(parts: Iterable[SubSchema]) -> frozenset[str]:
-    found = TYPES
-    for part in parts:
-        found &= types_in(part.get("type")) or TYPES
-    return found
+    types = TYPES
+    for subschema in parts:
+        types &= types_in(subschema.get("type")) or TYPES
+    return types
 
 
 def _values(parts: Iterable[SubSchema]) -> dict[bytes, object] | None:
-    found: dict[bytes, object] | None = None
-    for part in parts:
-        given: list[dict[bytes, object]] = []
-        if part.has("const"):
-            given.append({canonical(part.get("const")): part.get("const")})
-        if is_list(part.get("enum")):
-            given.append(part.root.spelled(list_of(part.get("enum"))))
-        for spelled in given:
-            found = spelled if found is None else {k: v for k, v in found.items() if k in spelled}
-    return found
+    values: dict[bytes, object] | None = None
+    for subschema in parts:
+        allowed: list[dict[bytes, object]] = []
+        if subschema.has("const"):
+            allowed.append({canonical(subschema.get("const")): subschema.get("const")})
+        if is_list(subschema.get("enum")):
+            allowed.append(subschema.root.spelled(list_of(subschema.get("enum"))))
+        for spelled in allowed:
+            values = (
+                spelled if values is None else {k: v for k, v in values.items() if k in spelled}
+            )
+    return values

@@ -111,7 +111,7 @@ def read_definition(definition: bytes | Raw) -> dict[str, object]:
     """Decode a definition to plain values, whole numbers with all their digits. Raises
     codec.Malformed, of which Ambiguous is one kind."""
     try:
-        found: object = json.loads(
+        value: object = json.loads(
             bytes(definition), object_pairs_hook=_once, parse_float=_double, parse_constant=_none
         )
     except Malformed:
@@ -120,9 +120,9 @@ def read_definition(definition: bytes | Raw) -> dict[str, object]:
         raise Ambiguous("is nested too deeply") from None
     except ValueError as error:  # bytes that are not text, and more digits than Python converts
         raise Malformed(f"is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Malformed("is not a JSON object")
-    return cast("dict[str, object]", found)
+    return cast("dict[str, object]", value)
 
 
 def canonical(value: object) -> bytes:
@@ -132,9 +132,9 @@ def canonical(value: object) -> bytes:
     return "".join(parts).encode("utf-8", "surrogatepass")
 
 
-def same(one: object, other: object) -> bool:
+def same(value: object, other: object) -> bool:
     """Whether both are the same JSON value. Unlike in Python, true is not 1. Raises Ambiguous."""
-    return one == other and canonical(one) == canonical(other)
+    return value == other and canonical(value) == canonical(other)
 
 
 def _write(value: object, parts: list[str], depth: int) -> None:
@@ -190,17 +190,17 @@ def _units(key: str) -> bytes:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise Ambiguous("has a member twice")
-    return found
+    return members
 
 
 def _double(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
+    value = float(text)
+    if math.isinf(value):
         raise Ambiguous("has a number in it that no double holds")
-    return found
+    return value
 
 
 def _none(name: str) -> object:
@@ -246,15 +246,15 @@ def definitions(servers: Iterable[Server]) -> dict[str, str]:
     """Return a key for the definitions of each server, by the name of the server: its name and a
     digest of its command, module or URL, so that another program under the same name has another
     key."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for server in servers:
         written = server.command_written or server.command
-        what = [server.transport, written, server.module, server.url_written or server.url]
-        digest = hashlib.sha256(json.dumps(what).encode(errors="surrogateescape")).hexdigest()
+        identity = [server.transport, written, server.module, server.url_written or server.url]
+        digest = hashlib.sha256(json.dumps(identity).encode(errors="surrogateescape")).hexdigest()
         workspace, label = process_names.workspace_of(server.name), process_names.label(server.name)
         key = f"{label[:NAME_CHARACTERS]}-{digest[:DIGITS]}"
-        found[server.name] = process_names.within(workspace, key)
-    return found
+        keys[server.name] = process_names.within(workspace, key)
+    return keys
 
 
 class Folded(Mapping[str, object]):
@@ -310,7 +310,7 @@ def difference(old: Lock | None, new: Lock | None) -> str:
     count = sum(len(server.tools) for server in new.servers.values())
     tools = f"{count} tool" if count == 1 else f"{count} tools"
     of = "1 server" if len(new.servers) == 1 else f"{len(new.servers)} servers"
-    told = f"{tools} of {of} {'are approved' if count != 1 else 'is approved'}" + (
+    summary = f"{tools} of {of} {'are approved' if count != 1 else 'is approved'}" + (
         "" if old is not None else ", in a file that was not there before"
     )
     before, now = _by_name(old or Lock()), _by_name(new)
@@ -320,7 +320,7 @@ def difference(old: Lock | None, new: Lock | None) -> str:
         "no longer": before.keys() - now.keys(),
     }
     named = (f"{sort}: {listed(sorted(names))}" for sort, names in sorts.items() if names)
-    return "; ".join([told, *named])
+    return "; ".join([summary, *named])
 
 
 def _by_name(lock: Lock) -> dict[str, str]:
@@ -345,13 +345,13 @@ def read(content: str, label: str) -> Lock:
     document = ConfigDocument(label, Path(), {}, lambda: formats.json_lines(content))
     try:
         values = formats.json_loads(content)
-    except BrokenSyntax as why:
-        message, line = _conflict(content) or (why.message, why.line)
+    except BrokenSyntax as error:
+        message, line = _conflict(content) or (error.message, error.line)
         raise ConfigInvalid((Problem(label, "", message, line),)) from None
-    found = _Reader(Site(document), findings).lock(values)
+    lock = _Reader(Site(document), findings).lock(values)
     if findings.problems:
         raise ConfigInvalid(findings.everything())
-    return found
+    return lock
 
 
 # Writing
@@ -369,10 +369,12 @@ def _server(name: str, server: LockedServer) -> str:
 
 def _tool(name: str, tool: LockedTool) -> str:
     definition = dict(tool.definition)
-    kept = [f"{_quoted(key)}: {_compact(definition[key])}" for key in MEMBERS if key in definition]
+    definition_members = [
+        f"{_quoted(key)}: {_compact(definition[key])}" for key in MEMBERS if key in definition
+    ]
     members = [
         f'"fingerprint": {_quoted(tool.fingerprint)}',
-        f'"definition": {_braced(kept, 10)}',
+        f'"definition": {_braced(definition_members, 10)}',
     ]
     return f"{_quoted(name)}: {_braced(members, 8)}"
 
@@ -422,8 +424,8 @@ class _Reader:
         servers: dict[str, LockedServer] = {}
         for name, value in self._table(values, "servers", self._site).items():
             site = self._site.at("servers", name)
-            if why := naming.full_flaw(name):
-                self._error(site, f"the name of the server {why}")
+            if flaw := naming.full_flaw(name):
+                self._error(site, f"the name of the server {flaw}")
             servers[name] = self._server(value, site)
         return Lock(servers)
 
@@ -457,23 +459,24 @@ class _Reader:
             self._error(site, f"must be a table, not {kind_of(value)}")
             return None
         self._known(table, ("fingerprint", "definition"), site)
-        given = self._text(table, "fingerprint", site, needed=True)
+        file_fingerprint = self._text(table, "fingerprint", site, needed=True)
         definition = self._table(table, "definition", site)
         self._known(
             definition, tuple(key for key in MEMBERS if key != "name"), site.at("definition")
         )
-        if given is None or "definition" not in table:
+        if file_fingerprint is None or "definition" not in table:
             return None
         try:
             due = fingerprint_of({"name": name, **definition})
-        except Malformed as why:
-            self._error(site.at("definition"), str(why))
+        except Malformed as error:
+            self._error(site.at("definition"), str(error))
             return None
-        if not given.startswith(SCHEME):
+        if not file_fingerprint.startswith(SCHEME):
             self._error(
-                site.at("fingerprint"), f"'{shown(given)}' is not a fingerprint that is known here"
+                site.at("fingerprint"),
+                f"'{shown(file_fingerprint)}' is not a fingerprint that is known here",
             )
-        elif given != due:
+        elif file_fingerprint != due:
             self._error(
                 site.at("fingerprint"),
                 "is not that of the definition below it: one of them was changed by hand; undo"
@@ -490,12 +493,12 @@ class _Reader:
         self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = True
     ) -> Mapping[str, object]:
         value = values.get(key)
-        found = table_of(value)
-        if found is None and key in values:
+        table = table_of(value)
+        if table is None and key in values:
             self._error(site.at(key), f"must be a table, not {kind_of(value)}")
-        elif found is None and needed:
+        elif table is None and needed:
             self._error(site, f"has no '{key}'")
-        return found or {}
+        return table or {}
 
     def _text(
         self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = False

@@ -124,26 +124,26 @@ def drifts(
     """Compare every tool of the server, approved or offered, in the order of names. If a name is
     offered twice with definitions that differ, the tool cannot be read."""
     now = _by_name(offered)
-    found: list[ToolDrift] = []
+    differences: list[ToolDrift] = []
     for name in sorted(approved.tools.keys() | now.keys()):
         old, new = approved.tools.get(name), now.get(name)
         if name not in now:
-            found.append(ToolDrift(server, name, "removed", old))
+            differences.append(ToolDrift(server, name, "removed", old))
         elif new is None:
-            found.append(ToolDrift(server, name, "unreadable", old))
+            differences.append(ToolDrift(server, name, "unreadable", old))
         elif old is None:
-            found.append(ToolDrift(server, name, "added", None, new))
+            differences.append(ToolDrift(server, name, "added", None, new))
         elif old.fingerprint == new.fingerprint:
-            found.append(ToolDrift(server, name, "same", old, new))
+            differences.append(ToolDrift(server, name, "same", old, new))
         else:
             named = {"name": name}
-            found.append(
+            differences.append(
                 ToolDrift(
                     server, name, "changed", old, new,
                     _compared(named | dict(old.definition), named | dict(new.definition)),
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(differences)
 
 
 def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparison":
@@ -155,14 +155,14 @@ def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparis
 
 
 def quarantined(
-    found: Sequence[ToolDrift], pinning: Pinning, *, locked: bool = True
+    differences: Sequence[ToolDrift], pinning: Pinning, *, locked: bool = True
 ) -> frozenset[QuarantinedTool]:
     """Return the tools to keep from clients. `pinning`: result of `mode`; `locked`: as there."""
     if pinning != "enforce":
         return frozenset()
     return frozenset(
         QuarantinedTool(each.server, each.tool, reason(each, locked=locked))
-        for each in found
+        for each in differences
         if not each.harmless
     )
 
@@ -172,10 +172,10 @@ def reason(drift: ToolDrift, *, locked: bool) -> str:
     only if the server has an entry in the lock file; a name that a shell would interpret is not put
     into a command."""
     server = process_names.base(drift.server)
-    one = f"{server}.{drift.tool}" if _PLAIN.fullmatch(drift.tool) else server
-    look, approve = f"lock diff {one}", f"lock approve {one}"
+    target = f"{server}.{drift.tool}" if _PLAIN.fullmatch(drift.tool) else server
+    look, approve = f"lock diff {target}", f"lock approve {target}"
     if not locked:
-        look, approve = f"tools --diff {one}", f"lock approve {server}"
+        look, approve = f"tools --diff {target}", f"lock approve {server}"
     return (
         f"the tool '{shown(drift.tool)}' of '{server}' is in quarantine: {drift.why}; an operator"
         f" may look at it with 'metamcp {look}' and approve it with 'metamcp {approve}'"
@@ -190,10 +190,10 @@ def waiting(server: str) -> str:
     )
 
 
-def summary(found: Sequence[ToolDrift]) -> str:
+def summary(differences: Sequence[ToolDrift]) -> str:
     """Return a sentence for the journal; empty if every tool is as approved."""
     sorts: dict[str, list[str]] = {}
-    for each in found:
+    for each in differences:
         if each.change != "same":
             sorts.setdefault(each.word, []).append(each.tool)
     return "; ".join(f"{word}: {listed(names)}" for word, names in sorted(sorts.items()))
@@ -202,16 +202,16 @@ def summary(found: Sequence[ToolDrift]) -> str:
 def locked(definition: bytes | Raw) -> tuple[str, LockedTool]:
     """Return the name of an offered tool, and the entry that approves it. Raises
     codec.Malformed."""
-    found = read_definition(definition)
-    name = found.get("name")
+    values = read_definition(definition)
+    name = values.get("name")
     if not isinstance(name, str):
         raise Malformed("has no name")
     print_ = fingerprint(definition)
     if print_.startswith(RAW_SCHEME):
         raise Malformed("is nested too deeply")
-    kept = counted(found)
-    del kept["name"]
-    return name, LockedTool(print_, kept)
+    members = counted(values)
+    del members["name"]
+    return name, LockedTool(print_, members)
 
 
 class ServerInfo(Struct, frozen=True):
@@ -224,10 +224,10 @@ class ServerInfo(Struct, frozen=True):
 def server_info(raw: bytes | Raw) -> Mapping[str, str]:
     """Return the name and version that a server gives itself."""
     try:
-        found = codec.typed(ServerInfo, raw)
+        info = codec.typed(ServerInfo, raw)
     except Malformed:
-        found = ServerInfo()
-    return {"name": found.name, "version": found.version}
+        info = ServerInfo()
+    return {"name": info.name, "version": info.version}
 
 
 def taken(
@@ -257,17 +257,17 @@ def taken(
 def _by_name(offered: Iterable[bytes | Raw]) -> dict[str, LockedTool | None]:
     """Return offered tools by name; None: the tool cannot be read, or is offered twice with
     definitions that differ. A tool without a name is left out: no client can call it."""
-    found: dict[str, LockedTool | None] = {}
+    tools: dict[str, LockedTool | None] = {}
     for definition in offered:
         try:
             name, tool = locked(definition)
         except Malformed:
             named = name_of(definition)
             if named is not None:
-                found[named] = None
+                tools[named] = None
             continue
-        found[name] = None if name in found and found[name] != tool else tool
-    return found
+        tools[name] = None if name in tools and tools[name] != tool else tool
+    return tools
 
 
 def name_of(definition: bytes | Raw) -> str | None:
@@ -278,12 +278,12 @@ def name_of(definition: bytes | Raw) -> str | None:
         return None
 
 
-def planned(found: verbs.ReloadPlan, old: Lock | None, new: Lock | None) -> verbs.ReloadPlan:
+def planned(plan: verbs.ReloadPlan, old: Lock | None, new: Lock | None) -> verbs.ReloadPlan:
     """Add the change of `metamcp.lock` to the plan of a reload, under that name: no server can have
     a name with a dot."""
     action = "add" if old is None else "remove" if new is None else "in-place"
     change = verbs.PlannedChange(
         server="metamcp.lock", action=action, why=locks.difference(old, new)
     )
-    hashed = reload.digest([found.hash, locks.prints(new)])
-    return structs.replace(found, changes=(*found.changes, change), hash=hashed)
+    hashed = reload.digest([plan.hash, locks.prints(new)])
+    return structs.replace(plan, changes=(*plan.changes, change), hash=hashed)

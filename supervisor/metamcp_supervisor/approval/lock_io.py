@@ -37,8 +37,8 @@ def load(path: Path) -> Lock | None:
         return None
     try:
         return lock.read(files.text(path, LOCK_BYTES_MAX), label)
-    except files.FileUnreadable as why:
-        raise ConfigInvalid((Problem(label, "", str(why)),)) from None
+    except files.FileUnreadable as error:
+        raise ConfigInvalid((Problem(label, "", str(error)),)) from None
 
 
 def save(path: Path, content: Lock) -> bool:

@@ -112,23 +112,23 @@ class Pins:
         approved = self._approved(server)
         if self.mode(server) != "enforce" or approved is None:
             return None
-        last, known = self.last(server), self._known(server, self.edition)
+        last, verdicts = self.last(server), self._known(server, self.edition)
         unknown: list[bytes] = []
-        kept = set[QuarantinedTool]()
+        quarantined = set[QuarantinedTool]()
         for definition in map(bytes, offered):
-            found = known.get(_digest(definition), _UNKNOWN)
-            if found is _UNKNOWN:
+            verdict = verdicts.get(_digest(definition), _UNKNOWN)
+            if verdict is _UNKNOWN:
                 unknown.append(definition)
-            elif found is not None:
-                kept.add(found)
-        few, why = sum(map(len, unknown)) <= AT_ONCE_BYTES_MAX, lock_drift.waiting(server)
+            elif verdict is not None:
+                quarantined.add(verdict)
+        few, reason = sum(map(len, unknown)) <= AT_ONCE_BYTES_MAX, lock_drift.waiting(server)
         for definition in unknown:
             name = lock_drift.name_of(definition)
             due = None if name is None else approved.tools.get(name)
             same = few and due is not None and fingerprint(definition) == due.fingerprint
             if name is not None and not same:
-                kept.add(QuarantinedTool(server, name, why))
-        return Judged(server, last.drifts, frozenset(kept), None, known, self.edition)
+                quarantined.add(QuarantinedTool(server, name, reason))
+        return Judged(server, last.drifts, frozenset(quarantined), None, verdicts, self.edition)
 
     def judge(self, server: str, offered: Sequence[bytes | Raw]) -> Judged:
         """Judge the whole catalogue of a server. Changes nothing."""
@@ -141,13 +141,16 @@ class Pins:
             if self.seen is not None and not process_names.whose(server):
                 first = folded_server(lock_drift.taken(LockedServer(), offered, None, {}))
             return Judged(server, first=first, edition=edition)
-        named = [(lock_drift.name_of(one), _digest(one), one) for one in offered]
+        named = [
+            (lock_drift.name_of(definition), _digest(definition), definition)
+            for definition in offered
+        ]
         drifts = self._drifts(server, approved, named, edition)
         locked = self._held(server) is not None
-        kept = lock_drift.quarantined(drifts, pinning, locked=locked)
-        by_name = {each.tool: each for each in kept}
-        known = {digest: by_name.get(name or "") for name, digest, _ in named}
-        return Judged(server, drifts, kept, None, known, edition)
+        quarantined = lock_drift.quarantined(drifts, pinning, locked=locked)
+        by_name = {each.tool: each for each in quarantined}
+        verdicts = {digest: by_name.get(name or "") for name, digest, _ in named}
+        return Judged(server, drifts, quarantined, None, verdicts, edition)
 
     def compared(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
         """Compare every tool of a server with what was approved, with both definitions. Changes
@@ -160,15 +163,17 @@ class Pins:
     def take(self, judged: Judged) -> QuarantineNews:
         """Put a result of `judge` into force."""
         before = self.last(judged.server)
-        told = tuple(replace(one, old=None, new=None) for one in judged.drifts if one.is_news)
-        self._last[judged.server] = replace(judged, drifts=told)  # definitions are large
+        drifts = tuple(
+            replace(drift, old=None, new=None) for drift in judged.drifts if drift.is_news
+        )
+        self._last[judged.server] = replace(judged, drifts=drifts)  # definitions are large
         seen, first = None, judged.first
         key = self._key(judged.server)
         if first is not None and self.seen is not None and key not in self.seen.servers:
             seen = self.seen = Lock({**self.seen.servers, key: first})
         sentence = lock_drift.summary(judged.drifts)
-        if kept := len(judged.kept):
-            sentence += f" ({kept} in quarantine)"
+        if count := len(judged.kept):
+            sentence += f" ({count} in quarantine)"
         news = sentence if sentence != self._told.get(judged.server, "") else ""
         self._told[judged.server] = sentence
         return QuarantineNews(news, judged.kept != before.kept, seen)
@@ -180,10 +185,10 @@ class Pins:
         self._last[judged.server] = judged
         return judged.kept != before.kept
 
-    def go_on(self, server: str, kept: Iterable[QuarantinedTool]) -> None:
+    def go_on(self, server: str, quarantined: Iterable[QuarantinedTool]) -> None:
         """Keep back the same tools as the program before an upgrade did; the definitions that the
         server offered are not known."""
-        self._last[server] = Judged(server, kept=frozenset(kept), edition=self.edition)
+        self._last[server] = Judged(server, kept=frozenset(quarantined), edition=self.edition)
 
     def forget(self, server: str) -> None:
         """Drop the decision about a server that no longer exists."""
@@ -214,19 +219,19 @@ class Pins:
         """Compare the offered tools with the approved ones. `named`: name, digest and definition of
         each offered tool. A definition that was judged before, and whose name is offered once,
         keeps its result."""
-        known = self._known(server, edition)
+        verdicts = self._known(server, edition)
         before = {each.tool: each for each in self.last(server).drifts}
         often = Counter(name for name, _, _ in named)
         stay = {
             name: before.get(name) or ToolDrift(server, name, "same")
             for name, digest, _ in named
-            if name is not None and digest in known and often[name] == 1
+            if name is not None and digest in verdicts and often[name] == 1
             if name not in before or before[name].change != "unreadable"
         }
         tools = {name: tool for name, tool in approved.tools.items() if name not in stay}
-        others = [one for name, _, one in named if name not in stay]
-        found = lock_drift.drifts(server, replace(approved, tools=tools), others)
-        return tuple(sorted((*found, *stay.values()), key=lambda each: each.tool))
+        others = [definition for name, _, definition in named if name not in stay]
+        differences = lock_drift.drifts(server, replace(approved, tools=tools), others)
+        return tuple(sorted((*differences, *stay.values()), key=lambda each: each.tool))
 
     def _known(self, server: str, edition: int) -> Known:
         last = self.last(server)
@@ -238,11 +243,11 @@ class Pins:
 
     def _approved(self, server: str) -> LockedServer | None:
         """Return the entry that a server is compared with; None: every tool passes."""
-        held = self._held(server)
-        if held is None and self.seen is None:
+        entry = self._held(server)
+        if entry is None and self.seen is None:
             return LockedServer() if self.mode(server) == "enforce" else None
-        if held is not None or self.seen is None:
-            return held
+        if entry is not None or self.seen is None:
+            return entry
         return self.seen.servers.get(self._key(server))
 
     def _key(self, server: str) -> str:
@@ -253,11 +258,13 @@ class Pins:
 def counts(judged: Judged) -> dict[str, int]:
     """Count the tools that are not as approved, by the words of `metric_names.DRIFT`; counts of 0
     are left out."""
-    kept = {each.tool for each in judged.kept}
-    others = [each for each in judged.drifts if each.is_news and each.tool not in kept]
+    quarantined_names = {each.tool for each in judged.kept}
+    others = [each for each in judged.drifts if each.is_news and each.tool not in quarantined_names]
     harmless = sum(each.harmless for each in others)
-    found = dict(zip(DRIFT, (harmless, len(others) - harmless, len(kept)), strict=True))
-    return {word: count for word, count in found.items() if count}
+    by_word = dict(
+        zip(DRIFT, (harmless, len(others) - harmless, len(quarantined_names)), strict=True)
+    )
+    return {word: count for word, count in by_word.items() if count}
 
 
 _UNKNOWN = QuarantinedTool("", "", "")

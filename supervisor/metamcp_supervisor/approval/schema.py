@@ -112,8 +112,8 @@ def word(text: str) -> str:
 def words(texts: Iterable[str], most: int = 5) -> str:
     """Return texts as words of a sentence: `'a', 'b' and 3 more`."""
     every = list(texts)
-    shown = ", ".join(f"'{word(each)}'" for each in every[:most])
-    return f"{shown} and {len(every) - most} more" if len(every) > most else shown
+    listing = ", ".join(f"'{word(each)}'" for each in every[:most])
+    return f"{listing} and {len(every) - most} more" if len(every) > most else listing
 
 
 def step(pointer: str, *keys: str | int) -> str:
@@ -208,8 +208,8 @@ class Root:
 
     def print(self, schema: object) -> Print:
         """Return the print of a schema within this one."""
-        found = self._prints.get(id(schema))
-        return self._made(schema) if found is None else found
+        cached = self._prints.get(id(schema))
+        return self._made(schema) if cached is None else cached
 
     def spelled(self, values: list[object]) -> dict[bytes, object]:
         """Return the values of a list within this schema, by their canonical JSON."""
@@ -227,11 +227,11 @@ class Root:
         if not isinstance(ref, str) or not ref.startswith("#") or self._nested_ids:
             return None
         if not ref[1:].startswith("/"):
-            found = self._anchors.get(ref[1:])
+            target = self._anchors.get(ref[1:])
             if not ref[1:]:
-                found = self.schema, self.place
-            return None if found is None else SubSchema(found[0], self, found[1])
-        here, place = self.schema, self.place
+                target = self.schema, self.place
+            return None if target is None else SubSchema(target[0], self, target[1])
+        here, pointer = self.schema, self.place
         for token in unquote(ref[2:]).split("/"):
             key = token.replace("~1", "/").replace("~0", "~")
             if is_table(here) and key in here:
@@ -240,16 +240,16 @@ class Root:
                 here = list_of(here)[int(key)]
             else:
                 return None
-            place = step(place, key)
-        return SubSchema(here, self, place) if isinstance(here, dict | bool) else None
+            pointer = step(pointer, key)
+        return SubSchema(here, self, pointer) if isinstance(here, dict | bool) else None
 
-    def _walk(self, schema: object, place: str) -> None:
+    def _walk(self, schema: object, pointer: str) -> None:
         """Collect references and anchors, and the prints of all schemas in this one."""
         if not is_table(schema):
             return
         table = schema
         for key, value in table.items():
-            below = step(place, key)
+            below = step(pointer, key)
             if key in MAPS or (key == "dependencies" and is_table(value)):
                 for name, each in table_of(value).items():
                     self._walk(each, step(below, name))
@@ -261,10 +261,10 @@ class Root:
             elif key in ("$ref", "$dynamicRef", "$recursiveRef"):
                 self._refs.add(str(value))
             elif key in ("$anchor", "$dynamicAnchor"):
-                self._anchors[str(value)] = table, place
+                self._anchors[str(value)] = table, pointer
             elif key == "$id" and str(value).startswith("#"):
-                self._anchors[str(value)[1:]] = table, place
-            elif key in ("$id", "$schema") and place != self.place:
+                self._anchors[str(value)[1:]] = table, pointer
+            elif key in ("$id", "$schema") and pointer != self.place:
                 self._nested_ids = True
         self._made(schema)
 
@@ -350,38 +350,39 @@ class Flat(NamedTuple):
 
 
 def flat(parts: Iterable[SubSchema]) -> Flat:
-    found: list[SubSchema] = []
+    flattened: list[SubSchema] = []
     unclear: list[SubSchema] = []
     never: SubSchema | None = None
     seen: set[int] = set()
     nowhere: frozenset[int] = frozenset()
-    waiting = [(part, nowhere) for part in parts][::-1]
+    waiting = [(subschema, nowhere) for subschema in parts][::-1]
     while waiting:
-        part, above = waiting.pop()
-        if not is_table(part.schema):
-            if part.never:
-                never = part
-            elif part.schema is not True:
-                unclear.append(part)
+        subschema, above = waiting.pop()
+        if not is_table(subschema.schema):
+            if subschema.never:
+                never = subschema
+            elif subschema.schema is not True:
+                unclear.append(subschema)
             continue
-        here = id(part.schema)
+        here = id(subschema.schema)
         if here in above:
-            unclear.append(part)  # it refers to itself and to nothing in between
+            unclear.append(subschema)  # it refers to itself and to nothing in between
             continue
         if here in seen:
             continue
         seen.add(here)
         inside = above | {here}
-        if part.has("$ref"):
-            target = part.root.resolve(part.get("$ref"))
+        if subschema.has("$ref"):
+            target = subschema.root.resolve(subschema.get("$ref"))
             if target is None:
-                unclear.append(part)
+                unclear.append(subschema)
             else:
                 waiting.append((target, inside))
-            if part.root.dialect == "draft-07":
+            if subschema.root.dialect == "draft-07":
                 continue  # what stands beside a reference does not count
-        found.append(part)
+        flattened.append(subschema)
         waiting += [
-            (part.below("allOf", at), inside) for at in range(len(list_of(part.get("allOf"))))
+            (subschema.below("allOf", at), inside)
+            for at in range(len(list_of(subschema.get("allOf"))))
         ]
-    return Flat(tuple(found), tuple(unclear), never)
+    return Flat(tuple(flattened), tuple(unclear), never)
