@@ -503,7 +503,7 @@ class Gateway:
         self._each(names, partial(self._tree.part, yes=yes))
 
     def quarantine(self, names: Sequence[str], reason: str) -> None:
-        self._each(names, partial(self._tree.quarantine, why=reason))
+        self._each(names, partial(self._tree.quarantine, reason=reason))
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
         self._each([name], partial(self._tree.trial, rights=rights))

@@ -82,16 +82,16 @@ class AuditWriter(SocketProcess):
     def with_audit(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with the settings of the audit in force, for which
         the process runs from now on."""
-        wanted = self._config().audit
+        settings = self._config().audit
         self.adapt()
-        if wanted.level == audit.OFF:
+        if settings.level == audit.OFF:
             return spec
         return structs.replace(
             spec,
             audit=AuditSpec(
                 spools=self._spools(),
-                level=wanted.level,
-                required=wanted.required,
+                level=settings.level,
+                required=settings.required,
                 salt=self._salt,
             ),
         )
@@ -108,10 +108,10 @@ class AuditWriter(SocketProcess):
 
     def _spools(self) -> str:
         """Return the folder of the spools, empty if records wait for the disk."""
-        found = self._config()
-        if found.audit.durability == "power":
+        config = self._config()
+        if config.audit.durability == "power":
             return ""
-        return str(found.gateway.state_dir / FOLDER / SPOOLS)
+        return str(config.gateway.state_dir / FOLDER / SPOOLS)
 
     def adapted(self, *, on: bool) -> None:
         if not on:
@@ -208,13 +208,13 @@ class AuditWriter(SocketProcess):
         )  # fmt: skip
 
 
-def _order(found: Config) -> AuditOn | None:
-    wanted = found.audit
-    if wanted.level == audit.OFF:
+def _order(config: Config) -> AuditOn | None:
+    settings = config.audit
+    if settings.level == audit.OFF:
         return None
     return AuditOn(
-        folder=str(found.gateway.state_dir / FOLDER), durable=wanted.durability == "power",
-        retention_s=wanted.retention_s, segment_bytes=SEGMENT_BYTES,
+        folder=str(config.gateway.state_dir / FOLDER), durable=settings.durability == "power",
+        retention_s=settings.retention_s, segment_bytes=SEGMENT_BYTES,
     )  # fmt: skip
 
 
@@ -226,8 +226,8 @@ def _salt(folder: Path) -> bytes:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / SALT
         if path.exists():
-            found = path.read_bytes()
-            return found if len(found) == SALT_BYTES else made
+            stored = path.read_bytes()
+            return stored if len(stored) == SALT_BYTES else made
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(made)

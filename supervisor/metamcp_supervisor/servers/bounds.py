@@ -37,11 +37,11 @@ class Bounds:
         self._cgroups = cgroups
         self._journal = journal
 
-    def adopt(self, kept: Collection[Path] = ()) -> None:
-        """Prepare the control groups, before the first fork. `kept`: leaves that are in use."""
+    def adopt(self, leaves: Collection[Path] = ()) -> None:
+        """Prepare the control groups, before the first fork. `leaves`: those in use."""
         try:
             if self._cgroups is not None:
-                self._cgroups.adopt(kept)
+                self._cgroups.adopt(leaves)
         except OSError as error:
             self._cgroups = None
             self._journal.add("gateway", "note", f"no control groups: {error.strerror}")
@@ -59,8 +59,8 @@ class Bounds:
         try:
             copy.leaf = self._cgroups.leaf(server.name, copy.generation, limits)
         except OSError as error:
-            why = f"it has no control group: {error.strerror}"
-            self._journal.add(server.name, "note", why, copy.generation)
+            problem = f"it has no control group: {error.strerror}"
+            self._journal.add(server.name, "note", problem, copy.generation)
 
     def redraw(self, entry: ServerEntry) -> None:
         """Put the current limits of a server in force for its copies."""
@@ -73,8 +73,8 @@ class Bounds:
                     copy.instance.tune(logs.current(), limits.processes_max or 0)
             except (OSError, TooLarge) as error:
                 cause = error.strerror if isinstance(error, OSError) else error
-                why = f"the new limits are not in force: {cause}"
-                self._journal.add(entry.name, "note", why, copy.generation)
+                problem = f"the new limits are not in force: {cause}"
+                self._journal.add(entry.name, "note", problem, copy.generation)
 
     def erase(self, copy: Copy) -> None:
         """Kill the processes that are left in the leaf of a copy, and remove the leaf."""

@@ -46,8 +46,8 @@ def changes(before: bytes, after: bytes) -> str:
     """Return a sentence such as `tools: new added, old removed, echo changed (12 in all)`; empty if
     the lists are the same. Raises codec.Malformed for bytes that are not a catalogue."""
     old, new = server_catalog.unpack(before), server_catalog.unpack(after)
-    found = (_of_kind(kind, old.of(kind), new.of(kind)) for kind in KINDS)
-    return "; ".join(filter(None, found))
+    texts = (_of_kind(kind, old.of(kind), new.of(kind)) for kind in KINDS)
+    return "; ".join(filter(None, texts))
 
 
 def _of_kind(kind: str, before: Iterable[Raw], after: Iterable[Raw]) -> str:
@@ -58,30 +58,30 @@ def _of_kind(kind: str, before: Iterable[Raw], after: Iterable[Raw]) -> str:
         _listed([name for name in old if name not in new], "removed"),
         _listed([name for name in new if name in both and new[name] != old[name]], "changed"),
     ]
-    told = ", ".join(filter(None, parts))
-    if not told and list(old) != list(new):
-        told = "in another order"
-    return f"{kind}: {told} ({len(new)} in all)" if told else ""
+    text = ", ".join(filter(None, parts))
+    if not text and list(old) != list(new):
+        text = "in another order"
+    return f"{kind}: {text} ({len(new)} in all)" if text else ""
 
 
-def _listed(names: list[str], what: str) -> str:
+def _listed(names: list[str], change: str) -> str:
     if not names:
         return ""
-    shown = [name[:NAME_CHARACTERS_MAX] for name in names[:NAMES_MAX]]
+    shortened = [name[:NAME_CHARACTERS_MAX] for name in names[:NAMES_MAX]]
     more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-    return f"{', '.join(shown)}{more} {what}"
+    return f"{', '.join(shortened)}{more} {change}"
 
 
 def _named(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
     """Return definitions by name; a definition without a name has its place (`#0`) as key."""
-    found: dict[str, bytes] = {}
-    for place, definition in enumerate(definitions):
+    by_name: dict[str, bytes] = {}
+    for index, definition in enumerate(definitions):
         try:
             name = codec.text(codec.level(definition).get(_KEYS[kind], Raw(b"null")))
         except codec.Malformed:
             name = None
-        found[name if name is not None else f"#{place}"] = bytes(definition)
-    return found
+        by_name[name if name is not None else f"#{index}"] = bytes(definition)
+    return by_name
 
 
 LIST_CHANGES_MAX = 2

@@ -63,33 +63,33 @@ class CatalogueFigures:
 
 def offer(data: bytes, *, from_cache: bool = False) -> CatalogueFigures:
     """Return the figures of a packed catalogue. Raises codec.Malformed."""
-    found = server_catalog.unpack(data)
-    invalid = tuple(validation.invalid(found))
+    catalogue = server_catalog.unpack(data)
+    invalid = tuple(validation.invalid(catalogue))
     unlisted = [each for each in invalid if not each.fault.legacy]
-    gone = Counter(each.kind for each in unlisted)
+    unlisted_counts = Counter(each.kind for each in unlisted)
     tools = frozenset(each.definition for each in unlisted)
     return CatalogueFigures(
-        tools=len(found.tools) - gone["tools"],
-        prompts=len(found.prompts) - gone["prompts"],
-        resources=len(found.resources) - gone["resources"],
-        token_cost=tokens_of_all(one for one in found.tools if bytes(one) not in tools),
-        list_hash=server_catalog.list_hash(found),
+        tools=len(catalogue.tools) - unlisted_counts["tools"],
+        prompts=len(catalogue.prompts) - unlisted_counts["prompts"],
+        resources=len(catalogue.resources) - unlisted_counts["resources"],
+        token_cost=tokens_of_all(tool for tool in catalogue.tools if bytes(tool) not in tools),
+        list_hash=server_catalog.list_hash(catalogue),
         from_cache=from_cache,
-        asks_roots=found.asksRoots,
+        asks_roots=catalogue.asksRoots,
         invalid=len(invalid),
         left_out=tuple(map(str, invalid[:LEFT_OUT_MAX])),
-        unread=found.unread,
-        schemas=_schemas(found),
-        protocol=found.protocol,
-        identity=hashlib.sha256(bytes(found.serverInfo)).hexdigest()[:16],
-        gateways=found.gateways,
+        unread=catalogue.unread,
+        schemas=_schemas(catalogue),
+        protocol=catalogue.protocol,
+        identity=hashlib.sha256(bytes(catalogue.serverInfo)).hexdigest()[:16],
+        gateways=catalogue.gateways,
     )
 
 
-def _schemas(found: ServerCatalogue) -> str:
+def _schemas(catalogue: ServerCatalogue) -> str:
     refused = [
         f"tool '{name}': {each}"
-        for name, each in (found.schemas or {}).items()
+        for name, each in (catalogue.schemas or {}).items()
         if each.input or not each.legacy  # results of a modern server may be of any type
     ]
     more = f" (and {len(refused) - 1} more tools)" if len(refused) > 1 else ""
@@ -100,23 +100,23 @@ def completed(data: bytes, before: bytes) -> bytes:
     """Return a catalogue with the lists of the one before in place of those that the server did not
     give; one that cannot be read as it is."""
     try:
-        found = server_catalog.unpack(data)
-        if not found.unread or not before:
+        catalogue = server_catalog.unpack(data)
+        if not catalogue.unread or not before:
             return data
         last = server_catalog.unpack(before)
     except codec.Malformed:
         return data
-    kept = {kind: last.of(kind) for kind in found.unread if kind in server_catalog.KINDS}
-    schemas = last.schemas if "tools" in kept else found.schemas
-    return server_catalog.pack(structs.replace(found, **kept, schemas=schemas))
+    lists = {kind: last.of(kind) for kind in catalogue.unread if kind in server_catalog.KINDS}
+    schemas = last.schemas if "tools" in lists else catalogue.schemas
+    return server_catalog.pack(structs.replace(catalogue, **lists, schemas=schemas))
 
 
 def one_era(data: bytes) -> bytes:
     """Return the catalogue to keep for the era that a server does not speak: its protocol and
     `serverInfo`, without lists."""
-    found = server_catalog.unpack(data)
+    catalogue = server_catalog.unpack(data)
     return server_catalog.pack(
-        ServerCatalogue(protocol=found.protocol, serverInfo=found.serverInfo)
+        ServerCatalogue(protocol=catalogue.protocol, serverInfo=catalogue.serverInfo)
     )
 
 
@@ -139,8 +139,8 @@ class Catalogues:
         try:
             data = files.data(path, packets.BLOB_BYTES_MAX)
             server_catalog.unpack(data)
-        except files.FileUnreadable as why:
-            self._on_trouble(server.name, f"{path} {why}; it is left alone")
+        except files.FileUnreadable as error:
+            self._on_trouble(server.name, f"{path} {error}; it is left alone")
             return b""
         except codec.Malformed as error:
             self._on_trouble(server.name, f"{path} cannot be read, so it stays as it is: {error}")

@@ -71,16 +71,16 @@ class CodeProcess(SocketProcess):
             self._count(self._grown(message.counts), message)
 
 
-def _order(found: Config) -> CodeOn | None:
-    wanted = found.code
-    if not wanted.enabled:
+def _order(config: Config) -> CodeOn | None:
+    settings = config.code
+    if not settings.enabled:
         return None
     return CodeOn(
         deno=installation.deno(),
-        runs_max=wanted.runs_max or os.cpu_count() or 1,
-        warm=wanted.warm,
-        idle_s=wanted.idle_s,
-        memory_bytes=code_mode.largest_memory(found),
-        jit=wanted.jit,
-        confinement=wanted.confinement,
+        runs_max=settings.runs_max or os.cpu_count() or 1,
+        warm=settings.warm,
+        idle_s=settings.idle_s,
+        memory_bytes=code_mode.largest_memory(config),
+        jit=settings.jit,
+        confinement=settings.confinement,
     )

@@ -85,8 +85,8 @@ class ConsoleProcess(SocketProcess):
         host, port = self._address.host, self._address.port
         if not self._plain and specs.hosts(self._address) == specs.LOOPBACK:
             host = "localhost"  # it listens on every address
-        place = Address(host, port)
-        return f"{scheme}://{place}/#k={self.sessions.link(role)}"
+        address = Address(host, port)
+        return f"{scheme}://{address}/#k={self.sessions.link(role)}"
 
     def adopt(self, fds: Sequence[int]) -> None:
         super().adopt(fds)
@@ -99,10 +99,10 @@ class ConsoleProcess(SocketProcess):
         """Whether the console speaks HTTP without TLS: on loopback."""
         return self._address is not None and units.is_loopback(self._address.host)
 
-    def _settings(self, found: Config) -> ConsoleOn | None:
+    def _settings(self, config: Config) -> ConsoleOn | None:
         if self._address is None:
             return None
-        gateway = found.gateway
+        gateway = config.gateway
         return ConsoleOn(
             runtime_dir=str(gateway.runtime_dir),
             version=self._version,
@@ -117,8 +117,8 @@ class ConsoleProcess(SocketProcess):
                 self._listen_at(Address("127.0.0.1", port))
             except listen.PortTaken:
                 continue
-            except listen.CannotBind as why:
-                raise NotNow(str(why)) from None
+            except listen.CannotBind as error:
+                raise NotNow(str(error)) from None
             return
         last = PORT + PORTS_MAX - 1
         raise NotNow(

@@ -124,19 +124,19 @@ class Crew:
         copy.launch = task
         task.add_done_callback(partial(self._launched, copy))
 
-    def adopt(self, copy: Copy, found: CopySnapshot) -> None:
+    def adopt(self, copy: Copy, snapshot: CopySnapshot) -> None:
         """Continue with a copy of the previous program, whose worker still runs."""
-        sock = socket.socket(fileno=found.instance.line.fd)
+        sock = socket.socket(fileno=snapshot.instance.line.fd)
         worker = ForkedWorker(
-            found.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock
+            snapshot.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock
         )
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
-        instance.go_on(found.instance)
+        instance.go_on(snapshot.instance)
         self._tuned = None  # it has the log settings of the previous program
         self._copies[worker.pid] = copy
-        self._watch(copy, instance, halted=found.halted)
-        if found.due is not None:
-            copy.deadline(found.due - asyncio.get_running_loop().time(), self._overdue)
+        self._watch(copy, instance, halted=snapshot.halted)
+        if snapshot.due is not None:
+            copy.deadline(snapshot.due - asyncio.get_running_loop().time(), self._overdue)
 
     def ask_to_stop(self, copy: Copy, grace_s: float) -> None:
         """Let a copy finish its calls for `grace_s`, then shut it down step by step."""
@@ -146,14 +146,14 @@ class Crew:
         copy.instance.stop(grace_s)
         copy.deadline(grace_s + _ladder_s(copy.entry), self._overdue)
 
-    def withheld(self, entry: ServerEntry, said: Iterable[str]) -> tuple[str, ...]:
-        """Return environment variables that a server does not get but may need. `said`: the last
+    def withheld(self, entry: ServerEntry, lines: Iterable[str]) -> tuple[str, ...]:
+        """Return environment variables that a server does not get but may need. `lines`: the last
         lines that the server wrote. A remote server gets no variables."""
         server = entry.server
         if server.url is not None:
             return ()
         words = (server.name, *server.command, server.module or "")
-        text = "\n".join((entry.life.message, *said))
+        text = "\n".join((entry.life.message, *lines))
         return environment.withheld(
             self._environ, server.inherit_env, server.env, words=words, output=text
         )
@@ -161,18 +161,18 @@ class Crew:
     def tune(self) -> None:
         """Set the log format and log levels of the nursery and all workers to those of this
         process, if they changed."""
-        wanted = logs.current()
-        if wanted == self._tuned:
+        settings = logs.current()
+        if settings == self._tuned:
             return
-        self._tuned = wanted
+        self._tuned = settings
         self._forker.tune()
         try:
             for copy in self._copies.values():
                 if copy.instance is not None:
-                    copy.instance.tune(wanted)
+                    copy.instance.tune(settings)
         except TooLarge as error:
-            why = f"workers speak otherwise from their next start: {error}"
-            self._journal.add("gateway", "note", why)
+            problem = f"workers speak otherwise from their next start: {error}"
+            self._journal.add("gateway", "note", problem)
 
     def let_go(self, entry: ServerEntry) -> None:
         """Stop the serving copy at once, without waiting for its calls."""
@@ -209,8 +209,8 @@ class Crew:
         assert copy.instance is not None
         copy.instance.end = end
         if end.stacks:
-            told = "what its worker did at last is in its log"
-            self._journal.add(copy.entry.name, "stacks", told, copy.generation)
+            notice = "what its worker did at last is in its log"
+            self._journal.add(copy.entry.name, "stacks", notice, copy.generation)
             self.log_stacks(copy, end.stacks)
         if copy.instance.silent:
             self._bury(copy)
@@ -234,8 +234,8 @@ class Crew:
                 self._lives.idle(copy, message.idle_s)
             case Spawned():  # the instance has noted the pid
                 if message.lacking:
-                    why = f"this kernel cannot keep it from {' and '.join(message.lacking)}"
-                    self._journal.add(instance.server, "degraded", why, instance.generation)
+                    problem = f"this kernel cannot keep it from {' and '.join(message.lacking)}"
+                    self._journal.add(instance.server, "degraded", problem, instance.generation)
             case ServerDown():
                 self._lives.told(copy, message, blob)
                 self._down(copy, instance, message)
@@ -279,17 +279,17 @@ class Crew:
         """Write to the journal when the server begins to miss probes, and when it answers again.
         Calls still go to the server, because it may only be slow."""
         if missed != instance.probes_missed:
-            what = "probe missed" if missed else "heard again"
+            event = "probe missed" if missed else "heard again"
             cause = f"it did not answer, {missed} in a row" if missed else ""
             instance.probes_missed = missed
-            self._journal.add(instance.server, what, cause, instance.generation)
+            self._journal.add(instance.server, event, cause, instance.generation)
 
     def _held_back(self, copy: Copy) -> None:
         """Note that the worker slows the server down, because it sends too much unasked."""
         now = asyncio.get_running_loop().time()
         before, copy.flood = copy.flood, catalog_changes.held_back(copy.flood, now)
-        if why := catalog_changes.too_long(copy.flood):
-            self.condemn(copy, ExitClass.FLOOD, why)
+        if reason := catalog_changes.too_long(copy.flood):
+            self.condemn(copy, ExitClass.FLOOD, reason)
         elif catalog_changes.throttled(copy.flood, now) and not catalog_changes.throttled(
             before, before.until
         ):
@@ -310,16 +310,16 @@ class Crew:
             # Some old servers exit at an unknown request: start again without the probe.
             entry.probe = False
             down = instances.excused(down)
-        if why := self._bounds.out_of_memory(copy, message.signal):
-            down = WentDown(ExitClass.LIMIT, why)
-        elif why := self._crowded_out(copy, message.signal):
-            down = WentDown(ExitClass.SIGNAL, f"it {why}")
+        if cause := self._bounds.out_of_memory(copy, message.signal):
+            down = WentDown(ExitClass.LIMIT, cause)
+        elif cause := self._crowded_out(copy, message.signal):
+            down = WentDown(ExitClass.SIGNAL, f"it {cause}")
         self._lives.went_down(copy, down)
 
     def _crowded_out(self, copy: Copy, signal: int) -> str:
-        if why := self._lives.crowded_out(signal):
+        if cause := self._lives.crowded_out(signal):
             self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
-        return why
+        return cause
 
     # Starting and stopping
 
@@ -416,14 +416,14 @@ class Crew:
         del self._copies[instance.pid]
         if instance.end.orphans:
             self._lives.told(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
-            left = f"{instance.end.orphans} processes that it left behind were killed"
-            self._journal.add(copy.entry.name, "swept", left, instance.generation)
+            notice = f"{instance.end.orphans} processes that it left behind were killed"
+            self._journal.add(copy.entry.name, "swept", notice, instance.generation)
         if not instance.reported:
             down = instances.untold(instance.end, instance.condemned)
             if down.reason is ExitClass.SIGNAL and (
-                why := self._crowded_out(copy, instance.end.signal or 0)
+                cause := self._crowded_out(copy, instance.end.signal or 0)
             ):
-                down = WentDown(ExitClass.SIGNAL, f"its worker {why}")
+                down = WentDown(ExitClass.SIGNAL, f"its worker {cause}")
             self._lives.went_down(copy, down)
         self._lives.gone(copy)
 

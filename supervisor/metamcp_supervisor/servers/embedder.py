@@ -102,13 +102,13 @@ class Embedder(RoleProcess):
     def _settle(self) -> None:
         """Adapt the process to its settings. A different source or file needs a new process. None
         ends the process, which must not continue with a key that was removed."""
-        spec, told = self._spec(), self._told
-        if told is None or self._channel is None or told == spec:
+        spec, sent = self._spec(), self._told
+        if sent is None or self._channel is None or sent == spec:
             return
         if spec is None:
             self._journal.add(WHO, "stopped", "nobody needs vectors any more")
             self._dismiss()
-        elif _silenced(spec) != _silenced(told):
+        elif _silenced(spec) != _silenced(sent):
             self._dismiss()
         else:
             self._told = spec
@@ -171,10 +171,10 @@ class Embedder(RoleProcess):
         front, its = self._asked.pop(ticket)
         self._answer(front, its, Vectors(pause_s=pause_s))
 
-    def _answer(self, front: FrontProcess, ticket: int, found: Vectors) -> None:
+    def _answer(self, front: FrontProcess, ticket: int, vectors: Vectors) -> None:
         """Send vectors to a front; one that cannot be reached asks again."""
         try:
-            front.send(Embedded(ticket=ticket), [packets.blob(codec.dump(found))])
+            front.send(Embedded(ticket=ticket), [packets.blob(codec.dump(vectors))])
         except (OSError, TooLarge):
             return
 

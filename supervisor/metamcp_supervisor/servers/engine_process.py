@@ -125,24 +125,24 @@ def _waits(parked: ParkedRun) -> str:
     return f"the workflow {parked.workflow} needs {needs}: {how}"
 
 
-def settings(found: Config) -> EngineOn | None:
+def settings(config: Config) -> EngineOn | None:
     """Return the settings of the engine; None if nothing needs it."""
-    files, model = found.workflows, found.ai if found.ai.url else None
-    used = any(endpoint.builtins for endpoint in found.endpoints.values())
+    files, model = config.workflows, config.ai if config.ai.url else None
+    used = any(endpoint.builtins for endpoint in config.endpoints.values())
     if not (files.definitions or files.rules or model or used):
         return None
     return EngineOn(
-        journal=str(Path(found.gateway.state_dir) / JOURNAL),
-        database=found.engine.database,
+        journal=str(Path(config.gateway.state_dir) / JOURNAL),
+        database=config.engine.database,
         ai=None if model is None else _model(model),
         definitions={
             workspace: {name: Raw(data) for name, data in of.items()}
             for workspace, of in files.definitions.items()
         },
         rules=tuple(Raw(rule) for rule in files.rules),
-        sync=found.engine.sync,
-        keep_s=found.engine.keep_s,
-        runs_max=found.engine.runs_max,
+        sync=config.engine.sync,
+        keep_s=config.engine.keep_s,
+        runs_max=config.engine.runs_max,
     )
 
 

@@ -45,8 +45,8 @@ class CopySnapshot(Struct, frozen=True, kw_only=True):
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
     """State of a server, for the program after this one. `launched`: digest that shows whether the
     server is started in the same way (`config.reload`); `list_changes`, `list_turns_at`: see
-    `Known` in `servers.publish`. `kept`: tools in quarantine, with the reason, of a process for one
-    client."""
+    `PublishedServer` in `servers.publish`. `kept`: tools in quarantine, with the reason, of a
+    process for one client."""
 
     name: str
     enabled: bool
@@ -198,16 +198,16 @@ class ServerEntry:
     @property
     def both(self) -> bool:
         """Whether the server speaks both eras; True until that was tried."""
-        found = self.offer.modern and self.offer.identity != self.one_era
-        return found and self.server.era == "auto"
+        may_speak_both = self.offer.modern and self.offer.identity != self.one_era
+        return may_speak_both and self.server.era == "auto"
 
     @property
     def division(self) -> per_client.Division:
         """Return which clients get processes of their own."""
-        found = per_client.division(
+        division = per_client.division(
             self.server, contested=self.contested, asks_roots=self.offer.asks_roots
         )
-        return replace(found, both=self.both)
+        return replace(division, both=self.both)
 
     @property
     def tenant(self) -> Tenant | None:
@@ -250,16 +250,16 @@ class ServerEntry:
         """Highest generation that a copy of the server had."""
         return self._generation
 
-    def go_on(self, found: ServerSnapshot) -> None:
+    def go_on(self, snapshot: ServerSnapshot) -> None:
         """Continue from the state that the previous program handed over."""
-        self.life, self._generation = found.life, found.generation
-        self.replacing, self.spare_failures = found.replacing, found.spare_failures
-        self.restarts, self.rested = found.restarts, found.rested
-        self.probe, self.removed = found.probe, found.removed
-        self.contested, self.used_at = found.contested, found.used_at
-        self.one_era = found.one_era
-        self.tenants = {one.who: one for one in found.tenants}
-        self.answered = dict(found.answered)
+        self.life, self._generation = snapshot.life, snapshot.generation
+        self.replacing, self.spare_failures = snapshot.replacing, snapshot.spare_failures
+        self.restarts, self.rested = snapshot.restarts, snapshot.rested
+        self.probe, self.removed = snapshot.probe, snapshot.removed
+        self.contested, self.used_at = snapshot.contested, snapshot.used_at
+        self.one_era = snapshot.one_era
+        self.tenants = {tenant.who: tenant for tenant in snapshot.tenants}
+        self.answered = dict(snapshot.answered)
 
     @property
     def launcher(self) -> str:

@@ -88,35 +88,35 @@ class Gauges:
     def _own_folders(self) -> dict[_Key, tuple[str, str]]:
         """Return the folder of each confined copy, and the link to that of its temporary files."""
         private = self._tree.bounds.private()
-        found: dict[_Key, tuple[str, str]] = {}
+        folders: dict[_Key, tuple[str, str]] = {}
         if private is None:
-            return found
+            return folders
         for name, entry in self._tree.entries.items():
             if entry.server.command and sandboxes.profile(entry.server) != "none":
                 folder = private.folder / process_names.base(name)
                 for copy in entry.copies:
                     if copy.instance is not None:
                         link = folder / TEMPORARY / str(copy.instance.pid)
-                        found[name, copy.generation] = str(folder), str(link)
-        return found
+                        folders[name, copy.generation] = str(folder), str(link)
+        return folders
 
     def _disk_uses(self, folders: dict[_Key, tuple[str, str]]) -> dict[_Key, DiskUse]:
         """Measure the folders of all copies. Blocks."""
-        found: dict[_Key, DiskUse] = {}
+        uses: dict[_Key, DiskUse] = {}
         looked: set[str] = set()
         for key, (folder, link) in folders.items():
             with contextlib.suppress(OSError):
                 own = folder, os.readlink(link)
                 looked.update(own)
                 sizes = {each: self._folders.size(each) for each in own}
-                held = sum(sizes.values())
+                total_bytes = sum(sizes.values())
                 if (before := self._disks.get(key)) is None:
-                    limit = limits.disk_limit(held, min(map(_free_bytes, own)))
+                    limit = limits.disk_limit(total_bytes, min(map(_free_bytes, own)))
                 else:
                     limit = before.limit
-                found[key] = DiskUse(held, max(own, key=sizes.__getitem__), limit)
+                uses[key] = DiskUse(total_bytes, max(own, key=sizes.__getitem__), limit)
         self._folders.forget(looked)
-        return found
+        return uses
 
     def _seen(self, yes: bool) -> None:
         """Note whether anything could be measured; write to the journal when that changes."""
@@ -133,7 +133,7 @@ class Gauges:
             for name in bounds
             for copy in self._tree.entries[name].copies
         }
-        samples = [found for copy in copies.values() if (found := self._sample(copy, now))]
+        samples = [measured for copy in copies.values() if (measured := self._sample(copy, now))]
         for sample, verdict in self._tree.bounds.limiter.look(samples, bounds, now):
             copy = copies[sample.server, sample.generation]
             if verdict.fate is Fate.KILL:
@@ -145,11 +145,11 @@ class Gauges:
         instance, server = copy.instance, copy.entry.server
         if instance is None or instance.reported:
             return None
-        part = limits.part_of(server, status.number_of(copy))
+        process = limits.part_of(server, status.number_of(copy))
         return limits.sample(
             server.name,
-            self.usages.get(part),
-            pid=instance.server_pid if part.role == "server" else instance.pid,
+            self.usages.get(process),
+            pid=instance.server_pid if process.role == "server" else instance.pid,
             generation=copy.generation,
             at=now,
             leaf_bytes=copy.leaf.memory_bytes() if copy.leaf is not None else None,

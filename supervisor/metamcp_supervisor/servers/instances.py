@@ -140,16 +140,16 @@ class Instance:
             condemned=self.condemned,
         )
 
-    def go_on(self, found: InstanceSnapshot) -> None:
+    def go_on(self, snapshot: InstanceSnapshot) -> None:
         """Continue from the state that the previous program handed over."""
         self.server_pid, self.protocol, self.start_s = (
-            found.server_pid, found.protocol, found.start_s,
+            snapshot.server_pid, snapshot.protocol, snapshot.start_s,
         )  # fmt: skip
-        self.achieved, self.lacking = found.achieved, found.lacking
-        self.inflight, self.probes_missed = found.inflight, found.probes_missed
-        self.reported, self.condemned = found.reported, found.condemned
-        self.told_of = dict.fromkeys(found.told_of, asyncio.get_running_loop().time())
-        for data, fds in found.line.waiting:
+        self.achieved, self.lacking = snapshot.achieved, snapshot.lacking
+        self.inflight, self.probes_missed = snapshot.inflight, snapshot.probes_missed
+        self.reported, self.condemned = snapshot.reported, snapshot.condemned
+        self.told_of = dict.fromkeys(snapshot.told_of, asyncio.get_running_loop().time())
+        for data, fds in snapshot.line.waiting:
             self._channel.send(data, fds)
 
     def run(self, spec: ServerSpec, version: str) -> None:

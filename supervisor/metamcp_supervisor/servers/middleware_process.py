@@ -110,8 +110,8 @@ class Middlewares:
                 self._roles[made.who] = made
         for process in self._processes.values():
             process.adapt()
-        found = sorted(lines, key=lambda line: line.order)
-        return structs.replace(spec, middleware=tuple(map(_spec, found)))
+        in_order = sorted(lines, key=lambda line: line.order)
+        return structs.replace(spec, middleware=tuple(map(_spec, in_order)))
 
 
 def _made(
@@ -120,8 +120,8 @@ def _made(
     return MiddlewareProcess(name, forker, hearts, journal, config)
 
 
-def _order(name: str, found: Config) -> MiddlewareOn | None:
-    line = next((each for each in found.middleware if each.name == name), None)
+def _order(name: str, config: Config) -> MiddlewareOn | None:
+    line = next((each for each in config.middleware if each.name == name), None)
     if line is None:
         return None
     return MiddlewareOn(

@@ -91,11 +91,11 @@ def own(server: Server, name: str) -> Server:
     """Return the settings of the process of this name, which serves one client of `server`, or the
     clients of one era. A process for an era has the idle time of the server itself, because clients
     keep state there."""
-    one = replace(server, name=name, spares=0, required=False)
+    settings = replace(server, name=name, spares=0, required=False)
     if process_names.whose(name) == process_names.LEGACY:
-        return replace(one, era="legacy")
+        return replace(settings, era="legacy")
     rest_s = TENANT_IDLE_STOP_S if server.idle_stop_s is None else server.idle_stop_s
-    return replace(one, start="lazy", idle_stop_s=rest_s)
+    return replace(settings, start="lazy", idle_stop_s=rest_s)
 
 
 def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
@@ -174,8 +174,8 @@ def forgotten(life: ServerLife, idle_s: float, idle_stop_s: float) -> bool:
 def in_order(names: Iterable[str]) -> list[str]:
     """Sort names: each server, followed by its processes for single clients."""
     every = list(names)
-    places = {name: place for place, name in enumerate(every)}
+    positions = {name: position for position, name in enumerate(every)}
     return sorted(
         every,
-        key=lambda name: (places.get(process_names.base(name), -1), process_names.whose(name)),
+        key=lambda name: (positions.get(process_names.base(name), -1), process_names.whose(name)),
     )

@@ -71,7 +71,7 @@ class Apart:
     def of(self, server: str) -> list[ServerEntry]:
         """Return the processes of this server that do not serve all clients."""
         every = self._lives.entries.values()
-        return [one for one in every if one.own and one.base == server]
+        return [entry for entry in every if entry.own and entry.base == server]
 
     def share(self, base: ServerEntry) -> None:
         """Tell the fronts which clients share the process of a server from now on, and stop the
@@ -100,15 +100,17 @@ class Apart:
         that the server speaks one era only; the server itself then serves the waiting clients.
         Return whether that was so."""
         base = self._lives.entries.get(entry.base)
-        known = entry.offer.list_hash or entry.life.phase in per_client.LEAVING
-        if base is None or not entry.legacy or known or fact.excused:
+        is_known = entry.offer.list_hash or entry.life.phase in per_client.LEAVING
+        if base is None or not entry.legacy or is_known or fact.excused:
             return False
         base.one_era = base.offer.identity
         if fact.reason is ExitClass.PROTOCOL:
-            whole = self._routes.handed(base.name).catalogue
-            self._catalogues.keep(entry.server, one_era(whole))
-        why = f"it speaks one era, so clients of the other one reach it by a bridge: {fact.message}"
-        self._journal.add(base.name, "era", why, base.life.generation)
+            catalogue = self._routes.handed(base.name).catalogue
+            self._catalogues.keep(entry.server, one_era(catalogue))
+        cause = (
+            f"it speaks one era, so clients of the other one reach it by a bridge: {fact.message}"
+        )
+        self._journal.add(base.name, "era", cause, base.life.generation)
         self.share(base)
         return True
 
@@ -122,19 +124,19 @@ class Apart:
         if legacy and base is not None and not base.both:
             self._routes.forget(name)  # it was called before its front knew that
             return
-        others = [one for one in self.of(words.base(name)) if not one.legacy]
-        why = per_client.refusal(
+        others = [process for process in self.of(words.base(name)) if not process.legacy]
+        refusal = per_client.refusal(
             None if base is None else base.life,
             shared=base is None or not (legacy or base.division),
             count=per_client.ProcessCount() if legacy else self._count(others, tenant),
         )
-        if why is None and base is not None and not per_client.placed(base.server, tenant):
-            why = ProcessRefusal("error", per_client.NO_FOLDER, per_client.NO_FOLDER_TEXT)
-        if why is not None and why.reason == words.NO_PLACE and self._made_room(others):
-            why = None
-        if base is None or why is not None:
-            assert why is not None
-            self._routes.refuse(name, why)
+        if refusal is None and base is not None and not per_client.placed(base.server, tenant):
+            refusal = ProcessRefusal("error", per_client.NO_FOLDER, per_client.NO_FOLDER_TEXT)
+        if refusal is not None and refusal.reason == words.NO_PLACE and self._made_room(others):
+            refusal = None
+        if base is None or refusal is not None:
+            assert refusal is not None
+            self._routes.refuse(name, refusal)
             return
         entry = self._lives.make(per_client.own(base.server, name))
         if not legacy:
@@ -177,12 +179,12 @@ class Apart:
         """Remove the processes that were started for sessions that have ended."""
         if not any(entry.own for entry in self._lives.entries.values()):
             return
-        gone = {words.of_session(session) for session in sessions}
+        ended_clients = {words.of_session(session) for session in sessions}
         for entry in list(self._lives.entries.values()):
-            left = gone & entry.tenants.keys()
-            for who in left:
+            leaving = ended_clients & entry.tenants.keys()
+            for who in leaving:
                 del entry.tenants[who]
-            over = words.whose(entry.name) in gone or (left and not entry.tenants)
+            over = words.whose(entry.name) in ended_clients or (leaving and not entry.tenants)
             if over and not entry.removed:
                 self._lives.remove(entry.name, "the session of its last client has ended")
 
@@ -215,11 +217,13 @@ class Apart:
         """Drop a process whose next start is due if its client does not use it any more. Return
         whether it was dropped."""
         idle_s = self._loop.time() - entry.used_at
-        gone = entry.own and not entry.running
-        gone = gone and per_client.forgotten(entry.life, idle_s, entry.server.rest_s)
-        if gone:
+        is_forgotten = entry.own and not entry.running
+        is_forgotten = is_forgotten and per_client.forgotten(
+            entry.life, idle_s, entry.server.rest_s
+        )
+        if is_forgotten:
             self._lives.drop(entry)
-        return gone
+        return is_forgotten
 
     def counted(self, entry: ServerEntry, counts: Mapping[str, int]) -> None:
         """Act on counters of a worker. Clients share a server until the first request that could
@@ -246,39 +250,43 @@ class Apart:
             entry.unknown()
         self.share(entry)
         stays = entry.server.enabled or not (before.enabled or restart)  # an operator started it
-        for one in self.of(entry.name):
-            still = entry.both and (one.running or not another) if one.legacy else entry.division
-            if stays and still and not one.removed:
-                if one.legacy and another:
-                    one.offer = CatalogueFigures()  # as before the first try
-                self._lives.change(per_client.own(entry.server, one.name), restart=restart)
+        for process in self.of(entry.name):
+            still = (
+                entry.both and (process.running or not another)
+                if process.legacy
+                else entry.division
+            )
+            if stays and still and not process.removed:
+                if process.legacy and another:
+                    process.offer = CatalogueFigures()  # as before the first try
+                self._lives.change(per_client.own(entry.server, process.name), restart=restart)
             else:
-                self._end(one, "its server is shared now, or not enabled")
+                self._end(process, "its server is shared now, or not enabled")
 
     def end_of(self, server: str, cause: str) -> None:
         """End all processes of this server for single clients."""
-        for one in self.of(server):
-            self._end(one, cause)
+        for process in self.of(server):
+            self._end(process, cause)
 
     def _count(self, others: list[ServerEntry], tenant: Tenant | None) -> per_client.ProcessCount:
         """Count processes that are not for all clients. `others`: those of the same server."""
         who = "" if tenant is None else tenant.who
         return per_client.ProcessCount(
             server=len(others),
-            client=sum(who in one.tenants for one in others),
-            gateway=sum(one.own for one in self._lives.entries.values()),
+            client=sum(who in process.tenants for process in others),
+            gateway=sum(entry.own for entry in self._lives.entries.values()),
         )
 
-    def _end(self, one: ServerEntry, cause: str) -> None:
-        if not one.removed:
-            self._lives.remove(one.name, cause)
+    def _end(self, process: ServerEntry, cause: str) -> None:
+        if not process.removed:
+            self._lives.remove(process.name, cause)
 
     def _legacy(self, base: ServerEntry) -> ServerEntry | None:
         return self._lives.entries.get(words.own(base.name, words.LEGACY))
 
     def _made_room(self, others: Iterable[ServerEntry]) -> bool:
-        for one in others:
-            if one.spent:
-                self._lives.drop(one)
+        for process in others:
+            if process.spent:
+                self._lives.drop(process)
                 return True
         return False

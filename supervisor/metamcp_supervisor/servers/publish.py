@@ -107,15 +107,15 @@ class Routes:
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
         """Tell the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
         OSError without free descriptors; the next offer tells all fronts then."""
-        known = self._known.setdefault(server, PublishedServer())
-        before = known.catalogue
+        published = self._known.setdefault(server, PublishedServer())
+        before = published.catalogue
         if before != data:  # a restart rarely changes it
-            known.catalogue, known.list_hash = data, list_hash
+            published.catalogue, published.list_hash = data, list_hash
             try:
                 for front in self._fronts.serving():
-                    _send_catalogue(front, server, known)
+                    _send_catalogue(front, server, published)
             except OSError:
-                known.catalogue = b""
+                published.catalogue = b""
                 raise
         return before
 
@@ -123,44 +123,52 @@ class Routes:
         """Return what the fronts were told of a server last."""
         return self._known.get(server, PublishedServer())
 
-    def go_on(self, found: ServerSnapshot, list_hash: str) -> None:
+    def go_on(self, snapshot: ServerSnapshot, list_hash: str) -> None:
         """Continue from what the previous program told the fronts."""
-        known = self._known[found.name] = PublishedServer()
-        known.catalogue, known.list_hash = found.catalogue, list_hash
-        known.listed, known.met, known.changes = found.listed, True, found.list_changes
-        if found.list_turns_at is not None:
-            wait_s = max(0.0, found.list_turns_at - self._loop.time())
-            known.plan(wait_s, partial(self._turn_later, known, listed=not found.listed))
+        published = self._known[snapshot.name] = PublishedServer()
+        published.catalogue, published.list_hash = snapshot.catalogue, list_hash
+        published.listed, published.met, published.changes = (
+            snapshot.listed,
+            True,
+            snapshot.list_changes,
+        )
+        if snapshot.list_turns_at is not None:
+            wait_s = max(0.0, snapshot.list_turns_at - self._loop.time())
+            published.plan(wait_s, partial(self._turn_later, published, listed=not snapshot.listed))
 
     def offer_again(self, server: str, number: int) -> None:
         """Send the catalogue again to the front with this number, which did not get it. Raises
         OSError."""
-        known = self._known.get(server)
+        published = self._known.get(server)
         for front in self._fronts.serving():
-            if front.number == number and known is not None and known.catalogue:
-                _send_catalogue(front, server, known)
+            if front.number == number and published is not None and published.catalogue:
+                _send_catalogue(front, server, published)
 
     def show(self, server: Server, life: ServerLife) -> None:
         """Tell the fronts the state of a server, and list its tools or hide them."""
-        known = self._known.setdefault(server.name, PublishedServer())
-        self._list(known, server, life)
-        self._tell(known, server, life)
+        published = self._known.setdefault(server.name, PublishedServer())
+        self._list(published, server, life)
+        self._tell(published, server, life)
 
     def share(self, server: str, division: Division) -> bool:
         """Tell the fronts which clients of a server get processes of their own. Return whether that
         changed."""
-        known = self._known.setdefault(server, PublishedServer())
-        if known.division == division:
+        published = self._known.setdefault(server, PublishedServer())
+        if published.division == division:
             return False
-        known.division = division
-        if known.life is not None:
-            self._tell(known, *known.life)
+        published.division = division
+        if published.life is not None:
+            self._tell(published, *published.life)
         return True
 
-    def refuse(self, server: str, why: ProcessRefusal) -> None:
+    def refuse(self, server: str, refusal: ProcessRefusal) -> None:
         """Tell the fronts why this process for a single client is not started."""
         state = ServerState(
-            server=server, state=why.state, listed=False, reason=why.reason, message=why.message
+            server=server,
+            state=refusal.state,
+            listed=False,
+            reason=refusal.reason,
+            message=refusal.message,
         )
         for front in self._fronts.serving():
             front.send(state)
@@ -172,11 +180,11 @@ class Routes:
         for front in self._fronts.serving():
             if number not in (None, front.number):
                 continue
-            one, other = socket.socketpair()  # the same as a `multiprocessing.Pipe`
-            with one, other:
-                ours = os.dup(one.fileno())
+            front_end, worker_end = socket.socketpair()  # the same as a `multiprocessing.Pipe`
+            with front_end, worker_end:
+                ours = os.dup(front_end.fileno())
                 try:
-                    theirs = os.dup(other.fileno())
+                    theirs = os.dup(worker_end.fileno())
                 except OSError:
                     os.close(ours)
                     raise
@@ -190,68 +198,68 @@ class Routes:
 
     def introduce(self, front: Ahead) -> None:
         """Tell a new front everything that the others know, except pipes. Raises OSError."""
-        for server, known in self._known.items():
-            if known.catalogue:
-                _send_catalogue(front, server, known)
-            if known.state is not None:
-                front.send(known.state)
+        for server, published in self._known.items():
+            if published.catalogue:
+                _send_catalogue(front, server, published)
+            if published.state is not None:
+                front.send(published.state)
 
     def forget(self, server: str) -> None:
         """Tell the fronts that a server is not configured any more."""
-        known = self._known.pop(server, None)
-        if known is not None:
-            known.keep()
+        published = self._known.pop(server, None)
+        if published is not None:
+            published.keep()
         for front in self._fronts.serving():
             front.send(ForgetServer(server=server))
 
     def close(self) -> None:
-        for known in self._known.values():
-            known.keep()
+        for published in self._known.values():
+            published.keep()
 
-    def _list(self, known: PublishedServer, server: Server, life: ServerLife) -> None:
+    def _list(self, published: PublishedServer, server: Server, life: ServerLife) -> None:
         """List a server as soon as it is ready for the first time, or begins to start with a
         catalogue from before, until an operator or the configuration stops it. A server that went
         down by itself or restarts has `hide_after` to become ready again before its tools are
         hidden; if it goes down again and again, its tools stay as they are for a while
         (`catalog_changes`)."""
         damped_s = (
-            catalog_changes.wait_s(known.changes, self._loop.time()) if life.failures else 0.0
+            catalog_changes.wait_s(published.changes, self._loop.time()) if life.failures else 0.0
         )
-        at_rest = (server.lazy or known.listed) and _at_rest(life) and known.catalogue
-        known.met = known.met or life.phase is ServerPhase.READY
-        first = _starts(life) and not (known.met or life.failures or server.strict_listing)
-        if life.phase is ServerPhase.READY or at_rest or (first and known.catalogue):
-            if known.listed or not damped_s:
-                self._turn(known, listed=True, counts=life.failures > 0)
-            elif not known.planned:
-                known.plan(damped_s, partial(self._turn_later, known, listed=True))
-        elif not _comes_back(life) or server.strict_listing or not known.listed:
-            self._turn(known, listed=False, counts=life.failures > 0)
-        elif not known.planned:
+        at_rest = (server.lazy or published.listed) and _at_rest(life) and published.catalogue
+        published.met = published.met or life.phase is ServerPhase.READY
+        first = _starts(life) and not (published.met or life.failures or server.strict_listing)
+        if life.phase is ServerPhase.READY or at_rest or (first and published.catalogue):
+            if published.listed or not damped_s:
+                self._turn(published, listed=True, counts=life.failures > 0)
+            elif not published.planned:
+                published.plan(damped_s, partial(self._turn_later, published, listed=True))
+        elif not _comes_back(life) or server.strict_listing or not published.listed:
+            self._turn(published, listed=False, counts=life.failures > 0)
+        elif not published.planned:
             wait_s = max(server.hide_after_s, damped_s)
-            known.plan(wait_s, partial(self._turn_later, known, listed=False))
+            published.plan(wait_s, partial(self._turn_later, published, listed=False))
 
-    def _turn(self, known: PublishedServer, *, listed: bool, counts: bool) -> None:
+    def _turn(self, published: PublishedServer, *, listed: bool, counts: bool) -> None:
         """List the tools of a server, or hide them, from now on."""
-        known.keep()
-        if counts and listed != known.listed:
-            known.changes = catalog_changes.noted(known.changes, self._loop.time())
-        known.listed = listed
+        published.keep()
+        if counts and listed != published.listed:
+            published.changes = catalog_changes.noted(published.changes, self._loop.time())
+        published.listed = listed
 
-    def _turn_later(self, known: PublishedServer, *, listed: bool) -> None:
-        self._turn(known, listed=listed, counts=True)
-        if known.life is not None:
-            self._tell(known, *known.life)
+    def _turn_later(self, published: PublishedServer, *, listed: bool) -> None:
+        self._turn(published, listed=listed, counts=True)
+        if published.life is not None:
+            self._tell(published, *published.life)
 
-    def _tell(self, known: PublishedServer, server: Server, life: ServerLife) -> None:
-        known.life = server, life
-        state = _state(server, life, known.listed, self._loop.time())
-        division = known.division
-        known.state = structs.replace(
+    def _tell(self, published: PublishedServer, server: Server, life: ServerLife) -> None:
+        published.life = server, life
+        state = _state(server, life, published.listed, self._loop.time())
+        division = published.division
+        published.state = structs.replace(
             state, by=division.by, roots=division.roots, both=division.both
         )
         for front in self._fronts.serving():
-            front.send(known.state)
+            front.send(published.state)
 
 
 def _at_rest(life: ServerLife) -> bool:
@@ -314,9 +322,9 @@ def _retry_after_ms(life: ServerLife, now: float) -> int:
     return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
 
 
-def _send_catalogue(front: Ahead, server: str, known: PublishedServer) -> None:
-    message = Catalogue(server=server, list_hash=known.list_hash)
-    front.send(message, [packets.blob(known.catalogue)])
+def _send_catalogue(front: Ahead, server: str, published: PublishedServer) -> None:
+    message = Catalogue(server=server, list_hash=published.list_hash)
+    front.send(message, [packets.blob(published.catalogue)])
 
 
 LEFT_OUT_TOLD_MAX = 10
@@ -374,13 +382,13 @@ class Deliveries:
         if server in self.missing:
             self._await_failure(server)
 
-    def connect_again(self, server: str, front: int | None, why: str = "") -> None:
+    def connect_again(self, server: str, front: int | None, reason: str = "") -> None:
         """Make another pipe after a while, because the last one did not arrive for lack of a
-        descriptor. `why`: the process without a free descriptor, as a sentence."""
+        descriptor. `reason`: the process without a free descriptor, as a sentence."""
         if not self._closed:
             self.owed += 1
             self._stop_timer(server)
-            self.missing[server] = why or "its worker or a front has no free descriptor"
+            self.missing[server] = reason or "its worker or a front has no free descriptor"
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
 
     def _await_failure(self, server: str) -> None:
@@ -400,13 +408,13 @@ class Deliveries:
         """Take in a server's catalogue, send it, and write to the journal what changed in it.
         Return why the server counts as broken, if it does."""
         try:
-            found = offer(data)
-            if (own := self._gateway_id()) in found.gateways:
-                return ExitClass.LOOP, IS_SELF if own == found.gateways[0] else LEADS_BACK
-            self.judged(entry, entry.offer, found)
+            figures = offer(data)
+            if (own := self._gateway_id()) in figures.gateways:
+                return ExitClass.LOOP, IS_SELF if own == figures.gateways[0] else LEADS_BACK
+            self.judged(entry, entry.offer, figures)
             # Once a server asked for roots, that counts until it may be a different server.
-            asks_roots = wider(found.asks_roots, entry.offer.asks_roots)
-            entry.offer = replace(found, asks_roots=asks_roots)
+            asks_roots = wider(figures.asks_roots, entry.offer.asks_roots)
+            entry.offer = replace(figures, asks_roots=asks_roots)
             self._pinned.offered(entry.name, data)
             if entry.own and not entry.legacy:
                 return None  # its client gets the lists of the server itself
@@ -428,16 +436,16 @@ class Deliveries:
             )
             self._journal.add(entry.name, "left out", missing, entry.life.generation)
         if now.left_out and now.left_out != before.left_out:
-            said = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
+            text = "; ".join(now.left_out[:LEFT_OUT_TOLD_MAX])
             if (more := now.invalid - LEFT_OUT_TOLD_MAX) > 0:
-                said += f"; and {more} more, which 'metamcp tools {entry.base}' names"
-            self._journal.add(entry.name, "left out", said, entry.life.generation)
+                text += f"; and {more} more, which 'metamcp tools {entry.base}' names"
+            self._journal.add(entry.name, "left out", text, entry.life.generation)
 
     def _tell(self, entry: ServerEntry, changed: str) -> None:
         missing = entry.changes.take(self._loop.time())
         if missing is not None:
-            what = changed + left_out(missing)
-            self._journal.add(entry.name, "lists changed", what, entry.life.generation)
+            text = changed + left_out(missing)
+            self._journal.add(entry.name, "lists changed", text, entry.life.generation)
 
     def offer_again(self, server: str, front: int) -> None:
         """Send a catalogue again after a while, because it did not arrive for lack of a

@@ -97,10 +97,11 @@ class Pinned:
         """Take in a new catalogue of a server, before any front is told. Raises codec.Malformed."""
         if self._data.get(server) == data:  # a restart rarely changes it
             return
-        whole = self._data.get(process_names.base(server))
-        if whole is not None and whole == data:  # tools held back count for all its processes
+        base_data = self._data.get(process_names.base(server))
+        # Tools held back count for all processes that offer the same.
+        if base_data is not None and base_data == data:
             self.forget(server)
-            self._data[server] = whole
+            self._data[server] = base_data
             return
         tools = _tools(data)
         before, self._data[server] = self._data.get(server), data
@@ -118,14 +119,15 @@ class Pinned:
     def told(self, server: str) -> tuple[str, ...]:
         """Return a line for each tool of a server that is not as approved, for people."""
         judged = self._pins.last(server)
-        kept = {each.tool for each in judged.kept}
-        said = [
-            f"{shown(each.tool)}: {each.word}{', in quarantine' if each.tool in kept else ''}"
+        quarantined = {each.tool for each in judged.kept}
+        lines = [
+            f"{shown(each.tool)}: {each.word}"
+            f"{', in quarantine' if each.tool in quarantined else ''}"
             for each in judged.drifts
             if each.is_news
         ]
-        more = len(said) - TOOLS_TOLD_MAX
-        return tuple(said[:TOOLS_TOLD_MAX]) + ((f"and {more} more",) if more > 0 else ())
+        more = len(lines) - TOOLS_TOLD_MAX
+        return tuple(lines[:TOOLS_TOLD_MAX]) + ((f"and {more} more",) if more > 0 else ())
 
     def last(self, server: str) -> Judged:
         """Return the last judgement about a server."""
@@ -133,8 +135,8 @@ class Pinned:
 
     def quarantined(self) -> tuple[tuple[str, str, str], ...]:
         """Return server, tool and reason of all tools in quarantine, as in `spec.FrontSpec`."""
-        kept = self._pins.quarantined
-        return tuple(sorted((each.server, each.tool, each.reason) for each in kept))
+        quarantined = self._pins.quarantined
+        return tuple(sorted((each.server, each.tool, each.reason) for each in quarantined))
 
     def held(self) -> tuple[str, ...]:
         """Return the servers of which only approved tools may be called, as in `spec.FrontSpec`."""
@@ -149,9 +151,9 @@ class Pinned:
         """Forget a server that is gone, except its first catalogue."""
         for each in (self._data, self._waiting, self._announced, self._rations, self.drift):
             each.pop(server, None)
-        kept = self._pins.last(server).kept
+        quarantined = self._pins.last(server).kept
         self._pins.forget(server)
-        if kept:
+        if quarantined:
             self._tell()
 
     # An approval
@@ -167,8 +169,8 @@ class Pinned:
         data = self._data.get(server)
         if data is None:
             return (), ""
-        found = await asyncio.to_thread(self._pins.compared, server, _tools(data))
-        return tuple(each for each in found if each.is_news), mark(data)
+        drifts = await asyncio.to_thread(self._pins.compared, server, _tools(data))
+        return tuple(each for each in drifts if each.is_news), mark(data)
 
     async def approval(self, lock: Lock, server: str, tool: str, expect: str) -> LockedServer:
         """Return the entry of a server in `lock` after the approval of all that it offers now, or
@@ -180,12 +182,12 @@ class Pinned:
             raise ApprovalRefused(f"{server} offers something else since; look at it again")
         before = lock.servers.get(server)
         if before is None and tool:
-            why = f"metamcp.lock has no entry of {server}; approve all of its tools"
-            raise ApprovalRefused(why)
-        found = server_catalog.unpack(data)
-        info = lock_drift.server_info(found.serverInfo)
+            reason = f"metamcp.lock has no entry of {server}; approve all of its tools"
+            raise ApprovalRefused(reason)
+        catalogue = server_catalog.unpack(data)
+        info = lock_drift.server_info(catalogue.serverInfo)
         return await asyncio.to_thread(
-            lock_drift.taken, before or LockedServer(), found.tools, tool or None, info
+            lock_drift.taken, before or LockedServer(), catalogue.tools, tool or None, info
         )
 
     # A reload
@@ -204,8 +206,8 @@ class Pinned:
         before = self._pins.lock
         self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
         if draft.changed:
-            what = locks.difference(before, draft.pins.lock)
-            self._journal.add("gateway", lock_io.FILE, what)
+            difference = locks.difference(before, draft.pins.lock)
+            self._journal.add("gateway", lock_io.FILE, difference)
         for server, data in self._data.items():
             judged = draft.judged.get(server)
             if judged is not None and draft.data.get(server) is data:
@@ -222,13 +224,13 @@ class Pinned:
         lock = self._pins.lock
         return b"" if lock is None else zlib.compress(locks.text(lock).encode())
 
-    def go_on(self, server: str, kept: Iterable[tuple[str, str]]) -> None:
+    def go_on(self, server: str, tools: Iterable[tuple[str, str]]) -> None:
         """Continue to hold back the tools of a process for one client that the previous program
         held back."""
         if process_names.whose(server) and (
-            found := [QuarantinedTool(server, *each) for each in kept]
+            quarantined := [QuarantinedTool(server, *each) for each in tools]
         ):
-            self._pins.go_on(server, found)
+            self._pins.go_on(server, quarantined)
 
     @property
     def busy(self) -> bool:
@@ -257,31 +259,35 @@ class Pinned:
         try:
             seen = lock_io.load(self._state_dir / lock_io.SEEN) or Lock()
         except ConfigInvalid as error:
-            why = "; ".join(map(str, error.problems))
-            note = f"the file of what servers offered at first cannot be read and is kept: {why}"
-        known = locks.definitions(config.servers.values())
-        pins = Pins(None if seen is None else locks.folded(seen), there, _pinnings(config), known)
+            problem = "; ".join(map(str, error.problems))
+            note = (
+                f"the file of what servers offered at first cannot be read and is kept: {problem}"
+            )
+        definitions = locks.definitions(config.servers.values())
+        pins = Pins(
+            None if seen is None else locks.folded(seen), there, _pinnings(config), definitions
+        )
         data: dict[str, bytes] = {}
         if offered is None:
-            kept = Catalogues(self._state_dir, lambda server, why: None)
+            catalogues = Catalogues(self._state_dir, lambda server, sentence: None)
             for name, server in config.servers.items():
-                if pins.mode(name) == "enforce" and (found := kept.load(server)):
-                    data[name] = found
+                if pins.mode(name) == "enforce" and (stored := catalogues.load(server)):
+                    data[name] = stored
         else:
             data |= {name: each for name, each in offered.items() if pins.mode(name) == "enforce"}
         judged = [_judged(pins, name, each) for name, each in data.items()]
         return pins, data, judged, note, outdated
 
-    def _hold(self, held: Judged | None) -> bool:
+    def _hold(self, judged: Judged | None) -> bool:
         """Hold tools back until they are judged. Return whether the fronts must be told."""
-        if held is None:
+        if judged is None:
             return False
-        self._count(held)
-        return self._pins.hold(held)
+        self._count(judged)
+        return self._pins.hold(judged)
 
     def _count(self, judged: Judged) -> None:
-        if found := counts(judged):
-            self.drift[judged.server] = found
+        if drift_counts := counts(judged):
+            self.drift[judged.server] = drift_counts
         else:
             self.drift.pop(judged.server, None)
 
@@ -293,19 +299,19 @@ class Pinned:
             self._work_on()
         if news.fronts and tell:
             self._tell()
-        server, kept = judged.server, judged.kept
-        released = bool(self._announced.get(server)) and not kept
-        self._announced[server] = kept
+        server, quarantined = judged.server, judged.kept
+        released = bool(self._announced.get(server)) and not quarantined
+        self._announced[server] = quarantined
         if news.sentence:
             self._say(server, "tools drifted", news.sentence)
         elif released:
             self._say(server, "tools released", "nothing of it is in quarantine any more")
 
-    def _say(self, server: str, what: str, cause: str) -> None:
+    def _say(self, server: str, event: str, cause: str) -> None:
         ration = self._rations.setdefault(server, Ration(TOLD_MAX))
         missing = ration.take(self._loop.time())
         if missing is not None:
-            self._journal.add(server, what, cause + left_out(missing))
+            self._journal.add(server, event, cause + left_out(missing))
 
     def _work_on(self) -> None:
         if not self.busy:
@@ -322,15 +328,15 @@ class Pinned:
                 try:
                     await asyncio.to_thread(_save, self._state_dir, seen)
                 except OSError as error:
-                    why = f"what servers offered at first could not be kept: {error.strerror}"
-                    self._journal.add("gateway", "error", why)
+                    problem = f"what servers offered at first could not be kept: {error.strerror}"
+                    self._journal.add("gateway", "error", problem)
 
     async def _judge(self, server: str, data: bytes) -> None:
         try:
             judged = await asyncio.to_thread(_judged, self._pins, server, data)
         except OSError as error:  # a module cannot be loaded, as without a free descriptor
-            why = f"its tools are not judged yet, what is kept back stays so: {error.strerror}"
-            self._say(server, "error", why)
+            problem = f"its tools are not judged yet, what is kept back stays so: {error.strerror}"
+            self._say(server, "error", problem)
             if self._data.get(server) is data and not self._closed:
                 self._waiting[server] = data
                 await asyncio.sleep(RETRY_S)

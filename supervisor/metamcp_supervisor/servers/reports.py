@@ -51,11 +51,11 @@ _NOT_ANSWERED = frozenset({
 
 def answered(stats: Sequence[CallStats]) -> dict[str, int]:
     """Return how many calls each server answered, from the cumulative figures of a front."""
-    found: dict[str, int] = {}
-    for one in stats:
-        answered = one.count if one.error_type not in _NOT_ANSWERED else 0
-        found[one.server] = found.get(one.server, 0) + answered
-    return found
+    totals: dict[str, int] = {}
+    for stat in stats:
+        answered = stat.count if stat.error_type not in _NOT_ANSWERED else 0
+        totals[stat.server] = totals.get(stat.server, 0) + answered
+    return totals
 
 
 _AT_REST = frozenset({ServerPhase.IDLE, ServerPhase.DISABLED})
@@ -108,8 +108,8 @@ class Reports:
         # A contested request is an unroutable one, and counts as such.
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         if copy.entry.trial is not None:
-            found = (denied_of(name, LEARNT) for name in message.counts)
-            copy.entry.trial.update(denied for denied in found if denied is not None)
+            denials = (denied_of(name, LEARNT) for name in message.counts)
+            copy.entry.trial.update(denied for denied in denials if denied is not None)
         counts = {
             name: n
             for name, n in message.counts.items()
@@ -120,8 +120,8 @@ class Reports:
         self._refused(copy, message.counts, now)
         if copy.entry.life.phase is not ServerPhase.READY:
             return  # The end of its start will be reported.
-        for what, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
-            self._journal.add(copy.entry.name, what, hint, copy.generation)
+        for event, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
+            self._journal.add(copy.entry.name, event, hint, copy.generation)
 
     def _refused(self, copy: Copy, counts: Iterable[str], now: float) -> None:
         """Report the first right of each kind that a sandbox refused, once an hour."""
@@ -137,13 +137,13 @@ class Reports:
         self, entries: Mapping[str, ServerEntry], front: int, stats: Sequence[CallStats]
     ) -> list[ServerEntry]:
         """Return the servers that have answered more calls, by the newest figures of this front."""
-        found: list[ServerEntry] = []
+        answering: list[ServerEntry] = []
         for name, count in answered(stats).items():
             entry = entries.get(name)
             if entry is not None and count > entry.answered.get(front, 0):
                 entry.answered[front] = count
-                found.append(entry)
-        return found
+                answering.append(entry)
+        return answering
 
     def restarted(self, entry: ServerEntry) -> None:
         """Count a restart: a copy starts, or takes the place of another one. The first start is not
@@ -184,31 +184,31 @@ async def calls(
 ) -> CallsUnderWay:
     """Return calls to servers with these `names` (empty: all servers) that have taken `slow_s` or
     longer."""
-    wanted = ShowCalls(ticket=0, servers=tuple(names), slow_s=slow_s, most=CALLS_SHOWN_MAX)
+    request = ShowCalls(ticket=0, servers=tuple(names), slow_s=slow_s, most=CALLS_SHOWN_MAX)
     workers = [
         copy.instance.questions for entry in entries for copy in entry.copies if copy.instance
     ]
-    told, waiting = await asyncio.gather(
-        asyncio.gather(*(_ask(front.questions, wanted) for front in fronts)),
+    answers, waiting = await asyncio.gather(
+        asyncio.gather(*(_ask(front.questions, request) for front in fronts)),
         asyncio.gather(*(_waiting(questions) for questions in workers)),
     )
-    queued: Waiting = {call for found in waiting for call in found}
+    queued: Waiting = {call for worker_calls in waiting for call in worker_calls}
     seen: list[InFlight] = []
     more = 0
     silent: list[str] = []
-    for front, answer in zip(fronts, told, strict=True):
+    for front, answer in zip(fronts, answers, strict=True):
         if answer is None:
             silent.append(front.who)
             continue
         more += answer[0].more
-        seen += [_seen(front, one, queued) for one in _read(answer[1])]
-    seen.sort(key=lambda one: -one.age_s)
+        seen += [_seen(front, call, queued) for call in _read(answer[1])]
+    seen.sort(key=lambda call: -call.age_s)
     more += max(0, len(seen) - CALLS_SHOWN_MAX)
     return CallsUnderWay(calls=tuple(seen[:CALLS_SHOWN_MAX]), more=more, silent=tuple(silent))
 
 
-async def _ask(questions: Questions, wanted: ShowCalls) -> Shown | None:
-    return await questions.ask(wanted, ANSWER_S_MAX)
+async def _ask(questions: Questions, request: ShowCalls) -> Shown | None:
+    return await questions.ask(request, ANSWER_S_MAX)
 
 
 async def reach(fronts: Sequence[FrontProcess]) -> None:
@@ -218,24 +218,24 @@ async def reach(fronts: Sequence[FrontProcess]) -> None:
     await asyncio.gather(*(_ask(front.questions, nothing) for front in fronts))
 
 
-async def path(fronts: Sequence[FrontProcess], wanted: ShowPath) -> CallPath | None:
+async def path(fronts: Sequence[FrontProcess], request: ShowPath) -> CallPath | None:
     """Return what would happen to a call, as the first front says that answers; None if none
     does."""
-    answer = await _first(fronts, wanted, ANSWER_S_MAX)
+    answer = await _first(fronts, request, ANSWER_S_MAX)
     return None if answer is None else codec.typed(CallPath, answer)
 
 
-async def tools(fronts: Sequence[FrontProcess], wanted: ShowTools) -> ShownTools | None:
+async def tools(fronts: Sequence[FrontProcess], request: ShowTools) -> ShownTools | None:
     """Return the tools of an endpoint, as `path` does."""
-    answer = await _first(fronts, wanted, SEARCH_S_MAX)
+    answer = await _first(fronts, request, SEARCH_S_MAX)
     return None if answer is None else codec.typed(ShownTools, answer)
 
 
 async def _first(
-    fronts: Sequence[FrontProcess], wanted: ShowPath | ShowTools, within_s: float
+    fronts: Sequence[FrontProcess], request: ShowPath | ShowTools, within_s: float
 ) -> bytes | None:
     for front in fronts:
-        answer = await front.questions.ask(wanted, within_s)
+        answer = await front.questions.ask(request, within_s)
         if answer is not None:
             return answer[1]
     return None
@@ -257,17 +257,17 @@ def _read(blob: bytes) -> list[CallUnderWay]:
         return []
 
 
-def _seen(front: FrontProcess, one: CallUnderWay, queued: Waiting) -> InFlight:
-    waits = one.state == "running" and (front.number, one.id) in queued
+def _seen(front: FrontProcess, call: CallUnderWay, queued: Waiting) -> InFlight:
+    waits = call.state == "running" and (front.number, call.id) in queued
     return InFlight(
-        server=one.server,
-        method=one.method,
-        name=one.name,
-        endpoint=one.endpoint,
-        age_s=one.age_s,
-        state="queued" if waits else one.state,
-        client=one.client,
-        session=one.session,
+        server=call.server,
+        method=call.method,
+        name=call.name,
+        endpoint=call.endpoint,
+        age_s=call.age_s,
+        state="queued" if waits else call.state,
+        client=call.client,
+        session=call.session,
         front=front.who,
-        progress=one.progress,
+        progress=call.progress,
     )

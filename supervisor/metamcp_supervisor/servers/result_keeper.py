@@ -64,8 +64,8 @@ class ResultKeeper:
 
     async def listed(self) -> list[KeptResult]:
         """Return what is kept, the oldest first."""
-        found = await asyncio.to_thread(lambda: [one for _, one in self._everything()])
-        return sorted(found, key=lambda one: one.kept)
+        results = await asyncio.to_thread(lambda: [result for _, result in self._everything()])
+        return sorted(results, key=lambda result: result.kept)
 
     async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
         """Return a result with the beginning of its text; None for an unknown handle. Raises
@@ -81,17 +81,17 @@ class ResultKeeper:
         return list(result_files.everything(self._root))
 
     def _shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
-        for folder, one in self._everything():
-            if one.handle == handle:
+        for folder, result in self._everything():
+            if result.handle == handle:
                 path = str(Path(folder, handle))
-                return one, result_files.piece_of(path, 0, SHOWN_BYTES_MAX)
+                return result, result_files.piece_of(path, 0, SHOWN_BYTES_MAX)
         return None
 
     def _purged(self, handles: Collection[str]) -> int:
-        gone = [each for each in self._everything() if not handles or each[1].handle in handles]
-        for folder, one in gone:
-            result_files.remove(folder, one.handle)
-        return len(gone)
+        selected = [each for each in self._everything() if not handles or each[1].handle in handles]
+        for folder, result in selected:
+            result_files.remove(folder, result.handle)
+        return len(selected)
 
     async def _swept(self) -> None:
         keeping = {
@@ -99,8 +99,8 @@ class ResultKeeper:
         }
         principals = frozenset(self._principals())
 
-        def alive(one: KeptResult) -> bool:
-            owned = not one.key or (one.workspace, one.principal) in principals
-            return owned and one.endpoint in keeping
+        def alive(result: KeptResult) -> bool:
+            owned = not result.key or (result.workspace, result.principal) in principals
+            return owned and result.endpoint in keeping
 
         await asyncio.to_thread(result_files.sweep, self._root, alive)

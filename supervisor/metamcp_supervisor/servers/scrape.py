@@ -56,14 +56,18 @@ class StateReader:
         copies = [copy for entry in every for copy in entry.copies]
         return Readings(
             beat_ages_s=_ages(copies, self._fronts.slots, self._roles, self._hearts.ages_s()),
-            queued=_sums((one.entry.base, one.instance.queued) for one in copies if one.instance),
+            queued=_sums(
+                (copy.entry.base, copy.instance.queued) for copy in copies if copy.instance
+            ),
             spares=_sums((each.base, int(_spare_ready(each))) for each in every),
             limits_bytes={
                 each.name: most
                 for each in every
                 if not each.own and (most := limits_of(each.server).memory_max) is not None
             },
-            oom_kills=_sums((one.entry.base, one.leaf.oom_kills()) for one in copies if one.leaf),
+            oom_kills=_sums(
+                (copy.entry.base, copy.leaf.oom_kills()) for copy in copies if copy.leaf
+            ),
             accept_queue=accept_queue(self._listeners),
             probing=frozenset(each.name for each in every if each.life.probing),
             waiting=self._waiting(),
@@ -89,14 +93,14 @@ def front_state(front: FrontProcess | None) -> str:
 def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
     """Return how many connections wait in the kernel to be accepted by a front."""
     try:
-        told = [
+        tcp_infos = [
             each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WAITING.size)
             for each in listeners
             if each.family != socket.AF_UNIX
         ]
     except (OSError, AttributeError):  # AttributeError: not on every system
         return None
-    return sum(int(_WAITING.unpack(each)[0]) for each in told if len(each) == _WAITING.size)
+    return sum(int(_WAITING.unpack(each)[0]) for each in tcp_infos if len(each) == _WAITING.size)
 
 
 def _ages(
@@ -108,13 +112,15 @@ def _ages(
     """Return the age of the oldest heartbeat for each server, the fronts and each process that
     exists at most once."""
     beating = [(("", "front"), front.pid) for front in fronts if front is not None]
-    beating += [(("", role), one.pid) for role, one in roles.items()]
-    beating += [((one.entry.base, "worker"), one.instance.pid) for one in copies if one.instance]
-    found: dict[tuple[str, str], float] = {}
+    beating += [(("", role), process.pid) for role, process in roles.items()]
+    beating += [
+        ((copy.entry.base, "worker"), copy.instance.pid) for copy in copies if copy.instance
+    ]
+    oldest: dict[tuple[str, str], float] = {}
     for key, pid in beating:
         if pid in ages_s:
-            found[key] = max(found.get(key, 0.0), ages_s[pid])
-    return found
+            oldest[key] = max(oldest.get(key, 0.0), ages_s[pid])
+    return oldest
 
 
 def _spare_ready(entry: ServerEntry) -> bool:
@@ -122,7 +128,7 @@ def _spare_ready(entry: ServerEntry) -> bool:
 
 
 def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for name, n in pairs:
-        found[name] = found.get(name, 0) + n
-    return found
+        sums[name] = sums.get(name, 0) + n
+    return sums

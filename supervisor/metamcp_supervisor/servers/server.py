@@ -225,8 +225,8 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
             return _unneeded(life)
-        case OperatorQuarantine(why):
-            return _quarantined(life, why)
+        case OperatorQuarantine(message):
+            return _quarantined(life, message)
         case Parted(yes):
             return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
@@ -297,17 +297,17 @@ def _ready(life: ServerLife, now: float) -> Step:
         life = replace(life, excused=False, reason=None, message="")
     if life.probing:
         # Half of its past is forgiven: if it fails again at once, the circuit opens sooner.
-        kept = life.window[len(life.window) - len(life.window) // 2 :]
-        life = replace(life, probing=False, failures=life.failures // 2, window=kept)
+        window = life.window[len(life.window) - len(life.window) // 2 :]
+        life = replace(life, probing=False, failures=life.failures // 2, window=window)
     return life, actions
 
 
-def _quarantined(life: ServerLife, why: str) -> Step:
+def _quarantined(life: ServerLife, message: str) -> Step:
     life, actions = _moved(life, ServerEvent.QUARANTINE)
     life = replace(
-        life, reason=ExitClass.OPERATOR, message=why, retry_at=None, ready_at=None, probing=False,
-        degraded=False, restarting=False, resting=False, parted=False, planned_at=None, vain=None,
-        brief=False,
+        life, reason=ExitClass.OPERATOR, message=message, retry_at=None, ready_at=None,
+        probing=False, degraded=False, restarting=False, resting=False, parted=False,
+        planned_at=None, vain=None, brief=False,
     )  # fmt: skip
     return life, actions
 
@@ -340,8 +340,8 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
     was_up = life.phase is ServerPhase.READY
     if fact.reason is ExitClass.CLEAN and not was_up:  # a failed start
         end, mark, words = fact.message.partition("; ")
-        why = f"{end} before it was ready{mark}{words}"
-        fact = replace(fact, reason=ExitClass.EXIT, message=why)
+        message = f"{end} before it was ready{mark}{words}"
+        fact = replace(fact, reason=ExitClass.EXIT, message=message)
     reason, was_stable = fact.reason, backoff.stable(life.ready_at, life.proven, now)
     planned_at = life.planned_at if reason is life.reason else None
     life = replace(

@@ -118,12 +118,12 @@ class Tree:
 
     def add(self, server: Server) -> None:
         """Add a new server of the configuration; start it if it is enabled."""
-        known = self.entries.get(server.name)
-        if known is not None:  # it is configured again before it was gone
-            known.removed = False
+        existing = self.entries.get(server.name)
+        if existing is not None:  # it is configured again before it was gone
+            existing.removed = False
             self.change(server, restart=True)
             if server.enabled:  # it may be down already, with its last worker still on its way out
-                self.feed(known, Start("boot"), "configured again")
+                self.feed(existing, Start("boot"), "configured again")
             return
         entry = self.entries[server.name] = self.make(server)
         self.apart.recall(entry)
@@ -177,24 +177,24 @@ class Tree:
             if not entry.removed:
                 self.feed(entry, StopServer(restarting=True), cause)
 
-    def recycle(self, name: str, why: str) -> None:
+    def recycle(self, name: str, reason: str) -> None:
         """Replace the instance of a server that uses too much, between two calls."""
         entry = self.entries[name]
-        self._journal.add(name, "recycled", why, entry.life.generation)
-        self.spares.renew(entry, why)
+        self._journal.add(name, "recycled", reason, entry.life.generation)
+        self.spares.renew(entry, reason)
 
-    def quarantine(self, name: str, why: str) -> None:
+    def quarantine(self, name: str, reason: str) -> None:
         entry = self.entries[name]
-        self.feed(entry, OperatorQuarantine(why), why)
+        self.feed(entry, OperatorQuarantine(reason), reason)
         self.crew.let_go(entry)
         self.apart.end_of(name, "its server is in quarantine")
 
     def crowded_out(self, signal: int) -> str:
         """Return words if the kernel killed a process because the gateway's control group was out
         of memory, else "". If so, delay starts for a while."""
-        if why := self.bounds.crowded_out(signal):
+        if cause := self.bounds.crowded_out(signal):
             self.starting.crowded()
-        return why
+        return cause
 
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them through again."""
@@ -208,10 +208,10 @@ class Tree:
         self.apart.changed(entry, before, restart=restart)
         tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
         self.feed(entry, tuned, "it is eager now")
-        left = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
+        was_stopped = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
         if not server.enabled and (before.enabled or restart):
             self.feed(entry, StopServer(), "no longer enabled")
-        elif restart and (not before.enabled or not left):
+        elif restart and (not before.enabled or not was_stopped):
             entry.probe = True
             self.spares.renew(entry, "its configuration changed", anew=True)
         self.spares.settle(entry)
@@ -229,12 +229,12 @@ class Tree:
         """Stop every server, without waiting for calls. Each has its own time to shut down, and
         servers that depend on it stop first."""
         self._drain_s = 0.0
-        told: set[str] = set()
+        stopping: set[str] = set()
         while True:
             self._ended.clear()
             for entry in list(self.entries.values()):
-                if entry.name not in told and not self.starting.dependents(entry):
-                    told.add(entry.name)
+                if entry.name not in stopping and not self.starting.dependents(entry):
+                    stopping.add(entry.name)
                     self.crew.hurry(entry)
                     self.feed(entry, StopServer(), "the gateway stops")
             if not any(entry.running for entry in self.entries.values()):
@@ -382,10 +382,10 @@ class Tree:
             self._reports.turned(entry, before, fact, now)
             self.spares.settle(entry)
             entry.rested = entry.rested or life.phase is ServerPhase.IDLE or life.resting
-            what = told(before.phase, life.phase)
+            event = told(before.phase, life.phase)
             down = isinstance(fact, WentDown) or life.phase is ServerPhase.FAILED
             cause = why(life, now) if down else cause
-            self._journal.add(entry.name, what, cause, life.generation)
+            self._journal.add(entry.name, event, cause, life.generation)
         self.outages.heard(entry, before)
         self.apart.settled(entry)
 
@@ -470,8 +470,8 @@ def send(entry: ServerEntry, number: int) -> int:
     except (ProcessLookupError, FileNotFoundError):
         raise NotNow(f"the process of {entry.name} has just ended") from None
     except OSError as error:
-        why = f"process {instance.server_pid} of {entry.name} takes no signal {number}"
-        raise NotNow(f"{why}: {error.strerror}") from None
+        problem = f"process {instance.server_pid} of {entry.name} takes no signal {number}"
+        raise NotNow(f"{problem}: {error.strerror}") from None
     return instance.server_pid
 
 

@@ -112,15 +112,15 @@ def server_spec(
     client that it serves, if it is not for all; `asks_roots`: when it asks for roots, `protocol`:
     the revision that it spoke last, as far as is known; `private`: for a server that is to be
     confined as its configuration says; `trial`: whether it is to be learnt what it needs."""
-    place = _place(server, tenant)
+    with_folder = _place(server, tenant)
     passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
     session = process_names.has_session(process_names.whose(server.name))
     earlier = not probe or (session if tenant is None else not tenant.modern)
     return ServerSpec(
         name=process_names.base(server.name),
-        command=tuple(map(place, server.command)),
-        env={**passed, **{name: place(value) for name, value in server.env.items()}},
-        cwd=None if server.cwd is None else place(str(server.cwd)),
+        command=tuple(map(with_folder, server.command)),
+        env={**passed, **{name: with_folder(value) for name, value in server.env.items()}},
+        cwd=None if server.cwd is None else with_folder(str(server.cwd)),
         module=server.module,
         url=server.url,
         transport=server.transport,
@@ -224,10 +224,12 @@ def refusals(server: Server, refused: Mapping[str, tuple[int, str]]) -> tuple[Re
         Refusals(
             right=right,
             count=count,
-            what=what,
-            advice=denials.sentence(denials.DeniedRight(cast("denials.Right", right), what), spec),
+            what=subject,
+            advice=denials.sentence(
+                denials.DeniedRight(cast("denials.Right", right), subject), spec
+            ),
         )
-        for right, (count, what) in refused.items()
+        for right, (count, subject) in refused.items()
     )
 
 
@@ -242,29 +244,29 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 
 def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
-    known = _secrets_of(config.servers.values())
+    server_secrets = _secrets_of(config.servers.values())
     elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
     others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_ai(config.ai))
     ours = secrets_of_engine(config.engine)
-    return log_spec(config, [*known, *elsewhere, *others, *ours])
+    return log_spec(config, [*server_secrets, *elsewhere, *others, *ours])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
     """Return the settings for recording calls. A front gets only the secrets of servers whose
     bodies it records."""
-    wanted = config.recording
+    recording = config.recording
     levels: dict[str, str] = {
         server.name: level
         for server in config.servers.values()
-        if (level := server.recording or wanted.calls) != "off"
+        if (level := server.recording or recording.calls) != "off"
     }
     full = [name for name, level in levels.items() if level == "full"]
     return RecordingSpec(
         folder=str(config.gateway.state_dir / records.FOLDER),
         servers=levels,
-        file_bytes=wanted.file_max,
-        files=wanted.files_max,
-        body_bytes=wanted.body_max,
+        file_bytes=recording.file_max,
+        files=recording.files_max,
+        body_bytes=recording.body_max,
         secrets=_secrets_of(config.servers[name] for name in full),
     )
 
@@ -286,39 +288,41 @@ def _secrets_of(servers: Iterable[Server]) -> tuple[str, ...]:
 def meaning_spec(config: Config) -> MeaningSpec | None:
     """Return the settings of vectors for a front, without the secrets of their source; None if
     searches do not use vectors."""
-    wanted = config.embeddings
-    if not wanted.wanted or not any(one.exposure == "search" for one in config.endpoints.values()):
+    embeddings = config.embeddings
+    if not embeddings.wanted or not any(
+        endpoint.exposure == "search" for endpoint in config.endpoints.values()
+    ):
         return None
-    return MeaningSpec(model=_model(wanted), weight=wanted.weight)
+    return MeaningSpec(model=_model(embeddings), weight=embeddings.weight)
 
 
 def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
     """Return the settings of the embedder; None if vectors are not needed."""
-    wanted = config.embeddings
+    embeddings = config.embeddings
     if meaning_spec(config) is None:
         return None
     return EmbeddingsSpec(
-        url=wanted.url,
-        model=wanted.model,
-        key=wanted.key,
-        folder="" if wanted.folder is None else str(wanted.folder),
-        id=_model(wanted),
+        url=embeddings.url,
+        model=embeddings.model,
+        key=embeddings.key,
+        folder="" if embeddings.folder is None else str(embeddings.folder),
+        id=_model(embeddings),
         store=str(config.gateway.state_dir / VECTORS),
-        timeout_s=wanted.timeout_s,
-        batch=wanted.batch,
-        log=log_spec(config, secrets_of_embeddings(wanted)),
+        timeout_s=embeddings.timeout_s,
+        batch=embeddings.batch,
+        log=log_spec(config, secrets_of_embeddings(embeddings)),
     )
 
 
-def _model(wanted: Embeddings) -> str:
+def _model(embeddings: Embeddings) -> str:
     """Return an id that is the same for all settings that make the same vectors. The query of a URL
     does not count: it hardly names a model, and a key in it changes."""
-    made_by = [wanted.url.partition("?")[0], wanted.model, str(wanted.folder)]
+    made_by = [embeddings.url.partition("?")[0], embeddings.model, str(embeddings.folder)]
     return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
 
 
 def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> EndpointSpec:
-    found, switches = tools.at(config, endpoint), tools.switches(config, endpoint)
+    tool_configs, switches = tools.at(config, endpoint), tools.switches(config, endpoint)
     return EndpointSpec(
         name=endpoint.name,
         path=endpoint.path or endpoint.name,
@@ -329,11 +333,11 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         safe_schemas=endpoint.schemas == "safe",
         disabled=tuple(
             pair
-            for pair, tool in found.items()
+            for pair, tool in tool_configs.items()
             if tool.enabled is False and pair[0] not in switches
         ),
         switches=switches,
-        overrides=_overrides(found),
+        overrides=_overrides(tool_configs),
         default=default,
         sse=endpoint.sse,
         rest=endpoint.rest,
@@ -353,12 +357,12 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
 
 
 def _results(config: Config, endpoint: Endpoint) -> ResultLimits | None:
-    found = endpoint.results
-    if found is None:
+    results = endpoint.results
+    if results is None:
         return None
     return ResultLimits(
-        folder=results_folder(config), max_bytes=found.max_bytes, keep_s=found.keep_s,
-        total_bytes=found.total_bytes,
+        folder=results_folder(config), max_bytes=results.max_bytes, keep_s=results.keep_s,
+        total_bytes=results.total_bytes,
     )  # fmt: skip
 
 
@@ -410,17 +414,19 @@ def front_spec(
 
 def consent_spec(config: Config) -> ConsentSpec:
     """Return the rules of consent for fronts."""
-    found = config.consent
+    consent = config.consent
     return ConsentSpec(
-        rules=found.rules,
-        timeout_s=found.timeout_s,
-        unaskable=found.on_no_elicitation,
-        hints=found.use_annotations,
-        trusted=tuple(one.name for one in config.servers.values() if one.trust_annotations),
+        rules=consent.rules,
+        timeout_s=consent.timeout_s,
+        unaskable=consent.on_no_elicitation,
+        hints=consent.use_annotations,
+        trusted=tuple(
+            server.name for server in config.servers.values() if server.trust_annotations
+        ),
     )
 
 
-def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ...]:
+def _overrides(tool_configs: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ...]:
     """Return the settings of tools that are not disabled, without those that change nothing."""
     overrides = (
         ToolOverride(
@@ -434,10 +440,14 @@ def _overrides(found: Mapping[tools.Pair, ToolConfig]) -> tuple[ToolOverride, ..
             fixed=dict(tool.fixed),
             defaults=dict(tool.defaults),
         )
-        for (server, name), tool in found.items()
+        for (server, name), tool in tool_configs.items()
         if tool.enabled is not False
     )
-    return tuple(one for one in overrides if one != ToolOverride(server=one.server, tool=one.tool))
+    return tuple(
+        override
+        for override in overrides
+        if override != ToolOverride(server=override.server, tool=override.tool)
+    )
 
 
 def tls_spec(tls: Tls | None) -> TlsSpec | None:
@@ -487,10 +497,10 @@ def _certified(gateway: GatewayConfig) -> tuple[str, ...]:
     if gateway.tls is None or not gateway.tls.local:
         return ()
     try:
-        found = (gateway.state_dir / network.LOCAL_NAMES).read_text().split()
+        names = (gateway.state_dir / network.LOCAL_NAMES).read_text().split()
     except OSError:
         return ()
-    return tuple(f"[{name}]" if ":" in name else name for name in found)
+    return tuple(f"[{name}]" if ":" in name else name for name in names)
 
 
 def reachable(listen: Address) -> Address:

@@ -79,25 +79,25 @@ def leave(gate: Gate, name: str) -> Gate:
     return replace(
         gate,
         queue=tuple(waiting for waiting in gate.queue if waiting.name != name),
-        warming=tuple(place for place in gate.warming if place[0] != name),
+        warming=tuple(slot for slot in gate.warming if slot[0] != name),
     )
 
 
 def admit(
-    gate: Gate, now: float, held: Collection[str]
+    gate: Gate, now: float, blocked: Collection[str]
 ) -> tuple[Gate, tuple[str, ...], float | None]:
     """Return the gate, the servers to start now, and when to ask again (None: when something
     changes).
 
-    `held`: servers that cannot start yet, for example because an earlier instance is still leaving.
-    Held servers keep their place in the queue and do not delay others.
+    `blocked`: servers that cannot start yet, for example because an earlier instance is still
+    leaving. Blocked servers keep their place in the queue and do not delay others.
     """
     if gate.crowded is not None and now >= gate.crowded + 2 * CROWDED_S:
         gate = replace(gate, crowded=None)
-    warming = tuple(place for place in gate.warming if now < place[1] + PLACE_S_MAX)
+    warming = tuple(slot for slot in gate.warming if now < slot[1] + PLACE_S_MAX)
     starts = tuple(start for start in gate.starts if now < start + STARTS_WINDOW_S)
     room = max(0, min(_places(gate, now) - len(warming), STARTS_MAX - len(starts)))
-    able = [waiting for waiting in gate.queue if waiting.name not in held]
+    able = [waiting for waiting in gate.queue if waiting.name not in blocked]
     chosen = able[:room]
     gate = replace(
         gate,
@@ -178,41 +178,41 @@ def turns(seen: Iterable[Seen], now: float) -> tuple[tuple[Turn, ...], float | N
     """Return the servers that try now, at most one for each outage, and when to ask again (None:
     there is not an outage)."""
     troubles: dict[tuple[str, ExitClass], list[Seen]] = {}
-    for one in seen:
-        life, why = one.life, one.life.reason
-        if why is None or why not in _SHARED or life.vain is None:
+    for server in seen:
+        life, reason = server.life, server.life.reason
+        if reason is None or reason not in _SHARED or life.vain is None:
             continue
         if life.phase in _TRYING or _waits(life):
-            troubles.setdefault((one.launcher, why), []).append(one)
-    found: list[Turn] = []
+            troubles.setdefault((server.launcher, reason), []).append(server)
+    trying: list[Turn] = []
     dues: list[float] = []
-    for ones in troubles.values():
-        if len(ones) >= OUTAGE_SERVERS_MIN:
-            name, due = _turn(ones, now)
+    for servers in troubles.values():
+        if len(servers) >= OUTAGE_SERVERS_MIN:
+            name, due = _turn(servers, now)
             dues.append(due)
             if name is not None:
-                found.append(Turn(name, len(ones) - 1))
-    return tuple(found), min(dues, default=None)
+                trying.append(Turn(name, len(servers) - 1))
+    return tuple(trying), min(dues, default=None)
 
 
-def _turn(ones: list[Seen], now: float) -> tuple[str | None, float]:
+def _turn(servers: list[Seen], now: float) -> tuple[str | None, float]:
     """Return which of these servers tries now, if any, and when to ask again."""
-    if any(one.life.phase in _TRYING and not one.held for one in ones):
+    if any(server.life.phase in _TRYING and not server.held for server in servers):
         return None, now + PACE_S
-    vain = [one.life.vain for one in ones if one.life.vain is not None]
+    vain = [server.life.vain for server in servers if server.life.vain is not None]
     since = sorted(first for first, _ in vain)[len(vain) // 2]  # some may have been broken before
     pace = pace_s(now - since)
     due = max(last for _, last in vain) + pace
     if now < due:
         return None, due
-    able = [one for one in ones if _able(one, now)]
+    able = [server for server in servers if _able(server, now)]
     if not able:
         return None, now + pace
     return min(able, key=_longest_ago).name, now + PACE_S
 
 
-def _able(one: Seen, now: float) -> bool:
-    return _waits(one.life) and now >= one.life.not_before and not one.held
+def _able(server: Seen, now: float) -> bool:
+    return _waits(server.life) and now >= server.life.not_before and not server.held
 
 
 def _waits(life: ServerLife) -> bool:
@@ -221,5 +221,5 @@ def _waits(life: ServerLife) -> bool:
     return life.phase in _WAITING and life.retry_at is not None
 
 
-def _longest_ago(one: Seen) -> float:
-    return one.life.vain[1] if one.life.vain is not None else 0.0
+def _longest_ago(server: Seen) -> float:
+    return server.life.vain[1] if server.life.vain is not None else 0.0

@@ -50,15 +50,17 @@ class Starting:
         """Return the servers that this server waits for."""
         needed = (self._entries.get(name) for name in entry.server.depends_on)
         return [
-            one for one in needed if one is not None and one.life.phase is not ServerPhase.READY
+            other
+            for other in needed
+            if other is not None and other.life.phase is not ServerPhase.READY
         ]
 
     def dependents(self, entry: ServerEntry) -> list[ServerEntry]:
         """Return the servers that run and depend on this server; they must stop first."""
         return [
-            one
-            for one in self._entries.values()
-            if one.running and entry.name in one.server.depends_on
+            other
+            for other in self._entries.values()
+            if other.running and entry.name in other.server.depends_on
         ]
 
     def close(self) -> None:
@@ -73,12 +75,12 @@ class Starting:
 
     def _open(self) -> None:
         self._timer = None
-        held = {
+        blocked = {
             entry.name
             for entry in self._entries.values()
             if entry.running or (entry.life.phase is ServerPhase.QUEUED and self.missing(entry))
         }
-        self._gate, names, again = start_gate.admit(self._gate, self._loop.time(), held)
+        self._gate, names, again = start_gate.admit(self._gate, self._loop.time(), blocked)
         if again is not None:
             self._open_at(again)
         for name in names:

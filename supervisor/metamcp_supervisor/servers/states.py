@@ -304,8 +304,8 @@ def _introduction() -> list[str]:
 
 
 def _steps() -> str:
-    found = [f"`{step}` (to `{phase}`)" for phase, step in STEPS.items()]
-    return " and ".join(found)
+    steps = [f"`{step}` (to `{phase}`)" for phase, step in STEPS.items()]
+    return " and ".join(steps)
 
 
 def _drawing() -> list[str]:

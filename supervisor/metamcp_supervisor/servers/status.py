@@ -79,7 +79,7 @@ def collect(
     usages: Mapping[MeasuredProcess, Usage],
 ) -> GatewayStatus:
     config = facts.config
-    shown = exposed(config)
+    exposed_servers = exposed(config)
     return GatewayStatus(
         version=facts.version,
         pid=os.getpid(),
@@ -103,7 +103,7 @@ def collect(
         overrides=facts.overrides,
         fronts=tuple(_front(slot, front, facts.now) for slot, front in enumerate(slots)),
         servers=tuple(
-            _server(entries[name], entries[name].base in shown, metrics, usages, facts)
+            _server(entries[name], entries[name].base in exposed_servers, metrics, usages, facts)
             for name in per_client.in_order(entries)
         ),
         endpoints=urls(config, facts.listen),
@@ -121,13 +121,15 @@ def limits(
     """Return the limits of use that are set. `refused`: requests by kind, name and limit."""
     config, today = facts.config, facts.calls_today
     owned: dict[Owner, UseLimits] = {}
-    owned |= {("endpoint", name): one.limits for name, one in config.endpoints.items()}
-    owned |= {("server", name): one.limits for name, one in config.servers.items()}
-    owned |= {("workspace", name): one for name, one in config.workspace_limits.items()}
-    found = [
-        _limit(owner, {one}, [(today.get(owner, 0), one.calls_per_day)], refused)
-        for owner, one in owned.items()
-        if one != UNLIMITED
+    owned |= {("endpoint", name): endpoint.limits for name, endpoint in config.endpoints.items()}
+    owned |= {("server", name): server.limits for name, server in config.servers.items()}
+    owned |= {
+        ("workspace", name): use_limits for name, use_limits in config.workspace_limits.items()
+    }
+    statuses = [
+        _limit(owner, {use_limits}, [(today.get(owner, 0), use_limits.calls_per_day)], refused)
+        for owner, use_limits in owned.items()
+        if use_limits != UNLIMITED
     ]
     if keys := facts.key_limits:
         quotas = [
@@ -135,13 +137,13 @@ def limits(
             for (kind, name), calls in today.items()
             if kind == "key" and name in keys
         ]
-        found.append(_limit(("key", ""), set(keys.values()), quotas, refused))
-    return tuple(found)
+        statuses.append(_limit(("key", ""), set(keys.values()), quotas, refused))
+    return tuple(statuses)
 
 
 def _limit(
     owner: Owner,
-    kept: Collection[UseLimits],
+    limit_sets: Collection[UseLimits],
     quotas: Iterable[tuple[int, int]],
     refused: Mapping[tuple[str, str, str], int],
 ) -> LimitStatus:
@@ -154,7 +156,7 @@ def _limit(
         refused={
             limit: refused.get((*owner, limit), 0)
             for limit in LIMITS
-            if any(getattr(one, limit) for one in kept)
+            if any(getattr(limit_set, limit) for limit_set in limit_sets)
         },
         calls_today=calls,
         calls_per_day=most,
@@ -196,10 +198,12 @@ def particulars(config: Config, entry: ServerEntry, now: float) -> Particulars:
 def _hidden(server: Server) -> dict[str, str]:
     """Return replacements for secret texts: a resolved reference is shown as the reference, a value
     of the environment as a mask."""
-    found = {value: MASK for value in server.env.values() if len(value) >= SECRET_CHARACTERS_MIN}
+    replacements = {
+        value: MASK for value in server.env.values() if len(value) >= SECRET_CHARACTERS_MIN
+    }
     # Both have the same length, unless the file has no command at all.
     pairs = zip(server.command, server.command_written, strict=False)
-    return found | {real: written for real, written in pairs if real != written and real}
+    return replacements | {real: written for real, written in pairs if real != written and real}
 
 
 def _scheme(config: Config) -> str:
@@ -242,7 +246,7 @@ def _front(slot: int, front: FrontProcess | None, now: float) -> FrontStatus:
 
 def _server(
     entry: ServerEntry,
-    shown: bool,
+    is_exposed: bool,
     metrics: Metrics,
     usages: Mapping[MeasuredProcess, Usage],
     facts: GatewayFacts,
@@ -252,8 +256,8 @@ def _server(
     if entry.own and instance is not None:  # its calls count with its server
         inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
-    parts = (MeasuredProcess(role, entry.name) for role in USED_FOR)
-    used = [usages[part] for part in parts if part in usages]
+    processes = (MeasuredProcess(role, entry.name) for role in USED_FOR)
+    used = [usages[process] for process in processes if process in usages]
     state = "draining" if life.parted else PUBLIC[life.phase]
     reason, message = str(life.reason or ""), life.message
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
@@ -261,7 +265,7 @@ def _server(
     throttled = entry.serving is not None and catalog_changes.throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
-        state="active" if state == "ready" and shown else state,
+        state="active" if state == "ready" and is_exposed else state,
         phase=life.phase,
         generation=life.generation,
         pid=instance.server_pid if instance and not instance.reported else 0,
@@ -310,18 +314,18 @@ def roots(
 ) -> dict[MeasuredProcess, int]:
     """Return the processes whose memory and processor time are measured, by part; 0 for a process
     that does not run."""
-    found = {MeasuredProcess("supervisor"): os.getpid(), MeasuredProcess("nursery"): nursery_pid}
-    found |= {MeasuredProcess(role): one.pid for role, one in roles.items() if one.pid}
+    pids = {MeasuredProcess("supervisor"): os.getpid(), MeasuredProcess("nursery"): nursery_pid}
+    pids |= {MeasuredProcess(role): process.pid for role, process in roles.items() if process.pid}
     for front in slots:
         if front is not None:
-            found[MeasuredProcess("front", number=front.slot)] = front.pid
+            pids[MeasuredProcess("front", number=front.slot)] = front.pid
     for entry in entries.values():
         for copy in entry.copies:
             if copy.instance is not None:
                 number = number_of(copy)
-                found[MeasuredProcess("worker", entry.name, number)] = copy.instance.pid
-                found[MeasuredProcess("server", entry.name, number)] = copy.instance.server_pid
-    return found
+                pids[MeasuredProcess("worker", entry.name, number)] = copy.instance.pid
+                pids[MeasuredProcess("server", entry.name, number)] = copy.instance.server_pid
+    return pids
 
 
 def number_of(copy: Copy) -> int:

@@ -96,7 +96,7 @@ def _credential(path: Path) -> str | None:
         raise KeyUnfit(f"the credential {path} cannot be read: {error.strerror}") from None
 
 
-def _checked(text: str, where: str) -> str:
+def _checked(text: str, source: str) -> str:
     """Return the key in base64. Raises KeyUnfit with words that do not repeat the key."""
     try:
         key = base64.b64decode(text.strip(), validate=True)
@@ -104,7 +104,7 @@ def _checked(text: str, where: str) -> str:
         key = b""
     if len(key) != KEY_BYTES:
         raise KeyUnfit(
-            f"{where} is not a key for the tokens: it must be {KEY_BYTES} bytes in base64, as"
+            f"{source} is not a key for the tokens: it must be {KEY_BYTES} bytes in base64, as"
             f" 'openssl rand -base64 {KEY_BYTES}' prints them"
         )
     return base64.b64encode(key).decode()
