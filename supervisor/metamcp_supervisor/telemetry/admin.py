@@ -108,10 +108,10 @@ class Admin:
         if request.address.endswith(CONFINED_HOST):
             _send(request, *_CONFINED)
             return None
-        known = not request.address or path in PAGES or self._host_ok(head.headers)
-        if known and path == METRICS and head.method in _READ:
+        is_allowed = not request.address or path in PAGES or self._host_ok(head.headers)
+        if is_allowed and path == METRICS and head.method in _READ:
             return self._scraped(request)
-        _send(request, *(self._answer(head) if known else _STRANGER))
+        _send(request, *(self._answer(head) if is_allowed else _STRANGER))
         return None
 
     def health(self, request: HttpRequest) -> None:
@@ -130,8 +130,8 @@ class Admin:
         """Return status, content type and body."""
         if head.method not in _READ:
             return _READ_ONLY
-        where, query = request_head.path_and_query(head.target)
-        path = where.decode()
+        raw_path, query = request_head.path_and_query(head.target)
+        path = raw_path.decode()
         if path == LIVE:
             return _health(health.live(self._seen.pulse()), query)
         if path in _CHECKS:
@@ -167,21 +167,25 @@ class Admin:
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or len(hosts[0]) > HOST_BYTES_MAX:
             return False
-        place = place_of(hosts[0])  # of the whole value, so that nothing can stand behind it
-        if place is None:
+        authority = place_of(hosts[0])  # of the whole value, so that nothing can stand behind it
+        if authority is None:
             return False
-        host = place[0].decode().strip("[]")
+        host = authority[0].decode().strip("[]")
         own = host in {_LOCAL, self._listen_host} or _is_address(host)
-        return own or self._hosts.allow(place)
+        return own or self._hosts.allow(authority)
 
 
 def wants_openmetrics(accept: str) -> bool:
     """Whether this value of `Accept` names OpenMetrics before the other format."""
-    for part in accept.split(","):
-        kind, *parameters = (one.strip() for one in part.split(";"))
+    for media_range in accept.split(","):
+        kind, *parameters = (field.strip() for field in media_range.split(";"))
         if kind == "application/openmetrics-text":
-            versions = [one[8:].strip('"') for one in parameters if one.startswith("version=")]
-            return all(one in _OPENMETRICS_VERSIONS for one in versions)
+            versions = [
+                parameter[8:].strip('"')
+                for parameter in parameters
+                if parameter.startswith("version=")
+            ]
+            return all(version in _OPENMETRICS_VERSIONS for version in versions)
         if kind == "text/plain":
             return False
     return False
@@ -199,11 +203,11 @@ def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:
 
 
 def _health(checks: Sequence[health.HealthCheck], query: bytes) -> tuple[int, str, bytes]:
-    asked = _query(query)
-    excluded = [value for name, value in asked if name == "exclude"]
+    params = _query(query)
+    excluded = [value for name, value in params if name == "exclude"]
     checks, remarks = health.without(checks, excluded)
     fine = health.passes(checks)
-    if fine and not any(name == "verbose" for name, _ in asked):
+    if fine and not any(name == "verbose" for name, _ in params):
         return 200, PLAIN, "\n".join([*remarks, "ok", ""]).encode()
     lines = [*map(str, checks), *remarks, "ok" if fine else "failed"]
     return 200 if fine else 503, PLAIN, "\n".join([*lines, ""]).encode()

@@ -94,8 +94,8 @@ class Sums:
         self._seen = seen
 
     def add(self, figures: Figures) -> None:
-        for one in figures.calls:
-            self.add_calls(one)
+        for stats in figures.calls:
+            self.add_calls(stats)
         for tools in figures.tools:
             self._add_tools(tools)
         for stage, times in figures.overhead.items():
@@ -106,60 +106,60 @@ class Sums:
         for name, outcomes in figures.middleware.items():
             add_counts(self.middleware.setdefault(name, {}), outcomes, OUTCOMES_MAX)
         for limited in figures.limited:
-            which = limited.kind, limited.name, limited.limit
-            self.limited[which] = self.limited.get(which, 0) + limited.count
+            key = limited.kind, limited.name, limited.limit
+            self.limited[key] = self.limited.get(key, 0) + limited.count
         for policy, counts in figures.policies.items():
             add_counts(self.policies.setdefault(policy, {}), counts, OUTCOMES_MAX)
         add_counts(self.consent, figures.consent, CONSENTS_MAX)
 
-    def _add_tools(self, one: ToolStats) -> None:
+    def _add_tools(self, stats: ToolStats) -> None:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
-        seen = self._seen.setdefault(("tool", one.server), set())
-        if not seen.issuperset(one.tools):
-            names = tuple(_bounded(seen, name, TOOLS_MAX) for name in one.tools)
-            one = structs.replace(one, tools=names)
-        before = self.tools.get(one.server)
-        if before is not None and before.tools == one.tools:
-            counts = tuple(map(add, before.counts, one.counts))
-            errors = tuple(map(add, before.errors, one.errors))
-            self.tools[one.server] = ToolStats(one.server, one.tools, counts, errors)
-        elif before is None and one.tools.count(OTHER) <= 1:
-            self.tools[one.server] = one
+        seen = self._seen.setdefault(("tool", stats.server), set())
+        if not seen.issuperset(stats.tools):
+            names = tuple(_bounded(seen, name, TOOLS_MAX) for name in stats.tools)
+            stats = structs.replace(stats, tools=names)
+        before = self.tools.get(stats.server)
+        if before is not None and before.tools == stats.tools:
+            counts = tuple(map(add, before.counts, stats.counts))
+            errors = tuple(map(add, before.errors, stats.errors))
+            self.tools[stats.server] = ToolStats(stats.server, stats.tools, counts, errors)
+        elif before is None and stats.tools.count(OTHER) <= 1:
+            self.tools[stats.server] = stats
         else:
-            self.tools[one.server] = _merged(before or ToolStats(one.server, (), (), ()), one)
+            self.tools[stats.server] = _merged(before or ToolStats(stats.server, (), (), ()), stats)
 
-    def add_calls(self, one: CallStats) -> None:
-        told = (one.server, one.method, one.version, one.error_type, one.tool)
-        found = self.calls.get(told) or self._calls(one)
-        found.add(one.seconds, one.buckets, one.longest_s)
+    def add_calls(self, stats: CallStats) -> None:
+        labels = (stats.server, stats.method, stats.version, stats.error_type, stats.tool)
+        histogram = self.calls.get(labels) or self._calls(stats)
+        histogram.add(stats.seconds, stats.buckets, stats.longest_s)
 
-    def _calls(self, one: CallStats) -> Histogram:
+    def _calls(self, stats: CallStats) -> Histogram:
         """Return the histogram for these calls, a new one if they are the first of their kind.
         Values of labels beyond their limit are replaced by OTHER."""
-        server, method = one.server, one.method if one.method in METHODS else OTHER
-        error = self._bounded("error", (server, method), one.error_type, ERROR_TYPES_MAX)
-        version = self._bounded("version", (server,), one.version, VERSIONS_MAX)
-        tool = self._bounded("tool", (server,), one.tool, TOOLS_MAX)
+        server, method = stats.server, stats.method if stats.method in METHODS else OTHER
+        error = self._bounded("error", (server, method), stats.error_type, ERROR_TYPES_MAX)
+        version = self._bounded("version", (server,), stats.version, VERSIONS_MAX)
+        tool = self._bounded("tool", (server,), stats.tool, TOOLS_MAX)
         key = (server, method, version, error, tool)
-        found = self.calls.get(key)
-        if found is None:
-            found = self.calls[key] = Histogram(BUCKETS_S)
-        return found
+        histogram = self.calls.get(key)
+        if histogram is None:
+            histogram = self.calls[key] = Histogram(BUCKETS_S)
+        return histogram
 
     def figures(self) -> Figures:
         return Figures(
             calls=tuple(
                 CallStats(
-                    server, method, sum(one.durations.buckets), one.durations.seconds,
-                    one.durations.buckets, error, version, tool, one.longest_s,
+                    server, method, sum(histogram.durations.buckets), histogram.durations.seconds,
+                    histogram.durations.buckets, error, version, tool, histogram.longest_s,
                 )
-                for (server, method, version, error, tool), one in self.calls.items()
+                for (server, method, version, error, tool), histogram in self.calls.items()
             ),
             tools=tuple(self.tools.values()),
-            overhead={stage: one.durations for stage, one in self.overhead.items()},
+            overhead={stage: histogram.durations for stage, histogram in self.overhead.items()},
             retries=self.retries,
             middleware=self.middleware,
-            limited=tuple(LimitedStats(*which, count) for which, count in self.limited.items()),
+            limited=tuple(LimitedStats(*key, count) for key, count in self.limited.items()),
             policies=self.policies,
             consent=self.consent,
         )  # fmt: skip
@@ -237,11 +237,11 @@ class FrontCounters:
         """Return the last reports of the fronts that run."""
         return tuple((n, front.figures, front.summary) for n, front in self._live.items())
 
-    def go_on(self, found: TallySnapshot) -> None:
+    def go_on(self, snapshot: TallySnapshot) -> None:
         """Continue with the figures of the previous program."""
-        self._base.add(found.figures)
-        self._refused, self._late = dict(found.refused), dict(found.late)
-        self._recorded = dict(found.recorded)
+        self._base.add(snapshot.figures)
+        self._refused, self._late = dict(snapshot.refused), dict(snapshot.late)
+        self._recorded = dict(snapshot.recorded)
 
     def sums(self) -> Sums:
         if self._sums is None:
@@ -272,11 +272,13 @@ class FrontCounters:
 
     def longest_s(self) -> dict[str, float]:
         """Return the seconds of the longest call so far, by server."""
-        return {name: one.histogram.longest_s for name, one in self._by_server().items()}
+        return {name: total.histogram.longest_s for name, total in self._by_server().items()}
 
     def buckets(self) -> dict[str, tuple[int, ...]]:
         """How many calls took how long, by server: counts per bucket of BUCKETS_S."""
-        return {name: one.histogram.durations.buckets for name, one in self._by_server().items()}
+        return {
+            name: total.histogram.durations.buckets for name, total in self._by_server().items()
+        }
 
     def inflight(self) -> dict[str, int]:
         return _added(front.figures.inflight for front in self._live.values())
@@ -309,19 +311,19 @@ class FrontCounters:
 
     def views(self) -> tuple[ViewStats, ...]:
         """Return each view once, as the newest front reports it: all fronts show the same."""
-        found: dict[tuple[str, str, str], ViewStats] = {}
+        views: dict[tuple[str, str, str], ViewStats] = {}
         for front in self._live.values():
-            for one in front.figures.views:
-                found[one.endpoint, one.principal, one.session] = one
-        return tuple(found.values())
+            for view in front.figures.views:
+                views[view.endpoint, view.principal, view.session] = view
+        return tuple(views.values())
 
     def _by_server(self) -> Mapping[str, _Total]:
         if self._totals is None:
             self._totals = {}
-            for (name, _, _, error, _), one in self.sums().calls.items():
+            for (name, _, _, error, _), histogram in self.sums().calls.items():
                 total = self._totals.setdefault(name, _Total())
-                times = one.durations
-                total.histogram.add(times.seconds, times.buckets, one.longest_s)
+                times = histogram.durations
+                total.histogram.add(times.seconds, times.buckets, histogram.longest_s)
                 total.errors += sum(times.buckets) if error else 0
         return self._totals
 
@@ -337,8 +339,8 @@ class WorkerCounters:
         self._totals: dict[str, tuple[int, int]] | None = None
         """Numbers of calls and errors by server; kept until the next report."""
 
-    def report(self, name: str, generation: int, found: AnsweringSnapshot) -> None:
-        self._live[name, generation] = found
+    def report(self, name: str, generation: int, snapshot: AnsweringSnapshot) -> None:
+        self._live[name, generation] = snapshot
         self._totals = None
 
     def gone(self, name: str, generation: int) -> None:
@@ -352,84 +354,84 @@ class WorkerCounters:
             del self._base[key]
         for seen in [seen for seen in self._seen if seen[0] == server]:
             del self._seen[seen]
-        for worker in [key for key, one in self._live.items() if one.server == server]:
+        for worker in [key for key, snapshot in self._live.items() if snapshot.server == server]:
             del self._live[worker]
 
     def durations(self) -> dict[tuple[str, str, str, str], Durations]:
         """Return the times of answers by server, method, error type and transport."""
         total: dict[tuple[str, str, str, str], Histogram] = {}
-        for key, one in self._base.items():
-            found = total[key] = Histogram(BUCKETS_S)
-            found.add(one.durations.seconds, one.durations.buckets)
+        for key, base in self._base.items():
+            histogram = total[key] = Histogram(BUCKETS_S)
+            histogram.add(base.durations.seconds, base.durations.buckets)
         for live in self._live.values():
             self._fold(total, live)
-        return {key: one.durations for key, one in total.items()}
+        return {key: histogram.durations for key, histogram in total.items()}
 
     def of_server(self, server: str) -> tuple[int, int]:
         """Return the number of calls that ended, as workers saw them, and of errors among them."""
         if self._totals is None:
             self._totals = {}
-            for (name, _, error, _), one in self.durations().items():
+            for (name, _, error, _), times in self.durations().items():
                 calls, errors = self._totals.get(name, (0, 0))
-                count = sum(one.buckets)
+                count = sum(times.buckets)
                 self._totals[name] = calls + count, errors + (count if error else 0)
         return self._totals.get(server, (0, 0))
 
     def handed(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
-        return tuple((key, one.durations) for key, one in self._base.items())
+        return tuple((key, histogram.durations) for key, histogram in self._base.items())
 
     def live(self) -> tuple[tuple[str, int, AnsweringSnapshot], ...]:
-        return tuple((*key, one) for key, one in self._live.items())
+        return tuple((*key, snapshot) for key, snapshot in self._live.items())
 
     def go_on(self, base: Iterable[tuple[tuple[str, str, str, str], Durations]]) -> None:
         for key, times in base:
             self._error(key[0], key[1], key[2])
-            one = self._base[key] = Histogram(BUCKETS_S)
-            one.add(times.seconds, times.buckets)
+            histogram = self._base[key] = Histogram(BUCKETS_S)
+            histogram.add(times.seconds, times.buckets)
 
     def _fold(
-        self, total: dict[tuple[str, str, str, str], Histogram], found: AnsweringSnapshot
+        self, total: dict[tuple[str, str, str, str], Histogram], snapshot: AnsweringSnapshot
     ) -> None:
-        for one in found.stats:
-            method = one.method if one.method in METHODS else OTHER
-            error = self._error(found.server, method, one.error_type)
-            key = (found.server, method, error, found.transport)
+        for stats in snapshot.stats:
+            method = stats.method if stats.method in METHODS else OTHER
+            error = self._error(snapshot.server, method, stats.error_type)
+            key = (snapshot.server, method, error, snapshot.transport)
             histogram = total.get(key)
             if histogram is None:
                 histogram = total[key] = Histogram(BUCKETS_S)
-            histogram.add(one.seconds, one.buckets)
+            histogram.add(stats.seconds, stats.buckets)
 
     def _error(self, server: str, method: str, error: str) -> str:
-        known = self._seen.setdefault((server, method), set())
-        return _bounded(known, error, ERROR_TYPES_MAX) if error else ""
+        errors = self._seen.setdefault((server, method), set())
+        return _bounded(errors, error, ERROR_TYPES_MAX) if error else ""
 
 
-def _bounded(known: set[str], value: str, most: int) -> str:
-    """Return the value, or OTHER if `known` has `most` values already. Values stay known for good:
+def _bounded(values: set[str], value: str, most: int) -> str:
+    """Return the value, or OTHER if `values` has `most` values already. Values stay known for good:
     if a value with a series became OTHER later, two counters would fall."""
-    if value in known or value == OTHER:
+    if value in values or value == OTHER:
         return value
-    if len(known) >= most:
+    if len(values) >= most:
         return OTHER
-    known.add(value)
+    values.add(value)
     return value
 
 
-def _merged(one: ToolStats, other: ToolStats) -> ToolStats:
+def _merged(stats: ToolStats, other: ToolStats) -> ToolStats:
     counts: dict[str, int] = {}
     errors: dict[str, int] = {}
-    for each in (one, other):
+    for each in (stats, other):
         for tool, called, failed in zip(each.tools, each.counts, each.errors, strict=True):
             counts[tool] = counts.get(tool, 0) + called
             errors[tool] = errors.get(tool, 0) + failed
-    return ToolStats(one.server, tuple(counts), tuple(counts.values()), tuple(errors.values()))
+    return ToolStats(stats.server, tuple(counts), tuple(counts.values()), tuple(errors.values()))
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) -> None:
     """Add counts; counts of keys beyond `keys_max` are added under OTHER."""
     for key, n in more.items():
-        kept = key if key in total or len(total) < keys_max else OTHER
-        total[kept] = total.get(kept, 0) + n
+        label = key if key in total or len(total) < keys_max else OTHER
+        total[label] = total.get(label, 0) + n
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -451,12 +453,13 @@ class ProcessUsage:
         """Note the newest measurement of all processes; a process that is missing has ended.
         Processes are compared by process id, because numbers change when a spare takes the place of
         another copy."""
-        usages = {_of_server(part): used for part, used in usages.items()}
+        usages = {_of_server(process): used for process, used in usages.items()}
         before_s = {
-            (part.role, part.server, one.pid): one.cpu_s for part, one in self._last.items()
+            (process.role, process.server, usage.pid): usage.cpu_s
+            for process, usage in self._last.items()
         }
-        for part, now in usages.items():
-            key = (part.role, part.server)
+        for process, now in usages.items():
+            key = (process.role, process.server)
             # Child processes come and go, so the time of a tree may fall. The sum must not.
             used_s = max(0.0, now.cpu_s - before_s.get((*key, now.pid), 0.0))
             self._cpu_s[key] = self._cpu_s.get(key, 0.0) + used_s
@@ -485,34 +488,36 @@ class ProcessUsage:
     def descriptors(self) -> dict[ProcessKey, tuple[int, int]]:
         """Return the number of open descriptors and the limit of the process that is nearest to its
         limit."""
-        found: dict[ProcessKey, tuple[int, int]] = {}
-        for part, now in self._last.items():
-            key = (part.role, part.server)
-            if now.fds_max and now.fds / now.fds_max >= _share(found.get(key)):
-                found[key] = now.fds, now.fds_max
-        return found
+        fullest: dict[ProcessKey, tuple[int, int]] = {}
+        for process, now in self._last.items():
+            key = (process.role, process.server)
+            if now.fds_max and now.fds / now.fds_max >= _share(fullest.get(key)):
+                fullest[key] = now.fds, now.fds_max
+        return fullest
 
     def cpu_s(self) -> Mapping[ProcessKey, float]:
         return self._cpu_s
 
     def _sums(self, of: Callable[[Usage], int]) -> dict[ProcessKey, int]:
         total: dict[ProcessKey, int] = {}
-        for part, now in self._last.items():
-            key = (part.role, part.server)
+        for process, now in self._last.items():
+            key = (process.role, process.server)
             total[key] = total.get(key, 0) + of(now)
         return total
 
 
-def _of_server(part: MeasuredProcess) -> MeasuredProcess:
+def _of_server(process: MeasuredProcess) -> MeasuredProcess:
     """Return a process for a single client, or for clients with a session, as one of several
     processes of its server. The word for the client has 48 bits, which leaves room for the number
     of a copy."""
-    who = process_names.whose(part.server)
+    who = process_names.whose(process.server)
     if not who:
-        return part
+        return process
     word = int.from_bytes(who.encode()) if who == process_names.LEGACY else int(who, 16)
-    return MeasuredProcess(part.role, process_names.base(part.server), (word << 12) + part.number)
+    return MeasuredProcess(
+        process.role, process_names.base(process.server), (word << 12) + process.number
+    )
 
 
-def _share(found: tuple[int, int] | None) -> float:
-    return found[0] / found[1] if found is not None else 0.0
+def _share(descriptors: tuple[int, int] | None) -> float:
+    return descriptors[0] / descriptors[1] if descriptors is not None else 0.0

@@ -96,9 +96,15 @@ class PageWriter:
             last = exemplars.get(labels, _NONE)
             parts = () if last else [line[: line.rindex(" ") + 1] for line in text]
             written[labels] = _Written(value, last, "".join(text), parts)
-        known = {labels: one for labels, one in written.items() if one is not None}
-        whole = "".join((before.head, *(one.text for one in known.values())))
-        return _Family(before.head, rows, exemplars, known, whole)
+        written_rows = {
+            labels: written_row
+            for labels, written_row in written.items()
+            if written_row is not None
+        }
+        family_text = "".join(
+            (before.head, *(written_row.text for written_row in written_rows.values()))
+        )
+        return _Family(before.head, rows, exemplars, written_rows, family_text)
 
     def _text(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> str:
         """Return the text of these rows, as the library writes it."""
@@ -124,7 +130,7 @@ def _again(
         return None
     numbers = _numbers_of(value) if isinstance(value, Durations) else (value,)
     texts = (utils.floatToGoString(number) for number in numbers)  # type: ignore[no-untyped-call] # of the library
-    lines = [f"{part}{text}\n" for part, text in zip(written.parts, texts, strict=True)]
+    lines = [f"{prefix}{text}\n" for prefix, text in zip(written.parts, texts, strict=True)]
     return _Written(value, exemplars, "".join(lines), written.parts)
 
 
@@ -152,23 +158,26 @@ class _RowCollector:
 
 def _numbers(family: MetricFamily, rows: Sequence[Row]) -> Metric:
     kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    found = kind(family.name, family.help, labels=family.labels)
+    metric = kind(family.name, family.help, labels=family.labels)
     for labels, value in rows:
         assert not isinstance(value, Durations)
-        found.add_metric(labels, value)
-    return found
+        metric.add_metric(labels, value)
+    return metric
 
 
 def _histograms(family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> Metric:
-    found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     bounds = (*map(repr, family.bounds_s), "+Inf")
     for labels, value in rows:
         assert isinstance(value, Durations)
         counts = zip(bounds, accumulate(value.buckets), strict=True)
         last = exemplars.get(labels, {})
-        found.add_metric(labels, [
-            (bound, count, core.Exemplar({"trace_id": one.trace_id}, one.seconds, one.time_s))
-            if (one := last.get(bucket)) else (bound, count)
+        metric.add_metric(labels, [
+            (
+                bound, count,
+                core.Exemplar({"trace_id": exemplar.trace_id}, exemplar.seconds, exemplar.time_s),
+            )
+            if (exemplar := last.get(bucket)) else (bound, count)
             for bucket, (bound, count) in enumerate(counts)
         ], value.seconds)  # fmt: skip
-    return found
+    return metric

@@ -135,9 +135,9 @@ def without(
 ) -> tuple[list[HealthCheck], list[str]]:
     """Return the checks with those of these names excluded, and a sentence for each name that does
     not belong to a check."""
-    found = [replace(check, excluded=check.name in names) for check in checks]
-    unknown = dict.fromkeys(name for name in names if all(name != one.name for one in checks))
-    return found, [f"no check here is named {shown(name)}" for name in unknown]
+    marked = [replace(check, excluded=check.name in names) for check in checks]
+    unknown = dict.fromkeys(name for name in names if all(name != check.name for check in checks))
+    return marked, [f"no check here is named {shown(name)}" for name in unknown]
 
 
 def shown(name: str) -> str:
@@ -160,8 +160,8 @@ def _server(server: ServerStatus) -> HealthCheck:
     if server.state in READY_STATES:
         return HealthCheck(f"server:{server.name}")
     # The message of a server may hold anything; only our own word for it goes to a health page.
-    why = f"{server.state}: {server.reason}" if server.reason else server.state
-    return HealthCheck(f"server:{server.name}", why)
+    reason = f"{server.state}: {server.reason}" if server.reason else server.state
+    return HealthCheck(f"server:{server.name}", reason)
 
 
 def faults(status: GatewayStatus, *, frontless_s: float, unnursed_s: float) -> list[str]:
@@ -169,12 +169,12 @@ def faults(status: GatewayStatus, *, frontless_s: float, unnursed_s: float) -> l
     without a front that serves, and without a nursery, until now."""
     if status.state == "draining":  # everything ends one after the other, in bounded time
         return []
-    found: list[str] = []
+    reasons: list[str] = []
     if unnursed_s > UNNURSED_S_MAX:
-        found.append(f"no nursery for {unnursed_s:.0f} s")
+        reasons.append(f"no nursery for {unnursed_s:.0f} s")
     if frontless_s > FRONTLESS_S_MAX:
-        found.append(f"no front serves for {frontless_s:.0f} s")
-    return found
+        reasons.append(f"no front serves for {frontless_s:.0f} s")
+    return reasons
 
 
 def has_front(status: GatewayStatus) -> bool:
@@ -186,15 +186,15 @@ def sentence(status: GatewayStatus, *, refused: bool) -> str:
     `refused`: the last reload was refused."""
     if status.state == "draining":
         return "stops: clients get what they wait for, then servers are stopped"
-    wanted = [
+    wanted_servers = [
         server
         for server in status.servers
         if server.required or server.state not in UNWANTED_STATES
     ]
     missing = not_ready(status)
     parts = [
-        f"{len(wanted) - len(missing)} of {len(wanted)} servers ready"
-        if wanted
+        f"{len(wanted_servers) - len(missing)} of {len(wanted_servers)} servers ready"
+        if wanted_servers
         else "no server is wanted"
     ]
     if status.state == "starting":

@@ -71,8 +71,8 @@ def quantile(
     """Return the time within which this share of the calls was answered, in the unit of `bounds`;
     None without a call. The calls of a bucket count as evenly spread over it; the result for the
     last bucket is the highest bound. `longest`: the longest call, which limits the result, or 0."""
-    found = _within(counts, bounds, share)
-    return min(found, longest) if found is not None and longest else found
+    value = _within(counts, bounds, share)
+    return min(value, longest) if value is not None and longest else value
 
 
 def _within(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
@@ -138,24 +138,27 @@ def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
         for span in spans
         if span.kind == "client"
     }
-    found: list[Exemplar] = []
+    collected: list[Exemplar] = []
     for span in spans:
         if span.kind != "server":
             continue
-        said = span.attributes
-        method, seconds = str(said.get("mcp.method.name", "")), max(0.0, span.end - span.start)
+        attributes = span.attributes
+        method, seconds = (
+            str(attributes.get("mcp.method.name", "")),
+            max(0.0, span.end - span.start),
+        )
         labels = (
-            str(said.get("metamcp.server", "")),
+            str(attributes.get("metamcp.server", "")),
             method if method in METHODS else OTHER,
-            str(said.get("mcp.protocol.version", "")),
+            str(attributes.get("mcp.protocol.version", "")),
             span.error,
         )
         bucket, time_s = bisect_left(BUCKETS_S, seconds), round(span.end + since_ns / 1e9, 3)
-        found += [
+        collected += [
             Exemplar((*labels, tool), bucket, span.trace_id, seconds, time_s)
             for tool in {"", tools.get(span.span_id, "")}
         ]
-    return found
+    return collected
 
 
 class Spanned:
@@ -169,12 +172,12 @@ class Spanned:
         """Add a number of spans that were exported, or lost."""
         self.counts[outcome] += spans
 
-    def note(self, found: Iterable[Exemplar]) -> None:
+    def note(self, exported: Iterable[Exemplar]) -> None:
         """Keep exemplars of traces that the collector has."""
-        for one in found:
-            if one.labels not in self._last and len(self._last) >= SERIES_MAX:
+        for exemplar in exported:
+            if exemplar.labels not in self._last and len(self._last) >= SERIES_MAX:
                 self._last.clear()
-            self._last.setdefault(one.labels, {})[one.bucket] = one
+            self._last.setdefault(exemplar.labels, {})[exemplar.bucket] = exemplar
 
     def exemplars(self) -> Exemplars:
         """Return a copy of the exemplars, which does not change any more."""

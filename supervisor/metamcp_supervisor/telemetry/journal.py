@@ -211,13 +211,13 @@ class Journal:
 
 
 def _ended(event: JournalEvent, after: str, ready_at: float) -> Ended:
-    said = event.cause.partition(NEXT)[0]
-    reason, colon, message = said.partition(": ")
+    text = event.cause.partition(NEXT)[0]
+    reason, colon, message = text.partition(": ")
     return Ended(
         time=event.time,
         generation=event.generation,
         reason=reason if colon else "",
-        message=(message if colon else said)[:MESSAGE_CHARACTERS_MAX],
+        message=(message if colon else text)[:MESSAGE_CHARACTERS_MAX],
         ready_s=max(0.0, event.time - ready_at) if ready_at else 0.0,
         next=after,
     )

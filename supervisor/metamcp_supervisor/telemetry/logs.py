@@ -116,7 +116,7 @@ class ServerLogs:
     def newest(self, cost_max: int) -> list[LogLine]:
         """Return the newest lines of each server that fit into its equal share of `cost_max` bytes;
         oldest first."""
-        found: list[LogLine] = []
+        lines: list[LogLine] = []
         share = cost_max // max(1, len(self._rings))
         for ring in self._rings.values():
             room = share
@@ -124,8 +124,8 @@ class ServerLogs:
                 room -= _cost(line)
                 if room < 0:
                     break
-                found.append(line)
-        return sorted(found, key=lambda line: line.seq)
+                lines.append(line)
+        return sorted(lines, key=lambda line: line.seq)
 
     def lasts(self) -> dict[str, int]:
         """Return the number of the newest line, by server."""

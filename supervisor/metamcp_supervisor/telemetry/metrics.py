@@ -174,8 +174,8 @@ class Metrics:
         """Note the newest report of a worker; its figures are cumulative. `transport`: between the
         worker and its server."""
         server = process_names.base(name)
-        found = AnsweringSnapshot(server=server, transport=transport, stats=stats)
-        self._workers.report(name, generation, found)
+        snapshot = AnsweringSnapshot(server=server, transport=transport, stats=stats)
+        self._workers.report(name, generation, snapshot)
 
     def worker_gone(self, name: str, generation: int) -> None:
         """Keep the times of a worker that has ended."""
@@ -281,8 +281,10 @@ class Metrics:
             steps=self._steps,
             refused=self._refused,
             exit_codes=self._exit_codes,
-            lags={role: one.durations for role, one in self._lags.items()},
-            failovers={server: one.durations for server, one in self._failovers.items()},
+            lags={role: histogram.durations for role, histogram in self._lags.items()},
+            failovers={
+                server: histogram.durations for server, histogram in self._failovers.items()
+            },
             series_dropped=self._caps.dropped,
             series_hidden=self._caps.hidden,
             folded=self._caps.folded,
@@ -293,32 +295,36 @@ class Metrics:
             audited=self._audited,
         )
 
-    def go_on(self, found: FiguresSnapshot) -> None:
+    def go_on(self, snapshot: FiguresSnapshot) -> None:
         """Continue with the figures of the previous program."""
-        self._fronts.go_on(found.base)
-        for front, figures, summary in found.live:
+        self._fronts.go_on(snapshot.base)
+        for front, figures, summary in snapshot.live:
             self._fronts.report(front, figures, summary)
-        self._workers.go_on(found.answered)
-        for name, generation, answering in found.answering:
+        self._workers.go_on(snapshot.answered)
+        for name, generation, answering in snapshot.answering:
             self._workers.report(name, generation, answering)
-        self._counts = {name: dict(found.counts.get(name, {})) for name in self._counts}
-        self._broken, self._restarts, self._steps = found.broken, found.restarts, found.steps
-        self._exit_codes, self._refused = found.exit_codes, found.refused
-        for role, times in found.lags.items():
+        self._counts = {name: dict(snapshot.counts.get(name, {})) for name in self._counts}
+        self._broken, self._restarts, self._steps = (
+            snapshot.broken,
+            snapshot.restarts,
+            snapshot.steps,
+        )
+        self._exit_codes, self._refused = snapshot.exit_codes, snapshot.refused
+        for role, times in snapshot.lags.items():
             self._lags[role] = Histogram(LAG_BUCKETS_S)
             self._lags[role].add(times.seconds, times.buckets)
-        for server, times in found.failovers.items():
+        for server, times in snapshot.failovers.items():
             self._failovers[server] = Histogram(FAILOVER_BUCKETS_S)
             self._failovers[server].add(times.seconds, times.buckets)
-        self._caps.dropped, self._caps.hidden = found.series_dropped, found.series_hidden
-        self._caps.folded = dict(found.folded)
-        self.spans.counts |= found.spans
-        self._embedded |= found.embedded
-        self._ran |= found.ran
-        self._ordered |= found.ordered
-        self._audited |= found.audited
-        cpu_s = {(role, server): spent for role, server, spent in found.cpu_s}
-        self._processes.go_on(cpu_s, found.usages)
+        self._caps.dropped, self._caps.hidden = snapshot.series_dropped, snapshot.series_hidden
+        self._caps.folded = dict(snapshot.folded)
+        self.spans.counts |= snapshot.spans
+        self._embedded |= snapshot.embedded
+        self._ran |= snapshot.ran
+        self._ordered |= snapshot.ordered
+        self._audited |= snapshot.audited
+        cpu_s = {(role, server): spent for role, server, spent in snapshot.cpu_s}
+        self._processes.go_on(cpu_s, snapshot.usages)
 
     # Questions of other parts
 
@@ -379,26 +385,26 @@ class Metrics:
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """Return all rows by family, within the limit of series on a page."""
         # Processes for single clients count with their server: no label grows with clients.
-        servers = [one for one in status.servers if not process_names.whose(one.name)]
-        known = sorted(server.name for server in servers)
-        found: Table = {}
+        servers = [server for server in status.servers if not process_names.whose(server.name)]
+        names = sorted(server.name for server in servers)
+        table: Table = {}
         for name, rows in chain(  # one after the other: what a family is made of changes
-            self._called(known),
-            self._supervised(servers, known, readings),
-            self._used(known, readings),
+            self._called(names),
+            self._supervised(servers, names, readings),
+            self._used(names, readings),
             self._connected(readings),
             limits_of_use(status.limits),
             self._told(status, readings),
         ):
-            found[name] = configured(name, rows, {*known, ""})
-        found = self._caps.hold(found)
-        found["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
-        return found
+            table[name] = configured(name, rows, {*names, ""})
+        table = self._caps.hold(table)
+        table["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
+        return table
 
-    def _called(self, known: Sequence[str]) -> Iterator[tuple[str, Values]]:
+    def _called(self, names: Sequence[str]) -> Iterator[tuple[str, Values]]:
         """Yield the families about calls, from reports of fronts and workers."""
         sums, tools = self._fronts.sums(), self._fronts.sums().tools
-        calls = {key: one.durations for key, one in sums.calls.items()}
+        calls = {key: histogram.durations for key, histogram in sums.calls.items()}
         errors: dict[tuple[str, ...], int] = {}
         for (server, method, _, error, _), times in calls.items():
             if error:
@@ -411,24 +417,27 @@ class Metrics:
                 for (server, method, version, error, tool), times in calls.items()
             ),
         )
-        yield "metamcp_tool_calls_total", by_tool(tools, lambda one: one.counts)
-        yield "metamcp_tool_errors_total", by_tool(tools, lambda one: one.errors)
+        yield "metamcp_tool_calls_total", by_tool(tools, lambda stats: stats.counts)
+        yield "metamcp_tool_errors_total", by_tool(tools, lambda stats: stats.errors)
         yield "mcp_client_operation_duration_seconds", self._workers.durations().items()
         overhead = sums.overhead
-        yield "metamcp_overhead_seconds", (((key,), one.durations) for key, one in overhead.items())
+        yield (
+            "metamcp_overhead_seconds",
+            (((key,), histogram.durations) for key, histogram in overhead.items()),
+        )
         yield "metamcp_call_errors_total", errors.items()
-        yield "metamcp_call_retries_total", by_two(sums.retries, known, OUTCOMES)
+        yield "metamcp_call_retries_total", by_two(sums.retries, names, OUTCOMES)
         inflight = self._fronts.inflight()
-        yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in known)
+        yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in names)
 
     def _supervised(
-        self, servers: Sequence[ServerStatus], known: Sequence[str], readings: Readings
+        self, servers: Sequence[ServerStatus], names: Sequence[str], readings: Readings
     ) -> Iterator[tuple[str, Values]]:
         """Yield the families about the states of servers and events at them."""
-        held, queued = self._fronts.held(), readings.queued
+        held_calls, queued = self._fronts.held(), readings.queued
         yield (
             "metamcp_queued_calls",
-            (((name,), held.get(name, 0) + queued.get(name, 0)) for name in known),
+            (((name,), held_calls.get(name, 0) + queued.get(name, 0)) for name in names),
         )
         yield (
             "metamcp_server_state",
@@ -438,7 +447,7 @@ class Metrics:
                 for state in STATES
             ),
         )
-        yield "metamcp_server_restarts_total", by_two(self._restarts, known, RESTARTS)
+        yield "metamcp_server_restarts_total", by_two(self._restarts, names, RESTARTS)
         yield (
             "metamcp_server_start_duration_seconds",
             (((server.name,), server.start_s) for server in servers if server.start_s > 0),
@@ -456,28 +465,34 @@ class Metrics:
         yield "metamcp_backoff_seconds", waits
         yield "metamcp_heartbeat_age_seconds", readings.beat_ages_s.items()
         yield "metamcp_loop_lag_seconds", histograms(self._lags)
-        drift = ((one, word) for one in servers for word in DRIFT)
+        drift = ((server, word) for server in servers for word in DRIFT)
         yield (
             "metamcp_drifted_tools",
-            (((one.name, word), one.drift.get(word, 0)) for one, word in drift),
+            (((server.name, word), server.drift.get(word, 0)) for server, word in drift),
         )
-        yield "metamcp_invalid_definitions", (((one.name,), one.left_out) for one in servers)
+        yield (
+            "metamcp_invalid_definitions",
+            (((server.name,), server.left_out) for server in servers),
+        )
         confined = (
-            ((one.name, one.sandbox, one.achieved), not one.lacking and one.achieved != RECORDING)
-            for one in servers
-            if one.achieved
+            (
+                (server.name, server.sandbox, server.achieved),
+                not server.lacking and server.achieved != RECORDING,
+            )
+            for server in servers
+            if server.achieved
         )
         yield "metamcp_server_confinement", confined
-        refused = ((one.name, row) for one in servers for row in one.refusals)
+        refused = ((server.name, row) for server in servers for row in server.refusals)
         yield (
             "metamcp_sandbox_refusals_total",
             (((name, row.right), row.count) for name, row in refused),
         )
-        yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in known)
+        yield "metamcp_spares_ready", (((name,), readings.spares.get(name, 0)) for name in names)
         yield "metamcp_failover_duration_seconds", histograms(self._failovers)
-        yield "metamcp_stop_escalations_total", by_two(self._steps, known, STEPS)
+        yield "metamcp_stop_escalations_total", by_two(self._steps, names, STEPS)
 
-    def _used(self, known: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
+    def _used(self, names: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
         """Yield the families about resources of processes, and counters of events at servers."""
         processes = self._processes
         used = (
@@ -497,7 +512,7 @@ class Metrics:
         }
         for name, counts in self._counts.items():
             more = elsewhere.get(name, {})
-            yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in known]
+            yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in names]
         yield "metamcp_protocol_errors_total", by_two(self._broken)
 
     def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:

@@ -191,11 +191,11 @@ class _Session(requests.Session):
     def _read(self, answer: requests.Response) -> None:
         """Read the whole answer, so that the connection can be used again; ignore an answer that is
         too long."""
-        found = bytearray()
+        body = bytearray()
         try:
-            for part in answer.iter_content(ANSWER_BYTES_MAX):
-                found += part
-                if len(found) > ANSWER_BYTES_MAX:
+            for chunk in answer.iter_content(ANSWER_BYTES_MAX):
+                body += chunk
+                if len(body) > ANSWER_BYTES_MAX:
                     self.why = f"its answer is longer than {ANSWER_BYTES_MAX // 1024} KiB"
                     return
         except requests.RequestException:
@@ -203,7 +203,7 @@ class _Session(requests.Session):
         if self._watch.late:
             self.why = self._watch.sentence
         if not self.why and "protobuf" in answer.headers.get("Content-Type", "protobuf"):
-            self.body = bytes(found)
+            self.body = bytes(body)
 
 
 class Exporter:
@@ -243,12 +243,12 @@ class Exporter:
         except requests.RequestException:  # earlier versions of the library let it through
             done = SpanExportResult.FAILURE
         if session.status >= _REDIRECTS:
-            why = f"it answers with status {session.status}"
-            return ExportOutcome(len(made), why, session.pause_s)
+            reason = f"it answers with status {session.status}"
+            return ExportOutcome(len(made), reason, session.pause_s)
         if done is SpanExportResult.SUCCESS and not session.why:
             return _judged(session.body, len(made))
-        why = session.why or self._said.first or "the collector did not take them"
-        return ExportOutcome(len(made), why)
+        reason = session.why or self._said.first or "the collector did not take them"
+        return ExportOutcome(len(made), reason)
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not say
@@ -279,10 +279,12 @@ def _judged(body: bytes, count: int) -> ExportOutcome:
     """Return the outcome that a collector states for `count` spans, some of which it may have
     rejected."""
     try:
-        said = ExportTraceServiceResponse.FromString(body).partial_success
+        partial_success = ExportTraceServiceResponse.FromString(body).partial_success
     except Exception:  # noqa: BLE001 - the status has said it, in whatever words the body repeats it
         return ExportOutcome()
-    return ExportOutcome(max(0, min(said.rejected_spans, count)), _line(said.error_message))
+    return ExportOutcome(
+        max(0, min(partial_success.rejected_spans, count)), _line(partial_success.error_message)
+    )
 
 
 def _reason(error: object) -> str:
@@ -291,8 +293,8 @@ def _reason(error: object) -> str:
 
 def _line(text: str) -> str:
     """Return a foreign text in one line, cut to the limit for the log."""
-    shown = "".join(each if each.isprintable() else " " for each in text)
-    return " ".join(shown.split())[:WHY_CHARACTERS_MAX]
+    printable = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(printable.split())[:WHY_CHARACTERS_MAX]
 
 
 def _pause_s(text: str) -> float:

@@ -42,13 +42,13 @@ def of_views(views: Iterable[ViewStats]) -> Iterator[tuple[str, Values]]:
     """Yield the families about views by endpoint, with the fullest view of each: labels do not grow
     with clients."""
     everything: dict[str, int] = {}
-    shown: dict[str, int] = {}
+    visible_tokens: dict[str, int] = {}
     for view in views:
         name = gate.whole_name(view.endpoint)  # parts are for some of its clients
         everything[name] = max(everything.get(name, 0), view.everything)
-        shown[name] = max(shown.get(name, 0), view.tokens)
+        visible_tokens[name] = max(visible_tokens.get(name, 0), view.tokens)
     yield "metamcp_endpoint_tokens", by_one(everything)
-    yield "metamcp_view_tokens", by_one(shown)
+    yield "metamcp_view_tokens", by_one(visible_tokens)
 
 
 def limits_of_use(limits: Sequence[LimitStatus]) -> Iterator[tuple[str, Values]]:
@@ -57,15 +57,15 @@ def limits_of_use(limits: Sequence[LimitStatus]) -> Iterator[tuple[str, Values]]
         "metamcp_limited_total",
         (((o.kind, o.name, limit), n) for o in limits for limit, n in o.refused.items()),
     )
-    quotas = [one for one in limits if one.calls_per_day]
+    quotas = [limit for limit in limits if limit.calls_per_day]
     yield (
         "metamcp_quota_used_ratio",
-        (((one.kind, one.name), one.calls_today / one.calls_per_day) for one in quotas),
+        (((quota.kind, quota.name), quota.calls_today / quota.calls_per_day) for quota in quotas),
     )
 
 
-def histograms(found: Mapping[str, Histogram]) -> Values:
-    return (((key,), one.durations) for key, one in found.items())
+def histograms(by_label: Mapping[str, Histogram]) -> Values:
+    return (((key,), histogram.durations) for key, histogram in by_label.items())
 
 
 def by_one(counts: Mapping[str, int]) -> Values:
@@ -77,20 +77,20 @@ def by_tool(tools: Mapping[str, ToolStats], counts: Callable[[ToolStats], Sequen
     the tools."""
     return (
         ((server, tool), n)
-        for server, one in tools.items()
-        for tool, n in zip(one.tools, counts(one), strict=True)
+        for server, stats in tools.items()
+        for tool, n in zip(stats.tools, counts(stats), strict=True)
     )
 
 
 def by_two(
-    counts: Mapping[str, Mapping[str, int]], known: Iterable[str] = (), keys: Iterable[str] = ()
+    counts: Mapping[str, Mapping[str, int]], servers: Iterable[str] = (), keys: Iterable[str] = ()
 ) -> Values:
     """Return rows for two labels: server and key. Known servers have rows for `keys` before the
     first event, because `increase` of Prometheus does not see the value with which a series
     begins."""
-    found: dict[Labels, int] = dict.fromkeys(product(known, keys), 0)
-    found |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
-    return found.items()
+    rows: dict[Labels, int] = dict.fromkeys(product(servers, keys), 0)
+    rows |= {(server, key): n for server, inner in counts.items() for key, n in inner.items()}
+    return rows.items()
 
 
 def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
@@ -183,13 +183,13 @@ class Caps:
 
 def _parts(table: Table) -> Parts:
     """Return the rows of the families in which labels can be given up."""
-    found: Parts = {}
+    parts: Parts = {}
     for name in dict.fromkeys(chain.from_iterable(_STEPS)):
         if name in table:
-            servers = found[name] = {}
+            servers = parts[name] = {}
             for row in table[name]:
                 servers.setdefault(row[0][0], []).append(row)
-    return found
+    return parts
 
 
 def _largest(parts: Parts, step: int) -> list[str]:
@@ -209,13 +209,13 @@ def _fold(parts: Parts, server: str, steps: int) -> int:
         for name, given_up in step.items():
             rows = parts.get(name, {}).get(server, [])
             at = [i for i, label in enumerate(FAMILIES[name].labels) if label in given_up]
-            kept: dict[Labels, float | Durations] = {}
+            folded: dict[Labels, float | Durations] = {}
             for labels, value in rows:
                 key = _without(labels, at)
-                kept[key] = _sum(kept[key], value) if key in kept else value
+                folded[key] = _sum(folded[key], value) if key in folded else value
             if rows:
-                parts[name][server] = list(kept.items())
-                saved += (len(rows) - len(kept)) * weight(name)
+                parts[name][server] = list(folded.items())
+                saved += (len(rows) - len(folded)) * weight(name)
     return saved
 
 
@@ -225,13 +225,13 @@ def _without(labels: Labels, at: Sequence[int]) -> Labels:
     return tuple(OTHER if i in at and label else label for i, label in enumerate(labels))
 
 
-def _sum(one: float | Durations, other: float | Durations) -> float | Durations:
-    if isinstance(one, Durations) and isinstance(other, Durations):
-        buckets = tuple(map(add, one.buckets, other.buckets))
-        return Durations(one.seconds + other.seconds, buckets)
-    assert not isinstance(one, Durations)
+def _sum(value: float | Durations, other: float | Durations) -> float | Durations:
+    if isinstance(value, Durations) and isinstance(other, Durations):
+        buckets = tuple(map(add, value.buckets, other.buckets))
+        return Durations(value.seconds + other.seconds, buckets)
+    assert not isinstance(value, Durations)
     assert not isinstance(other, Durations)
-    return one + other
+    return value + other
 
 
 def _cut(table: Table, excess: int) -> None:
@@ -239,6 +239,6 @@ def _cut(table: Table, excess: int) -> None:
     while excess > 0:
         name = max(table, key=lambda each: len(table[each]) * weight(each))
         rows, each = table[name], weight(name)
-        gone = min(len(rows), max(1, min(-(-excess // each), len(rows) // 2)))
-        table[name] = rows[: len(rows) - gone]
-        excess -= gone * each
+        dropped = min(len(rows), max(1, min(-(-excess // each), len(rows) // 2)))
+        table[name] = rows[: len(rows) - dropped]
+        excess -= dropped * each

@@ -77,15 +77,15 @@ class Traces:
         self._ordered = threading.Event()
         """Set while an order is in the queue: it ends a pause."""
 
-    def adjust(self, wanted: Wanted) -> None:
+    def adjust(self, collector: Wanted) -> None:
         """Export to this collector from now on; without an endpoint, do not export."""
-        if (wanted.endpoint, wanted.headers) == (self._wanted.endpoint, self._wanted.headers):
+        if (collector.endpoint, collector.headers) == (self._wanted.endpoint, self._wanted.headers):
             return
-        self._wanted = wanted
+        self._wanted = collector
         if self._thread is None:
             self._thread = threading.Thread(target=self._export, name="traces", daemon=True)
             self._thread.start()
-        self._put_first(wanted)
+        self._put_first(collector)
 
     def take(self, blob: bytes, count: int, lost: int) -> None:
         """Take spans of a front. `blob`: JSON of `count` spans; if empty, these are lost, too.
@@ -123,34 +123,37 @@ class Traces:
 
     def _export(self) -> None:
         way: _Way | None = None
-        while (found := self._queue.get()) is not None:
-            if isinstance(found, Wanted):
+        while (job := self._queue.get()) is not None:
+            if isinstance(job, Wanted):
                 if way is not None:
                     way.exporter.close()
                 self._ordered.clear()
-                if self._latest is not found:  # another order is behind this one
+                if self._latest is not job:  # another order is behind this one
                     self._ordered.set()
-                way = self._way(found)
+                way = self._way(job)
             elif way is None:
-                self._tell(LOST, found.count)
+                self._tell(LOST, job.count)
             else:
-                self._ordered.wait(self._exported(way, found))
+                self._ordered.wait(self._exported(way, job))
         if way is not None:
             way.exporter.close()
 
-    def _way(self, wanted: Wanted) -> _Way | None:
-        if not wanted.endpoint:
+    def _way(self, collector: Wanted) -> _Way | None:
+        if not collector.endpoint:
             return None
         try:
             from metamcp_supervisor.telemetry.otlp import Exporter  # takes time and memory
 
             exporter = Exporter(
-                wanted.endpoint, wanted.headers, version=self._version, instance=self._instance
+                collector.endpoint,
+                collector.headers,
+                version=self._version,
+                instance=self._instance,
             )
         except Exception as error:  # noqa: BLE001 - whatever a library makes of its environment
             log.error("spans are lost, because the exporter cannot be made: %r", error)
             return None
-        return _Way(exporter, sections.origin(wanted.endpoint))
+        return _Way(exporter, sections.origin(collector.endpoint))
 
     def _exported(self, way: _Way, batch: _Batch) -> float:
         """Try to export a batch. Return the seconds of the pause that the collector asks for."""
@@ -158,14 +161,14 @@ class Traces:
         try:
             spans = codec.typed(list[Span], batch.blob)
             outcome = way.exporter.export(spans, since_ns)
-            found = [] if outcome.lost else exemplars(spans, since_ns)
+            batch_exemplars = [] if outcome.lost else exemplars(spans, since_ns)
         except Exception as error:  # noqa: BLE001 - one batch that cannot be exported is one batch
             self._missed(way, batch.count, repr(error))
             return 0.0
         if outcome.lost == batch.count:
             self._missed(way, batch.count, outcome.why or "the collector rejects them")
             return outcome.pause_s
-        self._tell(EXPORTED, batch.count - outcome.lost, found)
+        self._tell(EXPORTED, batch.count - outcome.lost, batch_exemplars)
         if outcome.lost:
             self._tell(LOST, outcome.lost)
         if way.failed:
@@ -174,10 +177,10 @@ class Traces:
         self._note(way, batch.count, outcome)
         return 0.0
 
-    def _missed(self, way: _Way, count: int, why: str) -> None:
+    def _missed(self, way: _Way, count: int, reason: str) -> None:
         self._tell(LOST, count)
         if not way.failed:
-            log.error("spans cannot be exported to %s: %s; calls go on", way.where, why)
+            log.error("spans cannot be exported to %s: %s; calls go on", way.where, reason)
         way.failed += count
 
     def _note(self, way: _Way, count: int, outcome: "ExportOutcome") -> None:
@@ -187,13 +190,13 @@ class Traces:
         if now < way.quiet_until or not (outcome.lost or outcome.why):
             return
         way.quiet_until = now + NOTE_S
-        why = outcome.why or "it does not say why"
+        reason = outcome.why or "it does not say why"
         if outcome.lost:
-            log.warning("%s rejects %d of %d spans: %s", way.where, outcome.lost, count, why)
+            log.warning("%s rejects %d of %d spans: %s", way.where, outcome.lost, count, reason)
         else:
-            log.warning("%s takes spans, and says: %s", way.where, why)
+            log.warning("%s takes spans, and says: %s", way.where, reason)
 
-    def _tell(self, outcome: str, count: int, found: Sequence[Exemplar] = ()) -> None:
+    def _tell(self, outcome: str, count: int, batch_exemplars: Sequence[Exemplar] = ()) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads it
             self._loop.call_soon_threadsafe(self._spanned.count, outcome, count)
-            self._loop.call_soon_threadsafe(self._spanned.note, found)
+            self._loop.call_soon_threadsafe(self._spanned.note, batch_exemplars)

@@ -119,7 +119,7 @@ class Known:
 def sample(
     roots: Mapping[K, int],
     closely: Mapping[K, int] | None = None,
-    known: Known | None = None,
+    last_look: Known | None = None,
 ) -> dict[K, Usage]:
     """Measure each root with the processes below it, down to the next root.
 
@@ -130,49 +130,54 @@ def sample(
     cannot be read, as when no descriptor is free: old figures would be taken for new ones.
     `closely`: roots whose shared pages are counted in part if they have more resident memory than
     this number of bytes. For that the kernel walks through all pages of the processes; with less
-    memory the difference does not matter. `known`: of the last look.
+    memory the difference does not matter. `last_look`: the processes that it found, replaced by
+    those of this one.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
-    known = known or Known()
+    last_look = last_look or Known()
     try:
-        members = _members(owner_of, known, closely or {})
+        members = _members(owner_of, last_look, closely or {})
     except (OSError, psutil.Error):
         return {}
-    known.processes = {pid: one for own in members.values() for pid, one in own.items()}
-    found: dict[K, Usage] = {}
+    last_look.processes = {pid: process for own in members.values() for pid, process in own.items()}
+    usages: dict[K, Usage] = {}
     for pid, key in owner_of.items():
         own = members.get(key, {})
         if pid not in own:
             continue
-        rss_bytes = sum(one.rss_bytes for one in own.values())
+        rss_bytes = sum(process.rss_bytes for process in own.values())
         least = (closely or {}).get(key)
         fds, fds_max = _descriptors(own)
-        found[key] = Usage(
+        usages[key] = Usage(
             pid=pid,
             rss_bytes=rss_bytes,
             pss_bytes=_pss(own) if least is not None and rss_bytes > least else None,
-            cpu_s=sum(one.cpu_s for one in own.values()),
+            cpu_s=sum(process.cpu_s for process in own.values()),
             processes=_count(own),
-            threads=sum(one.threads for one in own.values()),
+            threads=sum(process.threads for process in own.values()),
             fds=fds,
             fds_max=fds_max,
         )
-    return found
+    return usages
 
 
 def _members(
-    owner_of: Mapping[int, K], known: Known, closely: Collection[K]
+    owner_of: Mapping[int, K], last_look: Known, closely: Collection[K]
 ) -> dict[K, dict[int, _Process]]:
     """Return the processes that count for each root, by process id. Raises OSError and
     psutil.Error."""
-    children, found_before = _children(), known.old()
-    measured = {pid: one for pid in owner_of if (one := _measured(pid, found_before)) is not None}
+    children, found_before = _children(), last_look.old()
+    measured = {
+        pid: measured_root
+        for pid in owner_of
+        if (measured_root := _measured(pid, found_before)) is not None
+    }
     heirs = _heirs({owner_of[pid] for pid in measured})
-    found: dict[K, dict[int, _Process]] = {}
+    members: dict[K, dict[int, _Process]] = {}
     for root, process in measured.items():
-        found.setdefault(owner_of[root], {})[root] = process
+        members.setdefault(owner_of[root], {})[root] = process
         counts_for = heirs.get(owner_of[root], owner_of[root])
-        heir = found.setdefault(counts_for, {})
+        heir = members.setdefault(counts_for, {})
         old: Mapping[int, _Process] = found_before
         if counts_for in closely:
             old, process.children = {}, None
@@ -184,12 +189,12 @@ def _members(
             for pid in parent.children:
                 if pid in owner_of or pid in heir:
                     continue
-                if (one := _measured(pid, old)) is not None:
-                    heir[pid] = one
-                    waiting.append((pid, one))
-                if pid in old and one is not old[pid] and (one is None or one.ended):
-                    known.look_closer()  # its children have another parent now
-    return found
+                if (child := _measured(pid, old)) is not None:
+                    heir[pid] = child
+                    waiting.append((pid, child))
+                if pid in old and child is not old[pid] and (child is None or child.ended):
+                    last_look.look_closer()  # its children have another parent now
+    return members
 
 
 def _count(pids: Collection[int]) -> int:
@@ -237,27 +242,27 @@ def _children() -> Callable[[int, int], Iterable[int]]:
 def _children_by_kernel(pid: int, threads: int) -> list[int]:
     """Return the children of all threads of a process, because a child belongs to a thread. Raises
     OSError."""
-    found: list[int] = []
+    children: list[int] = []
     try:
         tasks = os.listdir(f"/proc/{pid}/task") if threads > 1 else [str(pid)]
         for task in tasks:
-            found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+            children += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
     except _GONE:
         pass  # its children are children of another process now
-    return found
+    return children
 
 
 def _read(path: str) -> bytes:
     """Return the contents of a file of /proc, which the kernel gives in pieces. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        whole = piece = os.read(fd, _PIECE_BYTES)
+        content = piece = os.read(fd, _PIECE_BYTES)
         while len(piece) > _LAST_BYTES_MAX:
             piece = os.read(fd, _PIECE_BYTES)
-            whole += piece
+            content += piece
     finally:
         os.close(fd)
-    return whole
+    return content
 
 
 def _heirs(alive: Collection[K]) -> dict[K, K]:
@@ -346,9 +351,9 @@ class FolderSizes:
             self._sizes[folder] = ended + (ended - begun) * FOLDER_REST, size
         return size
 
-    def forget(self, kept: Collection[str]) -> None:
+    def forget(self, folders: Collection[str]) -> None:
         """Forget all other folders."""
-        for folder in self._sizes.keys() - kept:
+        for folder in self._sizes.keys() - folders:
             del self._sizes[folder]
 
 
@@ -359,12 +364,12 @@ def _folder_size(folder: str) -> int:
         for _, folders, files, fd in os.fwalk(folder):
             for name in (*folders, *files):
                 try:
-                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 except OSError:  # it is gone
                     continue
-                if found.st_nlink == 1 or found.st_ino not in seen:
-                    seen.add(found.st_ino)
-                    size += found.st_blocks * _BLOCK_BYTES
+                if status.st_nlink == 1 or status.st_ino not in seen:
+                    seen.add(status.st_ino)
+                    size += status.st_blocks * _BLOCK_BYTES
     return size
 
 
@@ -396,11 +401,15 @@ def holder(port: int) -> tuple[int, str] | None:
     """Return process id and name of the process that listens on this TCP port; None if not
     known."""
     try:
-        for found in psutil.net_connections("tcp"):
-            if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status != psutil.CONN_LISTEN
+                or not connection.laddr
+                or not connection.pid
+            ):
                 continue
-            if found.laddr.port == port:
-                return found.pid, psutil.Process(found.pid).name()
+            if connection.laddr.port == port:
+                return connection.pid, psutil.Process(connection.pid).name()
     except (OSError, psutil.Error):
         return None
     return None
@@ -408,8 +417,8 @@ def holder(port: int) -> tuple[int, str] | None:
 
 def _threads(pid: int) -> int:
     """Return the number of threads of a process, 0 if it has ended."""
-    one = _measured(pid)
-    return 0 if one is None else one.threads
+    process = _measured(pid)
+    return 0 if process is None else process.threads
 
 
 def _described(pid: int) -> ServerProcess | None:
