@@ -69,7 +69,7 @@ def test_a_server_that_is_held_to_what_is_approved_is_not_asked_for_what_it_does
     """Nobody can have approved such a tool; prompts are not held to anything."""
     catalog = Catalog()
     bare = endpoint("a", style="bare")
-    catalog.keep_back({}, held=frozenset("a"))
+    catalog.keep_back({}, held_servers=frozenset("a"))
     unknown = catalog.merge(bare)
     assert (unknown.tool("x"), unknown.prompt("y")) == (None, Owner("a"))
     catalog.put("a", offer("x", prompts=[prompt("y")]))
@@ -77,7 +77,7 @@ def test_a_server_that_is_held_to_what_is_approved_is_not_asked_for_what_it_does
     assert found.tool("x") == Owner("a", b'"x"')
     assert found.tool("unlisted") is None
     assert (found.prompt("unlisted"), found.resource("odd:1")) == (Owner("a"), Owner("a"))
-    catalog.keep_back({}, held=frozenset("b"))
+    catalog.keep_back({}, held_servers=frozenset("b"))
     assert catalog.merge(bare).tool("unlisted") == Owner("a")
 
 

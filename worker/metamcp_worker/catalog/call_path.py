@@ -41,33 +41,33 @@ class PathAsked(Struct, frozen=True):
 
 
 def explain(
-    view: View, everything: Merged, asked: PathAsked, meters: Meters, rules: GuardRules
+    view: View, everything: Merged, call: PathAsked, meters: Meters, rules: GuardRules
 ) -> CallPath:
     """Return the path of a call as far as a front knows it. `everything`: all that is behind the
     endpoint, in view or not; `rules`: those for its clients."""
     endpoint = view.whole
-    name, owner = _named(view, everything, asked.name)
+    name, owner = _named(view, everything, call.name)
     if owner is None:
         names = tuple(everything.tools)[:NAMES_MAX]
         return CallPath(endpoint=endpoint, names=names)
     tool = codec.text(owner.original) or name
     if not owner.server:
-        steps = [PathStep("name", f"{name} is a tool of the gateway itself"), *_gate(asked)]
+        steps = [PathStep("name", f"{name} is a tool of the gateway itself"), *_gate(call)]
         return CallPath(endpoint=endpoint, server="metamcp", tool=tool, steps=tuple(steps))
     guard = None if owner.guard is None else owner.guard.named("tools", tool)
-    raw = next((one.item.raw for one in everything.offered if one.key == name), b"")
+    raw = next((entry.item.raw for entry in everything.offered if entry.key == name), b"")
     thing = Thing("tools", owner.server, tool, raw if guard is None else guard.raw)
-    facts = _facts(view, owner, asked, name)
+    facts = _facts(view, owner, call, name)
     verdict = CallVerdict() if guard is None else guard.decide(facts)
-    known = asked.arguments != b"" or (guard is not None and guard.hidden)
-    values = rules.values(thing, facts if known else None)
+    has_facts = call.arguments != b"" or (guard is not None and guard.hidden)
+    values = rules.values(thing, facts if has_facts else None)
     steps = [
-        *_known(view, everything, name, tool, owner), *_gate(asked),
-        _limit(asked, endpoint, owner, meters), *_policy(asked, verdict, values),
+        *_known(view, everything, name, tool, owner), *_gate(call),
+        _limit(call, endpoint, owner, meters), *_policy(call, verdict, values),
     ]  # fmt: skip
     if guard is not None and guard.consent != "allow":
-        told = "[consent] asks a person, unless a grant holds"
-        text = told if guard.consent == "ask" else "[consent] denies it"
+        asks_text = "[consent] asks a person, unless a grant holds"
+        text = asks_text if guard.consent == "ask" else "[consent] denies it"
         steps.append(PathStep("consent", text, guard.consent == "deny"))
     else:
         asks = verdict.effect == "ask"
@@ -104,72 +104,87 @@ def _known(
         for word, yes in (
             ("arguments are fixed or have defaults", owner.mend is not None),
             ("another definition", any(
-                one.server == owner.server and one.tool == tool for one in view.spec.overrides
+                override.server == owner.server and override.tool == tool
+                for override in view.spec.overrides
             )),
         )
         if yes
     ]  # fmt: skip
     yield PathStep("override", ", ".join(changed) or "none")
-    listed = any(one.key == name for one in view.merged.lists["tools"])
+    listed = any(entry.key == name for entry in view.merged.lists["tools"])
     reached = name in view.merged.tools or name in view.merged.aliases
     if owner.kept or owner.invalid:
         yield PathStep("view", owner.kept or owner.invalid, stops=True)
     elif listed:
         yield PathStep("view", "in the list")
     else:
-        why = "in no list" if (owner.server, tool) in everything.hidden else "not in view"
-        text = f"{why}, and can be called" if reached else f"{why}, and only what is in view can"
+        absence = "in no list" if (owner.server, tool) in everything.hidden else "not in view"
+        text = (
+            f"{absence}, and can be called"
+            if reached
+            else f"{absence}, and only what is in view can"
+        )
         yield PathStep("view", text, stops=not reached)
 
 
-def _gate(asked: PathAsked) -> Iterator[PathStep]:
-    who = asked.principal
-    told = "the user of this machine" if who is gate.USER else who.label or who.name
+def _gate(call: PathAsked) -> Iterator[PathStep]:
+    who = call.principal
+    caller = "the user of this machine" if who is gate.USER else who.label or who.name
     try:
-        gate.authorize(who, "", CALL, asked.name)
-    except ProtocolError as why:
-        yield PathStep("gate", why.message, stops=True)
+        gate.authorize(who, "", CALL, call.name)
+    except ProtocolError as error:
+        yield PathStep("gate", error.message, stops=True)
     else:
-        yield PathStep("gate", f"{told} may call tools")
+        yield PathStep("gate", f"{caller} may call tools")
 
 
-def _limit(asked: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
-    where = asked.principal.key, endpoint, owner.server, asked.now, asked.date
-    reached = meters.reached(*where) if meters.any else None
+def _limit(call: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
+    meter_key = call.principal.key, endpoint, owner.server, call.now, call.date
+    reached = meters.reached(*meter_key) if meters.any else None
     if reached is not None:
         return PathStep("limits", reached.message, stops=True)
     return PathStep("limits", "within all" if meters.any else "none")
 
 
-def _facts(view: View, owner: Owner, asked: PathAsked, name: str) -> CallFacts:
-    arguments = asked.arguments or b"{}"
+def _facts(view: View, owner: Owner, call: PathAsked, name: str) -> CallFacts:
+    arguments = call.arguments or b"{}"
     if owner.mend is not None:
         params = offers.mended({"arguments": Raw(arguments)}, owner.mend)
         arguments = bytes(params["arguments"])
     return CallFacts(
-        exposed=name, arguments=arguments, principal=asked.principal,
+        exposed=name, arguments=arguments, principal=call.principal,
         endpoint=view.endpoint, workspace=view.spec.workspace,
     )  # fmt: skip
 
 
 def _policy(
-    asked: PathAsked, verdict: CallVerdict, values: tuple[PolicyValue, ...]
+    call: PathAsked, verdict: CallVerdict, values: tuple[PolicyValue, ...]
 ) -> Iterator[PathStep]:
     """Yield the steps about policies, each rule with its value."""
     if not values and verdict.why != CLOSED:
         yield PathStep("policies", "none concerns it")
         return
-    for one in values:
-        mode = ", permissive" if one.mode == "permissive" else ""
-        yield PathStep("policy", f"{one.policy} ({one.effect}{mode}): {one.value}")
-    if not asked.arguments and verdict.effect != "ask" and any(_open(one) for one in values):
+    for policy_value in values:
+        mode = ", permissive" if policy_value.mode == "permissive" else ""
+        yield PathStep(
+            "policy", f"{policy_value.policy} ({policy_value.effect}{mode}): {policy_value.value}"
+        )
+    if (
+        not call.arguments
+        and verdict.effect != "ask"
+        and any(_open(policy_value) for policy_value in values)
+    ):
         yield PathStep("policies", "depends on the call; give --args")
     elif verdict.policy or verdict.why == CLOSED:
-        why = f"{verdict.policy} decides" if verdict.policy else CLOSED
-        yield PathStep("policies", f"{verdict.effect}: {why}", stops=verdict.effect == "deny")
+        reason = f"{verdict.policy} decides" if verdict.policy else CLOSED
+        yield PathStep("policies", f"{verdict.effect}: {reason}", stops=verdict.effect == "deny")
     else:
         yield PathStep("policies", "allow")
 
 
-def _open(one: PolicyValue) -> bool:
-    return one.value == "at the call" and one.mode == "enforce" and one.effect != "log"
+def _open(policy_value: PolicyValue) -> bool:
+    return (
+        policy_value.value == "at the call"
+        and policy_value.mode == "enforce"
+        and policy_value.effect != "log"
+    )

@@ -153,14 +153,16 @@ class Catalog:
         """Rules about calls, which count from the next merge on."""
 
     def keep_back(
-        self, kept: Mapping[exposed_names.Pair, str], held: frozenset[str] = frozenset()
+        self,
+        withdrawn: Mapping[exposed_names.Pair, str],
+        held_servers: frozenset[str] = frozenset(),
     ) -> None:
-        """Withdraw these tools and their names, from the next merge on. `held`: servers whose
-        unlisted tools are all withdrawn, because no operator can have approved them."""
-        self._held = held
+        """Withdraw these tools and their names, from the next merge on. `held_servers`: those
+        whose unlisted tools are all withdrawn, because no operator can have approved them."""
+        self._held = held_servers
         self._kept = {}
-        for (server, tool), why in kept.items():
-            self._kept.setdefault(server, {})[tool] = why
+        for (server, tool), reason in withdrawn.items():
+            self._kept.setdefault(server, {})[tool] = reason
 
     def put(self, server: str, catalogue: ServerCatalogue) -> None:
         self._plain.pop(server, None)
@@ -220,27 +222,27 @@ class Catalog:
         """Merge the offers for an endpoint. `reserved`: names that no tool gets. `legacy`: for
         clients of the earlier era, with that era's offers of servers that speak both."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
-        kept = self._all_kept() if self._withheld else self._kept
+        withdrawn = self._all_kept() if self._withheld else self._kept
         for name in offers if legacy else ():
             own = process_names.own(name, process_names.LEGACY)
             offers[name] = self._offers.get(own, offers[name])
-            kept = {**kept, name: {**kept.get(name, {}), **kept.get(own, {})}}
+            withdrawn = {**withdrawn, name: {**withdrawn.get(name, {}), **withdrawn.get(own, {})}}
         overrides = self._overrides_of(endpoint)
-        place = (endpoint.name, legacy)
+        key = (endpoint.name, legacy)
         rules = self.rules.at(endpoint)
-        parts = MergedParts(rules, self._parts.get(place))
-        merge = _Merge(endpoint, offers, self._listed, kept, overrides, reserved, parts)
+        parts = MergedParts(rules, self._parts.get(key))
+        merge = _Merge(endpoint, offers, self._listed, withdrawn, overrides, reserved, parts)
         uris = merge.by_uri()
         tools = merge.named("tools", _disabled(endpoint, offers))
         prompts = merge.named("prompts", frozenset())
         parts.seal()
-        self._parts[place] = parts
+        self._parts[key] = parts
         return Merged(
             endpoint=endpoint.name,
             lists=merge.lists,
             away=merge.away,
             hashes=merge.hashes,
-            hints={what: merge.hint(what) for what in (*KINDS, DISCOVER)},
+            hints={kind: merge.hint(kind) for kind in (*KINDS, DISCOVER)},
             tools=tools,
             apps=_apps(tools, offers),
             prompts=prompts,
@@ -266,10 +268,10 @@ class Catalog:
             aliases=merge.aliases,
             gateways=tuple(
                 dict.fromkeys(
-                    one
+                    gateway
                     for name, offer in offers.items()
                     if name in self._listed
-                    for one in offer.gateways
+                    for gateway in offer.gateways
                 )
             ),
             parts=merge.parts,
@@ -278,11 +280,11 @@ class Catalog:
 
     def _all_kept(self) -> Mapping[str, Mapping[str, str]]:
         """Return the tools that no client gets, with the reasons, by server."""
-        found: dict[str, Mapping[str, str]] = dict(self._kept)
-        for server, why in self._withheld.items():
-            tools = {item.key: why for item in self._offers[server].items["tools"]}
-            found[server] = {**tools, **found.get(server, {})}
-        return found
+        reasons: dict[str, Mapping[str, str]] = dict(self._kept)
+        for server, reason in self._withheld.items():
+            tools = {item.key: reason for item in self._offers[server].items["tools"]}
+            reasons[server] = {**tools, **reasons.get(server, {})}
+        return reasons
 
     def unmerge(self, endpoint: str) -> None:
         """Drop what is kept for an endpoint that is not served any more."""
@@ -293,10 +295,10 @@ class Catalog:
     def _overrides_of(self, endpoint: EndpointSpec) -> ToolOverrides:
         """Return the overrides of an endpoint, with the definitions made before, as long as the
         same is wanted."""
-        known = self._overrides.get(endpoint.name)
-        if known is None or known.wanted != endpoint.overrides:
-            known = self._overrides[endpoint.name] = ToolOverrides(endpoint.overrides)
-        return known
+        overrides = self._overrides.get(endpoint.name)
+        if overrides is None or overrides.wanted != endpoint.overrides:
+            overrides = self._overrides[endpoint.name] = ToolOverrides(endpoint.overrides)
+        return overrides
 
 
 class _Merge:
@@ -307,7 +309,7 @@ class _Merge:
         endpoint: EndpointSpec,
         offers: Mapping[str, ServerOffer],
         listed: Iterable[str],
-        kept: Mapping[str, Mapping[str, str]],
+        withdrawn: Mapping[str, Mapping[str, str]],
         overrides: ToolOverrides,
         reserved: Collection[str],
         made: MergedParts,
@@ -316,7 +318,7 @@ class _Merge:
         self._reserved = reserved
         self._offers = offers
         self._listed = frozenset(listed)
-        self._all_kept = kept
+        self._all_kept = withdrawn
         self._overrides = overrides
         self._made = made
         self.kept: dict[exposed_names.Pair, str] = {}
@@ -373,50 +375,58 @@ class _Merge:
         plain = list(chain.from_iterable(pool.names for pool in pools))
         reserved = self._reserved if kind == "tools" else ()
         overrides = self._overrides if kind == "tools" else _NO_OVERRIDES
-        kept = self._all_kept if kind == "tools" else _NOTHING_KEPT
-        given = overrides.names(disabled, reserved)
-        exposed = exposed_names.parted(pairs, plain, naming, reserved, given)
+        withdrawn = self._all_kept if kind == "tools" else _NOTHING_KEPT
+        fixed_names = overrides.names(disabled, reserved)
+        exposed = exposed_names.parted(pairs, plain, naming, reserved, fixed_names)
         parts: list[ServerPart] = []
         table: dict[str, Owner] = {}
         start = 0
         for server, pool in zip(self._offers, pools, strict=True):
             theirs = exposed[start : (start := start + len(pool.pairs))]
-            part = self._made.part(kind, server, theirs, kept.get(server, {}), overrides)
-            table.update(zip(part.exposed, part.owners, strict=True))
-            parts.append(part)
+            server_part = self._made.part(
+                kind, server, theirs, withdrawn.get(server, {}), overrides
+            )
+            table.update(zip(server_part.exposed, server_part.owners, strict=True))
+            parts.append(server_part)
         self._list(kind, parts)
         if overrides:
             self._note_overrides(parts, table, reserved)
         return table
 
     def _list(self, kind: str, parts: Sequence[ServerPart]) -> None:
-        listed = tuple(part for part in parts if part.server in self._listed)
-        self.lists[kind] = tuple(chain.from_iterable(part.entries for part in listed))
-        self.hashes[kind] = hash_of_marks(chain.from_iterable(part.marks for part in listed))
+        listed = tuple(server_part for server_part in parts if server_part.server in self._listed)
+        self.lists[kind] = tuple(chain.from_iterable(server_part.entries for server_part in listed))
+        self.hashes[kind] = hash_of_marks(
+            chain.from_iterable(server_part.marks for server_part in listed)
+        )
         if kind == "prompts":
-            away = (part.entries for part in parts if part.server not in self._listed)
+            away = (
+                server_part.entries
+                for server_part in parts
+                if server_part.server not in self._listed
+            )
             self.away[kind] = tuple(chain.from_iterable(away))
         if kind == "tools":
             self.parts, self.listed = tuple(parts), listed
-            self.offered = tuple(chain.from_iterable(part.entries for part in parts))
-            for part in parts:
-                self.kept.update(part.kept)
-                self.hidden.update(part.hidden)
+            self.offered = tuple(chain.from_iterable(server_part.entries for server_part in parts))
+            for server_part in parts:
+                self.kept.update(server_part.kept)
+                self.hidden.update(server_part.hidden)
 
     def _note_overrides(
         self, parts: Sequence[ServerPart], table: Mapping[str, Owner], reserved: Collection[str]
     ) -> None:
-        found = {
+        exposed = {
             pair: name
-            for part in parts
-            if part.server in self._overrides.servers
-            for pair, name in zip(part.pool.pairs, part.exposed, strict=True)
+            for server_part in parts
+            if server_part.server in self._overrides.servers
+            for pair, name in zip(server_part.pool.pairs, server_part.exposed, strict=True)
         }
-        self.aliases, lost = self._overrides.aliases(found, table, reserved)
-        for sentence in (*lost, *self._overrides.notes(found, self._offers)):
+        self.aliases, lost = self._overrides.aliases(exposed, table, reserved)
+        for sentence in (*lost, *self._overrides.notes(exposed, self._offers)):
             self._note(sentence)
 
-    def hint(self, what: str) -> Hint:
+    def hint(self, kind: str) -> Hint:
         """Return how long this list, or the discovery, may be kept: as briefly as one server wants.
         A server that is away may come back at any moment; a server without such a list has no
         say."""
@@ -425,8 +435,8 @@ class _Merge:
             offer = self._offers.get(server)
             if offer is None or server not in self._listed:
                 hints.append(Hint())
-            elif what == DISCOVER or what in offer.kinds:
-                hints.append(offer.hints.get(what, Hint()))
+            elif kind == DISCOVER or kind in offer.kinds:
+                hints.append(offer.hints.get(kind, Hint()))
         return strictest(hints)
 
     def _moved(self, server: str) -> dict[str, str]:
@@ -447,13 +457,15 @@ def _apps(tools: Mapping[str, Owner], offers: Mapping[str, ServerOffer]) -> dict
     at its own server. Names that stand for several tools are left out, and so are tools of servers
     without a user interface."""
     having = {server for server, offer in offers.items() if offer.has_app}
-    found: dict[str, list[Owner]] = {}
+    by_name: dict[str, list[Owner]] = {}
     if having:
         for owner in tools.values():
             if owner.server in having:
-                found.setdefault(codec.text(owner.original) or "", []).append(owner)
+                by_name.setdefault(codec.text(owner.original) or "", []).append(owner)
     return {
-        name: owners[0] for name, owners in found.items() if len(owners) == 1 and name not in tools
+        name: owners[0]
+        for name, owners in by_name.items()
+        if len(owners) == 1 and name not in tools
     }
 
 
@@ -499,11 +511,11 @@ def _disabled(
 
 
 def _barred(
-    endpoint: EndpointSpec, overrides: ToolOverrides, kept: Iterable[exposed_names.Pair]
+    endpoint: EndpointSpec, overrides: ToolOverrides, withdrawn: Iterable[exposed_names.Pair]
 ) -> frozenset[str] | None:
     if len(endpoint.servers) != 1 or endpoint.naming.style != "bare" or endpoint.switches:
         return None  # with patterns: of what is not listed, nobody knows whether it is switched off
-    off = (*endpoint.disabled, *overrides.barred, *kept)
+    off = (*endpoint.disabled, *overrides.barred, *withdrawn)
     return frozenset(name for server, name in off if server in endpoint.servers)
 
 
@@ -517,7 +529,9 @@ def _instructions(
         for server, offer in offers.items()
         if server in listed and offer.instructions
     }
-    said = list(texts.values())
+    instructions = list(texts.values())
     if len(endpoint.servers) != 1:
-        said = [f"# {process_names.label(server)}\n\n{text}" for server, text in texts.items()]
-    return "\n\n".join(filter(None, [endpoint.description, *said])) or None
+        instructions = [
+            f"# {process_names.label(server)}\n\n{text}" for server, text in texts.items()
+        ]
+    return "\n\n".join(filter(None, [endpoint.description, *instructions])) or None

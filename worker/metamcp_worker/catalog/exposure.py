@@ -60,42 +60,42 @@ class Opened:
             instructions=guide,
         )
         self._own_mark = b"".join(map(mark, self._own))
-        self._parts = {part.server: part for part in merged.listed}
+        self._parts = {server_part.server: server_part for server_part in merged.listed}
         self._starts: dict[str, int] = {}
         self._marks: list[bytes] = []
-        for part in merged.listed:
-            self._starts[part.server] = len(self._marks)
-            self._marks += part.marks
+        for server_part in merged.listed:
+            self._starts[server_part.server] = len(self._marks)
+            self._marks += server_part.marks
 
-    def shared(self, shown: Shown) -> Shown:
+    def shared(self, content: Shown) -> Shown:
         """Return the same content, made of the tools that are known here: the supervisor sends new
         objects each time, and thousands of views would need ten times as much memory."""
-        if not shown.tools or self._endpoint.exposure == "all":
-            return shown
-        return structs.replace(shown, tools=tuple([self._known(pair) for pair in shown.tools]))
+        if not content.tools or self._endpoint.exposure == "all":
+            return content
+        return structs.replace(content, tools=tuple([self._known(pair) for pair in content.tools]))
 
-    def disclosed(self, shown: Shown) -> Merged:
+    def disclosed(self, content: Shown) -> Merged:
         """Return the part of the endpoint that is in view."""
         merged, endpoint = self._all, self._endpoint
         if endpoint.exposure == "all":
             return merged
-        pairs = frozenset(shown.tools)
-        whole = frozenset(shown.servers)
-        servers = whole | {server for server, _ in pairs}
+        pairs = frozenset(content.tools)
+        whole_servers = frozenset(content.servers)
+        servers = whole_servers | {server for server, _ in pairs}
         lists = {
             kind: tuple(entry for entry in entries if entry.server in servers)
             for kind, entries in merged.lists.items()
             if kind != "tools"
         }
         hashes = {kind: hash_of(entries) for kind, entries in lists.items()}
-        seen, tools, marks = self._seen(pairs, whole), merged.lists["tools"], self._marks
+        seen, tools, marks = self._seen(pairs, whole_servers), merged.lists["tools"], self._marks
         lists["tools"] = (*self._own, *[tools[at] for at in seen])
         hashes["tools"] = hash_of_marks([self._own_mark, *[marks[at] for at in seen]])
         changes: dict[str, object] = {"lists": lists, "hashes": hashes}
         if not endpoint.call_hidden and endpoint.exposure != "code":
             changes |= {
-                "tools": _inside(merged.tools, whole, pairs),
-                "aliases": _inside(merged.aliases, whole, pairs),
+                "tools": _inside(merged.tools, whole_servers, pairs),
+                "aliases": _inside(merged.aliases, whole_servers, pairs),
                 "prompts": {
                     name: owner for name, owner in merged.prompts.items() if owner.server in servers
                 },
@@ -105,33 +105,33 @@ class Opened:
             }
         return structs.replace(merged, **changes)
 
-    def _seen(self, pairs: frozenset[Pair], whole: frozenset[str]) -> list[int]:
+    def _seen(self, pairs: frozenset[Pair], whole_servers: frozenset[str]) -> list[int]:
         """Return the places of the tools in view, in the list of all."""
         places: set[int] = set()
         for pair in pairs:
-            part = self._parts.get(pair[0])
-            at = None if part is None else part.places.get(pair)
+            server_part = self._parts.get(pair[0])
+            at = None if server_part is None else server_part.places.get(pair)
             if at is not None:
                 places.add(self._starts[pair[0]] + at)
-        for server in whole & self._parts.keys():
+        for server in whole_servers & self._parts.keys():
             start = self._starts[server]
             places.update(range(start, start + len(self._parts[server].entries)))
         return sorted(places)
 
     def _known(self, pair: Pair) -> Pair:
-        part = self._parts.get(pair[0])
-        at = None if part is None else part.places.get(pair)
-        return pair if part is None or at is None else part.pairs[at]
+        server_part = self._parts.get(pair[0])
+        at = None if server_part is None else server_part.places.get(pair)
+        return pair if server_part is None or at is None else server_part.pairs[at]
 
 
 def _inside(
-    tools: Mapping[str, Owner], whole: frozenset[str], pairs: frozenset[Pair]
+    tools: Mapping[str, Owner], whole_servers: frozenset[str], pairs: frozenset[Pair]
 ) -> dict[str, Owner]:
     """Return the tools in view, and the built-in ones."""
     return {
         name: owner
         for name, owner in tools.items()
-        if owner.server == OWN or _in(owner, whole, pairs)
+        if owner.server == OWN or _in(owner, whole_servers, pairs)
     }
 
 

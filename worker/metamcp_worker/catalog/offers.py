@@ -56,21 +56,21 @@ def mended(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
     """
     raw = bytes(params.get(_ARGUMENTS, b""))
     if raw in _NOTHING:
-        raw, given = b"{}", dict[str, Raw]()
+        raw, arguments = b"{}", dict[str, Raw]()
     else:
         try:
-            given = codec.level(raw)
+            arguments = codec.level(raw)
         except codec.Malformed as error:
             if not mend.fixed:
                 return params
-            what = f"params.arguments must be an object, and some of it is fixed here: {error}"
-            raise ProtocolError(Code.INVALID_PARAMS, what) from None
-    if not given.keys().isdisjoint(mend.fixed):
-        given = {name: value for name, value in given.items() if name not in mend.fixed}
-        raw = codec.dump(given)
-    added = {name: value for name, value in mend.defaults.items() if name not in given}
+            message = f"params.arguments must be an object, and some of it is fixed here: {error}"
+            raise ProtocolError(Code.INVALID_PARAMS, message) from None
+    if not arguments.keys().isdisjoint(mend.fixed):
+        arguments = {name: value for name, value in arguments.items() if name not in mend.fixed}
+        raw = codec.dump(arguments)
+    added = {name: value for name, value in mend.defaults.items() if name not in arguments}
     added.update(mend.fixed)
-    return {**params, _ARGUMENTS: Raw(_with(raw, added, first=not given))}
+    return {**params, _ARGUMENTS: Raw(_with(raw, added, first=not arguments))}
 
 
 def _with(raw: bytes, added: Mapping[str, bytes], *, first: bool) -> bytes:
@@ -151,9 +151,9 @@ class ServerOffer:
         """Return this offer with other raw definitions of tools."""
         made = copy.copy(self)
         definitions = list(map(Raw, tools))
-        found = _items("tools", definitions, json_schemas.faults(definitions))
-        made.items = {**self.items, "tools": found}
-        made.links = tuple(link for tool in found for link in _links(tool.raw))
+        items = _items("tools", definitions, json_schemas.faults(definitions))
+        made.items = {**self.items, "tools": items}
+        made.links = tuple(link for tool in items for link in _links(tool.raw))
         made.kinds = made._kinds()
         made._safe_tools = None
         return made
@@ -199,15 +199,15 @@ def _items(
 ) -> tuple[OfferedItem, ...]:
     """Return the definitions of one kind, tools without an output schema that clients cannot read.
     `schemas`: faults of the schemas of tools."""
-    found: list[OfferedItem] = []
+    items: list[OfferedItem] = []
     for key, raw_key, definition in keyed(kind, definitions):
         raw, modern_output = definition, False
         if kind == "tools" and (faults := schemas.get(key)) is not None and faults.output:
             modern_output = faults.legacy
             raw = raw if modern_output else without_output(raw)
         digest, fault = hashlib.sha256(raw).digest(), validation.fault(kind, raw)
-        found.append(OfferedItem(key, raw_key, raw, digest, False, fault, modern_output))
-    return tuple(found)
+        items.append(OfferedItem(key, raw_key, raw, digest, False, fault, modern_output))
+    return tuple(items)
 
 
 def without_output(tool: bytes) -> bytes:
@@ -318,25 +318,25 @@ def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
     """Return the raw capabilities of an endpoint with this server alone: what the server declares,
     except what does not reach a client of this era. `lists`: lists that the server has, declared or
     not."""
-    found: dict[str, Raw] = {
+    capabilities: dict[str, Raw] = {
         name: _announced(b"{}") for name in lists if name not in server.members
     }
     for name, raw in server.members.items():
         if name in LISTS:
             if server.has(name):
-                found[name] = _announced(bytes(raw))
+                capabilities[name] = _announced(bytes(raw))
         elif name == TASKS:
             if server.legacy and not modern:
-                found[name] = raw
+                capabilities[name] = raw
         elif name == "extensions":
             extensions = _extensions(server, modern=modern)
             if len(extensions) == len(server.level(name)):
-                found[name] = raw
+                capabilities[name] = raw
             elif extensions:
-                found[name] = Raw(codec.dump(extensions))
+                capabilities[name] = Raw(codec.dump(extensions))
         else:
-            found[name] = raw
-    return codec.dump(found)
+            capabilities[name] = raw
+    return codec.dump(capabilities)
 
 
 def of_many(
@@ -350,15 +350,17 @@ def of_many(
     """Return the raw capabilities of an endpoint with these servers: what one of them can be asked
     for. `lists`: lists that they have together; `routed`: beginnings of methods that lead to one of
     them; `unknown`: further servers have not told yet what they have."""
-    found: dict[str, object] = {name: {"listChanged": True} for name in LISTS if name in lists}
-    if "resources" in found and (unknown or any(_subscribes(server) for server in servers)):
-        found["resources"] = {"subscribe": True, "listChanged": True}
+    capabilities: dict[str, object] = {
+        name: {"listChanged": True} for name in LISTS if name in lists
+    }
+    if "resources" in capabilities and (unknown or any(_subscribes(server) for server in servers)):
+        capabilities["resources"] = {"subscribe": True, "listChanged": True}
     for name in ("completions", "logging"):
         if unknown or any(server.has(name) for server in servers):
-            found[name] = {}
+            capabilities[name] = {}
     tasks = {} if modern else _tasks([server for server in servers if server.legacy])
     if tasks:
-        found[TASKS] = tasks
+        capabilities[TASKS] = tasks
     beyond: dict[str, Raw] = {}
     experimental: dict[str, Raw] = {}
     extensions: dict[str, Raw] = {}
@@ -366,12 +368,12 @@ def of_many(
         beyond |= server.beyond()
         experimental |= server.level("experimental")
         extensions |= _extensions(server, modern=modern)
-    found |= _routed(beyond, routed)
+    capabilities |= _routed(beyond, routed)
     if experimental := _routed(experimental, routed):
-        found["experimental"] = experimental
+        capabilities["experimental"] = experimental
     if extensions := _routed(extensions, routed):
-        found["extensions"] = extensions
-    return codec.dump(found)
+        capabilities["extensions"] = extensions
+    return codec.dump(capabilities)
 
 
 def _routed(capabilities: dict[str, Raw], routed: Collection[str]) -> dict[str, Raw]:
@@ -413,15 +415,15 @@ def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
 def _tasks(servers: Sequence[Declared]) -> dict[str, object]:
     """Return what a client can do with tasks of several servers: the id of a task names its server,
     but several lists of tasks cannot be made into one."""
-    found: dict[str, object] = {}
+    capability: dict[str, object] = {}
     for server in servers:
         tasks = server.level(TASKS)
         requests = _capability_level(tasks.get("requests", Raw(b"{}")))
         if "call" in _capability_level(requests.get("tools", Raw(b"{}"))):
-            found["requests"] = {"tools": {"call": {}}}
+            capability["requests"] = {"tools": {"call": {}}}
         if "cancel" in tasks:
-            found["cancel"] = {}
-    return found if "requests" in found else {}
+            capability["cancel"] = {}
+    return capability if "requests" in capability else {}
 
 
 def _capability_level(raw: Raw) -> dict[str, Raw]:

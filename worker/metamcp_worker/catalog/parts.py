@@ -83,14 +83,14 @@ class ServerPart:
         for pair, item, name in zip(pool.pairs, pool.items, exposed, strict=True):
             fault = item.fault
             invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
-            why = held.get(item.key, "")
-            unlisted = why or (invalid if fault is not None and not fault.legacy else "")
+            reason = held.get(item.key, "")
+            unlisted = reason or (invalid if fault is not None and not fault.legacy else "")
             guard = rules.guard(kind, server, item.key, item.raw, item.digest)
             self.owners.append(
                 Owner(server, item.raw_key, legacy, unlisted, overrides.mend(pair), invalid, guard)
             )
-            if why:
-                self.kept[pair] = why
+            if reason:
+                self.kept[pair] = reason
             if unlisted:
                 continue
             if overrides.is_hidden(pair) or (guard is not None and guard.hidden):
@@ -134,43 +134,43 @@ class MergedParts:
         """Return the pool of a server. `safe`: its tools as an endpoint with safe schemas shows
         them."""
         offered = offer.safe_tools() if safe and kind == "tools" else offer.items[kind]
-        known = None if self._before is None else self._before._pools.get((kind, server))
+        pool = None if self._before is None else self._before._pools.get((kind, server))
         if (
-            known is None
-            or known.offer is not offer
-            or known.offered is not offered
-            or known.off != off
-            or known.moved != moved
-            or known.naming != naming
+            pool is None
+            or pool.offer is not offer
+            or pool.offered is not offered
+            or pool.off != off
+            or pool.moved != moved
+            or pool.naming != naming
         ):
             items = [item for item in offered if item.key not in off]
             if moved:
                 items = [relinked(item, moved) for item in items]
             pairs = [(server, item.key) for item in items]
             alone = exposed_names.alone(pairs, naming)
-            known = Pool(offer, offered, off, moved, naming, pairs, items, alone)
-        self._pools[kind, server] = known
-        return known
+            pool = Pool(offer, offered, off, moved, naming, pairs, items, alone)
+        self._pools[kind, server] = pool
+        return pool
 
     def part(
         self,
         kind: ThingKind,
         server: str,
         exposed: Sequence[str],
-        held: Mapping[str, str],
+        withdrawn: Mapping[str, str],
         overrides: ToolOverrides,
     ) -> ServerPart:
         """Return the part for the pool of this merge, from the merge before if it still holds."""
         pool = self._pools[kind, server]
-        known = None if self._before is None else self._before._parts.get((kind, server))
+        server_part = None if self._before is None else self._before._parts.get((kind, server))
         if (
-            known is None
-            or known.pool is not pool
-            or known.overrides is not overrides
-            or known.rules is not self.rules
-            or known.held != held
-            or known.exposed != exposed
+            server_part is None
+            or server_part.pool is not pool
+            or server_part.overrides is not overrides
+            or server_part.rules is not self.rules
+            or server_part.held != withdrawn
+            or server_part.exposed != exposed
         ):
-            known = ServerPart(kind, server, pool, exposed, held, overrides, self.rules)
-        self._parts[kind, server] = known
-        return known
+            server_part = ServerPart(kind, server, pool, exposed, withdrawn, overrides, self.rules)
+        self._parts[kind, server] = server_part
+        return server_part

@@ -40,12 +40,14 @@ class ToolOverrides:
 
     def __init__(self, wanted: Sequence[ToolOverride] = ()) -> None:
         self.wanted = wanted
-        self._by_pair = {(one.server, one.tool): one for one in wanted}
-        self._mends = {pair: mend for pair, one in self._by_pair.items() if (mend := _mend(one))}
+        self._by_pair = {(override.server, override.tool): override for override in wanted}
+        self._mends = {
+            pair: mend for pair, override in self._by_pair.items() if (mend := _mend(override))
+        }
         self._made: dict[Pair, _Made] = {}
-        self.servers = frozenset(one.server for one in wanted)
+        self.servers = frozenset(override.server for override in wanted)
         self.barred = tuple(
-            pair for pair, one in self._by_pair.items() if one.name or pair in self._mends
+            pair for pair, override in self._by_pair.items() if override.name or pair in self._mends
         )
 
     def __bool__(self) -> bool:
@@ -54,29 +56,29 @@ class ToolOverrides:
     def names(self, off: Collection[Pair], reserved: Collection[str]) -> dict[Pair, str]:
         """Return the names that tools have whatever the rule says, whether their servers are known
         or not. `off`: tools that are switched off; `reserved`: names that no tool gets."""
-        found: dict[str, Pair] = {}
-        for pair, one in self._by_pair.items():
-            if one.name and pair not in off and one.name not in reserved:
-                found.setdefault(one.name, pair)
-        return {pair: name for name, pair in found.items()}
+        by_name: dict[str, Pair] = {}
+        for pair, override in self._by_pair.items():
+            if override.name and pair not in off and override.name not in reserved:
+                by_name.setdefault(override.name, pair)
+        return {pair: name for name, pair in by_name.items()}
 
     def item(self, pair: Pair, item: OfferedItem) -> OfferedItem:
         """Return the definition as clients see it, except for the name."""
-        one = self._by_pair.get(pair)
-        if one is None or not _changes(one):
+        override = self._by_pair.get(pair)
+        if override is None or not _changes(override):
             return item
         made = self._made.get(pair)
         if made is None or made.digest != item.digest:
-            notes = tuple(_unnamed(item, one))
-            made = self._made[pair] = _Made(item.digest, _item(item, one), notes)
+            notes = tuple(_unnamed(item, override))
+            made = self._made[pair] = _Made(item.digest, _item(item, override), notes)
         return made.item
 
     def mend(self, pair: Pair) -> Mend | None:
         return self._mends.get(pair)
 
     def is_hidden(self, pair: Pair) -> bool:
-        one = self._by_pair.get(pair)
-        return one is not None and one.hidden
+        override = self._by_pair.get(pair)
+        return override is not None and override.hidden
 
     def aliases(
         self,
@@ -87,28 +89,28 @@ class ToolOverrides:
         """Return the owners of further names, and sentences about aliases that another tool has.
         `exposed`: the name of each tool; `tools`: the owners of these names; `reserved`: names that
         no tool gets. An exposed name goes before an alias."""
-        found: dict[str, Owner] = {}
+        owners: dict[str, Owner] = {}
         notes: list[str] = []
-        for pair, one in self._by_pair.items():
+        for pair, override in self._by_pair.items():
             if pair not in exposed:
                 continue
             owner = tools[exposed[pair]]
-            for alias in one.aliases:
-                other = tools.get(alias) or found.get(alias)
+            for alias in override.aliases:
+                other = tools.get(alias) or owners.get(alias)
                 if other is None and alias not in reserved:
-                    found[alias] = owner
+                    owners[alias] = owner
                 elif other != owner:
                     notes.append(f"{_told(pair)} has no alias {alias}: another tool is called so")
-        return found, notes
+        return owners, notes
 
-    def notes(self, tools: Collection[Pair], known: Collection[str]) -> Iterator[str]:
+    def notes(self, tools: Collection[Pair], servers: Collection[str]) -> Iterator[str]:
         """Yield sentences about overrides without effect. `tools`: all tools that there are;
-        `known`: servers whose offers are known."""
+        `servers`: those whose offers are known."""
         for server, tool in self._by_pair:
             if (server, tool) in tools:
                 made = self._made.get((server, tool))
                 yield from made.notes if made is not None else ()
-            elif server in known:
+            elif server in servers:
                 yield f"{server} has no tool {tool[:NAME_TOLD_MAX]!r}, which is overridden here"
 
 
@@ -116,37 +118,39 @@ NAME_TOLD_MAX = 80
 """Maximum characters of a name in a note."""
 
 
-def _mend(one: ToolOverride) -> Mend | None:
-    if not one.fixed and not one.defaults:
+def _mend(override: ToolOverride) -> Mend | None:
+    if not override.fixed and not override.defaults:
         return None
-    return Mend(_raw(one.fixed), _raw(one.defaults))
+    return Mend(_raw(override.fixed), _raw(override.defaults))
 
 
 def _raw(values: Mapping[str, str]) -> dict[str, bytes]:
     return {name: value.encode() for name, value in values.items()}
 
 
-def _changes(one: ToolOverride) -> bool:
+def _changes(override: ToolOverride) -> bool:
     """Whether an override changes the definition."""
-    words = one.title is not None or one.description is not None
-    return bool(one.name or one.fixed or one.defaults) or words
+    words = override.title is not None or override.description is not None
+    return bool(override.name or override.fixed or override.defaults) or words
 
 
-def _item(item: OfferedItem, one: ToolOverride) -> OfferedItem:
+def _item(item: OfferedItem, override: ToolOverride) -> OfferedItem:
     members = codec.level(item.raw)
-    if one.title is not None:
-        _entitle(members, Raw(codec.dump(one.title)))
-    if one.description is not None:
-        members["description"] = Raw(codec.dump(one.description))
-    if (one.fixed or one.defaults) and (schema := _level(members.get("inputSchema"))) is not None:
-        members["inputSchema"] = _schema(schema, _raw(one.fixed), _raw(one.defaults))
+    if override.title is not None:
+        _entitle(members, Raw(codec.dump(override.title)))
+    if override.description is not None:
+        members["description"] = Raw(codec.dump(override.description))
+    if (override.fixed or override.defaults) and (
+        schema := _level(members.get("inputSchema"))
+    ) is not None:
+        members["inputSchema"] = _schema(schema, _raw(override.fixed), _raw(override.defaults))
     meta = _level(members.get("_meta", Raw(b"{}")))
     if meta is not None:
-        meta[ORIGINAL] = Raw(codec.dump({"server": one.server, "name": Raw(item.raw_key)}))
+        meta[ORIGINAL] = Raw(codec.dump({"server": override.server, "name": Raw(item.raw_key)}))
         members["_meta"] = Raw(codec.dump(meta))
     raw = codec.dump(members)
     digest = hashlib.sha256(raw).digest()
-    return structs.replace(item, raw=raw, digest=digest, renamed=bool(one.name))
+    return structs.replace(item, raw=raw, digest=digest, renamed=bool(override.name))
 
 
 def _entitle(members: dict[str, Raw], title: Raw) -> None:
@@ -165,19 +169,19 @@ def _schema(
     a default says so, and is not required any more."""
     properties = _level(schema.get("properties"))
     if properties is not None:
-        left = {name: raw for name, raw in properties.items() if name not in fixed}
+        remaining = {name: raw for name, raw in properties.items() if name not in fixed}
         for name, value in defaults.items():
-            if name in left:
-                left[name] = _defaulted(left[name], value)
-        schema["properties"] = Raw(codec.dump(left))
-    gone = {name: raw for name, raw in (properties or {}).items() if name in fixed}
+            if name in remaining:
+                remaining[name] = _defaulted(remaining[name], value)
+        schema["properties"] = Raw(codec.dump(remaining))
+    removed = {name: raw for name, raw in (properties or {}).items() if name in fixed}
     required = _items(schema.get("required"))
     still = [raw for raw in required if (codec.text(raw) or "") not in {*fixed, *defaults}]
     if still:
         schema["required"] = Raw(codec.dump(still)) if still != required else schema["required"]
     elif required:
         del schema["required"]  # an empty list is none in the oldest drafts of JSON Schema
-    return Raw(codec.dump(reachable(schema, gone) if gone else schema))
+    return Raw(codec.dump(reachable(schema, removed) if removed else schema))
 
 
 def _defaulted(raw: Raw, value: bytes) -> Raw:
@@ -187,17 +191,17 @@ def _defaulted(raw: Raw, value: bytes) -> Raw:
     return raw if schema is None else Raw(codec.dump({**schema, "default": Raw(value)}))
 
 
-def _unnamed(item: OfferedItem, one: ToolOverride) -> Iterator[str]:
+def _unnamed(item: OfferedItem, override: ToolOverride) -> Iterator[str]:
     """Yield sentences about overridden arguments that the tool does not name; these arguments are
     sent all the same."""
     schema = _level(codec.level(item.raw).get("inputSchema")) or {}
     properties = _level(schema.get("properties"))
     if properties is None:
         return
-    for name in (*one.fixed, *one.defaults):
+    for name in (*override.fixed, *override.defaults):
         if name not in properties:
-            told = _told((one.server, one.tool))
-            yield f"{told} names no argument {name[:NAME_TOLD_MAX]!r}, which is overridden here"
+            subject = _told((override.server, override.tool))
+            yield f"{subject} names no argument {name[:NAME_TOLD_MAX]!r}, which is overridden here"
 
 
 def _told(pair: Pair) -> str:
@@ -236,23 +240,25 @@ _BY_NAME = frozenset({
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def reachable(schema: Mapping[str, Raw], gone: Mapping[str, Raw]) -> Mapping[str, Raw]:
-    """Return the schema with all that it refers to. `gone`: schemas that were taken out of its
+def reachable(schema: Mapping[str, Raw], removed: Mapping[str, Raw]) -> Mapping[str, Raw]:
+    """Return the schema with all that it refers to. `removed`: schemas that were taken out of its
     properties; those with a reference to them go among the definitions."""
     holder = _holder(schema)
     there = _members(schema.get(holder, Raw(b"{}")))
     if there is None:
         return schema
-    walk = _Walk(schema, holder, _places(gone, there))
-    found = walk.members(schema, 0)
-    kept: dict[str, Raw] = {}
-    while missing := [name for name in gone if name not in kept and walk.means(name, gone[name])]:
-        kept |= {name: walk.schema(gone[name], 1) for name in missing}
-    if not kept:
+    walk = _Walk(schema, holder, _places(removed, there))
+    members = walk.members(schema, 0)
+    referred: dict[str, Raw] = {}
+    while missing := [
+        name for name in removed if name not in referred and walk.means(name, removed[name])
+    ]:
+        referred |= {name: walk.schema(removed[name], 1) for name in missing}
+    if not referred:
         return schema
-    there = _members(found.get(holder, Raw(b"{}"))) or {}
-    moved = {walk.places[name]: raw for name, raw in kept.items()}
-    return {**found, holder: Raw(codec.dump({**there, **moved}))}
+    there = _members(members.get(holder, Raw(b"{}"))) or {}
+    moved = {walk.places[name]: raw for name, raw in referred.items()}
+    return {**members, holder: Raw(codec.dump({**there, **moved}))}
 
 
 class _Walk:
@@ -270,7 +276,7 @@ class _Walk:
         """Whether any reference so far leads into this schema."""
         if name in self._wanted or len(self._names) > NAMES_MAX:
             return True
-        return any(said in bytes(raw) for said in self._names)
+        return any(reference in bytes(raw) for reference in self._names)
 
     def schema(self, raw: Raw, depth: int) -> Raw:
         """Return a schema, or a list of several, with its references changed."""
@@ -283,13 +289,13 @@ class _Walk:
         members = _members(raw)
         if members is None or _is_document(members):
             return raw
-        found = self.members(members, depth)
-        return raw if found is members else Raw(codec.dump(found))
+        rewritten = self.members(members, depth)
+        return raw if rewritten is members else Raw(codec.dump(rewritten))
 
     def members(self, members: Mapping[str, Raw], depth: int) -> Mapping[str, Raw]:
         """Return the members of a schema with their references changed; the same object if there
         are none."""
-        found = {
+        rewritten = {
             key: self._reference(raw)
             if key in _REFERENCES
             else self._by_name(raw, depth + 1)
@@ -298,7 +304,7 @@ class _Walk:
             for key, raw in members.items()
             if key not in _VALUES
         }
-        changed = {key: raw for key, raw in found.items() if raw is not members[key]}
+        changed = {key: raw for key, raw in rewritten.items() if raw is not members[key]}
         return {**members, **changed} if changed else members
 
     def _by_name(self, raw: Raw, depth: int) -> Raw:
@@ -312,12 +318,12 @@ class _Walk:
         text = codec.text(raw)
         if text is None:
             return raw
-        base, _, place = text.partition("#")
-        steps = place.split("/")
+        base, _, fragment = text.partition("#")
+        steps = fragment.split("/")
         if base not in ("", self._own):
             self._names.add(codec.dump(base))
-        elif place and steps[0]:
-            self._names |= {codec.dump(place), codec.dump(f"#{place}")}
+        elif fragment and steps[0]:
+            self._names |= {codec.dump(fragment), codec.dump(f"#{fragment}")}
         elif steps[1:2] == ["properties"] and len(steps) > 2:
             name = unquote(steps[2]).replace("~1", "/").replace("~0", "~")
             if name in self.places:
@@ -334,14 +340,14 @@ def _holder(schema: Mapping[str, Raw]) -> str:
     return "definitions" if "$defs" not in schema and (old or "definitions" in schema) else "$defs"
 
 
-def _places(gone: Mapping[str, Raw], there: Mapping[str, Raw]) -> dict[str, str]:
+def _places(removed: Mapping[str, Raw], there: Mapping[str, Raw]) -> dict[str, str]:
     """Return names that are free among the definitions, and that a reference need not escape."""
     places: dict[str, str] = {}
-    for number, name in enumerate(gone, 1):
-        place = name if _PLAIN.fullmatch(name) else f"argument{number}"
-        while place in there or place in places.values():
-            place += "_"
-        places[name] = place
+    for number, name in enumerate(removed, 1):
+        free_name = name if _PLAIN.fullmatch(name) else f"argument{number}"
+        while free_name in there or free_name in places.values():
+            free_name += "_"
+        places[name] = free_name
     return places
 
 
@@ -352,7 +358,7 @@ def _is_document(members: Mapping[str, Raw]) -> bool:
 
 
 def _same(before: Iterable[Raw], after: Iterable[Raw]) -> bool:
-    return all(one is other for one, other in zip(before, after, strict=True))
+    return all(old is new for old, new in zip(before, after, strict=True))
 
 
 def _members(raw: Raw) -> dict[str, Raw] | None:

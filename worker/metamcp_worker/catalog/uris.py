@@ -72,10 +72,10 @@ class Uris(Struct, frozen=True):
         for template in self.templates:
             if template.pattern.match(uri):
                 return template.own(uri)
-        found = _ORIGIN.match(uri)
-        if found is None:
+        match = _ORIGIN.match(uri)
+        if match is None:
             return None
-        return self.origins.get(found[0]) or self.origins.get(found["scheme"])
+        return self.origins.get(match[0]) or self.origins.get(match["scheme"])
 
     def resource_or_template(self, uri: str) -> Owner | None:
         """Return the owner of a URI, which may also be a template itself."""
@@ -114,7 +114,7 @@ class Places:
     def uris(self) -> Uris:
         return Uris(
             self._tables["resources"],
-            tuple(sorted(self._templates, key=lambda one: -one.literal_chars)),
+            tuple(sorted(self._templates, key=lambda template: -template.literal_chars)),
             self._tables["resourceTemplates"],
             {
                 origin: next(iter(owners.values()))
@@ -145,11 +145,11 @@ class Places:
         return None, ""
 
     def _originate(self, owner: Owner, uri: str) -> None:
-        found = _ORIGIN.match(uri)
-        if found is not None:
-            self._origins.setdefault(found["scheme"], {})[owner.server] = owner
-            if not uri.startswith("{", found.end()):
-                self._origins.setdefault(found[0], {})[owner.server] = owner
+        match = _ORIGIN.match(uri)
+        if match is not None:
+            self._origins.setdefault(match["scheme"], {})[owner.server] = owner
+            if not uri.startswith("{", match.end()):
+                self._origins.setdefault(match[0], {})[owner.server] = owner
 
 
 def in_contents(
@@ -186,8 +186,8 @@ def under(prefix: str, uri: str) -> str:
 
 
 def _head(uri: str) -> int:
-    found = _HEAD.match(uri)
-    return found.end() if found else 0
+    match = _HEAD.match(uri)
+    return match.end() if match else 0
 
 
 def _bytes(uri: str) -> int:

@@ -63,10 +63,10 @@ class PageCache:
 
     def pages(self) -> "ListPages":
         """Return a place for the bytes of one more list."""
-        found = ListPages(self)
-        found.name = ref(found, self.gone)
-        hash(found.name)  # the reference keeps its hash, for when its object is gone
-        return found
+        pages = ListPages(self)
+        pages.name = ref(pages, self.gone)
+        hash(pages.name)  # the reference keeps its hash, for when its object is gone
+        return pages
 
     def grown(self, pages: "ref[ListPages]", size: int) -> None:
         """Count so many more bytes of these pages, and drop the bytes of older ones beyond the
@@ -74,9 +74,9 @@ class PageCache:
         self.bytes += size
         self._sizes[pages] = self._sizes.get(pages, 0) + size
         while self.bytes > self._bytes_max and len(self._sizes) > 1:
-            oldest = next(one for one in self._sizes if one is not pages)
-            if (found := oldest()) is not None:
-                found.ready.clear()
+            oldest = next(other for other in self._sizes if other is not pages)
+            if (oldest_pages := oldest()) is not None:
+                oldest_pages.ready.clear()
             self.gone(oldest)
 
     def gone(self, pages: "ref[ListPages]") -> None:
@@ -94,8 +94,8 @@ class ListPages:
         self.ready: dict[Place, bytes] = {}
         self._shelf = shelf
 
-    def put(self, place: Place, page: bytes) -> None:
-        self.ready[place] = page
+    def put(self, key: Place, page: bytes) -> None:
+        self.ready[key] = page
         self._shelf.grown(self.name, len(page))
 
 
@@ -146,12 +146,12 @@ class View:
         """Return the raw result of one of LIST_METHODS. Raises ProtocolError."""
         kind = LIST_METHODS[method]
         start = self._start(kind, params.get("cursor"), modern=modern)
-        place = (kind, modern, start)
-        page = self.pages.ready.get(place)
+        key = (kind, modern, start)
+        page = self.pages.ready.get(key)
         if page is None:
             page, end = self._build(kind, start, modern=modern)
-            if place in self._starts:  # not for cursors of an earlier list, which could be many
-                self.pages.put(place, page)
+            if key in self._starts:  # not for cursors of an earlier list, which could be many
+                self.pages.put(key, page)
                 self._starts.add((kind, modern, end))
         return page
 
@@ -159,32 +159,32 @@ class View:
         """Return the raw capabilities for clients of one era. Until a server has told what it
         offers, all is declared that the gateway can serve, because a client asks once and would
         never look again."""
-        found = self._capabilities.get(modern)
-        if found is None:
+        capabilities = self._capabilities.get(modern)
+        if capabilities is None:
             merged = self.of(modern=modern)
             kinds = frozenset(KINDS) if merged.unknown else merged.kinds
             if self.spec.results is not None:
                 kinds = frozenset((*kinds, "tools", "resources"))
             lists = list(dict.fromkeys(CAPABILITIES[kind] for kind in KINDS if kind in kinds))
             if merged.only is not None and merged.declared:
-                found = offers.of_one(merged.declared[0], lists, modern=modern)
+                capabilities = offers.of_one(merged.declared[0], lists, modern=modern)
             else:
                 routed = set(merged.claims)
                 if self.principal != gate.LOCAL:
                     routed &= gate.EXTENSIONS
-                found = offers.of_many(
+                capabilities = offers.of_many(
                     merged.declared, lists, modern=modern,
                     routed=routed, unknown=bool(merged.unknown),
                 )  # fmt: skip
             if not modern and "workflows" in self.spec.builtins:
-                found = offers.with_runs(found)
-            self._capabilities[modern] = found
-        return found
+                capabilities = offers.with_runs(capabilities)
+            self._capabilities[modern] = capabilities
+        return capabilities
 
-    def hint(self, what: str) -> dict[str, object]:
-        """Return how long, and by whom, a result may be kept. `what`: one of KINDS, or DISCOVER.
+    def hint(self, kind: str) -> dict[str, object]:
+        """Return how long, and by whom, a result may be kept. `kind`: one of KINDS, or DISCOVER.
         Results of a principal other than LOCAL are private."""
-        hint = self.merged.hints[what]
+        hint = self.merged.hints[kind]
         scope = hint.cacheScope if self.principal == gate.LOCAL else "private"
         return {"ttlMs": hint.ttlMs, "cacheScope": scope}
 
