@@ -48,26 +48,26 @@ _PARAMETER_TEXTS = _Field(0.3, 20.0)
 def weights(pair: Pair, definition: bytes) -> dict[str, float]:
     """Return the weight of each term of a tool; a broken definition has the terms of its names."""
     read = definitions.read(definition)
-    found: dict[str, float] = {}
+    term_weights: dict[str, float] = {}
     for field, text in (
         (_TOOL, pair[1]),
         (_SERVER, pair[0]),
         (_TITLE, read.title),
         (_DESCRIPTION, read.description),
-        (_PARAMETERS, " ".join([one.name for one in read.parameters])),
-        (_PARAMETER_TEXTS, " ".join([one.description for one in read.parameters])),
+        (_PARAMETERS, " ".join([parameter.name for parameter in read.parameters])),
+        (_PARAMETER_TEXTS, " ".join([parameter.description for parameter in read.parameters])),
     ):
         if text:
-            _weigh(found, field, text[:TEXT_CHARACTERS_MAX])
-    return found
+            _weigh(term_weights, field, text[:TEXT_CHARACTERS_MAX])
+    return term_weights
 
 
-def _weigh(found: dict[str, float], field: _Field, text: str) -> None:
+def _weigh(term_weights: dict[str, float], field: _Field, text: str) -> None:
     terms = words.terms(text)
     share = field.weight / (1 - LENGTH_SHARE + LENGTH_SHARE * len(terms) / field.length)
-    have = found.get
+    have = term_weights.get
     for term in terms:
-        found[term] = have(term, 0.0) + share
+        term_weights[term] = have(term, 0.0) + share
 
 
 SHORT = 200
@@ -115,8 +115,8 @@ class Postings:
     def impact(self, document: int) -> float:
         """Return the impact in a document; 0 where the document does not have the term."""
         at = bisect_left(self.documents, document)
-        found = at < len(self.documents) and self.documents[at] == document
-        return self.impacts[at] if found else 0.0
+        has_document = at < len(self.documents) and self.documents[at] == document
+        return self.impacts[at] if has_document else 0.0
 
 
 class Sought(Struct, frozen=True):
@@ -148,8 +148,8 @@ def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
     documents if there are fewer. All documents that tie for the last place are included."""
     ordered = _ordered(query)
     scores: dict[int, float] = {}
-    for at, one in enumerate(ordered):
-        if len(scores) >= depth and len(one.postings) > SHORT:
+    for at, sought in enumerate(ordered):
+        if len(scores) >= depth and len(sought.postings) > SHORT:
             scores = _allowed(scores, allowed)
             if len(scores) >= depth:
                 least = heapq.nlargest(depth, scores.values())[-1]
@@ -157,31 +157,31 @@ def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
                     matching = len(scores)
                     scores = _finished(scores, ordered[at:], depth)
                     return Best(scores, matching, counted=False)
-        _add(scores, one)
+        _add(scores, sought)
     scores = _allowed(scores, allowed)
     return Best(scores, len(scores), counted=True)
 
 
 def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float]:
     """Return the scores of these documents, equal to those of `best`."""
-    found = dict.fromkeys(documents, 0.0)
-    for one in _ordered(query):
-        for document in found:
-            found[document] += one.weight * one.postings.impact(document)
-    return found
+    totals = dict.fromkeys(documents, 0.0)
+    for sought in _ordered(query):
+        for document in totals:
+            totals[document] += sought.weight * sought.postings.impact(document)
+    return totals
 
 
 def _ordered(query: Sequence[Sought]) -> list[Sought]:
-    return sorted(query, key=lambda one: (-one.bound, one.postings.term))
+    return sorted(query, key=lambda sought: (-sought.bound, sought.postings.term))
 
 
 def _rest(query: Sequence[Sought]) -> float:
     """Return the most that these terms add to the score of a document."""
-    return MARGIN * sum(one.bound for one in query)
+    return MARGIN * sum(sought.bound for sought in query)
 
 
-def _add(scores: dict[int, float], one: Sought) -> None:
-    documents, impacts, weight = one.postings.documents, one.postings.impacts, one.weight
+def _add(scores: dict[int, float], sought: Sought) -> None:
+    documents, impacts, weight = sought.postings.documents, sought.postings.impacts, sought.weight
     if not scores:
         scores.update(zip(documents, map(mul, impacts, repeat(weight)), strict=True))
         return
@@ -198,15 +198,17 @@ def _allowed(scores: dict[int, float], allowed: Allowed | None) -> dict[int, flo
 
 def _finished(scores: dict[int, float], query: Sequence[Sought], depth: int) -> dict[int, float]:
     """Add these terms to the scores; leave out documents that can no longer be among the best."""
-    for at, one in enumerate(query):
+    for at, sought in enumerate(query):
         least = heapq.nlargest(depth, scores.values())[-1] - _rest(query[at:])
         scores = {document: have for document, have in scores.items() if have >= least}
-        weight = one.weight
-        if len(scores) * LOOKUP_COST < len(one.postings):
+        weight = sought.weight
+        if len(scores) * LOOKUP_COST < len(sought.postings):
             for document in scores:
-                scores[document] += weight * one.postings.impact(document)
+                scores[document] += weight * sought.postings.impact(document)
         else:
-            for document, impact in zip(one.postings.documents, one.postings.impacts, strict=True):
+            for document, impact in zip(
+                sought.postings.documents, sought.postings.impacts, strict=True
+            ):
                 if document in scores:
                     scores[document] += weight * impact
     return scores

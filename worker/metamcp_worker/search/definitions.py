@@ -87,8 +87,8 @@ def _parameters(root: Schema) -> Iterator[Parameter]:
         prefix, schema, depth = waiting.pop()
         required = _list(schema.get("required"))
         nested: list[tuple[str, Schema, int]] = []
-        for name, found in _schema(schema.get("properties")).items():
-            inner = _schema(found)
+        for name, value in _schema(schema.get("properties")).items():
+            inner = _schema(value)
             yield Parameter(prefix + name, name in required, inner, root)
             if depth + 1 < DEPTH_MAX and not _NESTING.isdisjoint(inner):
                 nested.extend(
@@ -106,9 +106,9 @@ def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
     for key in ("items", "anyOf", "oneOf", "allOf"):
         if key not in schema:
             continue
-        found = schema[key]
-        for one in _list(found) or [found]:
-            inner = _referred(_schema(one), root)
+        value = schema[key]
+        for subschema in _list(value) or [value]:
+            inner = _referred(_schema(subschema), root)
             if "properties" in inner:
                 yield inner
 
@@ -119,10 +119,10 @@ def _referred(schema: Schema, root: Schema) -> Schema:
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
-        found: Any = root
+        target: Any = root
         for step in reference[2:].split("/"):
-            found = _schema(found).get(step.replace("~1", "/").replace("~0", "~"))
-        schema = _schema(found)
+            target = _schema(target).get(step.replace("~1", "/").replace("~0", "~"))
+        schema = _schema(target)
     return schema
 
 
@@ -132,17 +132,19 @@ def _type(schema: Schema, root: Schema, depth: int) -> str:
     schema = _referred(schema, root)
     choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
     if choices:
-        shown = [codec.dump(one).decode() for one in choices[:CHOICES_MAX]]
-        return " | ".join([*shown, "…"] if len(choices) > CHOICES_MAX else shown)
-    said = schema.get("type")
-    kinds = [one for one in _list(said) if isinstance(one, str)] or [_text(said)]
+        literals = [codec.dump(choice).decode() for choice in choices[:CHOICES_MAX]]
+        return " | ".join([*literals, "…"] if len(choices) > CHOICES_MAX else literals)
+    declared = schema.get("type")
+    kinds = [name for name in _list(declared) if isinstance(name, str)] or [_text(declared)]
     if kinds == ["array"]:
         inner = _type(_schema(schema.get("items")), root, depth - 1)
         return f"({inner})[]" if " | " in inner else f"{inner}[]"
     if kinds != [""]:
         return " | ".join(kinds)
     for key in ("anyOf", "oneOf"):
-        inners = (_type(_schema(one), root, depth - 1) for one in _list(schema.get(key)))
+        inners = (
+            _type(_schema(subschema), root, depth - 1) for subschema in _list(schema.get(key))
+        )
         if named := list(dict.fromkeys(inners)):
             return " | ".join(named)
     return "object" if "properties" in schema else "any"
@@ -164,13 +166,13 @@ def _value(raw: Raw | None) -> Any:
         return None
 
 
-def _schema(found: Any) -> Schema:
-    return cast(Schema, found) if isinstance(found, dict) else {}
+def _schema(value: Any) -> Schema:
+    return cast(Schema, value) if isinstance(value, dict) else {}
 
 
-def _list(found: Any) -> list[Any]:
-    return list(cast(Iterable[Any], found)) if isinstance(found, list) else []
+def _list(value: Any) -> list[Any]:
+    return list(cast(Iterable[Any], value)) if isinstance(value, list) else []
 
 
-def _text(found: Any) -> str:
-    return found if isinstance(found, str) else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -47,9 +47,9 @@ def fuse(rankings: Iterable[Ranking[T]]) -> dict[T, float]:
     """Return the share of each entry of the rankings, unordered."""
     shares: dict[T, float] = {}
     for ranking in rankings:
-        places = enumerate(dict.fromkeys(ranking.found[:RANKED_MAX]), 1)
-        for place, thing in places:
-            shares[thing] = shares.get(thing, 0.0) + ranking.weight / (RANK_OFFSET + place)
+        ranked = enumerate(dict.fromkeys(ranking.found[:RANKED_MAX]), 1)
+        for rank, thing in ranked:
+            shares[thing] = shares.get(thing, 0.0) + ranking.weight / (RANK_OFFSET + rank)
     return shares
 
 
@@ -197,8 +197,8 @@ class Index:
         ordered = sorted(numbers, key=lambda number: self._documents[number].pair)
         yield
         touched = tuple(self._postings[term] for term in terms)
-        for at, found in enumerate(touched, 1):
-            found.changed()
+        for at, postings in enumerate(touched, 1):
+            postings.changed()
             if at % STEP_TERMS == 0:
                 yield
         self._shelves[server] = _Shelf(first, self._next, array("Q", ordered), touched)
@@ -210,20 +210,20 @@ class Index:
         shelf = self._shelves.pop(server, None)
         if shelf is None:
             return
-        for at, found in enumerate(shelf.touched, 1):
-            found.cut(shelf.first, shelf.end)
-            if not found:
-                del self._postings[found.term]
+        for at, postings in enumerate(shelf.touched, 1):
+            postings.cut(shelf.first, shelf.end)
+            if not postings:
+                del self._postings[postings.term]
                 self._begun.changed()
             if at % STEP_TERMS == 0:
                 yield
-        gone = range(shelf.first, shelf.end)
-        for number in gone:
+        removed = range(shelf.first, shelf.end)
+        for number in removed:
             document = self._documents.pop(number)
             del self._numbers[document.pair]
             for key in _keys(document):
-                self._tools.remove(key, gone)
-            self._plain_tools.remove(_plain(document), gone)
+                self._tools.remove(key, removed)
+            self._plain_tools.remove(_plain(document), removed)
             if number % STEP_DOCUMENTS == 0:
                 yield
         self._servers.remove(words.key(server), {server})
@@ -244,17 +244,17 @@ class Index:
         """
         limit = max(0, min(limit, HITS_MAX))
         query = query[:QUERY_CHARACTERS_MAX]
-        asked = _asked(query)
+        query_terms = _asked(query)
         permitted = self._permitted(allowed)
-        sought = self._sought(asked)
+        sought = self._sought(query_terms)
         named = {
             number: bonus
             for number, bonus in self._named(query, sought).items()
             if permitted is None or permitted(number)
         }
         if not sought and not named and not others:
-            return self._nothing(permitted) if asked else self._by_name(limit, allowed)
-        terms = [one for _, one in sought]
+            return self._nothing(permitted) if query_terms else self._by_name(limit, allowed)
+        terms = [term for _, term in sought]
         depth = max(1, limit, FUSED_DEPTH if others else 0)
         if len(named) > NAMED_MAX:
             depth = len(self)  # what all have is read sooner than what each of so many has
@@ -288,11 +288,11 @@ class Index:
         terms.update(weighed)
         listed = self._postings.get
         for term, weight in weighed.items():
-            if (found := listed(term)) is None:
-                found = self._postings[term] = Postings(term)
+            if (postings := listed(term)) is None:
+                postings = self._postings[term] = Postings(term)
                 self._begun.changed()
-            found.documents.append(number)
-            found.impacts.append(weight / (weight + SATURATION))
+            postings.documents.append(number)
+            postings.impacts.append(weight / (weight + SATURATION))
 
     def _permitted(self, allowed: Allowed | None) -> Callable[[int], bool] | None:
         if allowed is None:
@@ -304,26 +304,26 @@ class Index:
         servers = allowed
         return lambda number: documents[number].pair[0] in servers
 
-    def _sought(self, asked: Sequence[str]) -> list[tuple[str, Sought]]:
+    def _sought(self, query_terms: Sequence[str]) -> list[tuple[str, Sought]]:
         """Return each term of the query with the indexed term used for it, the rarest first."""
         sought: list[tuple[str, Sought]] = []
         guesses = 0
         others: dict[str, float] = {}
-        for term in asked:
+        for term in query_terms:
             weight = SYNONYM_WEIGHT if term in self._postings else REPLACED_WEIGHT
             for other in synonyms(term):
                 others[other] = max(others.get(other, 0.0), weight)
-            if (found := self._postings.get(term)) is not None:
-                sought.append((term, self._weighed(found, 1.0)))
-            elif guesses < GUESSES_MAX and len(asked) <= NAME_WORDS_MAX:
+            if (postings := self._postings.get(term)) is not None:
+                sought.append((term, self._weighed(postings, 1.0)))
+            elif guesses < GUESSES_MAX and len(query_terms) <= NAME_WORDS_MAX:
                 guesses += 1
-                sought.extend((term, one) for one in self._guessed(term))
+                sought.extend((term, guess) for guess in self._guessed(term))
         sought += [
             (term, self._weighed(self._postings[term], weight))
             for term, weight in others.items()
-            if term in self._postings and term not in asked
+            if term in self._postings and term not in query_terms
         ]
-        sought.sort(key=lambda one: (-one[1].weight, one[0], one[1].postings.term))
+        sought.sort(key=lambda pair: (-pair[1].weight, pair[0], pair[1].postings.term))
         return sought[:TERMS_MAX]
 
     def _guessed(self, term: str) -> list[Sought]:
@@ -331,18 +331,20 @@ class Index:
         frequent correction."""
         begun = self._begun.of(term, self._postings, NAMES_MAX)
         if begun:
-            most = heapq.nlargest(BEGUN_MAX, begun, key=lambda one: len(self._postings[one]))
-            return [self._weighed(self._postings[one], BEGUN_WEIGHT) for one in most]
-        meant = {one for one in misspelt(term) if one in self._postings}
+            most = heapq.nlargest(
+                BEGUN_MAX, begun, key=lambda candidate: len(self._postings[candidate])
+            )
+            return [self._weighed(self._postings[candidate], BEGUN_WEIGHT) for candidate in most]
+        meant = {candidate for candidate in misspelt(term) if candidate in self._postings}
         if not meant:
             return []
-        likely = min(meant, key=lambda one: (-len(self._postings[one]), one))
+        likely = min(meant, key=lambda candidate: (-len(self._postings[candidate]), candidate))
         return [self._weighed(self._postings[likely], MISSPELT_WEIGHT)]
 
-    def _weighed(self, found: Postings, weight: float) -> Sought:
+    def _weighed(self, postings: Postings, weight: float) -> Sought:
         """Multiply the rarity of a term into its weight: terms of few documents weigh more."""
-        rarity = math.log(1 + (len(self) - len(found) + 0.5) / (len(found) + 0.5))
-        return Sought(found, weight * rarity)
+        rarity = math.log(1 + (len(self) - len(postings) + 0.5) / (len(postings) + 0.5))
+        return Sought(postings, weight * rarity)
 
     def _named(self, query: str, sought: Sequence[tuple[str, Sought]]) -> dict[int, float]:
         """Return the bonus of each document whose name or server's name is the query, or begins
@@ -350,7 +352,7 @@ class Index:
         if len(query.split()) > NAME_WORDS_MAX:
             return {}
         bonuses = dict.fromkeys(self._beginning(words.plain(query)), NAME_BEGINS)
-        meant = {asked: one.postings.term for asked, one in sought}
+        meant = {term: used.postings.term for term, used in sought}
         spelt = "".join(meant.get(term, term) for term in _asked(query))
         keys = dict.fromkeys((
             words.key(query),
@@ -370,10 +372,10 @@ class Index:
     def _whole(self, key: str) -> Iterator[int]:
         """Yield the documents named `key`, also by their server's name and own name joined."""
         yield from self._tools.whole(key)
-        for rest, servers in self._servers.inside(key):
+        for tool_key, servers in self._servers.inside(key):
             for server in servers:
                 shelf = self._shelves[server]
-                for number in self._tools.whole(rest):
+                for number in self._tools.whole(tool_key):
                     if shelf.first <= number < shelf.end:
                         yield number
 
@@ -411,16 +413,16 @@ class Index:
 
     def _nothing(self, permitted: Callable[[int], bool] | None) -> SearchResult:
         """Return the answer without hits, which says what servers there are."""
-        found: list[tuple[str, int, tuple[str, ...]]] = []
+        servers: list[tuple[str, int, tuple[str, ...]]] = []
         for server in sorted(self._shelves):
             numbers = self._shelves[server].ordered
             seen = [number for number in numbers if permitted is None or permitted(number)]
             if seen:
                 names = (self._documents[number].exposed for number in seen[:SERVER_NAMES_MAX])
-                found.append((server, len(seen), tuple(names)))
-            if len(found) == SERVERS_TOLD_MAX:
+                servers.append((server, len(seen), tuple(names)))
+            if len(servers) == SERVERS_TOLD_MAX:
                 break
-        return SearchResult((), 0, servers=tuple(found))
+        return SearchResult((), 0, servers=tuple(servers))
 
     def _by_name(self, limit: int, allowed: Allowed | None) -> SearchResult:
         permitted = self._permitted(allowed)

@@ -375,13 +375,15 @@ subpages whole entire: crawl site all
 
 @functools.cache
 def _table() -> Mapping[str, Sequence[str]]:
-    found: dict[str, dict[str, None]] = {}
+    groups: dict[str, dict[str, None]] = {}
     for line in _GROUPS.splitlines():
-        asked, _, meant = line.partition(":")
-        terms = _whole(meant or asked)
-        for term in _whole(asked):
-            found.setdefault(term, {}).update(dict.fromkeys(terms))
-    return {term: [one for one in group if one != term] for term, group in found.items()}
+        query_words, _, meant = line.partition(":")
+        terms = _whole(meant or query_words)
+        for term in _whole(query_words):
+            groups.setdefault(term, {}).update(dict.fromkeys(terms))
+    return {
+        term: [synonym for synonym in group if synonym != term] for term, group in groups.items()
+    }
 
 
 def _whole(text: str) -> list[str]:

@@ -54,20 +54,20 @@ class Near:
 
     def __init__(self, vectors: Sequence[Vector]) -> None:
         self._vectors = vectors
-        self._signs = [one.signs for one in vectors]
+        self._signs = [vector.signs for vector in vectors]
 
     def to(self, sought: Vector, most: int) -> list[int]:
-        """Return the places of at most `most` vectors, the nearest first."""
+        """Return the indexes of at most `most` vectors, the nearest first."""
         signs, numbers = sought.signs, list(sought.numbers)
-        apart = [(one ^ signs).bit_count() for one in self._signs]
+        apart = [(other_signs ^ signs).bit_count() for other_signs in self._signs]
         enough = sorted(apart)[:COMPARED_MAX]
         limit = enough[-1] if enough else 0
-        places = [place for place, one in enumerate(apart) if one < limit]
-        equal = (place for place, one in enumerate(apart) if one == limit)
-        places += islice(equal, COMPARED_MAX - len(places))
+        indexes = [index for index, distance in enumerate(apart) if distance < limit]
+        equal = (index for index, distance in enumerate(apart) if distance == limit)
+        indexes += islice(equal, COMPARED_MAX - len(indexes))
         near: dict[int, float] = {}
-        for place in places:
-            one = self._vectors[place]
-            if len(one.numbers) == len(numbers):
-                near[place] = sum(map(mul, numbers, one.numbers)) / one.length
-        return sorted(near, key=lambda place: (-near[place], place))[:most]
+        for index in indexes:
+            vector = self._vectors[index]
+            if len(vector.numbers) == len(numbers):
+                near[index] = sum(map(mul, numbers, vector.numbers)) / vector.length
+        return sorted(near, key=lambda index: (-near[index], index))[:most]

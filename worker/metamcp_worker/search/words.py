@@ -76,10 +76,10 @@ def key(text: str, *, without: frozenset[str] = frozenset()) -> str:
 def plain(text: str) -> str:
     """Return only the letters and digits of `text`, in lower case. The beginning of a name begins
     this form of the name, but not its key, which is stemmed."""
-    found = "".join(words(text))
-    if found.isascii():
-        return found.lower()
-    return "".join(words(_even(found))).casefold()  # even, some letters are several words
+    joined = "".join(words(text))
+    if joined.isascii():
+        return joined.lower()
+    return "".join(words(_even(joined))).casefold()  # even, some letters are several words
 
 
 class _Remembered(dict[str, T]):
@@ -92,18 +92,18 @@ class _Remembered(dict[str, T]):
     def __missing__(self, word: str) -> T:
         if len(self) >= WORDS_KEPT:
             self.clear()
-        found = self[word] = self._find(word)
-        return found
+        result = self[word] = self._find(word)
+        return result
 
 
 def _terms(word: str) -> tuple[str, ...]:
     """Return the terms of a word; empty for a stop word."""
-    found = pieces(word)
-    kept = [stem(piece) for piece in found if piece not in STOP_WORDS]
-    whole = _folded(word).casefold()
-    if len(found) > 1 and whole not in STOP_WORDS and not _UNSPACED.search(word):
-        kept.append(stem(whole))
-    return tuple(kept)
+    word_pieces = pieces(word)
+    stems = [stem(piece) for piece in word_pieces if piece not in STOP_WORDS]
+    folded = _folded(word).casefold()
+    if len(word_pieces) > 1 and folded not in STOP_WORDS and not _UNSPACED.search(word):
+        stems.append(stem(folded))
+    return tuple(stems)
 
 
 def _key(word: str) -> str:
@@ -120,10 +120,10 @@ def pieces(word: str) -> list[str]:
     word = _folded(word)
     if word.isascii():
         return [piece.lower() for piece in _PIECES.findall(word)[:PIECES_MAX]]
-    found: list[str] = []
+    parts: list[str] = []
     for run in _RUNS.findall(word.casefold()):
-        found.extend(_pairs(run) if _UNSPACED.match(run) else [run])
-    return found[:PIECES_MAX]
+        parts.extend(_pairs(run) if _UNSPACED.match(run) else [run])
+    return parts[:PIECES_MAX]
 
 
 def stem(term: str) -> str:
@@ -167,8 +167,8 @@ def _folded(word: str) -> str:
 def _even(text: str) -> str:
     """Make compatible forms equal (full width, ligatures), and drop accents."""
     apart = unicodedata.normalize("NFKD", text)
-    kept = "".join([one for one in apart if unicodedata.category(one) != "Mn"])
-    return unicodedata.normalize("NFC", kept)
+    bare = "".join([char for char in apart if unicodedata.category(char) != "Mn"])
+    return unicodedata.normalize("NFC", bare)
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -196,13 +196,13 @@ class Beginnings:
             return []
         if self._sorted is None:
             self._sorted = sorted(strings)
-        found: list[str] = []
+        matches: list[str] = []
         at = bisect_left(self._sorted, prefix)
         for string in self._sorted[at : at + most]:
             if not string.startswith(prefix):
                 break
-            found.append(string)
-        return found
+            matches.append(string)
+        return matches
 
 
 class NameMatch(Generic[Thing]):
@@ -223,9 +223,9 @@ class NameMatch(Generic[Thing]):
 
     def remove(self, key: str, things: Container[Thing]) -> None:
         """Remove these things from the name `key`."""
-        kept = [thing for thing in self._things.get(key, ()) if thing not in things]
-        if kept:
-            self._things[key] = kept
+        remaining = [thing for thing in self._things.get(key, ()) if thing not in things]
+        if remaining:
+            self._things[key] = remaining
         elif self._things.pop(key, None) is not None:
             self._beginnings.changed()
 
