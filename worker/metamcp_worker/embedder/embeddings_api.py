@@ -47,31 +47,32 @@ def bytes_max(texts: int) -> int:
 def read(body: bytes, texts: int) -> list[list[float]]:
     """Return a vector for each of the texts, in their order. Raises NoVectors."""
     try:
-        found = codec.typed(_Answer, body).data
+        entries = codec.typed(_Answer, body).data
     except codec.Malformed as error:
         raise NoVectors(f"its answer is none of the API for embeddings: {error}") from None
-    if len(found) != texts:
-        raise NoVectors(f"it was asked for {texts} vectors and sent {len(found)}")
-    if any(one.index >= 0 for one in found):
-        found = sorted(found, key=lambda one: one.index)
-        if [one.index for one in found] != list(range(texts)):
+    if len(entries) != texts:
+        raise NoVectors(f"it was asked for {texts} vectors and sent {len(entries)}")
+    if any(entry.index >= 0 for entry in entries):
+        entries = sorted(entries, key=lambda entry: entry.index)
+        if [entry.index for entry in entries] != list(range(texts)):
             raise NoVectors("it does not say which vector is of which text")
-    return [one.embedding for one in found]
+    return [entry.embedding for entry in entries]
 
 
 def checked(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
     """Return the vectors as bytes; empty for a vector of zeros. `size`: numbers of earlier vectors,
     0 if there are none. Raises NoVectors."""
-    for one in vectors:
-        if not 0 < len(one) <= DIMENSIONS_MAX:
+    for vector in vectors:
+        if not 0 < len(vector) <= DIMENSIONS_MAX:
             raise NoVectors(
-                f"a vector of it has {len(one)} numbers; 1 to {DIMENSIONS_MAX} can be used"
+                f"a vector of it has {len(vector)} numbers; 1 to {DIMENSIONS_MAX} can be used"
             )
-        if len(one) != (size or len(vectors[0])):
+        if len(vector) != (size or len(vectors[0])):
             raise NoVectors(
-                f"a vector of it has {len(one)} numbers and others have {size or len(vectors[0])};"
-                " is it another model now? Then give it another name in 'model'"
+                f"a vector of it has {len(vector)} numbers and others have"
+                f" {size or len(vectors[0])}; is it another model now?"
+                " Then give it another name in 'model'"
             )
-        if not all(map(math.isfinite, one)):
+        if not all(map(math.isfinite, vector)):
             raise NoVectors("a vector of it has numbers that are none")
-    return [shrunk(one) for one in vectors]
+    return [shrunk(vector) for vector in vectors]

@@ -88,16 +88,16 @@ class Model:
         for layer in range(self._config.num_hidden_layers):
             hidden = self._layer(hidden, f"encoder.layer.{layer}.")
         mean = hidden.mean(axis=0)
-        found: list[float] = (mean / np.linalg.norm(mean)).tolist()
-        return found
+        vector: list[float] = (mean / np.linalg.norm(mean)).tolist()
+        return vector
 
     def _layer(self, hidden: Array, at: str) -> Array:
         heads = self._config.num_attention_heads
         size = self._config.hidden_size // heads
 
         def apart(name: str) -> Array:
-            whole = self._through(hidden, f"{at}attention.self.{name}")
-            return whole.reshape(-1, heads, size).transpose(1, 0, 2)
+            projected = self._through(hidden, f"{at}attention.self.{name}")
+            return projected.reshape(-1, heads, size).transpose(1, 0, 2)
 
         query, key, value = apart("query"), apart("key"), apart("value")
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(size)

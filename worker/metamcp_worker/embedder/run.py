@@ -129,8 +129,8 @@ class EmbedderWorker(RoleWorker):
                 self._source = Machine(Path(spec.folder))
             else:
                 self._source = EmbeddingsEndpoint(spec)
-        except NoVectors as why:
-            self._failed(str(why))
+        except NoVectors as error:
+            self._failed(str(error))
 
     # Texts
 
@@ -143,11 +143,11 @@ class EmbedderWorker(RoleWorker):
 
     async def _answered(self, ticket: int, work: Coroutine[None, None, Vectors]) -> None:
         try:
-            found = await work
-        except NoVectors as why:
-            self._failed(str(why))
-            found = Vectors(pause_s=self._pause_s)
-        self._answer(ticket, found)
+            vectors = await work
+        except NoVectors as error:
+            self._failed(str(error))
+            vectors = Vectors(pause_s=self._pause_s)
+        self._answer(ticket, vectors)
 
     async def _query(self, texts: Sequence[str]) -> Vectors:
         """Make the vector of a query, which is not stored. Raises NoVectors."""
@@ -163,21 +163,21 @@ class EmbedderWorker(RoleWorker):
 
     async def _of_tools(self, texts: Sequence[str]) -> Vectors:
         """Take the stored vectors of tools, and make and store the others. Raises NoVectors."""
-        found = await self._kept(texts)
-        self._counts["kept"] += sum(one is not None for one in found.values())
-        lacking = [text for text, one in found.items() if one is None]
+        vectors = await self._kept(texts)
+        self._counts["kept"] += sum(vector is not None for vector in vectors.values())
+        lacking = [text for text, vector in vectors.items() if vector is None]
         async with self._tools:
             for at in range(0, len(lacking), self._spec.batch):
                 if self._pause_s:
                     return Vectors(pause_s=self._pause_s)
-                part = lacking[at : at + self._spec.batch]
+                batch = lacking[at : at + self._spec.batch]
                 try:
-                    made = dict(zip(part, await self._made(part), strict=True))
+                    made = dict(zip(batch, await self._made(batch), strict=True))
                 except TextRefused:
-                    made = await self._made_apart(part)
-                found |= made
+                    made = await self._made_apart(batch)
+                vectors |= made
                 await self._keep(made)
-        return Vectors(tuple([found[text] or b"" for text in texts]))
+        return Vectors(tuple([vectors[text] or b"" for text in texts]))
 
     async def _made(self, texts: Sequence[str], wait_s: float = math.inf) -> list[bytes]:
         """Make vectors. `wait_s`: seconds after which they count as late. Raises NoVectors."""
@@ -186,7 +186,7 @@ class EmbedderWorker(RoleWorker):
             if self._source is None:
                 raise NoVectors("it cannot be used")
             made = await self._source.embed(texts)
-            found = embeddings_api.checked(made, self._size)
+            vectors = embeddings_api.checked(made, self._size)
         except NoVectors:
             self._counts["failed"] += len(texts)
             raise
@@ -196,7 +196,7 @@ class EmbedderWorker(RoleWorker):
         if self._failures:
             log.warning("vectors are made again; searches go by meaning too")
         self._failures, self._until, self._said = 0, 0.0, ""
-        return found
+        return vectors
 
     async def _made_apart(self, texts: Sequence[str]) -> dict[str, bytes]:
         """Make vectors text by text, because the source refused a text among them. Texts that it
@@ -209,17 +209,19 @@ class EmbedderWorker(RoleWorker):
                 last = tried == REFUSED_MAX or (tried == len(texts) and not self._size)
                 if last and not made:
                     raise
-        said = "%s refuses the texts of %d tools, which are found by words alone"
-        log.warning(said, self._source, len(texts) - len(made))
+        message = "%s refuses the texts of %d tools, which are found by words alone"
+        log.warning(message, self._source, len(texts) - len(made))
         return made
 
     # Stored vectors
 
     async def _kept(self, texts: Sequence[str]) -> dict[str, bytes | None]:
-        found: list[bytes | None] | None = await self._on_disk(lambda shelf: shelf.get(texts))
-        kept = dict(zip(texts, found or [None] * len(texts), strict=True))
-        self._size = self._size or max((len(one) for one in kept.values() if one), default=0)
-        return kept
+        stored: list[bytes | None] | None = await self._on_disk(lambda shelf: shelf.get(texts))
+        vectors = dict(zip(texts, stored or [None] * len(texts), strict=True))
+        self._size = self._size or max(
+            (len(vector) for vector in vectors.values() if vector), default=0
+        )
+        return vectors
 
     async def _keep(self, made: dict[str, bytes]) -> None:
         await self._on_disk(lambda shelf: shelf.put(made))
@@ -232,8 +234,8 @@ class EmbedderWorker(RoleWorker):
                 return None
             try:
                 return await asyncio.to_thread(self._at_shelf, work)
-            except Unkept as why:
-                log.warning("%s", why)
+            except Unkept as error:
+                log.warning("%s", error)
                 self._keeps = False
                 if self._shelf is not None:
                     self._shelf.close()
@@ -251,23 +253,23 @@ class EmbedderWorker(RoleWorker):
     def _pause_s(self) -> float:
         return max(0.0, self._until - self._loop.time())
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, reason: str) -> None:
         """Leave the source alone for a while, and log the reason unless it was logged."""
         now = self._loop.time()
         if not self._pause_s:  # failures during a pause count once
             pause_s = min(PAUSE_S_MAX, PAUSE_S_MIN * 2.0 ** min(self._failures, 16))
             self._failures += 1
             self._until = now + pause_s
-        if why != self._said and (not self._said or now >= self._quiet_until):
-            self._said, self._quiet_until = why, now + NOTE_S
-            where = self._spec.folder or str(self._source or "the endpoint")
-            log.error("%s makes no vectors: %s; searches go by words alone", where, why)
+        if reason != self._said and (not self._said or now >= self._quiet_until):
+            self._said, self._quiet_until = reason, now + NOTE_S
+            source = self._spec.folder or str(self._source or "the endpoint")
+            log.error("%s makes no vectors: %s; searches go by words alone", source, reason)
 
     # News
 
-    def _answer(self, ticket: int, found: Vectors) -> None:
+    def _answer(self, ticket: int, vectors: Vectors) -> None:
         try:
-            self.tell(Embedded(ticket=ticket), (packets.blob(codec.dump(found)),))
+            self.tell(Embedded(ticket=ticket), (packets.blob(codec.dump(vectors)),))
         except OSError as error:
             log.error("an answer is lost: %s", error)
 
@@ -292,11 +294,11 @@ class Machine:
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return a vector for each text. Raises NoVectors."""
-        found: list[list[float]] = []
+        vectors: list[list[float]] = []
         for text in texts:  # one by one: a query that comes meanwhile has its turn
             loop = asyncio.get_running_loop()
-            found += await loop.run_in_executor(self._thread, self._embedded, text)
-        return found
+            vectors += await loop.run_in_executor(self._thread, self._embedded, text)
+        return vectors
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -309,8 +311,8 @@ class Machine:
             if self._model is None:
                 self._model = Model(self._folder)
             return self._model.embed([text])
-        except ModelUnfit as why:
-            raise NoVectors(str(why)) from None
+        except ModelUnfit as error:
+            raise NoVectors(str(error)) from None
 
 
 class EmbeddingsEndpoint:
@@ -356,15 +358,15 @@ class EmbeddingsEndpoint:
 
 
 def _status_refused(status: int) -> NoVectors:
-    said = f"it answers with status {status}"
+    message = f"it answers with status {status}"
     match status:
         case 400 | 413 | 422:
-            return TextRefused(said)
+            return TextRefused(message)
         case 401 | 403:
-            return NoVectors(f"{said}; does 'key' have the right token?")
+            return NoVectors(f"{message}; does 'key' have the right token?")
         case 404:
-            return NoVectors(f"{said}; 'url' must end as its /embeddings does")
+            return NoVectors(f"{message}; 'url' must end as its /embeddings does")
         case 429:
-            return NoVectors(f"{said}, too many requests")
+            return NoVectors(f"{message}, too many requests")
         case _:
-            return NoVectors(said)
+            return NoVectors(message)

@@ -65,15 +65,15 @@ class VectorStore:
         keys = [self._key(text) for text in texts]
         marks = ", ".join("?" * len(keys))
         try:
-            asked = f"SELECT key, numbers FROM vector WHERE key IN ({marks})"  # noqa: S608 - marks
-            found: dict[bytes, bytes] = dict(self._database.execute(asked, keys).fetchall())
+            query = f"SELECT key, numbers FROM vector WHERE key IN ({marks})"  # noqa: S608 - marks
+            stored: dict[bytes, bytes] = dict(self._database.execute(query, keys).fetchall())
             self._database.executemany(
                 "UPDATE vector SET used = ? WHERE key = ? AND used <> ?",
-                [(self._start, key, self._start) for key in found],
+                [(self._start, key, self._start) for key in stored],
             )
         except sqlite3.Error as error:
             raise self._unkept(error) from None
-        return [found.get(key) for key in keys]
+        return [stored.get(key) for key in keys]
 
     def put(self, vectors: Mapping[str, bytes]) -> None:
         """Store the vectors of these texts. Vectors unused for the longest time make room."""
@@ -115,5 +115,5 @@ class VectorStore:
         return hashlib.sha256(b"%d %b %b" % (len(self._model), self._model, text.encode())).digest()
 
     def _unkept(self, error: Exception) -> Unkept:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        return Unkept(f"vectors are not kept over a restart, because {self._path} fails: {why}")
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Unkept(f"vectors are not kept over a restart, because {self._path} fails: {reason}")
