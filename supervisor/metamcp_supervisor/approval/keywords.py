@@ -143,9 +143,9 @@ def _bounds(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> No
         mine = facts.bound(upper=upper)
         needed = NumberBound(value, keyword.startswith("ex"))
         if mine is None or not mine.beyond(needed, upper=upper):
-            less, more = ("at most", "more") if upper else ("at least", "less")
-            limit_text = f"{'not ' if needed.open else ''}{value}" if needed.open else str(value)
-            text = f"It must be {less} {limit_text} now."
+            less, more = ("less", "more") if upper else ("more", "less")
+            bound = f"{less} than" if needed.open else "at most" if upper else "at least"
+            text = f"It must be {bound} {value} now."
             if not findings.inputs:
                 text = f"It may be {more} than {value} now, which it was not."
             findings.add(blame(facts), want.at(keyword), "bounds", text)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """Maximum bytes of an answer; as large as the largest message of a server."""
+PIECES_MAX = 10_000
+"""Maximum pieces of a result that a gateway keeps in place of a short one."""
 PAGES_MAX = 1000
 """Maximum pages of a list."""
 ROUNDS_MAX = 50
@@ -199,6 +201,8 @@ class EndpointClient:
             return answer
         pieces, uri = list[str](), link.uri
         while uri:
+            if len(pieces) >= PIECES_MAX:
+                raise Failed(Exit.FAILED, f"its result has more than {PIECES_MAX:,} pieces")
             reply = await self.ask("resources/read", {"uri": uri})
             if bytes(reply.error):
                 message = tool_call.error_text(reply.error)

@@ -225,10 +225,10 @@ def _salt(folder: Path) -> bytes:
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / SALT
-        if path.exists():
-            stored = path.read_bytes()
-            return stored if len(stored) == SALT_BYTES else made
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if path.exists() and len(stored := path.read_bytes()) == SALT_BYTES:
+            return stored
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(made)
     return made

@@ -67,6 +67,21 @@ def test_a_finding_says_where_and_what() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("keyword", "sentence"),
+    [
+        ("maximum", "It must be at most 5 now."),
+        ("exclusiveMaximum", "It must be less than 5 now."),
+        ("minimum", "It must be at least 5 now."),
+        ("exclusiveMinimum", "It must be more than 5 now."),
+    ],
+)
+def test_a_new_bound_is_said_in_words(keyword: str, sentence: str) -> None:
+    number = {"type": "number"}
+    findings = inputs(one(number), one({**number, keyword: 5})).findings
+    assert [finding.text for finding in findings] == [sentence]
+
+
 def test_a_place_is_a_json_pointer() -> None:
     found = inputs(of(**{"a/b~c": STRING}), of(**{"a/b~c": {"type": "null"}}))
     assert found.findings[0].pointer == "/inputSchema/properties/a~1b~0c/type"
