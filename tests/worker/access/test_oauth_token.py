@@ -136,7 +136,7 @@ def test_a_time_is_a_number_of_seconds_since_the_epoch(name: str, value: Any) ->
     with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
         judged(signed(**{name: value}))
     with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
-        oauth_token.entered(CLAIMS | {name: value}, endpoint(), NOW, asked=True)
+        oauth_token.entered(CLAIMS | {name: value}, endpoint(), NOW, from_introspection=True)
 
 
 @pytest.mark.promise("M65")
@@ -210,7 +210,7 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
     said = json.dumps({"active": True} | CLAIMS | answer).encode()
     try:
         claims = oauth_token.introspected(said, RULES)
-        found = oauth_token.entered(claims, endpoint(), NOW, asked=True)
+        found = oauth_token.entered(claims, endpoint(), NOW, from_introspection=True)
     except TokenUnfit:
         assert not fit
     else:
@@ -221,7 +221,9 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
 
 def test_a_client_without_a_user_has_a_name_that_no_user_has() -> None:
     def name(**claims: str) -> str:
-        found = oauth_token.entered({"exp": NOW + 600, **claims}, endpoint(), NOW, asked=True)
+        found = oauth_token.entered(
+            {"exp": NOW + 600, **claims}, endpoint(), NOW, from_introspection=True
+        )
         assert isinstance(found, Entered)
         return found.principal.name
 

@@ -42,10 +42,10 @@ def make(random: bytes) -> str:
 
 def id_of(key: str) -> str:
     """Return the id of a key; empty if the text is not a key, as its checksum shows."""
-    found = _FORM.fullmatch(key)
-    if found is None or _checksum(key[:-CHECKSUM_CHARACTERS]) != key[-CHECKSUM_CHARACTERS:]:
+    match = _FORM.fullmatch(key)
+    if match is None or _checksum(key[:-CHECKSUM_CHARACTERS]) != key[-CHECKSUM_CHARACTERS:]:
         return ""
-    return found["id"]
+    return match["id"]
 
 
 def digest(pepper: bytes, key: str) -> bytes:

@@ -120,10 +120,10 @@ class Door:
 
     def change(self, changes: KeyChanges) -> frozenset[str]:
         """Change the table of keys, and return the ids of the keys that are gone."""
-        gone = set(changes.gone)
+        removed_ids = set(changes.gone)
         if changes.whole:
-            gone |= self._digests.keys() - {key.id for key in changes.put}
-        for name in gone:
+            removed_ids |= self._digests.keys() - {key.id for key in changes.put}
+        for name in removed_ids:
             self._keys.pop(self._digests.pop(name, b""), None)
         self._pepper = changes.pepper
         for key in changes.put:
@@ -131,7 +131,7 @@ class Door:
             self._digests[key.id] = key.digest
             self._keys[key.digest] = key, _principal(key)
         self.version += 1
-        return frozenset(gone)
+        return frozenset(removed_ids)
 
     def limits(self) -> dict[str, UseLimits]:
         """Return the limits of use of each key, by its id."""
@@ -175,12 +175,12 @@ class Door:
         credential = credentials[0]
         if credential.kind == "post":
             return credential
-        found = self._principal(spec, credential, arrival)
-        return self.counted(found, arrival) if isinstance(found, Entered | Denial) else found
+        verdict = self._principal(spec, credential, arrival)
+        return self.counted(verdict, arrival) if isinstance(verdict, Entered | Denial) else verdict
 
-    def counted(self, found: Found, arrival: Arrival) -> Found:
+    def counted(self, verdict: Found, arrival: Arrival) -> Found:
         """Return the answer to a request whose credential was judged, and count a failed one."""
-        return self.failed(arrival) if found is UNAUTHORIZED else found
+        return self.failed(arrival) if verdict is UNAUTHORIZED else verdict
 
     def _spec(self, arrival: Arrival) -> EndpointSpec | None:
         return None if arrival.endpoint is None else self._endpoints.get(arrival.endpoint)
@@ -218,10 +218,10 @@ class Door:
                 return UNAUTHORIZED
             ask = not self._failures.full(arrival.address, arrival.now)
             return self.verify(spec, text.decode("latin-1"), arrival.date, ask)
-        known = self._known(text)
-        if known is None:
+        entry = self._known(text)
+        if entry is None:
             return UNAUTHORIZED
-        key, principal = known
+        key, principal = entry
         if key.expires and arrival.date >= key.expires:
             return UNAUTHORIZED
         if spec is None or key.workspace != spec.workspace:
@@ -251,20 +251,20 @@ def _principal(key: KeySpec) -> Principal:
 def found_in(headers: Headers, query: bytes) -> list[Credential]:
     """Return every credential that a request carries. An `Authorization` of another kind than
     Bearer counts as a credential, which is not valid."""
-    found: list[Credential] = []
+    credentials: list[Credential] = []
     for name, value in headers:
         if name == b"authorization":
             bearer = _BEARER.fullmatch(value.strip(_BLANKS))
-            found.append(Credential("bearer", b"" if bearer is None else bearer["token"]))
+            credentials.append(Credential("bearer", b"" if bearer is None else bearer["token"]))
         elif name == b"x-api-key":
-            found.append(Credential("header", value.strip(_BLANKS)))
+            credentials.append(Credential("header", value.strip(_BLANKS)))
     if query:
-        found += (
+        credentials += (
             Credential("url" if name == QUERY_KEY else "post", unquote_to_bytes(value))
-            for name, _, value in (part.partition(b"=") for part in query.split(b"&"))
+            for name, _, value in (pair.partition(b"=") for pair in query.split(b"&"))
             if name in (QUERY_KEY, QUERY_TOKEN)
         )
-    return found
+    return credentials
 
 
 class Failures:

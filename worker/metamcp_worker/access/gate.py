@@ -98,12 +98,12 @@ class ScopeMissing(ProtocolError):
     """Raised for a message that needs a scope which the credential does not have. `scope`: that
     one; `held`: those of a token, which its client asks for again together with the missing one."""
 
-    def __init__(self, scope: str, method: str, held: Collection[str] = ()) -> None:
+    def __init__(self, scope: str, method: str, held_scopes: Collection[str] = ()) -> None:
         super().__init__(
             Code.INVALID_REQUEST, f"{method} needs the scope {scope}, which this credential lacks."
         )
         self.scope = scope
-        self.held = held
+        self.held = held_scopes
 
     def challenge(self, metadata: str = "") -> tuple[bytes, bytes]:
         """Header of the answer 403 (RFC 6750, section 3). `metadata`: URL of the document about the
@@ -131,11 +131,11 @@ def authorize(principal: Principal, endpoint: str, method: str, subject: str) ->
     check_scope(principal, needed, method)
 
 
-def check_scope(principal: Principal, scope: str, what: str) -> None:
-    """Raise ScopeMissing unless the principal has the scope. `what`: the method or tool that needs
-    it."""
+def check_scope(principal: Principal, scope: str, operation: str) -> None:
+    """Raise ScopeMissing unless the principal has the scope. `operation`: the method or tool
+    that needs it."""
     if scope and principal.scopes is not None and scope not in principal.scopes:
-        raise ScopeMissing(scope, what, principal.held)
+        raise ScopeMissing(scope, operation, principal.held)
 
 
 PARTS_MAX = 256
@@ -160,18 +160,20 @@ class EndpointPart(Struct, frozen=True):
         servers = "*" if self.servers is None else ",".join(sorted(self.servers))
         if self.who is None:
             return f"{self.endpoint}[{servers}]"
-        told = hashlib.sha256(codec.dump([self.who, self.reads])).hexdigest()[:WHO_CHARACTERS]
-        return f"{self.endpoint}[{servers};{told}]"
+        digest = hashlib.sha256(codec.dump([self.who, self.reads])).hexdigest()[:WHO_CHARACTERS]
+        return f"{self.endpoint}[{servers};{digest}]"
 
-    def of(self, whole: EndpointSpec) -> EndpointSpec:
+    def of(self, endpoint: EndpointSpec) -> EndpointSpec:
         """Return the endpoint as these principals see it."""
-        found = structs.replace(
-            whole, name=self.name, path=whole.path or whole.name, part_of=whole.name
+        part_spec = structs.replace(
+            endpoint, name=self.name, path=endpoint.path or endpoint.name, part_of=endpoint.name
         )
         if self.servers is not None:
-            seen = tuple(one for one in whole.servers if process_names.label(one) in self.servers)
-            found = structs.replace(found, servers=seen)
-        return found if self.who is None else structs.replace(found, who=self.who)
+            seen = tuple(
+                server for server in endpoint.servers if process_names.label(server) in self.servers
+            )
+            part_spec = structs.replace(part_spec, servers=seen)
+        return part_spec if self.who is None else structs.replace(part_spec, who=self.who)
 
 
 class EndpointParts:
@@ -181,40 +183,45 @@ class EndpointParts:
         self.reads: tuple[str, ...] = ()
         self._parts: dict[str, EndpointPart] = {}
 
-    def __contains__(self, part: EndpointPart) -> bool:
-        return part.name in self._parts
+    def __contains__(self, endpoint_part: EndpointPart) -> bool:
+        return endpoint_part.name in self._parts
 
     def joined(self, spec: FrontSpec, reads: tuple[str, ...]) -> FrontSpec:
         """Return the configuration with the parts that clients use. `reads`: what its policies read
         of a principal; parts for other policies end."""
         self.reads = reads
-        known = {one.name: one for one in spec.endpoints if not one.part_of}
+        endpoints = {endpoint.name: endpoint for endpoint in spec.endpoints if not endpoint.part_of}
         self._parts = {
-            name: part
-            for name, part in self._parts.items()
-            if part.endpoint in known and part.reads == reads
+            name: endpoint_part
+            for name, endpoint_part in self._parts.items()
+            if endpoint_part.endpoint in endpoints and endpoint_part.reads == reads
         }
-        parts = [part.of(known[part.endpoint]) for part in self._parts.values()]
-        return structs.replace(spec, endpoints=(*known.values(), *parts))
+        parts = [
+            endpoint_part.of(endpoints[endpoint_part.endpoint])
+            for endpoint_part in self._parts.values()
+        ]
+        return structs.replace(spec, endpoints=(*endpoints.values(), *parts))
 
-    def of(self, whole: EndpointSpec, principal: Principal) -> EndpointPart | None:
+    def of(self, endpoint: EndpointSpec, principal: Principal) -> EndpointPart | None:
         """Return the part of an endpoint that a principal sees; None if that is the endpoint."""
-        servers = None if principal.servers is None else seen(whole, principal.servers)
+        servers = None if principal.servers is None else seen(endpoint, principal.servers)
         if servers is None and (not self.reads or principal is USER):
             return None
         facts = {name: getattr(facts_of(principal), name) for name in self.reads}
         who = PrincipalFacts(**facts) if facts else None
-        return EndpointPart(whole.name, servers, who, self.reads)
+        return EndpointPart(endpoint.name, servers, who, self.reads)
 
-    def add(self, part: EndpointPart, used: Callable[[], Collection[str]]) -> bool:
+    def add(self, endpoint_part: EndpointPart, used: Callable[[], Collection[str]]) -> bool:
         """Add a part, in place of parts that are not used, if all places are taken; False if
         they still are. `used`: returns the names of the parts that clients use now."""
         if len(self._parts) >= PARTS_MAX:
             names = used()
-            self._parts = {name: one for name, one in self._parts.items() if name in names}
+            self._parts = {
+                name: used_part for name, used_part in self._parts.items() if name in names
+            }
         if len(self._parts) >= PARTS_MAX:
             return False
-        self._parts[part.name] = part
+        self._parts[endpoint_part.name] = endpoint_part
         return True
 
 
@@ -239,11 +246,13 @@ def admitting_alike(
 ) -> frozenset[str]:
     """Return the endpoints of `now` that ask for the same credentials as before, or are new."""
 
-    def asked(one: EndpointSpec) -> tuple[object, ...]:
-        return one.workspace, one.auth, one.keys, one.url_keys, one.oauth
+    def asked(endpoint: EndpointSpec) -> tuple[object, ...]:
+        return endpoint.workspace, endpoint.auth, endpoint.keys, endpoint.url_keys, endpoint.oauth
 
     return frozenset(
-        name for name, one in now.items() if asked(before.get(name, one)) == asked(one)
+        name
+        for name, endpoint in now.items()
+        if asked(before.get(name, endpoint)) == asked(endpoint)
     )
 
 
@@ -254,8 +263,10 @@ def granted(
     that are not known grant nothing."""
     if not scopes:
         return None, None
-    servers = frozenset(one.removeprefix(CALL_OF) for one in scopes if one.startswith(CALL_OF))
-    found = frozenset(one for one in scopes if one in SCOPES)
-    if CALL in found or not servers:
-        return found, None
-    return found | {CALL}, servers
+    servers = frozenset(
+        scope.removeprefix(CALL_OF) for scope in scopes if scope.startswith(CALL_OF)
+    )
+    known_scopes = frozenset(scope for scope in scopes if scope in SCOPES)
+    if CALL in known_scopes or not servers:
+        return known_scopes, None
+    return known_scopes | {CALL}, servers

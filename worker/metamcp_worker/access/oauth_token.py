@@ -78,8 +78,8 @@ class IssuerKeys:
         out. Raises TokenUnfit if the document has no other."""
         written = members(document).get("keys")
         listed = cast(list[object], written) if isinstance(written, list) else []
-        found = [_key(one) for one in listed[:KEYS_MAX]]
-        keys = {one.key_id: one for one in found if one is not None and one.key_id}
+        parsed_keys = [_key(written_key) for written_key in listed[:KEYS_MAX]]
+        keys = {key.key_id: key for key in parsed_keys if key is not None and key.key_id}
         if not keys:
             raise TokenUnfit("the keys of the issuer cannot be used")
         self._keys, self._fetched = keys, now
@@ -106,17 +106,17 @@ def key_id(token: str) -> str:
         raise TokenUnfit("the algorithm of the token's signature is not accepted")
     if "crit" in header:
         raise TokenUnfit("the token's header has critical extensions")
-    found = header.get("kid")
-    if not isinstance(found, str) or not found:
+    kid = header.get("kid")
+    if not isinstance(kid, str) or not kid:
         raise TokenUnfit("the token does not name its key")
-    return found
+    return kid
 
 
 def claims_of(token: str, key: jwt.PyJWK, rules: IssuerSpec) -> Claims:
     """Return the claims of a token that this key signed, for this audience, by this issuer. Times
     are not checked. Raises TokenUnfit."""
     try:
-        found: dict[str, object] = jwt.decode(
+        claims: dict[str, object] = jwt.decode(
             token, key, algorithms=[key.algorithm_name], audience=rules.audience,
             issuer=rules.issuer,
             options={
@@ -124,65 +124,68 @@ def claims_of(token: str, key: jwt.PyJWK, rules: IssuerSpec) -> Claims:
                 "verify_iat": False, "verify_nbf": False, "enforce_minimum_key_length": True,
             },
         )  # fmt: skip
-    except (jwt.PyJWTError, ValueError) as why:
-        raise TokenUnfit(_told(why)) from None
-    return found
+    except (jwt.PyJWTError, ValueError) as error:
+        raise TokenUnfit(_told(error)) from None
+    return claims
 
 
-def _told(why: Exception) -> str:
-    told: dict[type[Exception], str] = {
+def _told(error: Exception) -> str:
+    sentences: dict[type[Exception], str] = {
         jwt.InvalidAudienceError: "the token is for another audience",
         jwt.InvalidIssuerError: "the token is of another issuer",
         jwt.InvalidSignatureError: "the token's signature is wrong",
-        jwt.MissingRequiredClaimError: f"the token lacks {getattr(why, 'claim', 'a claim')}",
+        jwt.MissingRequiredClaimError: f"the token lacks {getattr(error, 'claim', 'a claim')}",
     }
-    return told.get(type(why), "the token is not valid")
+    return sentences.get(type(error), "the token is not valid")
 
 
 def introspected(answer: bytes, rules: IssuerSpec) -> Claims:
     """Return what the issuer says of a token (RFC 7662, section 2.2). Raises TokenUnfit unless the
     token is active and for this audience."""
-    found = members(answer)
-    if found.get("active") is not True:
+    claims = members(answer)
+    if claims.get("active") is not True:
         raise TokenUnfit("the token is not active")
-    audience = found.get("aud")
+    audience = claims.get("aud")
     if rules.audience not in (
         cast(list[object], audience) if isinstance(audience, list) else [audience]
     ):
         raise TokenUnfit("the token is for another audience")
-    if found.get("iss", rules.issuer) != rules.issuer:
+    if claims.get("iss", rules.issuer) != rules.issuer:
         raise TokenUnfit("the token is of another issuer")
-    return found
+    return claims
 
 
 def members(answer: bytes) -> Mapping[str, object]:
     """Return the members of an object of JSON. Raises TokenUnfit for anything else."""
     try:
-        found: object = codec.value(answer)
+        value: object = codec.value(answer)
     except codec.Malformed:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise TokenUnfit("the issuer does not answer with a JSON object")
-    return cast(Mapping[str, object], found)
+    return cast(Mapping[str, object], value)
 
 
-def entered(claims: Claims, spec: EndpointSpec, date: float, *, asked: bool = False) -> Found:
+def entered(
+    claims: Claims, spec: EndpointSpec, date: float, *, from_introspection: bool = False
+) -> Found:
     """Return the principal of these claims at this endpoint, or the answer 403 if a scope is
-    missing that the endpoint wants of all. `date`: seconds since the epoch; `asked`: the claims are
-    what the issuer answered. Raises TokenUnfit."""
+    missing that the endpoint wants of all. `date`: seconds since the epoch;
+    `from_introspection`: the claims are what the issuer answered. Raises TokenUnfit."""
     rules = spec.oauth
     assert rules is not None
-    expires = _times(claims, date, asked=asked)
-    client = asked and "sub" not in claims  # clients have names of their own, not those of users
+    expires = _times(claims, date, from_introspection=from_introspection)
+    # Clients have names of their own, not those of users.
+    client = from_introspection and "sub" not in claims
     subject = claims.get("client_id" if client else "sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= SUBJECT_CHARS_MAX:
         raise TokenUnfit("the token does not name its subject")
     if not subject.isprintable():
         raise TokenUnfit("the token's subject has characters that cannot be printed")
-    held = scopes_of(claims)
-    if not held.issuperset(rules.scopes):
+    token_scopes = scopes_of(claims)
+    if not token_scopes.issuperset(rules.scopes):
         return missing(rules)
-    ours = [scope for scope in held if _is_ours(scope)]
+    ours = [scope for scope in token_scopes if _is_ours(scope)]
     if ours or not rules.scopes or any(map(_is_ours, rules.scopes)):
         scopes, servers = gate.granted(ours or [_NOTHING])
         assert scopes is not None
@@ -193,7 +196,9 @@ def entered(claims: Claims, spec: EndpointSpec, date: float, *, asked: bool = Fa
         workspace=spec.workspace, scopes=scopes, servers=servers, auth=OAUTH, expires=expires,
         held=frozenset({*ours, *rules.scopes}),
     )  # fmt: skip
-    return Entered(principal, min(expires, date + INTROSPECTED_S_MAX) if asked else expires)
+    return Entered(
+        principal, min(expires, date + INTROSPECTED_S_MAX) if from_introspection else expires
+    )
 
 
 _NOTHING = "none"
@@ -204,12 +209,12 @@ def _is_ours(scope: str) -> bool:
     return scope in gate.SCOPES or scope.startswith(gate.CALL_OF)
 
 
-def _times(claims: Claims, date: float, *, asked: bool) -> float:
+def _times(claims: Claims, date: float, *, from_introspection: bool) -> float:
     """Return when the token ends, seconds since the epoch. Raises TokenUnfit unless it is valid
     now."""
     expires, issued = _time(claims, "exp"), _time(claims, "iat")
     begins = _time(claims, "nbf") or issued
-    if asked:
+    if from_introspection:
         expires = date + INTROSPECTED_S_MAX if expires is None else expires
     elif expires is None or issued is None or expires - issued > LIFE_S_MAX:
         raise TokenUnfit(f"the token is made to last longer than {LIFE_S_MAX:.0f} s")
@@ -221,31 +226,31 @@ def _times(claims: Claims, date: float, *, asked: bool) -> float:
 
 
 def _time(claims: Claims, name: str) -> float | None:
-    found = claims.get(name)
-    if found is None:
+    value = claims.get(name)
+    if value is None:
         return None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TokenUnfit(f"the token's {name} is not a time")
-    if not 0 <= found <= TIME_S_MAX:  # NaN is neither
+    if not 0 <= value <= TIME_S_MAX:  # NaN is neither
         raise TokenUnfit(f"the token's {name} is not a time")
-    return float(found)
+    return float(value)
 
 
 def scopes_of(claims: Claims) -> frozenset[str]:
     """Return the scopes of a token: `scope`, words in a string (RFC 9068, section 2.2.3), or a list
     as some issuers write it, also as `scp`."""
-    found = claims.get("scope") or claims.get("scp") or ""
-    words: Sequence[object] = found.split() if isinstance(found, str) else ()
-    if isinstance(found, list):
-        words = cast(list[object], found)
+    claim = claims.get("scope") or claims.get("scp") or ""
+    words: Sequence[object] = claim.split() if isinstance(claim, str) else ()
+    if isinstance(claim, list):
+        words = cast(list[object], claim)
     return frozenset(word for word in words if isinstance(word, str))
 
 
 def missing(rules: IssuerSpec) -> Denial:
     """Return the answer to a token that lacks a scope which the endpoint wants of all."""
     value = gate.challenge('error="insufficient_scope"', rules.scopes, rules.metadata)
-    what = f"The scopes {' '.join(rules.scopes)} are needed at this endpoint."
-    return Denial(403, what, "scope", ((b"www-authenticate", value),))
+    message = f"The scopes {' '.join(rules.scopes)} are needed at this endpoint."
+    return Denial(403, message, "scope", ((b"www-authenticate", value),))
 
 
 class ProtectedResource(Struct, frozen=True, kw_only=True):
@@ -260,9 +265,9 @@ class ProtectedResource(Struct, frozen=True, kw_only=True):
 
 def document(rules: IssuerSpec) -> bytes:
     """Return the document about an endpoint with these rules."""
-    found = ProtectedResource(
+    metadata = ProtectedResource(
         resource=rules.audience,
         authorization_servers=(rules.issuer,),
         scopes_supported=tuple(dict.fromkeys((*rules.scopes, *gate.SCOPES))),
     )
-    return codec.dump(found)
+    return codec.dump(metadata)

@@ -55,9 +55,9 @@ class TokenIssuers:
 
     def configure(self, endpoints: Iterable[EndpointSpec]) -> None:
         """Accept the tokens of these endpoints. Keys that were fetched are kept."""
-        wanted = {endpoint.oauth for endpoint in endpoints if endpoint.oauth is not None}
+        issuer_rules = {endpoint.oauth for endpoint in endpoints if endpoint.oauth is not None}
         before = self._issuers
-        self._issuers = {rules: before.get(rules) or _Issuer(rules) for rules in wanted}
+        self._issuers = {rules: before.get(rules) or _Issuer(rules) for rules in issuer_rules}
 
     def document(self, spec: EndpointSpec) -> bytes:
         """Return the document about an endpoint that takes tokens."""
@@ -72,10 +72,10 @@ class TokenIssuers:
         issuer, now = self._issuers[spec.oauth], self._loop.time()
         try:
             name = oauth_token.key_id(token)
-        except TokenUnfit as why:
+        except TokenUnfit as error:
             if spec.oauth.introspection:
                 return issuer.asked(spec, token, date, now, ask=ask)
-            return issuer.refused(spec, why, now)
+            return issuer.refused(spec, error, now)
         if issuer.keys.due(name, now):
             fetch = issuer.fetch()
             if issuer.keys.find(name, now) is None:
@@ -110,8 +110,8 @@ class _Issuer:
         try:
             claims = oauth_token.claims_of(token, key, self._rules)
             return oauth_token.entered(claims, spec, date)
-        except TokenUnfit as why:
-            return self.refused(spec, why, now)
+        except TokenUnfit as error:
+            return self.refused(spec, error, now)
 
     def fetch(self) -> asyncio.Task[None]:
         """Fetch the keys, unless that is under way."""
@@ -129,8 +129,8 @@ class _Issuer:
     async def _fetch(self) -> None:
         try:
             self.keys.put(await self._get(await self._keys_url()), self._loop.time())
-        except (Unreachable, NotAuthorized, TokenUnfit) as why:
-            log.warning("the keys of %s cannot be fetched: %s", self._rules.issuer, why)
+        except (Unreachable, NotAuthorized, TokenUnfit) as error:
+            log.warning("the keys of %s cannot be fetched: %s", self._rules.issuer, error)
         finally:
             self.keys.asked(self._loop.time())
             self._fetching = None
@@ -140,16 +140,16 @@ class _Issuer:
         Connect Discovery, section 4). Raises Unreachable, NotAuthorized and TokenUnfit."""
         parts = urlsplit(self._rules.issuer)
         origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-        places = dict.fromkeys(
+        urls = dict.fromkeys(
             (f"{origin}{_WELL_KNOWN}{path}", f"{origin}{_OPENID}{path}", f"{origin}{path}{_OPENID}")
         )
-        for place in places:
+        for url in urls:
             try:
-                found = oauth_token.members(await self._get(place))
+                metadata = oauth_token.members(await self._get(url))
             except TokenUnfit:
                 continue
-            if found.get("issuer") == self._rules.issuer:
-                return str(found.get("jwks_uri"))
+            if metadata.get("issuer") == self._rules.issuer:
+                return str(metadata.get("jwks_uri"))
         raise TokenUnfit("the issuer has no metadata, or they name another issuer")
 
     async def _get(self, url: str) -> bytes:
@@ -188,8 +188,8 @@ class _Issuer:
         self._questions += 1
         try:
             answer = await self._http.send(request)
-        except (Unreachable, NotAuthorized) as why:
-            log.warning("%s cannot be asked about a token: %s", rules.issuer, why)
+        except (Unreachable, NotAuthorized) as error:
+            log.warning("%s cannot be asked about a token: %s", rules.issuer, error)
             return _AWAY
         finally:
             self._questions -= 1
@@ -203,11 +203,11 @@ class _Issuer:
         until = now + oauth_token.INTROSPECTED_S_MAX
         try:
             claims = oauth_token.introspected(answer.content, rules)
-        except TokenUnfit as why:
+        except TokenUnfit as error:
             self._refused[digest] = until
             if len(self._refused) > REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
-            return self.refused(spec, why, now)
+            return self.refused(spec, error, now)
         self._answers[digest] = until, claims
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -217,13 +217,13 @@ class _Issuer:
         self, spec: EndpointSpec, claims: oauth_token.Claims, date: float, now: float
     ) -> Found:
         try:
-            return oauth_token.entered(claims, spec, date, asked=True)
-        except TokenUnfit as why:
-            return self.refused(spec, why, now)
+            return oauth_token.entered(claims, spec, date, from_introspection=True)
+        except TokenUnfit as error:
+            return self.refused(spec, error, now)
 
-    def refused(self, spec: EndpointSpec, why: TokenUnfit, now: float) -> Found:
+    def refused(self, spec: EndpointSpec, error: TokenUnfit, now: float) -> Found:
         """Tell the operator now and then why tokens are not valid; clients are not told."""
         if now - self._told >= TOLD_S:
             self._told = now
-            log.info("a token was refused at the endpoint '%s': %s", spec.name, why)
+            log.info("a token was refused at the endpoint '%s': %s", spec.name, error)
         return UNAUTHORIZED

@@ -136,13 +136,21 @@ class Meters:
         self._share = 1
 
     def configure(self, spec: FrontSpec) -> None:
-        found: dict[Owner, UseLimits] = {}
+        limits_by_owner: dict[Owner, UseLimits] = {}
         for endpoint in spec.endpoints:
-            found["endpoint", endpoint.part_of or endpoint.name] = endpoint.limits
+            limits_by_owner["endpoint", endpoint.part_of or endpoint.name] = endpoint.limits
             self._workspaces[endpoint.name] = endpoint.workspace
-        found |= {("server", name): one for name, one in spec.server_limits.items()}
-        found |= {("workspace", name): one for name, one in spec.workspace_limits.items()}
-        self._limits = {owner: one for owner, one in found.items() if one != UNLIMITED}
+        limits_by_owner |= {
+            ("server", name): use_limits for name, use_limits in spec.server_limits.items()
+        }
+        limits_by_owner |= {
+            ("workspace", name): use_limits for name, use_limits in spec.workspace_limits.items()
+        }
+        self._limits = {
+            owner: use_limits
+            for owner, use_limits in limits_by_owner.items()
+            if use_limits != UNLIMITED
+        }
         self._share = max(1, spec.fronts)
         for owner, meter in self._meters.items():
             if owner in self._limits:  # any other one stays: a limit may be set again today
@@ -151,7 +159,9 @@ class Meters:
 
     def configure_keys(self, limits: Mapping[str, UseLimits]) -> None:
         """Set the limits of API keys, by id."""
-        self._keys = {name: one for name, one in limits.items() if one != UNLIMITED}
+        self._keys = {
+            name: use_limits for name, use_limits in limits.items() if use_limits != UNLIMITED
+        }
         for owner in [owner for owner in self._meters if owner[0] == "key"]:
             if owner[1] in self._keys:
                 self._meters[owner].adjust(self._keys[owner[1]], self._share)
@@ -162,7 +172,7 @@ class Meters:
     def _changed(self) -> None:
         self._passed.clear()
         limits = (*self._limits.values(), *self._keys.values())
-        self.any, self.bodies = bool(limits), any(one.body_max for one in limits)
+        self.any, self.bodies = bool(limits), any(use_limits.body_max for use_limits in limits)
 
     def admit(
         self, key: str, endpoint: str, server: str, now: float, date: float
@@ -179,10 +189,10 @@ class Meters:
             for meter in meters:
                 meter.take(now, date)
                 passed += 1
-        except LimitReached as why:
+        except LimitReached as error:
             for meter in meters[:passed]:
                 meter.give_back()
-            self.refused(why.owner, why.limit)
+            self.refused(error.owner, error.limit)
             raise
         return meters
 
@@ -197,8 +207,8 @@ class Meters:
             for meter in self._passed.get(way) or self._meters_of(*way, now):
                 meter.take(now, date)
                 taken.append(meter)
-        except LimitReached as why:
-            return why
+        except LimitReached as error:
+            return error
         finally:
             for meter in taken:
                 meter.give_back()
@@ -208,13 +218,17 @@ class Meters:
         """Return the meters of these calls, and keep them for the next one."""
         owners: list[Owner] = [("endpoint", endpoint), ("server", server)]
         owners.append(("workspace", self._workspaces.get(endpoint, "")))
-        meters = [self._meter(one, self._limits[one], now) for one in owners if one in self._limits]
+        meters = [
+            self._meter(owner, self._limits[owner], now)
+            for owner in owners
+            if owner in self._limits
+        ]
         if key in self._keys:
             meters.append(self._meter(("key", key), self._keys[key], now))
         if len(self._passed) >= METERS_MAX:
             self._passed.clear()
-        found = self._passed[endpoint, server, key] = tuple(meters)
-        return found
+        meters_to_pass = self._passed[endpoint, server, key] = tuple(meters)
+        return meters_to_pass
 
     def body_max(self, principal: Principal, endpoint: str) -> int:
         """Maximum bytes of a request of this principal to this endpoint."""
@@ -238,13 +252,19 @@ class Meters:
         self._refused[kind, "" if kind == "key" else name, limit] += 1
 
     def limited(self) -> tuple[LimitedStats, ...]:
-        return tuple(LimitedStats(*which, count) for which, count in self._refused.items())
+        return tuple(
+            LimitedStats(*owner_limit, count) for owner_limit, count in self._refused.items()
+        )
 
     def _of(self, principal: Principal, endpoint: str, limit: str) -> dict[Owner, int]:
         """Return the values of a limit that requests have, where they are set."""
-        found = {("endpoint", endpoint): self._limits.get(("endpoint", endpoint))}
-        found["key", principal.key] = self._keys.get(principal.key)
-        return {owner: most for owner, one in found.items() if (most := getattr(one, limit, 0))}
+        limits_by_owner = {("endpoint", endpoint): self._limits.get(("endpoint", endpoint))}
+        limits_by_owner["key", principal.key] = self._keys.get(principal.key)
+        return {
+            owner: most
+            for owner, use_limits in limits_by_owner.items()
+            if (most := getattr(use_limits, limit, 0))
+        }
 
     def used(self) -> Iterable[Meter]:
         """Return the meters that have counted something."""
@@ -254,26 +274,26 @@ class Meters:
         """Return the calls since the last time that count against quotas."""
         if not self._news:
             return []
-        found: list[DayCount] = []
+        counts: list[DayCount] = []
         for meter in self._news:  # a meter is there twice, with nothing left, after midnight
             if meter.untold:
-                found.append(DayCount(*meter.owner, meter.day, meter.untold))
+                counts.append(DayCount(*meter.owner, meter.day, meter.untold))
                 meter.untold = 0
         self._news.clear()
-        return found
+        return counts
 
     def resume(self, counts: Iterable[DayCount], now: float) -> None:
         """Count calls that other fronts made in the place of this one."""
-        for one in counts:
-            owner = one.kind, one.name
-            limits = self._keys.get(one.name) if one.kind == "key" else self._limits.get(owner)
-            if limits is None and one.kind == "key":
+        for count in counts:
+            owner = count.kind, count.name
+            limits = self._keys.get(count.name) if count.kind == "key" else self._limits.get(owner)
+            if limits is None and count.kind == "key":
                 continue
             meter = self._meter(owner, limits or UNLIMITED, now)
-            if meter.day < one.day:
-                meter.day, meter.today, meter.untold = one.day, 0, 0
-            if meter.day == one.day:
-                meter.today += one.calls
+            if meter.day < count.day:
+                meter.day, meter.today, meter.untold = count.day, 0, 0
+            if meter.day == count.day:
+                meter.today += count.calls
 
     def _meter(self, owner: Owner, limits: UseLimits, now: float) -> Meter:
         meter = self._meters.get(owner)
