@@ -97,7 +97,7 @@ class KnownHead:
         digits = read[first:last]
         if not digits.isdigit() or int(digits) != len(read) - start:
             return None
-        head, said = self.head, read
+        head, compared = self.head, read
         if self.trace:
             at = self.trace_at if self.trace_at >= 0 else start + self.trace_at
             own = read[at : at + len(self.trace)]
@@ -105,11 +105,11 @@ class KnownHead:
                 if _TRACE.fullmatch(own) is None:
                     return None
                 head = _traced(head, own)
-                said = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
+                compared = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
         if self.secret:
-            same = compare_digest(said[:first] + said[last:start], before + behind)
+            same = compare_digest(compared[:first] + compared[last:start], before + behind)
         else:
-            same = said[:first] == before and said[last:start] == behind
+            same = compared[:first] == before and compared[last:start] == behind
         return (head, read[start:]) if same else None
 
 
@@ -124,10 +124,10 @@ def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
         return None
     names = [name for name, _ in head.headers]
     secret = not _SECRET.isdisjoint(names)
-    found = _LENGTH.search(read, 0, start)
-    if found is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
+    length_match = _LENGTH.search(read, 0, start)
+    if length_match is None or names.count(b"content-length") != 1 or not _UNLIKE.isdisjoint(names):
         return None
-    first, last = found.span(1)
+    first, last = length_match.span(1)
     before, behind = read[:first], read[last:start]
     traced = _TRACED.search(read, 0, start) if names.count(_TRACEPARENT) == 1 else None
     if traced is None:
@@ -175,15 +175,15 @@ class Connection(asyncio.Protocol):
     _watch: asyncio.TimerHandle
     __deletable__ = ("_parser", "_patience")
 
-    def __init__(self, server: ConnectionServer, left: MovedConnection | None = None) -> None:
+    def __init__(self, server: ConnectionServer, moved: MovedConnection | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.hops = 0 if left is None else left.hops
+        self.hops = 0 if moved is None else moved.hops
         self.tasks = server.tasks
         self.address = ""
         self.read_paused = False
         self.body_bytes = 0
         self._server = server
-        self._left = left
+        self._left = moved
         self._limits = server.limits
         self._patience = SenderPatience(server.limits, self)
         self._parser = httptools.HttpRequestParser(self)
@@ -265,8 +265,8 @@ class Connection(asyncio.Protocol):
             self._discard(len(data))
             return
         self._heard = self.loop.time()
-        known = self.known
-        request = known.request(data) if known is not None and self._stage == _IDLE else None
+        head = self.known
+        request = head.request(data) if head is not None and self._stage == _IDLE else None
         if request is None:
             self._parse(data)
         else:
@@ -346,14 +346,16 @@ class Connection(asyncio.Protocol):
         if version not in {"1.1", "1.0"} or not self._is_http():
             self._stop(505, "Only HTTP/1.1 is served here.", "version")
         codings = [value for name, value in headers if name == b"transfer-encoding"]
-        if codings and [one.lower() for one in codings] != [b"chunked"]:
+        if codings and [coding.lower() for coding in codings] != [b"chunked"]:
             self._stop(501, "The only transfer coding that is served here is chunked.", "coding")
         if not target.startswith(b"/") and not request_head.is_absolute(target):
             self._stop(400, "The request target must be a path.", "target")
         if not target.isascii():
             self._stop(400, "The request target must be ASCII.", "target")
         keeps_alive = version != "1.0" and parser.should_keep_alive()
-        awaits = any(one == b"expect" and it.lower() == b"100-continue" for one, it in headers)
+        awaits = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
         self._stage = _BODY
         self.body_bytes = 0
         self._began(
@@ -455,13 +457,15 @@ class Connection(asyncio.Protocol):
             return None
         read = [request_head.request(request.head, body)]
         read += [
-            request_head.request(one.head, one.came_so_far) for one in self._queue if one.whole
+            request_head.request(queued.head, queued.came_so_far)
+            for queued in self._queue
+            if queued.whole
         ]
         # A request that has come in part cannot be written anew: it will not be answered.
-        left = self._let_go(b"".join(read), last=not self._whole)
-        if left is not None:
+        moved = self._let_go(b"".join(read), last=not self._whole)
+        if moved is not None:
             request.lost = True
-        return left
+        return moved
 
     def shutdown(self) -> None:
         """Move or close the connection for a server that drains, after the answers under way."""
@@ -495,11 +499,11 @@ class Connection(asyncio.Protocol):
         self.transport.abort()  # this end of it: the socket has another descriptor now
         return MovedConnection(socket_fd, read, last=last)
 
-    def _arrive(self, left: MovedConnection) -> None:
+    def _arrive(self, moved: MovedConnection) -> None:
         """Take the bytes that another process has read of this connection."""
-        if left.read and not self._deaf:
-            self._parse(left.read)
-        if left.last and not self._deaf:
+        if moved.read and not self._deaf:
+            self._parse(moved.read)
+        if moved.last and not self._deaf:
             self._deaf = True
             self._last_one()
         if self._server.draining:

@@ -73,21 +73,21 @@ class Handover:
         self._since = 0.0
         self._parted = 0
 
-    def give(self, request: Leaving, where: Elsewhere, body: bytes) -> bool:
+    def give(self, request: Leaving, elsewhere: Elsewhere, body: bytes) -> bool:
         """Send the connection of a request with this body to the front that can answer the request.
         Returns False if the connection cannot move now."""
         queued_max = QUEUED_LARGE_MAX if len(body) > LARGE_BYTES else QUEUED_MAX
-        left = None if self._queued() >= queued_max else request.leave(body)
-        if left is None:
+        moved = None if self._queued() >= queued_max else request.leave(body)
+        if moved is None:
             return False
         try:
-            blob = packets.blob(left.read)
+            blob = packets.blob(moved.read)
         except (OSError, TooLarge):  # no descriptor is free: the client is cut
-            packets.close_all([left.socket_fd])
+            packets.close_all([moved.socket_fd])
             return True
         hops = request.hops + 1
-        message = HandOver(name=where.name, maker=where.maker, hops=hops, last=left.last)
-        self._send(message, (blob, left.socket_fd))
+        message = HandOver(name=elsewhere.name, maker=elsewhere.maker, hops=hops, last=moved.last)
+        self._send(message, (blob, moved.socket_fd))
         return True
 
     def part(self, leave: Callable[[], MovedConnection | None]) -> None:
@@ -98,15 +98,15 @@ class Handover:
         self._parted += 1
         if self._parted > PARTED_MAX or self._queued() >= QUEUED_MAX:
             raise NotYet("too many connections are on their way")
-        left = leave()
-        if left is None:
+        moved = leave()
+        if moved is None:
             raise NotYet("it cannot leave now")
         try:
-            blob = packets.blob(left.read)
+            blob = packets.blob(moved.read)
         except OSError:  # no descriptor is free: the client is cut
-            packets.close_all([left.socket_fd])
+            packets.close_all([moved.socket_fd])
             return
-        self._send(HandOver(name="", maker=NOBODY, hops=0), (blob, left.socket_fd))
+        self._send(HandOver(name="", maker=NOBODY, hops=0), (blob, moved.socket_fd))
 
 
 def taken(message: HandOver, fds: list[int]) -> MovedConnection:

@@ -174,8 +174,8 @@ class Response(Incoming):
         except TimeoutError:
             raise Broken(f"{self._from} sent nothing for {wait_s:g} s") from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            what = f"the connection to {self._from} broke in the middle of an answer"
-            raise Broken(f"{what}: {_reason(error)}") from None
+            problem = f"the connection to {self._from} broke in the middle of an answer"
+            raise Broken(f"{problem}: {_reason(error)}") from None
 
     async def close(self) -> None:
         if self._closed:
@@ -228,8 +228,10 @@ class Origin:
         except httpx2.InvalidURL:
             raise Misdirected(f"{self} names a URL that is none") from None
         if _origin(url) != self._name:
-            what = f"{self} sends requests on to {_origin(url)}, and another origin is not followed"
-            raise Misdirected(f"{what}; if that is meant, configure it as the URL")
+            problem = (
+                f"{self} sends requests on to {_origin(url)}, and another origin is not followed"
+            )
+            raise Misdirected(f"{problem}; if that is meant, configure it as the URL")
         return str(url)
 
     async def send(
@@ -276,8 +278,8 @@ class Origin:
         except httpx2.HTTPError as error:
             if sent.begun:
                 raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
-            if why := tcp.distrust(error):
-                raise Untrusted(f"{self} is not trusted because {why}") from None
+            if reason := tcp.distrust(error):
+                raise Untrusted(f"{self} is not trusted because {reason}") from None
             raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
         raise Misdirected(f"{self} redirects in a circle")
 
@@ -430,8 +432,8 @@ def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLCont
             return ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             absent = isinstance(error, FileNotFoundError)
-            why = "does not exist" if absent else "has no certificates in PEM"
-            raise Untrusted(f"{_origin(url)} cannot be trusted: {ca_file} {why}") from None
+            problem = "does not exist" if absent else "has no certificates in PEM"
+            raise Untrusted(f"{_origin(url)} cannot be trusted: {ca_file} {problem}") from None
     if url.scheme == "https" or any_host:
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -65,12 +65,12 @@ def written(value: str) -> str:
 
 def routing(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
     """Return `Mcp-Method`, and `Mcp-Name` if the method has it."""
-    found = {"Mcp-Method": written(method)}
+    headers = {"Mcp-Method": written(method)}
     subject = params.get(NAMED.get(method, ""))
     text = None if subject is None else codec.text(subject)
     if text is not None:
-        found["Mcp-Name"] = written(text)
-    return found
+        headers["Mcp-Name"] = written(text)
+    return headers
 
 
 def wanted(schema: bytes | Raw) -> dict[Path, str]:
@@ -79,26 +79,26 @@ def wanted(schema: bytes | Raw) -> dict[Path, str]:
     raw = bytes(schema)
     if _ANNOTATION.encode() not in raw and b"\\u" not in raw:
         return {}
-    found: dict[Path, str] = {}
+    names: dict[Path, str] = {}
     for path, position in _positions(codec.value(raw)):
         if _ANNOTATION in position:
             name = _name(path, position)
-            if name.lower() in {other.lower() for other in found.values()}:
+            if name.lower() in {other.lower() for other in names.values()}:
                 raise HeaderRuleUnfit(f"two properties have the {_ANNOTATION} {name}")
             assert path is not None
-            found[path] = name
-    return found
+            names[path] = name
+    return names
 
 
 def repeated(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, str]:
     """Return the `Mcp-Param-…` headers for these arguments; none for an absent or null one."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     values: object = codec.value(arguments) if wishes and arguments else None
     for path, name in wishes.items():
         text = text_of(at(values, path))
         if text is not None:
-            found[f"Mcp-Param-{name}"] = written(text)
-    return found
+            headers[f"Mcp-Param-{name}"] = written(text)
+    return headers
 
 
 def _positions(root: object) -> Iterator[tuple[Path | None, Json]]:
@@ -115,12 +115,12 @@ def _positions(root: object) -> Iterator[tuple[Path | None, Json]]:
             if keyword in _ONE:
                 waiting.append((None, value))
             elif keyword in _LIST and isinstance(value, list):
-                waiting.extend((None, one) for one in cast(list[object], value))
+                waiting.extend((None, subschema) for subschema in cast(list[object], value))
             elif keyword in _TABLE and isinstance(value, dict):
-                waiting.extend((None, one) for one in cast(Json, value).values())
+                waiting.extend((None, subschema) for subschema in cast(Json, value).values())
             elif keyword == "properties" and isinstance(value, dict):
-                for name, one in cast(Json, value).items():
-                    waiting.append((None if path is None else (*path, name), one))
+                for name, subschema in cast(Json, value).items():
+                    waiting.append((None if path is None else (*path, name), subschema))
 
 
 def _name(path: Path | None, schema: Json) -> str:
@@ -128,14 +128,16 @@ def _name(path: Path | None, schema: Json) -> str:
         raise HeaderRuleUnfit(
             f"an {_ANNOTATION} stands where no property of the arguments is described"
         )
-    where = ".".join(path)
+    property_path = ".".join(path)
     name = schema[_ANNOTATION]
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise HeaderRuleUnfit(f"the {_ANNOTATION} of property {where} is not the name of a header")
+        raise HeaderRuleUnfit(
+            f"the {_ANNOTATION} of property {property_path} is not the name of a header"
+        )
     kind = schema.get("type")
     if not isinstance(kind, str) or kind not in _REPEATABLE:
         raise HeaderRuleUnfit(
-            f"property {where} has an {_ANNOTATION} and is not a string, integer or boolean"
+            f"property {property_path} has an {_ANNOTATION} and is not a string, integer or boolean"
         )
     return name
 
@@ -205,15 +207,15 @@ class TraceContext(Struct, frozen=True, gc=False):
 
 def parsed_traceparent(text: str) -> TraceContext | None:
     """Read a `traceparent`; None if it is not valid."""
-    found = _FORM.fullmatch(text)
-    if found is None or found["version"] == "ff":
+    match = _FORM.fullmatch(text)
+    if match is None or match["version"] == "ff":
         return None
-    if found["version"] == _VERSION and len(text) != _CHARACTERS:
+    if match["version"] == _VERSION and len(text) != _CHARACTERS:
         return None
-    if not int(found["trace"], 16) or not int(found["span"], 16):
+    if not int(match["trace"], 16) or not int(match["span"], 16):
         return None
-    flags = int(found["flags"], 16) & (SAMPLED | _RANDOM)
-    return TraceContext(found["trace"], found["span"], flags)
+    flags = int(match["flags"], 16) & (SAMPLED | _RANDOM)
+    return TraceContext(match["trace"], match["span"], flags)
 
 
 def traceparent(context: TraceContext) -> str:
@@ -224,10 +226,12 @@ def traceparent(context: TraceContext) -> str:
 def trace_headers(headers: Headers) -> Mapping[str, str]:
     """Return the members in HTTP headers, by their keys; repeated headers are joined. A value with
     characters that a header cannot have is left out."""
-    found: dict[str, str] = {}
+    members: dict[str, str] = {}
     for name, value in headers:
         key = _HEADERS.get(name)
-        said = value.strip()
-        if key is not None and _PRINTABLE.fullmatch(said):
-            found[key] = f"{found[key]},{said.decode()}" if key in found else said.decode()
-    return found
+        stripped = value.strip()
+        if key is not None and _PRINTABLE.fullmatch(stripped):
+            members[key] = (
+                f"{members[key]},{stripped.decode()}" if key in members else stripped.decode()
+            )
+    return members

@@ -63,20 +63,20 @@ def error_body(code: int, sentence: str) -> bytes:
     return codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def request(said: Head, body: bytes) -> bytes:
+def request(parsed: Head, body: bytes) -> bytes:
     """Return the request as bytes of HTTP/1.1 again; only its framing headers may differ."""
-    kept = (header for header in said.headers if header[0] not in _FRAMING)
-    lines = [b"%b: %b\r\n" % header for header in kept]
-    if body or said.method == "POST":
+    headers = (header for header in parsed.headers if header[0] not in _FRAMING)
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    if body or parsed.method == "POST":
         lines.append(b"content-length: %d\r\n" % len(body))
-    first = b"%b %b HTTP/%b\r\n" % (said.method.encode(), said.target, said.version.encode())
+    first = b"%b %b HTTP/%b\r\n" % (parsed.method.encode(), parsed.target, parsed.version.encode())
     return b"".join([first, *lines, b"\r\n", body])
 
 
 def is_absolute(target: bytes) -> bool:
     """Whether this is `http://host/path`. The application decides whether the host is allowed."""
-    scheme, found, rest = target.partition(b"://")
-    return bool(found) and scheme.lower() in {b"http", b"https"} and b"/" in rest
+    scheme, separator, host_and_path = target.partition(b"://")
+    return bool(separator) and scheme.lower() in {b"http", b"https"} and b"/" in host_and_path
 
 
 def path_and_query(target: bytes) -> tuple[bytes, bytes]:
@@ -110,27 +110,28 @@ class Hosts:
         self._below: set[Place] = set()
         for name in names:
             written = name.encode()
-            place = place_of(written.removeprefix(_BELOW))
-            if place is None:
+            authority = place_of(written.removeprefix(_BELOW))
+            if authority is None:
                 raise ValueError(name)
-            (self._below if written.startswith(_BELOW) else self._whole).add(place)
+            (self._below if written.startswith(_BELOW) else self._whole).add(authority)
 
-    def allow(self, place: Place) -> bool:
-        host, port = place
+    def allow(self, authority: Place) -> bool:
+        host, port = authority
         ports = _USUAL_PORTS if port is None else (port,)
         parents = [host[at + 1 :] for at, byte in enumerate(host) if byte == ord(".")]
         return any(
-            (host, one) in self._whole or any((parent, one) in self._below for parent in parents)
-            for one in (None, *ports)
+            (host, listed_port) in self._whole
+            or any((parent, listed_port) in self._below for parent in parents)
+            for listed_port in (None, *ports)
         )
 
 
 def place_of(value: bytes) -> Place | None:
     """Return the host in `host` or `host:port`, and the port; None for anything else."""
-    found = _HOST.fullmatch(value.strip(BLANKS))
-    if found is None or int(found["port"] or 0) > PORT_MAX:
+    match = _HOST.fullmatch(value.strip(BLANKS))
+    if match is None or int(match["port"] or 0) > PORT_MAX:
         return None
-    host, port = found["host"].lower(), int(found["port"]) if found["port"] else None
+    host, port = match["host"].lower(), int(match["port"]) if match["port"] else None
     if host.startswith(b"["):
         try:
             host = b"[%b]" % ipaddress.IPv6Address(host[1:-1].decode()).compressed.encode()

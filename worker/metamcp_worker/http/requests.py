@@ -194,29 +194,29 @@ class HttpRequest:
 
     # --- its course -----------------------------------------------------------------------------
 
-    def run(self, step: Callable[[Unpack[Given]], Pending], *given: *Given) -> None:
+    def run(self, step: Callable[[Unpack[Given]], Pending], *arguments: *Given) -> None:
         """Run a step of the application for the request now, and await what it returns. A failure
         becomes an answer and one line in the log, so that no other request is affected."""
         try:
-            rest = step(*given)
+            pending = step(*arguments)
         except Exception as error:  # noqa: BLE001 - the root of a request
             self.stepped()
             self._fail(error)
             return
-        if rest is None:
+        if pending is None:
             self.stepped()
             return
-        task = asyncio.get_running_loop().create_task(self._await(rest))
+        task = asyncio.get_running_loop().create_task(self._await(pending))
         self._line.tasks.add(task)
         task.add_done_callback(self._line.tasks.discard)
 
     def stepped(self) -> None:
         """Note that a step has ended, well or not, and nothing of it is awaited any more."""
 
-    async def _await(self, rest: Awaitable[None]) -> None:
+    async def _await(self, pending: Awaitable[None]) -> None:
         try:
             try:
-                await rest
+                await pending
             finally:
                 self.stepped()
         except asyncio.CancelledError:

@@ -132,27 +132,27 @@ class Tapes:
     def lost(self, event_id: bytes) -> Lost | None:
         """Return the tape of another front that this event is on; None if nothing more is to come
         on it."""
-        found = _ID.fullmatch(event_id.strip(b" \t"))
-        if found is None or found["nonce"] == self.memory.nonce:
+        match = _ID.fullmatch(event_id.strip(b" \t"))
+        if match is None or match["nonce"] == self.memory.nonce:
             return None
-        request = _decoded(found["request"] or b"")
-        return Lost(_name(found), request) if request else None
+        request = _decoded(match["request"] or b"")
+        return Lost(_name(match), request) if request else None
 
     def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
         """Return the tape with this event, and the events behind it; None if the event is not
         known."""
-        found = _ID.fullmatch(event_id.strip(b" \t"))
-        if found is None:
+        match = _ID.fullmatch(event_id.strip(b" \t"))
+        if match is None:
             return None
-        if found["nonce"] != self.memory.nonce:
-            heir = self._heirs.get(_name(found)) if found["request"] else None
+        if match["nonce"] != self.memory.nonce:
+            heir = self._heirs.get(_name(match)) if match["request"] else None
             return None if heir is None else (heir, heir.after(0))
-        tape = self._tapes.get(int(found["tape"]))
-        if tape is None or int(found["place"]) > tape.last:
+        tape = self._tapes.get(int(match["tape"]))
+        if tape is None or int(match["place"]) > tape.last:
             return None
-        if found["request"] is not None and found["request"] != tape.request:
+        if match["request"] is not None and match["request"] != tape.request:
             return None
-        return tape, tape.after(int(found["place"]))
+        return tape, tape.after(int(match["place"]))
 
     def clear(self) -> None:
         """Forget all tapes, because the session is over."""
@@ -254,9 +254,9 @@ class Tape:
         for event in events:
             reader.put(event)
 
-    def after(self, place: int) -> list[bytes]:
-        """Return the events behind this place, as far as they are kept."""
-        return list(itertools.islice(self.events, max(0, place - self._first + 1), None))
+    def after(self, position: int) -> list[bytes]:
+        """Return the events behind this position, as far as they are kept."""
+        return list(itertools.islice(self.events, max(0, position - self._first + 1), None))
 
     def drop(self) -> None:
         """Drop the oldest event."""
@@ -293,8 +293,8 @@ class Tape:
         return numbered
 
 
-def _name(found: re.Match[bytes]) -> bytes:
-    return found["nonce"] + b"-" + found["tape"]
+def _name(match: re.Match[bytes]) -> bytes:
+    return match["nonce"] + b"-" + match["tape"]
 
 
 def _encoded(request: bytes) -> bytes:

@@ -111,14 +111,17 @@ class HttpServer:
         descriptor: of the address with the most connections, the one that was silent longest.
         Returns False if there is none."""
         others = [
-            one
-            for one in (self.open if self.limits.makes_room else ())
-            if one.dispensable and one.transport.get_extra_info("socket").fileno() != fd
+            connection
+            for connection in (self.open if self.limits.makes_room else ())
+            if connection.dispensable
+            and connection.transport.get_extra_info("socket").fileno() != fd
         ]
         if not others:
             return False
-        counts = Counter(one.address for one in self.open)
-        longest = min(others, key=lambda one: (-counts[one.address], one.heard_at))
+        counts = Counter(connection.address for connection in self.open)
+        longest = min(
+            others, key=lambda connection: (-counts[connection.address], connection.heard_at)
+        )
         self.open.discard(longest)
         longest.transport.abort()
         self.refused(_CONNECTIONS[0])
@@ -156,9 +159,9 @@ class HttpServer:
         if tasks:
             await asyncio.wait(tasks, timeout=client_limits.END_S)
 
-    async def adopt(self, left: MovedConnection) -> None:
+    async def adopt(self, moved: MovedConnection) -> None:
         """Continue with a connection from another process. Takes its descriptor."""
-        sock = socket.socket(fileno=left.socket_fd)
+        sock = socket.socket(fileno=moved.socket_fd)
         if not self.started:
             sock.close()
             return
@@ -166,7 +169,7 @@ class HttpServer:
         try:
             sock.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(self, left), sock=sock
+                lambda: Connection(self, moved), sock=sock
             )
         except OSError:  # the client went away on the way here
             sock.close()

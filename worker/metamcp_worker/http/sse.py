@@ -62,9 +62,9 @@ class EventReader:
     def noise(self) -> tuple[int, int]:
         """Return the number of lines since the last call that belong to no message (comments, blank
         lines, events without data), and their bytes."""
-        found = self._noise_lines, self._noise_bytes
+        counts = self._noise_lines, self._noise_bytes
         self._noise_lines = self._noise_bytes = 0
-        return found
+        return counts
 
     @property
     def held_bytes(self) -> int:
@@ -79,15 +79,15 @@ class EventReader:
         if self._after_return and piece.startswith(b"\n"):
             piece = piece[1:]  # the second half of a line end that the last piece already showed
         self._after_return = piece.endswith(b"\r")
-        for part in piece.splitlines(keepends=True):
-            line = part.rstrip(b"\r\n")
+        for raw_line in piece.splitlines(keepends=True):
+            line = raw_line.rstrip(b"\r\n")
             self._check(self._kept + len(self._held) + len(line))
-            if len(line) == len(part):
+            if len(line) == len(raw_line):
                 self._held += line
             elif self._held:
-                whole, self._held = self._held, bytearray()
-                whole += line
-                self._line(whole, events)
+                full_line, self._held = self._held, bytearray()
+                full_line += line
+                self._line(full_line, events)
             else:
                 self._line(line, events)
         return events

@@ -75,26 +75,26 @@ class TlsFiles:
         self._seen = seen
         try:
             self._context = context_of(self._spec)
-        except TlsUnfit as why:
-            if str(why) != self._unfit:
-                kept = "the certificate before it stays in force"
+        except TlsUnfit as error:
+            if str(error) != self._unfit:
+                fallback = "the certificate before it stays in force"
                 then = "connections are closed until it can be used"
-                log.error("%s; %s", why, then if self._context is None else kept)
-            self._unfit = str(why)
+                log.error("%s; %s", error, then if self._context is None else fallback)
+            self._unfit = str(error)
         else:
             self._unfit = ""
             if not first:
                 log.info("TLS: new connections get the certificate in %s", self._spec.cert)
 
     def _look(self) -> _Seen:
-        found: list[tuple[int, int, int]] = []
+        stamps: list[tuple[int, int, int]] = []
         for path in (self._spec.cert, self._spec.key, self._spec.client_ca):
             try:
                 seen = os.stat(path) if path else None
             except OSError:
                 seen = None
-            found.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns) if seen else (0, 0, 0))
-        return tuple(found)
+            stamps.append((seen.st_dev, seen.st_ino, seen.st_mtime_ns) if seen else (0, 0, 0))
+        return tuple(stamps)
 
 
 def context_of(spec: TlsSpec) -> ssl.SSLContext:
@@ -119,8 +119,8 @@ def context_of(spec: TlsSpec) -> ssl.SSLContext:
     except (ssl.SSLError, OSError) as error:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             raise TlsUnfit(f"TLS: {spec.key} is not the key of {spec.cert}") from None
-        what = f"TLS: {spec.cert} is not a certificate in PEM, or {spec.key} not a key in PEM"
-        raise TlsUnfit(what) from None
+        problem = f"TLS: {spec.cert} is not a certificate in PEM, or {spec.key} not a key in PEM"
+        raise TlsUnfit(problem) from None
     if spec.client_ca:
         try:
             context.load_verify_locations(spec.client_ca)

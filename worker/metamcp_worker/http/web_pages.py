@@ -52,8 +52,8 @@ def page(version: str, base: str, endpoints: Iterable[EndpointSpec]) -> bytes:
     """Return the page. `base`: scheme and host of its URLs, as the browser wrote them, checked."""
     # The default one first, by its short path.
     paths = [
-        "/mcp" if one.default else f"{one.base}/mcp"
-        for one in sorted(endpoints, key=lambda one: not one.default)
+        "/mcp" if endpoint.default else f"{endpoint.base}/mcp"
+        for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.default)
     ]
     urls = [f"{base}{path}" for path in paths] or ["no endpoint is configured"]
     return _PAGE.format(version=version, urls="\n".join(urls), first=urls[0]).encode()
@@ -145,7 +145,7 @@ def document(
             schemas[result] = output
         operation = _operation(tool, arguments, result if output is not None else "")
         paths["/" + quote(tool.name, safe="")] = {"post": operation}
-    found: dict[str, object] = {
+    openapi: dict[str, object] = {
         "openapi": VERSION,
         "info": info,
         "servers": [{"url": f"{endpoint.base}/api"}],
@@ -153,9 +153,9 @@ def document(
         "components": {"schemas": schemas},
     }
     if endpoint.auth:
-        found["components"] = {"schemas": schemas, "securitySchemes": {"credential": _BEARER}}
-        found["security"] = [{"credential": []}]
-    return codec.dump(found)
+        openapi["components"] = {"schemas": schemas, "securitySchemes": {"credential": _BEARER}}
+        openapi["security"] = [{"credential": []}]
+    return codec.dump(openapi)
 
 
 def _operation(tool: OpenApiTool, arguments: str, output: str) -> dict[str, object]:
