@@ -41,48 +41,55 @@ _read_about = codec.reader(KeptResult)
 _read_place = codec.reader(ResultPlace)
 
 
-def keep(result: bytes, place: bytes, server: str, tool: str) -> tuple[bytes, KeptResult] | None:
-    """Keep a result. `place`: a raw `ResultPlace`. Return what the client gets in place of the
+def keep(
+    result: bytes, raw_place: bytes, server: str, tool: str
+) -> tuple[bytes, KeptResult] | None:
+    """Keep a result. `raw_place`: a raw `ResultPlace`. Return what the client gets in place of the
     result, and the description; None for a result that passes whole. Raises TooLarge and OSError;
     then nothing is kept."""
-    where = _read_place(place)
-    found = result_summary.large(result) if len(result) > where.max_bytes else None
-    if found is None:
+    destination = _read_place(raw_place)
+    large_result = result_summary.large(result) if len(result) > destination.max_bytes else None
+    if large_result is None:
         return None
-    size = len(found.raw)
-    if size > where.total_bytes:
-        raise TooLarge("a result", size, where.total_bytes)
-    os.makedirs(where.folder, mode=0o700, exist_ok=True)
-    _make_room(where.folder, size, where.total_bytes)
+    size = len(large_result.raw)
+    if size > destination.total_bytes:
+        raise TooLarge("a result", size, destination.total_bytes)
+    os.makedirs(destination.folder, mode=0o700, exist_ok=True)
+    _make_room(destination.folder, size, destination.total_bytes)
     handle, now = secrets.token_hex(HANDLE_BYTES), time.time()
     try:
-        size, shape, head = _write(os.path.join(where.folder, handle), found)
+        size, shape, head = _write(os.path.join(destination.folder, handle), large_result)
         about = KeptResult(
-            handle=handle, endpoint=where.endpoint, principal=where.principal,
-            workspace=where.workspace, key=where.key, server=server, tool=tool, size_bytes=size,
-            result_bytes=len(result), shape=shape, kept=now, until=now + where.keep_s,
+            handle=handle, endpoint=destination.endpoint, principal=destination.principal,
+            workspace=destination.workspace, key=destination.key, server=server, tool=tool,
+            size_bytes=size, result_bytes=len(result), shape=shape, kept=now,
+            until=now + destination.keep_s,
         )  # fmt: skip
-        short = result_summary.short(about, found, head, links=where.links)
+        short = result_summary.short(about, large_result, head, links=destination.links)
         saved = builtin_definitions.tokens_of_bytes(len(result) - len(short))
         about = structs.replace(about, saved_tokens=saved)
-        _put(os.path.join(where.folder, handle + ABOUT), codec.dump(about))
+        _put(os.path.join(destination.folder, handle + ABOUT), codec.dump(about))
     except OSError:
-        remove(where.folder, handle)
+        remove(destination.folder, handle)
         raise
     return short, about
 
 
-def _write(path: str, found: LargeResult) -> tuple[int, str, str]:
+def _write(path: str, large_result: LargeResult) -> tuple[int, str, str]:
     """Write what is kept of a result. Return its bytes, its shape and its beginning."""
-    pieces = result_summary.text_pieces(found.raw) if found.text else (bytes(found.raw),)
+    pieces = (
+        result_summary.text_pieces(large_result.raw)
+        if large_result.text
+        else (bytes(large_result.raw),)
+    )
     lines = 1
     with open(path, "xb", opener=_private) as file:
         for piece in pieces:
             lines += piece.count(b"\n")
             file.write(piece)
         size = file.tell()
-    with open(path, "rb") as back, mmap.mmap(back.fileno(), 0, prot=mmap.PROT_READ) as whole:
-        shape = result_summary.shape(cast(bytes, whole), lines, text=found.text)
+    with open(path, "rb") as back, mmap.mmap(back.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        shape = result_summary.shape(cast(bytes, mapped), lines, text=large_result.text)
     head = piece_of(path, 0, HEAD_BYTES)
     return size, shape, head.text
 
@@ -99,14 +106,14 @@ def _private(path: str, flags: int) -> int:
 def _make_room(folder: str, size: int, total_bytes: int) -> None:
     """Remove the oldest results of a folder, so that one of this size fits."""
     with os.scandir(folder) as entries:
-        there = [(each.stat().st_mtime, each.name, each.stat().st_size) for each in entries]
-    used = sum(one for _, _, one in there)
-    for _, name, one in sorted(there):
+        there = [(entry.stat().st_mtime, entry.name, entry.stat().st_size) for entry in entries]
+    used = sum(file_bytes for _, _, file_bytes in there)
+    for _, name, file_bytes in sorted(there):
         if used + size <= total_bytes:
             return
         if not name.endswith(ABOUT):
             remove(folder, name)
-            used -= one
+            used -= file_bytes
 
 
 def about(folder: str, handle: str) -> KeptResult | None:
@@ -116,10 +123,10 @@ def about(folder: str, handle: str) -> KeptResult | None:
         return None
     try:
         with open(os.path.join(folder, handle + ABOUT), "rb") as file:
-            found: KeptResult = _read_about(file.read())
+            description: KeptResult = _read_about(file.read())
     except (OSError, codec.Malformed):
         return None
-    return found if found.until > time.time() else None
+    return description if description.until > time.time() else None
 
 
 def piece_of(path: str, offset: int, length: int) -> Piece:
@@ -143,9 +150,9 @@ def everything(root: str) -> Iterator[tuple[str, KeptResult]]:
     """Yield all results that are kept, each with its folder."""
     for folder in _folders(root):
         for name in _names(folder):
-            found = about(folder, name.removesuffix(ABOUT)) if name.endswith(ABOUT) else None
-            if found is not None:
-                yield folder, found
+            description = about(folder, name.removesuffix(ABOUT)) if name.endswith(ABOUT) else None
+            if description is not None:
+                yield folder, description
 
 
 def sweep(root: str, alive: Callable[[KeptResult], bool]) -> None:
@@ -154,10 +161,10 @@ def sweep(root: str, alive: Callable[[KeptResult], bool]) -> None:
     for folder in _folders(root):
         for name in _names(folder):
             if not name.endswith(ABOUT):
-                found = about(folder, name)
-                if found is None and _age_s(os.path.join(folder, name)) < LOST_S:
+                description = about(folder, name)
+                if description is None and _age_s(os.path.join(folder, name)) < LOST_S:
                     continue  # it is being written
-                if found is None or not alive(found):
+                if description is None or not alive(description):
                     remove(folder, name)
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # only if it is empty

@@ -48,49 +48,51 @@ class PartMissing(Exception):
     """Raised for a part that is not there. The text is a sentence."""
 
 
-def taken(wanted: PartWanted) -> Piece:
+def taken(request: PartWanted) -> Piece:
     """Return the part. Raises PartMissing, OSError, MemoryError and RecursionError."""
-    with open(wanted.path, "rb") as file:
+    with open(request.path, "rb") as file:
         data = file.read()
-    if wanted.pointer is not None:
-        data = value_at(data, wanted.pointer)
-    if wanted.grep:
-        return hits(data, wanted.grep, wanted.offset, wanted.length)
-    end = wanted.offset + wanted.length + CUT_BYTES
-    return cut(data[wanted.offset : end], wanted.offset, wanted.length, len(data))
+    if request.pointer is not None:
+        data = value_at(data, request.pointer)
+    if request.grep:
+        return hits(data, request.grep, request.offset, request.length)
+    end = request.offset + request.length + CUT_BYTES
+    return cut(data[request.offset : end], request.offset, request.length, len(data))
 
 
 def value_at(data: bytes, pointer: str) -> bytes:
     """Return the value at a JSON Pointer: a text without quotes, else JSON. Raises PartMissing."""
     if pointer and not pointer.startswith("/"):
         raise PartMissing("A path is a JSON Pointer, such as /rows/0/name; it begins with a slash.")
-    found = Raw(data.strip())
+    value = Raw(data.strip())
     at = ""
     for step in pointer.split("/")[1:]:
-        found = _below(found, step.replace("~1", "/").replace("~0", "~"), at or "the top")
+        value = _below(value, step.replace("~1", "/").replace("~0", "~"), at or "the top")
         at += f"/{step}"
-    text = codec.text(found) if bytes(memoryview(found)[:1]) == b'"' else None
-    return bytes(found) if text is None else text.encode()
+    text = codec.text(value) if bytes(memoryview(value)[:1]) == b'"' else None
+    return bytes(value) if text is None else text.encode()
 
 
-def _below(found: Raw, step: str, at: str) -> Raw:
+def _below(value: Raw, step: str, at: str) -> Raw:
     try:
-        first = bytes(memoryview(found)[:1])
+        first = bytes(memoryview(value)[:1])
         if first == b"{":
-            members = codec.level(found)
+            members = codec.level(value)
             if step in members:
                 return members[step]
-            known = ", ".join(list(members)[:20]) or "nothing"
-            raise PartMissing(f"{step[:80]!r} is not at {at}; there are: {known[:500]}.")
-        items = codec.items(found) if first == b"[" else None
+            names = ", ".join(list(members)[:20]) or "nothing"
+            raise PartMissing(f"{step[:80]!r} is not at {at}; there are: {names[:500]}.")
+        items = codec.items(value) if first == b"[" else None
     except codec.Malformed as error:
         raise PartMissing(f"The text is not JSON, so it has no paths: {error}.") from None
     if items is None:
-        why = f"The value at {at} is not an object or array, so {step[:80]!r} is not there."
-        raise PartMissing(why)
+        message = f"The value at {at} is not an object or array, so {step[:80]!r} is not there."
+        raise PartMissing(message)
     if not step.isdecimal() or int(step) >= len(items):
-        why = f"The array at {at} has {len(items)} items, counted from 0; {step[:80]!r} is not one."
-        raise PartMissing(why)
+        message = (
+            f"The array at {at} has {len(items)} items, counted from 0; {step[:80]!r} is not one."
+        )
+        raise PartMissing(message)
     return items[int(step)]
 
 
@@ -99,15 +101,15 @@ def hits(data: bytes, grep: str, offset: int, length: int) -> Piece:
     Raises PartMissing for a wrong expression."""
     try:
         pattern = re.compile(grep, re.MULTILINE)
-    except re.error as why:
-        raise PartMissing(f"The expression is wrong: {why}.") from None
+    except re.error as error:
+        raise PartMissing(f"The expression is wrong: {error}.") from None
     while offset < len(data) and data[offset] & 0xC0 == 0x80:
         offset += 1  # not within a character
     text = data[offset:].decode("utf-8", "replace")
     lines: list[str] = []
     used, end = 0, len(data)
-    for at, shown in _shown(text, pattern):
-        line = f"{offset + at}: {shown}\n"
+    for at, excerpt in _shown(text, pattern):
+        line = f"{offset + at}: {excerpt}\n"
         used += len(line.encode())
         if used > length and lines:
             end = offset + at
@@ -138,10 +140,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     try:
         answer = PartAnswer(taken(codec.typed(PartWanted, sys.argv[1].encode())))
-    except PartMissing as why:
-        answer = PartAnswer(error=str(why))
-    except OSError as why:
-        answer = PartAnswer(error=f"The result cannot be read: {why.strerror}.")
+    except PartMissing as error:
+        answer = PartAnswer(error=str(error))
+    except OSError as error:
+        answer = PartAnswer(error=f"The result cannot be read: {error.strerror}.")
     except (MemoryError, RecursionError):
         answer = PartAnswer(error="The part takes too much memory; take a smaller one.")
     sys.stdout.buffer.write(codec.dump(answer))

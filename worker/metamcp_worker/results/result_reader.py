@@ -49,34 +49,34 @@ class ResultReader:
         if pointer is None and not grep:
             try:
                 done(result_files.piece_of(path, offset, length))
-            except OSError as why:
-                done(f"The result cannot be read: {why.strerror}.")
+            except OSError as error:
+                done(f"The result cannot be read: {error.strerror}.")
         elif len(self._under_way) >= PARTS_MAX:
             done(_FULL)
         else:
-            wanted = PartWanted(path, offset, length, pointer, grep)
-            task = asyncio.get_running_loop().create_task(_take(wanted, self._part_s, done))
+            request = PartWanted(path, offset, length, pointer, grep)
+            task = asyncio.get_running_loop().create_task(_take(request, self._part_s, done))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
 
-async def _take(wanted: PartWanted, part_s: float, done: Callable[[Piece | str], None]) -> None:
-    done(await _asked(wanted, part_s))
+async def _take(request: PartWanted, part_s: float, done: Callable[[Piece | str], None]) -> None:
+    done(await _asked(request, part_s))
 
 
-async def _asked(wanted: PartWanted, part_s: float) -> Piece | str:
+async def _asked(request: PartWanted, part_s: float) -> Piece | str:
     """Let a process take the part, and end the process if it takes too long."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *COMMAND, codec.dump(wanted).decode(), stdin=asyncio.subprocess.DEVNULL, stdout=pipe,
+            *COMMAND, codec.dump(request).decode(), stdin=asyncio.subprocess.DEVNULL, stdout=pipe,
             env={name: text for name, text in os.environ.items() if name.startswith("PYTHON")},
         )  # fmt: skip
-    except (OSError, ValueError) as why:
-        return f"The result cannot be searched: {why}."
+    except (OSError, ValueError) as error:
+        return f"The result cannot be searched: {error}."
     try:
         async with asyncio.timeout(part_s):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         return _LATE.format(part_s)
     finally:
@@ -85,7 +85,7 @@ async def _asked(wanted: PartWanted, part_s: float) -> Piece | str:
                 process.kill()
             await process.wait()
     try:
-        answer = codec.typed(PartAnswer, said)
+        answer = codec.typed(PartAnswer, output)
     except codec.Malformed:
         return _FAILED
     return answer.error if answer.piece is None else answer.piece

@@ -124,11 +124,11 @@ class LargeResult(Struct, frozen=True):
 def place(limits: ResultLimits, owner: ResultOwner, key: str, links: bool) -> bytes:
     """Return raw JSON of the place for results of this owner. `key`, `links`: as in
     `ResultPlace`."""
-    found = ResultPlace(
+    destination = ResultPlace(
         folder(limits, owner), owner.endpoint, owner.principal, owner.workspace,
         limits.max_bytes, limits.keep_s, limits.total_bytes, key, links,
     )  # fmt: skip
-    return codec.dump(found)
+    return codec.dump(destination)
 
 
 def folder(limits: ResultLimits, owner: ResultOwner) -> str:
@@ -159,14 +159,14 @@ def large(result: bytes) -> LargeResult | None:
 def text_pieces(raw: Raw) -> Iterator[bytes]:
     """Yield the text of a JSON string as UTF-8, in pieces, so that the text is never in memory as a
     whole. Half a surrogate pair becomes U+FFFD."""
-    whole = memoryview(raw)[1:-1]
+    escaped = memoryview(raw)[1:-1]
     at = 0
-    while at < len(whole):
-        found = _PIECE.match(whole, at)
-        end = len(whole) if found is None else found.end()
-        while end < len(whole) and whole[end] & 0xC0 == 0x80:
+    while at < len(escaped):
+        match = _PIECE.match(escaped, at)
+        end = len(escaped) if match is None else match.end()
+        while end < len(escaped) and escaped[end] & 0xC0 == 0x80:
             end -= 1  # the text is not cut within a character
-        piece = codec.text(b"".join((b'"', whole[at:end], b'"')))
+        piece = codec.text(b"".join((b'"', escaped[at:end], b'"')))
         yield (piece or "").encode()
         at = end
 
@@ -195,33 +195,36 @@ def _shape(data: bytes | Raw, depth: int) -> str:
     if not depth or _commas(view) > COMMAS_MAX:
         return kind
     if first == b"[":
-        found = codec.items(data)
-        return f"array of {len(found)}" + (f", each {_shape(found[0], depth - 1)}" if found else "")
+        items = codec.items(data)
+        return f"array of {len(items)}" + (f", each {_shape(items[0], depth - 1)}" if items else "")
     members = codec.level(data)
-    told = [f"{_cut(name)}: {_shape(raw, depth - 1)}" for name, raw in _first(members.items())]
-    more = len(members) - len(told)
-    return f"object {{{', '.join(told)}{f' and {more} more' if more else ''}}}"
+    member_shapes = [
+        f"{_cut(name)}: {_shape(raw, depth - 1)}" for name, raw in _first(members.items())
+    ]
+    more = len(members) - len(member_shapes)
+    return f"object {{{', '.join(member_shapes)}{f' and {more} more' if more else ''}}}"
 
 
-def short(about: KeptResult, found: LargeResult, head: str, *, links: bool) -> bytes:
+def short(about: KeptResult, large_result: LargeResult, head: str, *, links: bool) -> bytes:
     """Return the short result. `head`: beginning of the text that is kept."""
     link: dict[str, object] = {
         "type": "resource_link", "uri": SCHEME + about.handle, "name": f"result {about.handle}",
-        "description": about.shape, "mimeType": "text/plain" if found.text else "application/json",
+        "description": about.shape,
+        "mimeType": "text/plain" if large_result.text else "application/json",
         "size": about.size_bytes,
     }  # fmt: skip
     ours = {"handle": about.handle, "bytes": about.size_bytes, "shape": about.shape}
     members: dict[str, object] = {
-        name: raw for name, raw in found.members.items() if name in ("resultType", "isError")
+        name: raw for name, raw in large_result.members.items() if name in ("resultType", "isError")
     }
-    meta = _meta(found.members.get("_meta", Raw()))
+    meta = _meta(large_result.members.get("_meta", Raw()))
     while True:
         words: dict[str, object] = {"type": "text", "text": _words(about, head)}
-        told: dict[str, object] = {**meta, META: ours}
+        result_meta: dict[str, object] = {**meta, META: ours}
         result: dict[str, object] = {"content": [words, link] if links else [words], **members}
-        whole = codec.dump({**result, "_meta": told})
-        if len(whole) <= RESULT_BYTES_MIN or not head:
-            return whole
+        encoded = codec.dump({**result, "_meta": result_meta})
+        if len(encoded) <= RESULT_BYTES_MIN or not head:
+            return encoded
         head = head[: len(head) // 2]
 
 
