@@ -217,28 +217,30 @@ class Builtins:
 
     def disclose(self, everything: Everything) -> None:
         """Take over all tool sets, scripts and views that the supervisor has stored."""
-        self._toolsets = {one.name: one for one in everything.toolsets}
-        self._keep({one.name: one for one in everything.scripts})
+        self._toolsets = {toolset.name: toolset for toolset in everything.toolsets}
+        self._keep({script.name: script for script in everything.scripts})
         self._viewers.show(dict(everything.views))
 
     def shift(self, news: Shift) -> None:
         """Take over the tool sets, scripts and views that have changed at the supervisor."""
         if news.put or news.drop:
-            found = {**self._toolsets, **{one.name: one for one in news.put}}
-            self._toolsets = {name: found[name] for name in sorted(found.keys() - set(news.drop))}
+            toolsets = {**self._toolsets, **{toolset.name: toolset for toolset in news.put}}
+            self._toolsets = {
+                name: toolsets[name] for name in sorted(toolsets.keys() - set(news.drop))
+            }
         if news.scripts or news.drop_scripts:
-            scripts = {**self._scripts, **{one.name: one for one in news.scripts}}
+            scripts = {**self._scripts, **{script.name: script for script in news.scripts}}
             self._keep({name: scripts[name] for name in scripts.keys() - set(news.drop_scripts)})
         self._viewers.shift(news.views)
 
     def _keep(self, scripts: Mapping[str, Script]) -> None:
         self._scripts = scripts
-        found: dict[str, dict[str, Script]] = {}
-        for name, one in sorted(scripts.items()):
-            of = found.setdefault(process_names.workspace_of(name), {})
-            of[process_names.label(name)] = labelled(one)
-        self._scripts_of = found
-        self._viewers.keep(found)
+        by_workspace: dict[str, dict[str, Script]] = {}
+        for name, script in sorted(scripts.items()):
+            of = by_workspace.setdefault(process_names.workspace_of(name), {})
+            of[process_names.label(name)] = labelled(script)
+        self._scripts_of = by_workspace
+        self._viewers.keep(by_workspace)
 
     def decide(self, view: View, name: str, request: McpRequest) -> Decision:
         """Return the decision of this tool about the request, without carrying it out."""
@@ -277,8 +279,8 @@ class Builtins:
             self._read(view, decision, done)
         elif isinstance(decision, Seek):
             self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
-        elif why := self._refusal(decision):
-            done(decision.then(OrderOutcome(error=why), self._context(view)))
+        elif refusal := self._refusal(decision):
+            done(decision.then(OrderOutcome(error=refusal), self._context(view)))
         else:
             ticket = next(self._tickets)
             timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
@@ -293,12 +295,12 @@ class Builtins:
         decision = code_tools.listing(query if view.spec.indexed else "", self._context(view))
         self.carry_out(view, request, decision, done)
 
-    def listed(self, view: View, wanted: ShowTools, done: Callable[[ToolReply], None]) -> None:
+    def listed(self, view: View, query: ShowTools, done: Callable[[ToolReply], None]) -> None:
         """List the tools of a view for people; `done` is called with the list, at once or later. An
         endpoint without a search is searched too; its index lasts until its tools change."""
         from metamcp_worker.builtin_tools import tool_list  # few gateways are asked
 
-        decision = tool_list.listing(wanted, view, self._context(view))
+        decision = tool_list.listing(query, view, self._context(view))
         if isinstance(decision, ToolReply):
             done(decision)
             return
@@ -324,7 +326,7 @@ class Builtins:
         tool = code_tools.FAMILY.tools["run_code"]
         return tool.decide(bytes(arguments), self._context(view))
 
-    def _read(self, view: View, asked: ReadResult, done: Callable[[ToolReply], None]) -> None:
+    def _read(self, view: View, query: ReadResult, done: Callable[[ToolReply], None]) -> None:
         if self._reader is None:
             from metamcp_worker.results.result_reader import ResultReader  # few gateways have it
 
@@ -332,8 +334,8 @@ class Builtins:
         assert view.spec.results is not None
         folder = result_summary.folder(view.spec.results, _owner(view))
         self._reader.read(
-            folder, asked.handle, asked.offset, asked.length, asked.pointer, asked.grep,
-            lambda found: done(result_tools.answered(asked, found)),
+            folder, query.handle, query.offset, query.length, query.pointer, query.grep,
+            lambda outcome: done(result_tools.answered(query, outcome)),
         )  # fmt: skip
 
     def _refusal(self, decision: OrderAndThen) -> str:
@@ -403,11 +405,11 @@ class Builtins:
 
     def _toolsets_of(self, workspace: str) -> Mapping[str, ToolSet]:
         """Return the tool sets of a workspace, by their names in it."""
-        found = (
-            one for name, one in self._toolsets.items()
+        toolsets = (
+            toolset for name, toolset in self._toolsets.items()
             if process_names.workspace_of(name) == workspace
         )  # fmt: skip
-        return {process_names.label(one.name): labelled(one) for one in found}
+        return {process_names.label(toolset.name): labelled(toolset) for toolset in toolsets}
 
     def _context(self, view: View) -> ToolContext:
         return ToolContext(
@@ -468,11 +470,11 @@ def _owner(view: View) -> ResultOwner:
     return ResultOwner(view.spec.workspace, view.whole, view.principal)
 
 
-def _shown(shown: Shown) -> Shown:
+def _shown(content: Shown) -> Shown:
     """Return what is in view, with the name that the tool set has within its workspace."""
-    if process_names.WORKSPACE_MARK not in shown.toolset:
-        return shown
-    return structs.replace(shown, toolset=process_names.label(shown.toolset))
+    if process_names.WORKSPACE_MARK not in content.toolset:
+        return content
+    return structs.replace(content, toolset=process_names.label(content.toolset))
 
 
 def _labelled(outcome: OrderOutcome) -> OrderOutcome:
@@ -496,33 +498,33 @@ def _dated(when: float) -> str:
 class ViewUnseen(Exception):
     """Raised if the holder of a key sees no view. `endpoint`: empty for an unknown one."""
 
-    def __init__(self, endpoint: str = "", why: str = "") -> None:
-        super().__init__(why)
+    def __init__(self, endpoint: str = "", reason: str = "") -> None:
+        super().__init__(reason)
         self.endpoint = endpoint
 
 
-def path(calls: "Calls", app: "App | None", wanted: ShowPath) -> CallPath:
+def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
     """Return what would happen to a call."""
     now, date = asyncio.get_running_loop().time(), _date()
     try:
-        who, view = _seen(calls, app, wanted, date)
+        who, view = _seen(calls, app, query, date)
     except ViewUnseen as unseen:
         if not str(unseen):
             return CallPath(endpoint=unseen.endpoint)
         steps = (PathStep("gate", str(unseen), stops=True),)
         return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
     viewers = calls.viewers
-    asked = PathAsked(wanted.name, who, wanted.arguments.encode(), now, date)
+    planned_call = PathAsked(query.name, who, query.arguments.encode(), now, date)
     everything, rules = viewers.everything(view.endpoint), viewers.rules(view.endpoint)
-    return call_path.explain(view, everything, asked, calls.meters, rules)
+    return call_path.explain(view, everything, planned_call, calls.meters, rules)
 
 
 def tools(
-    calls: "Calls", app: "App | None", wanted: ShowTools, done: Callable[[bytes], None]
+    calls: "Calls", app: "App | None", query: ShowTools, done: Callable[[bytes], None]
 ) -> None:
     """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
     try:
-        _, view = _seen(calls, app, wanted, _date())
+        _, view = _seen(calls, app, query, _date())
     except ViewUnseen as unseen:
         done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
         return
@@ -531,7 +533,7 @@ def tools(
     def found(reply: ToolReply) -> None:
         done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))
 
-    calls.builtins.listed(view, wanted, found)
+    calls.builtins.listed(view, query, found)
 
 
 def _date() -> float:
@@ -539,27 +541,27 @@ def _date() -> float:
 
 
 def _seen(
-    calls: "Calls", app: "App | None", wanted: ShowPath | ShowTools, date: float
+    calls: "Calls", app: "App | None", query: ShowPath | ShowTools, date: float
 ) -> tuple[Principal, View]:
     """Return the holder of the key that is meant, and the view that the holder sees. Raises
     ViewUnseen."""
     viewers = calls.viewers
-    known = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
-    default = next((name for name, spec in known.items() if spec.default), "")
-    whole = wanted.endpoint or default
-    if app is None or whole not in known:
+    specs = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
+    default = next((name for name, spec in specs.items() if spec.default), "")
+    endpoint = query.endpoint or default
+    if app is None or endpoint not in specs:
         raise ViewUnseen
-    who = app.door.holder(wanted.key) if wanted.key else gate.USER
+    who = app.door.holder(query.key) if query.key else gate.USER
     if who is None or (
-        known[whole].auth and (who is gate.USER or not app.door.still(who, whole, date))
+        specs[endpoint].auth and (who is gate.USER or not app.door.still(who, endpoint, date))
     ):
-        why = "the key is not accepted here" if wanted.key else KEY_NEEDED
-        raise ViewUnseen(whole, why)
+        refusal = "the key is not accepted here" if query.key else KEY_NEEDED
+        raise ViewUnseen(endpoint, refusal)
     try:
-        name = app.part(whole, gate.USER if not known[whole].auth else who)
-    except Declined as why:
-        raise ViewUnseen(whole, str(why)) from None
+        name = app.part(endpoint, gate.USER if not specs[endpoint].auth else who)
+    except Declined as refusal:
+        raise ViewUnseen(endpoint, str(refusal)) from None
     view = viewers.get(name, who.name)
     if view is None:
-        raise ViewUnseen(whole)
+        raise ViewUnseen(endpoint)
     return who, view

@@ -77,23 +77,23 @@ class CallAudit:
 
     def adjust(self, spec: FrontSpec) -> Self | None:
         """Apply this configuration. Returns None if nothing is audited."""
-        found = spec.audit
+        settings = spec.audit
         self._common.clear()
-        self._workspaces = {one.name: one.workspace for one in spec.endpoints}
-        off = found.level == audit.OFF
-        before, self._spec = self._spec.spools, found
-        if self._link is not None and (off or before != found.spools):
+        self._workspaces = {endpoint.name: endpoint.workspace for endpoint in spec.endpoints}
+        off = settings.level == audit.OFF
+        before, self._spec = self._spec.spools, settings
+        if self._link is not None and (off or before != settings.spools):
             self.send()
             self._leave(self._link)
             self._link = None
         if off:
             return None
-        self._shows = found.level != audit.METADATA
+        self._shows = settings.level != audit.METADATA
         self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
-            keeps = found.required or bool(found.spools)
+            keeps = settings.required or bool(settings.spools)
             self._link = AuditLink(
-                self._connect, self._gap, self._told, keeps=keeps, spools=found.spools
+                self._connect, self._gap, self._told, keeps=keeps, spools=settings.spools
             )
         return self
 
@@ -132,19 +132,19 @@ class CallAudit:
         if call.label not in COMMITTED:
             return
         arguments = bytes(params.get("arguments", b""))
-        found = b""
+        members = b""
         if arguments:
             digest = audit.pseudonym(self._spec.salt, arguments)
-            found = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest.encode())
+            members = b',"args_bytes":%d,"args_hmac":"%b"' % (len(arguments), digest.encode())
         trace = request.meta.get("traceparent") if request.meta else None
         if run or self._shows or trace is not None or request.run is not None:
-            found += audit.behind({
+            members += audit.behind({
                 "trace": (codec.text(trace) or "")[3:35] if trace is not None else "",
                 "run": run,
                 "parent": "" if request.run is None else request.run.id,
                 "arguments": self._shown(arguments) if self._shows else "",
             })  # fmt: skip
-        call.record = subject, found
+        call.record = subject, members
 
     def policies(self, call: Call, text: str) -> None:
         """Note in the record of a call what policies did."""
@@ -155,33 +155,33 @@ class CallAudit:
     def agreed(self, call: Call, consent: str) -> None:
         """Keep who agreed to a call, or why it is refused."""
         if call.record is not None:
-            subject, found = call.record
-            call.record = subject, found + audit.behind({"consent": consent[:NAME_CHARS_MAX]})
+            subject, members = call.record
+            call.record = subject, members + audit.behind({"consent": consent[:NAME_CHARS_MAX]})
 
     def _members(self, call: Call, subject: str) -> bytes:
         """Return the members that do not change from one call of this kind to the next."""
         of = call.origin or _NOWHERE
-        said = of.said
-        kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, said)
-        found = self._common.get(kind)
-        if found is None or found[0] is not of.principal:
-            record = self._record(call, of, subject, _client(said))
-            found = of.principal, audit.members(record)
-            if len(subject) <= NAME_CHARS_MAX and len(said) <= SAID_BYTES_MAX:
+        caller = of.said
+        kind = (call.label, of.endpoint, of.tool, subject, of.who, of.version, call.server, caller)
+        entry = self._common.get(kind)
+        if entry is None or entry[0] is not of.principal:
+            record = self._record(call, of, subject, _client(caller))
+            entry = of.principal, audit.members(record)
+            if len(subject) <= NAME_CHARS_MAX and len(caller) <= SAID_BYTES_MAX:
                 if len(self._common) >= KINDS_MAX:
                     self._common.clear()
-                self._common[kind] = found
-        return found[1]
+                self._common[kind] = entry
+        return entry[1]
 
     def _record(self, call: Call, of: CallOrigin, subject: str, client: str) -> AuditRecord:
         assert self._link is not None
         read = call.label == "resources/read"
-        known = call.origin is not None
+        has_origin = call.origin is not None
         return AuditRecord(
             ts=0, n=0, origin=self._link.origin, worker=self._worker, event=EVENTS[call.label],
             workspace=self._workspaces.get(of.endpoint, ""), endpoint=of.endpoint,
-            key=of.principal.key, principal=self._named(of.principal) if known else "",
-            auth=of.principal.auth if known else "",
+            key=of.principal.key, principal=self._named(of.principal) if has_origin else "",
+            auth=of.principal.auth if has_origin else "",
             session=self._session(of.who), client=client, protocol=of.version,
             server=process_names.base(call.server),
             tool=of.tool if isinstance(of.tool, str) else codec.text(of.tool) or "",
@@ -306,14 +306,14 @@ class CallAudit:
         principal: Principal,
         endpoint: str,
         subject: str,
-        why: ProtocolError,
+        error: ProtocolError,
         parent: str = "",
     ) -> None:
         """Record a message that was refused before it reached a server. `parent`: as in
         `AuditRecord`."""
         self.noted(
             EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
-            subject=subject, code=int(why.code), parent=parent,
+            subject=subject, code=int(error.code), parent=parent,
         )  # fmt: skip
 
     def _gap(self, number: int, lost: int) -> bytes:
@@ -336,12 +336,12 @@ class CallAudit:
 
     def _session(self, who: str) -> str:
         """Return the pseudonym of a session or client, which calls often."""
-        found = self._sessions.get(who) if who else ""
-        if found is None:
+        pseudonym = self._sessions.get(who) if who else ""
+        if pseudonym is None:
             if len(self._sessions) >= CLIENTS_MAX:
                 self._sessions.clear()
-            found = self._sessions[who] = self._pseudonym(who)
-        return found
+            pseudonym = self._sessions[who] = self._pseudonym(who)
+        return pseudonym
 
     def _shown(self, body: bytes) -> str:
         """Return as much of arguments or of a result as the level shows."""
@@ -350,18 +350,18 @@ class CallAudit:
         return self._masks.json(body.decode("utf-8", "replace"))[:REDACTED_CHARS_MAX]
 
 
-def _client(said: bytes) -> str:
+def _client(caller: bytes) -> str:
     """Return the name that a client gives itself."""
     try:
-        info = codec.level(codec.level(said or b"{}").get("clientInfo", b"{}"))
+        info = codec.level(codec.level(caller or b"{}").get("clientInfo", b"{}"))
         return (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
     except codec.Malformed:
         return ""
 
 
 def _unavailable(error: int) -> str:
-    why = os.strerror(error) if error else "its records wait for the disk"
-    return f"audit unavailable ({why}), so no call is made; its operator sees why in the log"
+    reason = os.strerror(error) if error else "its records wait for the disk"
+    return f"audit unavailable ({reason}), so no call is made; its operator sees why in the log"
 
 
 _NOWHERE = CallOrigin("", "", b"", "", False)

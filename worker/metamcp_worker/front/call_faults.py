@@ -41,10 +41,10 @@ def went_down(
     """Return the error for a call whose server went down with the call; whether the server did
     anything is unknown. `twice`: the call was with a second server, too."""
     if twice:
-        why = "went down twice while this call was with it, which is not tried a third time"
+        problem = "went down twice while this call was with it, which is not tried a third time"
     else:
-        why = "went down while this call was with it"
-    text = f"server '{link.name}' {why}: {message}"
+        problem = "went down while this call was with it"
+    text = f"server '{link.name}' {problem}: {message}"
     data = _down(link, wire.generation, reason, ran=True)
     return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
 
@@ -52,20 +52,20 @@ def went_down(
 def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer:
     """Return the error for a call that was not sent, or not sent again. `waited_s`: seconds that
     the call waited."""
-    why = link.message or _WHY[link.state]
+    reason = link.message or _WHY[link.state]
     if link.message and link.state == "quarantined":
-        why = f"it is in quarantine: {link.message}"
+        reason = f"it is in quarantine: {link.message}"
     if link.reason == process_names.NO_PLACE:
-        return overloaded(link, call, why, process_names.SESSIONS_PROCESSES_MAX)
+        return overloaded(link, call, reason, process_names.SESSIONS_PROCESSES_MAX)
     if waited_s and link.state in STARTING:
-        why = f"it is still starting after {waited_s:g} s; try again later"
+        reason = f"it is still starting after {waited_s:g} s; try again later"
     if call.ends:
         text = (
             f"server '{link.name}' went down while this call was with it, and could not be asked"
-            f" again: {why}"
+            f" again: {reason}"
         )
     else:
-        text = f"server '{link.name}' is not available: {why}"
+        text = f"server '{link.name}' is not available: {reason}"
     data = _down(link, link.generation, link.reason or link.state, ran=bool(call.ends))
     return error(Code.SERVER_DOWN, text, data)
 
@@ -88,13 +88,13 @@ def lost() -> CallAnswer:
     return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
 
 
-def overloaded(link: ServerLink, call: Call, why: str, limit: int) -> CallAnswer:
+def overloaded(link: ServerLink, call: Call, reason: str, limit: int) -> CallAnswer:
     """Return the error for a call that found no place to wait. `limit`: how many calls may wait
     there."""
     wire = link.target
     return error(
         Code.OVERLOADED,
-        f"server '{link.name}' has too much to do: {why}; try again later",
+        f"server '{link.name}' has too much to do: {reason}; try again later",
         {
             "server": link.name,
             "may_have_run": bool(call.ends),
@@ -165,8 +165,10 @@ class Retries:
     def configure(self, policies: Mapping[str, str]) -> None:
         """Set the policies, by server. A server without a policy, or with an unknown policy, is
         never asked again."""
-        known = {READ_ONLY, IDEMPOTENT}
-        self._policies = {server: one for server, one in policies.items() if one in known}
+        policy_names = {READ_ONLY, IDEMPOTENT}
+        self._policies = {
+            server: policy for server, policy in policies.items() if policy in policy_names
+        }
         self.any = bool(self._policies)
 
     def learn(self, server: str, catalogue: ServerCatalogue) -> None:

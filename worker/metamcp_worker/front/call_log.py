@@ -145,17 +145,17 @@ class CallLog:
         """Return the next lines to write, the oldest first; the number of lost calls comes before
         them. `most`: maximum number of calls; large bodies make it fewer (SLICE_BYTES_MAX)."""
         lost, self._lost = self._lost, 0
-        found = [codec.dump(Gap(lost=lost)) + b"\n"] if lost else []
+        lines = [codec.dump(Gap(lost=lost)) + b"\n"] if lost else []
         calls = size = 0
         while self._over and most and size < SLICE_BYTES_MAX:
             over = self._over.popleft()
-            kept = _kept(over.begun.body) + _kept(over.body)
-            size += kept
-            self._over_bytes -= kept
-            found.append(codec.dump(self._said(over)) + b"\n")
+            entry_bytes = _kept(over.begun.body) + _kept(over.body)
+            size += entry_bytes
+            self._over_bytes -= entry_bytes
+            lines.append(codec.dump(self._said(over)) + b"\n")
             calls += 1
             most -= 1
-        return Slice(b"".join(found), calls, lost)
+        return Slice(b"".join(lines), calls, lost)
 
     @property
     def waits(self) -> bool:
@@ -192,37 +192,37 @@ class CallLog:
         )
 
     def _window(self, view: memoryview) -> bytes:
-        whole = view.nbytes <= self._body_bytes
-        return bytes(view if whole else view[: self._body_bytes + self._margin])
+        fits = view.nbytes <= self._body_bytes
+        return bytes(view if fits else view[: self._body_bytes + self._margin])
 
     def _shown(
-        self, what: str, body: bytes | None, size: int, cut: list[str], masked: list[str]
+        self, member: str, body: bytes | None, size: int, cut: list[str], masked: list[str]
     ) -> Raw | UnsetType:
         """Return a body as the file has it: JSON if it is whole, else a JSON string."""
         if body is None or not size:
             return UNSET
         text = body.decode("utf-8", "replace")
-        shown = self._masks.json(text)
-        if shown != text:
-            masked.append(what)
+        masked_text = self._masks.json(text)
+        if masked_text != text:
+            masked.append(member)
         if size > len(body) or size > self._body_bytes:
-            cut.append(what)
+            cut.append(member)
             # Bytes behind the limit were kept only for a secret that reaches across it.
-            kept = shown.encode()
-            kept = kept[: len(kept) - self._margin] if size > len(body) else kept
-            return Raw(codec.dump(kept[: self._body_bytes].decode("utf-8", "ignore")))
-        return _one_line(shown)
+            encoded = masked_text.encode()
+            encoded = encoded[: len(encoded) - self._margin] if size > len(body) else encoded
+            return Raw(codec.dump(encoded[: self._body_bytes].decode("utf-8", "ignore")))
+        return _one_line(masked_text)
 
 
 def _one_line(text: str) -> Raw:
     """Return JSON without line ends, because each call is one line of its file. Blanks can replace
     line ends: JSON has both in the same places only. Broken JSON becomes a JSON string."""
-    found = text.replace("\n", " ").replace("\r", " ").encode()
+    line = text.replace("\n", " ").replace("\r", " ").encode()
     try:
-        codec.check(found)
+        codec.check(line)
     except codec.Malformed:  # a masked secret reached over the end of a string
         return Raw(codec.dump(text))
-    return Raw(found)
+    return Raw(line)
 
 
 def _kept(body: bytes | None) -> int:

@@ -93,10 +93,10 @@ class CallFiles:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._torn = False
             names.append(name)
-        left = len(names)
+        remaining = len(names)
         for name in names:  # the files of other fronts stay while these fronts live
-            if left > self._files and self._remove(name):
-                left -= 1
+            if remaining > self._files and self._remove(name):
+                remaining -= 1
 
     def _take(self, name: str, room: int) -> bool:
         """Go on with this file, unless it is full, in use, or not private. Returns whether it was
@@ -228,16 +228,16 @@ class Recorder:
         self._due = self._loop.call_soon(self._batch) if self._recording.waits else None
 
     def _put(self) -> None:
-        found = self._recording.take(SLICE_LINES_MAX)
+        batch = self._recording.take(SLICE_LINES_MAX)
         try:
             if self.waiting_bytes > QUEUE_BYTES_MAX:
                 raise queue.Full
-            self._queue.put_nowait(found)
-            self._given_bytes += len(found.data)
-            self._given += found.calls
+            self._queue.put_nowait(batch)
+            self._given_bytes += len(batch.data)
+            self._given += batch.calls
         except queue.Full:
-            self._not_given += found.calls
-            self._recording.lose(found.lost + found.calls)
+            self._not_given += batch.calls
+            self._recording.lose(batch.lost + batch.calls)
 
     def _begin(self) -> None:
         spec = self._spec
@@ -255,30 +255,30 @@ class Recorder:
     def _write(self) -> None:
         files: CallFiles | None = None
         lost = 0
-        while (found := self._queue.get()) is not None:
-            if isinstance(found, CallFiles):
+        while (queued := self._queue.get()) is not None:
+            if isinstance(queued, CallFiles):
                 if files is not None:
                     files.close()
-                files = found
+                files = queued
             elif files is not None:
-                lost = self._write_down(files, found, lost)
-                self._written_bytes += len(found.data)
+                lost = self._write_down(files, queued, lost)
+                self._written_bytes += len(queued.data)
             self._queue.task_done()
         if files is not None:
             files.close()
 
-    def _write_down(self, files: CallFiles, found: Slice, lost: int) -> int:
+    def _write_down(self, files: CallFiles, batch: Slice, lost: int) -> int:
         """Write a slice. `lost`: number of calls lost since the last good write; returns the new
         number."""
         try:
-            files.write(found.data, time.time_ns() // 1_000_000)
+            files.write(batch.data, time.time_ns() // 1_000_000)
         except OSError as error:
             if not lost:
-                what = "calls are not recorded: %s; they go on, and their lines are lost"
-                log.error(what, error.strerror)
-            self._failed += found.calls
-            return lost + found.lost + found.calls
-        self._written += found.calls
+                message = "calls are not recorded: %s; they go on, and their lines are lost"
+                log.error(message, error.strerror)
+            self._failed += batch.calls
+            return lost + batch.lost + batch.calls
+        self._written += batch.calls
         if lost:
             log.warning("calls are recorded again; lost meanwhile: %d", lost)
             self._loop.call_soon_threadsafe(self._recording.lose, lost)

@@ -172,16 +172,16 @@ class Tracer:
         self._due = self._loop.call_soon(self._batch) if self._tracing.waiting else None
 
     def _tell(self) -> None:
-        found, lost = self._tracing.take(BATCH_SPANS)
+        spans, lost = self._tracing.take(BATCH_SPANS)
         if self._queued() >= QUEUED_MAX:
-            self._tracing.lose(len(found) + lost)
+            self._tracing.lose(len(spans) + lost)
             return
         try:
-            blob = packets.blob(codec.dump(found))
+            blob = packets.blob(codec.dump(spans))
         except (OSError, TooLarge):  # no descriptor is free, so the spans cannot be sent
-            self._tracing.lose(len(found) + lost)
+            self._tracing.lose(len(spans) + lost)
             return
-        self._send(Spans(count=len(found), lost=lost), (blob,))
+        self._send(Spans(count=len(spans), lost=lost), (blob,))
 
 
 class Witness:

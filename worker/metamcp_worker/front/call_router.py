@@ -128,7 +128,7 @@ class Routing:
         link = self._link(server)
         wire = Wire(link, generation, legacy=legacy)
         wire.pipe = await Pipe.open(
-            fd, partial(self._frame, wire), lambda why: self._gone(wire, why), self._on_read
+            fd, partial(self._frame, wire), lambda reason: self._gone(wire, reason), self._on_read
         )
         if wire.gone.is_set():
             return
@@ -247,14 +247,14 @@ class Routing:
             frame = structs.replace(frame, deadline_ms=max(1, int(left_s * 1000)))
             deadline = call.ends
         if len(wire.waiting) >= WAITING_MAX:
-            why = f"{WAITING_MAX} calls wait for its answers"
-            self._on_answer(call, call_faults.overloaded(link, call, why, WAITING_MAX))
+            reason = f"{WAITING_MAX} calls wait for its answers"
+            self._on_answer(call, call_faults.overloaded(link, call, reason, WAITING_MAX))
             return
         try:
             pipe.send(frame)
         except PipeFull:
-            why = "its worker does not take what is sent to it"
-            self._on_answer(call, call_faults.overloaded(link, call, why, WAITING_MAX))
+            reason = "its worker does not take what is sent to it"
+            self._on_answer(call, call_faults.overloaded(link, call, reason, WAITING_MAX))
             return
         except TooLarge as error:
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
@@ -268,8 +268,8 @@ class Routing:
         if not link.worth_holding(self._hold_s, now):
             self._on_answer(call, call_faults.not_there(link, call))
         elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
-            why = f"{len(link.held)} calls wait for it to come back"
-            self._on_answer(call, call_faults.overloaded(link, call, why, HELD_MAX))
+            reason = f"{len(link.held)} calls wait for it to come back"
+            self._on_answer(call, call_faults.overloaded(link, call, reason, HELD_MAX))
         else:
             call.deadline = now + link.hold_s(self._hold_s)
             if call.ends:
@@ -359,7 +359,9 @@ class Routing:
     def _go_on(self, wire: Wire, number: int) -> None:
         """Let the time of this call run again, unless other questions in the call are open."""
         call = wire.waiting.get(number)
-        if call is not None and all(one.call != number for one in wire.questions.values()):
+        if call is not None and all(
+            question.call != number for question in wire.questions.values()
+        ):
             call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
 
     def _answered(self, wire: Wire, number: int, answer: CallAnswer) -> None:
@@ -371,10 +373,10 @@ class Routing:
             wire.over(call)
         self._on_answer(call, answer)
 
-    def _gone(self, wire: Wire, why: str) -> None:
+    def _gone(self, wire: Wire, reason: str) -> None:
         wire.gone.set()
         self.wires.discard(wire)
-        self._fail(wire, "worker", f"its worker process is gone ({why})")
+        self._fail(wire, "worker", f"its worker process is gone ({reason})")
 
     def _fail(self, wire: Wire, reason: str, message: str, *, last: bool = False) -> None:
         """Answer the calls of a wire whose server is gone, or send them to the next generation.
@@ -410,19 +412,19 @@ class Routing:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        left = 0
+        waiting_calls = 0
         for link in self._links.values():
             if link.held:
                 waited_s = link.hold_s(self._hold_s)
                 for call in link.expired(now):
                     self._on_answer(call, call_faults.not_there(link, call, waited_s))
-            left += len(link.held)
+            waiting_calls += len(link.held)
         for wire in self.wires:
             for call in wire.expired(now):
                 wire.cancel(call, "timeout")
                 self._on_answer(call, call_faults.timed_out(wire.link, wire, call))
-            left += len(wire.waiting)
-        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if left else None
+            waiting_calls += len(wire.waiting)
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep) if waiting_calls else None
 
 
 Pair = tuple[str, str]
@@ -439,24 +441,28 @@ class QuarantinedCalls:
     def configure(self, quarantined: tuple[tuple[str, str, str], ...]) -> None:
         """Set the quarantined tools, and cancel calls of these that wait for their server: they
         would reach a different tool than their caller meant."""
-        kept = {(server, tool): why for server, tool, why in quarantined}
-        self.apart = {pair: why for pair, why in kept.items() if process_names.whose(pair[0])}
-        for call, state in list(self._routing.under_way()) if kept else ():
-            if state == "held" and (why := _why(call, kept)):
+        reasons = {(server, tool): reason for server, tool, reason in quarantined}
+        self.apart = {
+            pair: reason for pair, reason in reasons.items() if process_names.whose(pair[0])
+        }
+        for call, state in list(self._routing.under_way()) if reasons else ():
+            if state == "held" and (reason := _why(call, reasons)):
                 data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
-                answer = server_links.error(Code.INVALID_PARAMS, why, data)
-                self._routing.cancel(call, why, answer)
+                answer = server_links.error(Code.INVALID_PARAMS, reason, data)
+                self._routing.cancel(call, reason, answer)
 
     def check(self, server: str, tool: bytes | str) -> None:
         """Raise ProtocolError if the tool is in quarantine. `server`: the process that would be
         called; `tool`: name of the tool there, raw JSON if it is bytes."""
-        if why := self.apart.get((server, _text(tool))):
-            raise mcp_request.quarantined(why)
+        if reason := self.apart.get((server, _text(tool))):
+            raise mcp_request.quarantined(reason)
 
 
-def _why(call: Call, kept: Mapping[Pair, str]) -> str:
+def _why(call: Call, reasons: Mapping[Pair, str]) -> str:
     tool = "" if call.origin is None else _text(call.origin.tool)
-    return kept.get((call.server, tool)) or kept.get((process_names.base(call.server), tool), "")
+    return reasons.get((call.server, tool)) or reasons.get(
+        (process_names.base(call.server), tool), ""
+    )
 
 
 def _text(tool: bytes | str) -> str:

@@ -128,20 +128,19 @@ class Calls:
         return self.viewers.get(before.endpoint, before.principal)
 
     def now(self, view: View, request: McpRequest) -> View | None:
-        """Return the view of the sender of this request as it is now; None if there is none.
-        `view`: an earlier one."""
-        found = self.again(view)
-        own = found is not None and view.spec.per_session and not request.modern
-        return self.viewers.own(found, request.who) if found is not None and own else found
+        """Return the sender's view as it is now; None if there is none. `view`: an earlier one."""
+        current = self.again(view)
+        own = current is not None and view.spec.per_session and not request.modern
+        return self.viewers.own(current, request.who) if current is not None and own else current
 
     def authorize(self, view: View, principal: Principal, method: str) -> None:
         """Raise ProtocolError unless this principal may send this method to the endpoint of the
         view (`gate.authorize`)."""
         try:
             gate.authorize(principal, view.endpoint, method, "")
-        except ProtocolError as why:
+        except ProtocolError as error:
             if self.audit is not None:
-                self.audit.refused(method, principal, view.whole, "", why)
+                self.audit.refused(method, principal, view.whole, "", error)
             raise
         if self.audit is not None and method in LISTS:
             self.audit.noted("list", method, principal, view.whole)
@@ -157,16 +156,18 @@ class Calls:
             return self._start(view, request, caller)
         except NotUpYet:  # it begins again, or is refused with another error
             raise
-        except ProtocolError as why:
+        except ProtocolError as error:
             rule = METHODS.get(request.method)
             subject = mcp_request.subject_of(rule, request) if rule is not None else ""
             parent = "" if request.run is None else request.run.id
-            self.audit.refused(request.method, request.principal, view.whole, subject, why, parent)
+            self.audit.refused(
+                request.method, request.principal, view.whole, subject, error, parent
+            )
             raise
 
     def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         # Compiled, a struct finds a member by its name, so most are read once.
-        method, spec, modern, said = request.method, view.spec, request.modern, request.caller
+        method, spec, modern, client = request.method, view.spec, request.modern, request.caller
         principal, wants_progress, results = request.principal, request.wants_progress, spec.results
         merged = view.merged if modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
@@ -174,9 +175,9 @@ class Calls:
         subject = ""
         if rule is not None:
             subject = mcp_request.subject_of(rule, request)
-            kept = results is not None and builtin_calls.is_result(method, subject)
+            is_result = results is not None and builtin_calls.is_result(method, subject)
             find = rule.find if rule is not mcp_request.TASK else self.task_owner(view).find_server
-            owner = builtin_calls.RESULT if kept else find(merged, subject)
+            owner = builtin_calls.RESULT if is_result else find(merged, subject)
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
@@ -188,14 +189,14 @@ class Calls:
             owner = mcp_request.only(merged, method)
         server = base = owner.server
         # Tasks of the other era are left out, whether the slash is escaped or not.
-        told = said if modern or said.find(b"/tasks") < 0 else mcp_request.without_tasks(said)
+        sent = client if modern or client.find(b"/tasks") < 0 else mcp_request.without_tasks(client)
         if base in self.processes.apart:
             server = self.processes.find(server, request, calls=True)
         if self._quarantine.apart and method == task_ids.CALL:
             self._quarantine.check(server, owner.original or subject)
         frame = CallFrame(
             self._routing.new_id(), method, codec.dump(params),
-            codec.dump(request.meta) if request.meta else b"", told,
+            codec.dump(request.meta) if request.meta else b"", sent,
             wants_progress=wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(base, 0), payer=payer(spec.workspace, principal.name),
             results=b"" if results is None else builtin_calls.place(view, request),
@@ -206,7 +207,7 @@ class Calls:
         )  # fmt: skip
         call.origin = CallOrigin(
             view.whole, subject if rule is not None and rule.named else "",
-            said, request.who, wants_progress, request.version,
+            client, request.who, wants_progress, request.version,
             owner.original or subject if method == task_ids.CALL else "", principal,
         )  # fmt: skip
         if self._retries.any:
@@ -450,7 +451,7 @@ class Calls:
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self.handle_key = spec.handle_key
         self._divided = frozenset(
-            server for one in spec.endpoints if one.auth for server in one.servers
+            server for endpoint in spec.endpoints if endpoint.auth for server in endpoint.servers
         )
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
         self.guarded.configure(spec)

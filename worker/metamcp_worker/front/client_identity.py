@@ -92,17 +92,17 @@ def asks_too(body: bytes) -> bytes:
 def taken(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
     """Return the parameters of a request without the answer to the gateway's question, and this raw
     answer; empty if there is none."""
-    left = dict(params)
+    remaining = dict(params)
     try:
-        responses = codec.level(left.get(_RESPONSES, Raw(b"{}")))
+        responses = codec.level(remaining.get(_RESPONSES, Raw(b"{}")))
     except codec.Malformed:
-        return left, b""
-    found = bytes(responses.pop(KEY, b""))
-    if found and responses:
-        left[_RESPONSES] = Raw(codec.dump(responses))
-    elif found:
-        del left[_RESPONSES]
-    return left, found
+        return remaining, b""
+    answer = bytes(responses.pop(KEY, b""))
+    if answer and responses:
+        remaining[_RESPONSES] = Raw(codec.dump(responses))
+    elif answer:
+        del remaining[_RESPONSES]
+    return remaining, answer
 
 
 def place(request: McpRequest, principal: str, answer: bytes, directory: str) -> bool:
@@ -119,8 +119,8 @@ def place(request: McpRequest, principal: str, answer: bytes, directory: str) ->
         request.project = process_names.of_project(
             principal, roots.uris(request.roots or roots.NONE)
         )
-    except roots.RootsUnfit as why:
-        raise ProtocolError(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {why}") from None
+    except roots.RootsUnfit as error:
+        raise ProtocolError(Code.INVALID_PARAMS, f"params.{_RESPONSES}.{KEY}: {error}") from None
     request.unasked = False
     return True
 
@@ -137,9 +137,9 @@ class _Said(Struct, frozen=True, rename="camel"):
     client_info: _Info = _Info()
 
 
-def client_name(said: bytes) -> str:
+def client_name(caller: bytes) -> str:
     """Return the name that the client gives itself; empty without one."""
     try:
-        return codec.typed(_Said, said or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
+        return codec.typed(_Said, caller or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
     except codec.Malformed:
         return ""

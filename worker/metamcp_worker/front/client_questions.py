@@ -54,17 +54,17 @@ class Question:
         """Answer with a raw error object."""
         self._end(error, failed=True)
 
-    def refuse(self, why: str) -> None:
-        """Answer with an error, because the client cannot be asked this. `why`: a sentence."""
-        self.fail(codec.dump({"code": int(Code.METHOD_NOT_FOUND), "message": why}))
+    def refuse(self, reason: str) -> None:
+        """Answer with an error, because the client cannot be asked this. `reason`: a sentence."""
+        self.fail(codec.dump({"code": int(Code.METHOD_NOT_FOUND), "message": reason}))
 
-    def decline(self, why: str) -> None:
+    def decline(self, reason: str) -> None:
         """Answer for a client that has not declared to understand the question: a question for
-        roots with no roots, any other question with an error. `why`: a sentence."""
+        roots with no roots, any other question with an error. `reason`: a sentence."""
         if self.method == roots.METHOD:
             self.answer(roots.NONE)
         else:
-            self.refuse(why)
+            self.refuse(reason)
 
     def withdraw(self) -> None:
         if self._reply is not None:
@@ -150,9 +150,11 @@ def _declared(caller: bytes) -> frozenset[str]:
         declared.add("roots")
     if _is_object(capabilities.get("elicitation")):
         modes = _object(capabilities["elicitation"])
-        found = {f"elicitation.{mode}" for mode in ("form", "url") if _is_object(modes.get(mode))}
+        declared_modes = {
+            f"elicitation.{mode}" for mode in ("form", "url") if _is_object(modes.get(mode))
+        }
         # Before there were modes, the capability was an object without them and meant forms.
-        declared |= found or {"elicitation.form"}
+        declared |= declared_modes or {"elicitation.form"}
     if _is_object(capabilities.get("sampling")):
         finer = _object(capabilities["sampling"])
         declared.add("sampling")
@@ -234,8 +236,8 @@ class OpenQuestions:
 
     def take(self, raw_id: bytes) -> Question | None:
         """Close the question with this id and return it; None if there is none."""
-        found = self._open.pop(raw_id, None)
-        return None if found is None else found[0]
+        entry = self._open.pop(raw_id, None)
+        return None if entry is None else entry[0]
 
     def progress(self, params: Mapping[str, Raw]) -> tuple[Question, bytes] | None:
         """Return the question that these params of a progress notification belong to, and the raw
@@ -277,8 +279,8 @@ def passes(level: str, params: bytes) -> bool:
     if not level:
         return True
     try:
-        said = codec.text(codec.level(params).get("level", Raw(b"null")))
+        message_level = codec.text(codec.level(params).get("level", Raw(b"null")))
     except codec.Malformed:
         return True
-    place = _PLACES.get(said or "")
-    return place is None or place >= _PLACES[level]
+    rank = _PLACES.get(message_level or "")
+    return rank is None or rank >= _PLACES[level]

@@ -136,8 +136,8 @@ class ClientSession:
         )  # fmt: skip
 
     def idle_at(self, now: float, for_s: float = IDLE_S) -> bool:
-        held = self.stream is not None or bool(self.inflight)
-        return not held and now - self.used_at >= for_s
+        in_use = self.stream is not None or bool(self.inflight)
+        return not in_use and now - self.used_at >= for_s
 
     def inherits(self, now: float) -> bool:
         """Whether a worker may still have calls that another front began in this session."""
@@ -286,19 +286,21 @@ class ClientSessions:
 
     def expire(self, now: float) -> None:
         self._memory.expire(now)
-        self._close([one for one in self._sessions.values() if one.idle_at(now)])
+        self._close([session for session in self._sessions.values() if session.idle_at(now)])
 
     def keep(self, endpoints: frozenset[str]) -> None:
         """Close the sessions of all endpoints but these."""
-        self._close([one for one in self._sessions.values() if one.endpoint not in endpoints])
+        self._close(
+            [session for session in self._sessions.values() if session.endpoint not in endpoints]
+        )
 
     def revoke(self, keys: frozenset[str]) -> None:
         """Close the sessions that were opened with one of these API keys."""
-        self._close([one for one in self._sessions.values() if one.key in keys])
+        self._close([session for session in self._sessions.values() if session.key in keys])
 
     def held(self, key: str) -> int:
         """Return the number of sessions that were opened with an API key."""
-        return sum(one.key == key for one in self._sessions.values())
+        return sum(session.key == key for session in self._sessions.values())
 
     def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
         """Notify the sessions whose lists have changed. `news(endpoint, principal, who)`: returns
@@ -314,7 +316,7 @@ class ClientSessions:
         return counts
 
     def _close(self, sessions: list[ClientSession]) -> None:
-        over = [one for one in sessions if self._sessions.pop(one.id, None) is not None]
+        over = [session for session in sessions if self._sessions.pop(session.id, None) is not None]
         for session in over:
             session.end()
         if over:
@@ -331,9 +333,13 @@ class ClientSessions:
                     return True
             if now < self._look_at:
                 return False
-            idle = [one for one in self._sessions.values() if one.idle_at(now, ROOM_IDLE_S)]
-            idle.sort(key=lambda one: one.used_at)
-            self._dispensable = [(one.used_at, one) for one in reversed(idle[:ROOM_MANY])]
+            idle = [
+                session for session in self._sessions.values() if session.idle_at(now, ROOM_IDLE_S)
+            ]
+            idle.sort(key=lambda session: session.used_at)
+            self._dispensable = [
+                (session.used_at, session) for session in reversed(idle[:ROOM_MANY])
+            ]
             if not idle:
                 self._look_at = now + LOOK_S_MIN
                 return False

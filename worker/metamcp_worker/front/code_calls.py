@@ -98,7 +98,7 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
     if owner.guard is not None and owner.guard.asks:
         return  # a person is asked about this very call in any case
     entries = (*merged.lists["tools"], *merged.offered)
-    raw = next((one.item.raw for one in entries if one.key == name), Raw(b"{}"))
+    raw = next((entry.item.raw for entry in entries if entry.key == name), Raw(b"{}"))
     hints = codec.level(codec.level(raw).get("annotations", b"{}"))
     if not owner.server and bytes(hints.get("openWorldHint", b"")) == b"true":
         return  # a tool of the gateway that calls others, each of which is asked about
@@ -110,11 +110,11 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
 def consent(name: str, arguments: Raw) -> bytes:
     """Return the params of the question whether an agent may make this call. Raises
     codec.Malformed for arguments that cannot be shown as they will run."""
-    shown = shown_arguments(bytes(arguments), Masks())
+    text = shown_arguments(bytes(arguments), Masks())
     all_of_them = {"type": "boolean", "title": "Also further calls of this tool", "default": False}
     return codec.dump({
         "message": f"May the agent call {plain(name)}? It may change or destroy something."
-        f" With: {shown}",
+        f" With: {text}",
         "requestedSchema": {"type": "object", "properties": {ALL: all_of_them}},
     })  # fmt: skip
 
@@ -156,9 +156,9 @@ class ToolNames:
         server."""
         own = self._servers.get(server)
         if own is None:
-            known = ", ".join(sorted(map(process_names.label, self._servers.values()))) or "none"
-            why = f"server {server[:64]!r} is not behind this endpoint; there are: {known}"
-            raise ProtocolError(Code.INVALID_PARAMS, why)
+            names = ", ".join(sorted(map(process_names.label, self._servers.values()))) or "none"
+            message = f"server {server[:64]!r} is not behind this endpoint; there are: {names}"
+            raise ProtocolError(Code.INVALID_PARAMS, message)
         name = self._names.get((own, tool)) or self._names.get((own, identifier(tool)))
         if name is not None:
             return name
@@ -169,15 +169,17 @@ def identifier(name: str) -> str:
     return _OTHER.sub("_", name)
 
 
-def refused(why: ProtocolError, name: str, merged: Merged) -> str:
+def refused(refusal: ProtocolError, name: str, merged: Merged) -> str:
     """Return the sentence for code whose call was refused. `name`: of the tool, as exposed."""
-    known = merged.tool(name) is not None or not name
-    return why.message if known else why.message + code_tools.unknown(name, merged.offered)
+    is_known = merged.tool(name) is not None or not name
+    return (
+        refusal.message if is_known else refusal.message + code_tools.unknown(name, merged.offered)
+    )
 
 
-def error(run: int, number: int, why: str) -> HostReply:
-    """Return what code gets for a call that failed. `why`: a sentence."""
-    return HostReply(run=run, call=number, result=Raw(b"null"), error=why)
+def error(run: int, number: int, message: str) -> HostReply:
+    """Return what code gets for a call that failed. `message`: a sentence."""
+    return HostReply(run=run, call=number, result=Raw(b"null"), error=message)
 
 
 def reply(run: int, number: int, answer: CallAnswer | None) -> HostReply:
@@ -186,11 +188,11 @@ def reply(run: int, number: int, answer: CallAnswer | None) -> HostReply:
         return error(run, number, "the call was cancelled")
     try:
         if answer.code:
-            said = codec.text(codec.level(answer.body).get("message", b"null"))
-            return error(run, number, said or f"error {answer.code}")
+            message = codec.text(codec.level(answer.body).get("message", b"null"))
+            return error(run, number, message or f"error {answer.code}")
         if mrtr.parse(answer.body) is not None:
             return error(run, number, ASKS)
         codec.check(b"[" * DEPTH_SPARE + answer.body + b"]" * DEPTH_SPARE)
-    except codec.Malformed as why:
-        return error(run, number, f"the answer cannot be read: {why}")
+    except codec.Malformed as malformed:
+        return error(run, number, f"the answer cannot be read: {malformed}")
     return HostReply(run=run, call=number, result=Raw(answer.body))

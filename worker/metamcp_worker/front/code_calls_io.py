@@ -139,20 +139,23 @@ class CodeRuns:
         """Return the calls that are runs."""
         return [run.call for run in self._runs.values()]
 
-    def begin(self, run: RunUnderWay, what: Run) -> None:
+    def begin(self, run: RunUnderWay, program: Run) -> None:
         """Run code for a client. `run.done` is called with the result, at once or later."""
         most = run.view.spec.code
-        if why := code_calls.refusal(what, run.request):
-            run.done(ToolReply(why, failed=True))
+        if refusal := code_calls.refusal(program, run.request):
+            run.done(ToolReply(refusal, failed=True))
         elif most is None or not self._connectors.has(ROLE):
             run.done(ToolReply("Code mode is not configured here, see [code].", failed=True))
         else:
-            limits, within = code_calls.limits(most, what), run.request.run
-            outer = next((one for one in self._runs.values() if one.base.run == within), None)
+            limits, within = code_calls.limits(most, program), run.request.run
+            outer = next(
+                (candidate for candidate in self._runs.values() if candidate.base.run == within),
+                None,
+            )
             self._runs[run.number] = run
             self._time(run, limits)
             start = StartRun(
-                run=run.number, code=what.code, language=what.language, args=what.args,
+                run=run.number, code=program.code, language=program.language, args=program.args,
                 limits=limits, inner=outer is not None,
             )  # fmt: skip
             if outer is not None:
@@ -190,10 +193,10 @@ class CodeRuns:
     def _unread(self, body: bytes) -> None:
         """End the run whose code made a value that cannot be read. Raises codec.Malformed for any
         other message."""
-        found = _RUN.match(body)
-        if found is None:
+        match = _RUN.match(body)
+        if match is None:
             raise codec.Malformed("not a message of a run")
-        self._end(RunEnded(run=int(found["run"]), failure="size", message=_DEEP))
+        self._end(RunEnded(run=int(match["run"]), failure="size", message=_DEEP))
 
     # --- the end of a run ---------------------------------------------------------------------
 
@@ -240,43 +243,43 @@ class CodeRuns:
 
     # --- calls of a run -----------------------------------------------------------------------
 
-    def _asked(self, run: RunUnderWay, asked: HostCall) -> None:
-        name = asked.name if asked.kind == "call" else ""
+    def _asked(self, run: RunUnderWay, host_call: HostCall) -> None:
+        name = host_call.name if host_call.kind == "call" else ""
         view = run.view
         try:
             view = self._view(run)
-            if asked.kind == "tools":
+            if host_call.kind == "tools":
                 self._pipeline.authorize(view, run.request.principal, "tools/list")
-                done = partial(self._listed, run, asked.call)
-                self._builtins.tools(view, run.base, asked.name, done)
+                done = partial(self._listed, run, host_call.call)
+                self._builtins.tools(view, run.base, host_call.name, done)
                 return
             self._pipeline.authorize(view, run.request.principal, "tools/call")
-            if asked.kind == "server":
-                name = self._names_of(view, run).find(asked.server, asked.name)
-            request = code_calls.call(run.base, name, asked.arguments)
+            if host_call.kind == "server":
+                name = self._names_of(view, run).find(host_call.server, host_call.name)
+            request = code_calls.call(run.base, name, host_call.arguments)
             code_calls.check_consent(view.of(modern=request.modern), name, request)
             call = self._pipeline.start(view, request, run.inner)
-        except NotUpYet as why:
-            self._wait(run, asked, why)
-        except NeedsConsent as why:
-            run.asking.append((asked, why.name))
+        except NotUpYet as error:
+            self._wait(run, host_call, error)
+        except NeedsConsent as error:
+            run.asking.append((host_call, error.name))
             if len(run.asking) == 1:
-                self._ask(run, asked, why.name)
-        except ProtocolError as why:
+                self._ask(run, host_call, error.name)
+        except ProtocolError as error:
             merged = view.of(modern=run.request.modern)
-            self._refuse(run, asked.call, code_calls.refused(why, name, merged))
+            self._refuse(run, host_call.call, code_calls.refused(error, name, merged))
         except Unasked:
-            self._refuse(run, asked.call, _UNASKED)
+            self._refuse(run, host_call.call, _UNASKED)
         else:
-            run.calls[asked.call] = call
-            call.answer.then(partial(self._answered, run, asked, name))
+            run.calls[host_call.call] = call
+            call.answer.then(partial(self._answered, run, host_call, name))
 
-    def _ask(self, run: RunUnderWay, asked: HostCall, name: str) -> None:
+    def _ask(self, run: RunUnderWay, host_call: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
         try:
-            params = code_calls.consent(name, asked.arguments)
-        except codec.Malformed as why:
-            self._stop(run, code_calls.UNSHOWN.format(name, why))
+            params = code_calls.consent(name, host_call.arguments)
+        except codec.Malformed as error:
+            self._stop(run, code_calls.UNSHOWN.format(name, error))
             return
         caller = run.call.caller
         if caller is None or not may_be_asked(run.request.caller, ELICIT, params):
@@ -303,9 +306,9 @@ class CodeRuns:
         self._asked(run, waiting[0][0])
         if not further:
             allowed.discard(name)
-        for asked, _ in waiting[1:]:
+        for host_call, _ in waiting[1:]:
             if run.number in self._runs:
-                self._asked(run, asked)
+                self._asked(run, host_call)
 
     def hold(self, within: InnerRun, *, hold: bool) -> None:
         """Let the time of the run whose code makes a call stand still, or go on, if there is such a
@@ -324,11 +327,11 @@ class CodeRuns:
                 self._link.send(HoldRun(run=run.number, hold=hold))
             run = run.outer
 
-    def _stop(self, run: RunUnderWay, why: str) -> None:
+    def _stop(self, run: RunUnderWay, reason: str) -> None:
         """End the outermost run around a call that the user has not agreed to."""
         while run.outer is not None:
             run = run.outer
-        self._end(RunEnded(run=run.number, failure="consent", message=why))
+        self._end(RunEnded(run=run.number, failure="consent", message=reason))
 
     def _view(self, run: RunUnderWay) -> View:
         """Return the view of the run's client as it is now. Raises ProtocolError."""
@@ -349,28 +352,28 @@ class CodeRuns:
             names = self._names[view.endpoint] = ToolNames(merged)
         return names
 
-    def _wait(self, run: RunUnderWay, asked: HostCall, why: NotUpYet) -> None:
+    def _wait(self, run: RunUnderWay, host_call: HostCall, early: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
-        first = self._pipeline.first_list(why.server)
-        run.calls[asked.call] = first
+        first = self._pipeline.first_list(early.server)
+        run.calls[host_call.call] = first
 
         def told(answer: CallAnswer | None) -> None:
-            if run.calls.pop(asked.call, None) is None or answer is None:
+            if run.calls.pop(host_call.call, None) is None or answer is None:
                 return
             view = self._pipeline.now(run.view, run.request)
-            if view is None or why.server in view.merged.unknown:
-                self._refuse(run, asked.call, why.message)
+            if view is None or early.server in view.merged.unknown:
+                self._refuse(run, host_call.call, early.message)
             else:
-                self._asked(run, asked)
+                self._asked(run, host_call)
 
         first.answer.then(told)
 
     def _answered(
-        self, run: RunUnderWay, asked: HostCall, name: str, answer: CallAnswer | None
+        self, run: RunUnderWay, host_call: HostCall, name: str, answer: CallAnswer | None
     ) -> None:
-        if run.calls.pop(asked.call, None) is None:
+        if run.calls.pop(host_call.call, None) is None:
             return
-        self._reply(code_calls.reply(run.number, asked.call, answer))
+        self._reply(code_calls.reply(run.number, host_call.call, answer))
         run.ended += 1
         if run.request.wants_progress and run.call.caller is not None:
             run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
@@ -379,11 +382,11 @@ class CodeRuns:
         if reply.structured is None:
             self._refuse(run, number, reply.text)
         else:
-            found = Raw(codec.dump(reply.structured["tools"]))
-            self._reply(HostReply(run=run.number, call=number, result=found))
+            tools = Raw(codec.dump(reply.structured["tools"]))
+            self._reply(HostReply(run=run.number, call=number, result=tools))
 
-    def _refuse(self, run: RunUnderWay, number: int, why: str) -> None:
-        self._reply(code_calls.error(run.number, number, why))
+    def _refuse(self, run: RunUnderWay, number: int, message: str) -> None:
+        self._reply(code_calls.error(run.number, number, message))
 
     def _reply(self, reply: HostReply) -> None:
         if reply.run in self._runs:

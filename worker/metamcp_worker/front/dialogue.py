@@ -87,8 +87,8 @@ class Inquiry:
         try:
             if not failed:
                 self._session.has_roots(body)
-        except roots.RootsUnfit as why:
-            log.warning("what a client says of its roots counts as nothing: %s", why)
+        except roots.RootsUnfit as error:
+            log.warning("what a client says of its roots counts as nothing: %s", error)
         self._end()
 
     def _end(self) -> None:
@@ -162,7 +162,7 @@ class Dialogue:
     def answer(
         self,
         outlet: AnswerOutlet,
-        said: Envelope,
+        envelope: Envelope,
         params: dict[str, Raw],
         meta: dict[str, Raw],
         session: ClientSession,
@@ -175,13 +175,13 @@ class Dialogue:
             session.work_in(facts.directory)
         if view.spec.per_session:
             view = self._calls.viewers.own(view, session.who)
-        raw_id, method = bytes(said.id), said.method
+        raw_id, method = bytes(envelope.id), envelope.method
         if method is None:
-            self._answered(session, raw_id, bytes(said.result), bytes(said.error))
+            self._answered(session, raw_id, bytes(envelope.result), bytes(envelope.error))
             outlet.empty(202)
             return None
         if not raw_id:
-            self._notified(session, view, method, params, bytes(said.params))
+            self._notified(session, view, method, params, bytes(envelope.params))
             outlet.empty(202)
             return None
         if method == "ping":
@@ -240,11 +240,11 @@ class Dialogue:
             else:
                 call.cancel(codec.text(params.get("reason", b"null")) or "the client cancelled it")
         elif method == "notifications/progress":
-            found = session.asked.progress(params)
-            if found is None:
+            question_progress = session.asked.progress(params)
+            if question_progress is None:
                 self._on_refused("stray_progress")
             else:
-                question, progress = found
+                question, progress = question_progress
                 self._calls.tell(question.server, method, progress)
         elif method in _RESERVED:
             self._on_refused("reserved_notification")
@@ -269,11 +269,11 @@ class Dialogue:
         session.inflight[client.key] = _STEADY
         try:
             try:
-                rest = client.finish(await self._answer(request, session, view), self._now())
+                pending = client.finish(await self._answer(request, session, view), self._now())
             except ProtocolError as refused:
-                rest = client.refuse(refused, self._now())
-            if rest is not None:
-                await rest
+                pending = client.refuse(refused, self._now())
+            if pending is not None:
+                await pending
         finally:
             client.close()
             session.inflight.pop(client.key, None)
@@ -304,8 +304,8 @@ class Dialogue:
 
     def _set_level(self, level: str | None, session: ClientSession, view: View) -> None:
         if level not in client_questions.LEVELS:
-            known = ", ".join(client_questions.LEVELS)
-            raise ProtocolError(Code.INVALID_PARAMS, f"params.level must be one of {known}.")
+            levels = ", ".join(client_questions.LEVELS)
+            raise ProtocolError(Code.INVALID_PARAMS, f"params.level must be one of {levels}.")
         session.set_level(level)
         self._on_kept(session)
         for server in self._servers.get(view.endpoint, ()):
@@ -321,13 +321,13 @@ class Dialogue:
             if client.outlet.waits and not client.outlet.facts.prefers_sse:
                 self._close(client)
                 raise
-            rest = client.refuse(early, self._now())
+            pending = client.refuse(early, self._now())
             self._close(client)
-            return rest
+            return pending
         except ProtocolError as refused:
-            rest = client.refuse(refused, self._now())
+            pending = client.refuse(refused, self._now())
             self._close(client)
-            return rest
+            return pending
         except Unasked:
             return self._inquire(client, request)
         return client.outlet.expect(call, partial(self._brought, client))
@@ -349,38 +349,38 @@ class Dialogue:
         """Ask the client for its roots, which decide on the process that serves it; then go on."""
         session = client.session
         client.outlet.on_lost = client.gone
-        known = asyncio.Event()
-        inquiry = Inquiry(session, client.ask, known.set)
+        roots_known = asyncio.Event()
+        inquiry = Inquiry(session, client.ask, roots_known.set)
         session.inflight[client.key] = inquiry
         brought = False
         try:
-            await known.wait()
+            await roots_known.wait()
             self._calls.rooted(session)
             _placed(request, session)
             request.unasked = False
             answer = None if inquiry.cancelled else await self._begun(client, request).answer.wait()
             brought = True
-            rest = self._brought(client, answer)
+            pending = self._brought(client, answer)
         except ProtocolError as refused:
-            rest = client.refuse(refused, self._now())
+            pending = client.refuse(refused, self._now())
         finally:
             if not brought:
                 self._close(client)
-        if rest is not None:
-            await rest
+        if pending is not None:
+            await pending
 
     def _brought(self, client: SessionRequest, answer: CallAnswer | None) -> Pending:
-        rest: Pending = None
+        pending: Pending = None
         try:
             driven = client.driven and client.call is not None and not client.call.legacy
             if driven and answer is not None and wants_input(answer):
-                rest = self._drive(client, answer)
+                pending = self._drive(client, answer)
             else:
-                rest = self._finish(client, answer)
+                pending = self._finish(client, answer)
         finally:
-            if rest is None:
+            if pending is None:
                 self._close(client)
-        return None if rest is None else self._closing(client, rest)
+        return None if pending is None else self._closing(client, pending)
 
     async def _drive(self, client: SessionRequest, answer: CallAnswer) -> None:
         call = client.call
@@ -389,11 +389,11 @@ class Dialogue:
         drive = Drive(call, client.kept, start, client.ask, self._mint)
         client.session.inflight[client.key] = drive
         try:
-            rest = self._finish(client, await drive.finish(answer))
+            pending = self._finish(client, await drive.finish(answer))
         except ProtocolError as refused:
-            rest = client.refuse(refused, self._now())
-        if rest is not None:
-            await rest
+            pending = client.refuse(refused, self._now())
+        if pending is not None:
+            await pending
 
     def _finish(self, client: SessionRequest, answer: CallAnswer | None) -> Pending:
         session = client.session
@@ -401,9 +401,9 @@ class Dialogue:
             self._tasks.created(client.view, answer.body, session)
         return client.finish(answer, self._now())
 
-    async def _closing(self, client: SessionRequest, rest: Awaitable[None]) -> None:
+    async def _closing(self, client: SessionRequest, pending: Awaitable[None]) -> None:
         try:
-            await rest
+            await pending
         finally:
             self._close(client)
 
@@ -458,9 +458,9 @@ class Dialogue:
                 # The request that would have to be sent again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
                     answer = call_faults.lost()
-            rest = client.finish(answer, self._now())
-            if rest is not None:
-                await rest
+            pending = client.finish(answer, self._now())
+            if pending is not None:
+                await pending
         finally:
             outlet.on_lost = None
             client.close()
@@ -482,8 +482,8 @@ def _listed(
     """Answer with a page of a list. No task is needed, because the bytes are there."""
     try:
         page = view.page(method, params, modern=False)
-    except ProtocolError as why:
-        outlet.json(200, jsonrpc_bytes.refused(raw_id, why))
+    except ProtocolError as error:
+        outlet.json(200, jsonrpc_bytes.refused(raw_id, error))
         return None
     return outlet.result(raw_id, page)
 
@@ -507,8 +507,10 @@ class Notices:
     def configure(self, endpoints: Sequence[EndpointSpec]) -> None:
         """Set the servers that each endpoint exposes. Notifications without a call of a server that
         several workspaces share reach no client: they could tell of another workspace."""
-        self._servers = {one.name: one.servers for one in endpoints}
-        seen = {(server, one.workspace) for one in endpoints for server in one.servers}
+        self._servers = {endpoint.name: endpoint.servers for endpoint in endpoints}
+        seen = {
+            (server, endpoint.workspace) for endpoint in endpoints for server in endpoint.servers
+        }
         count = Counter(server for server, _ in seen)
         self._between = frozenset(server for server, places in count.items() if places > 1)
 
@@ -520,8 +522,8 @@ class Notices:
             return
         message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
         for session in self._heard(server):
-            wanted = session.level and process_names.base(server) in self._exposed(session)
-            if wanted and client_questions.passes(session.level, params):
+            may_hear = session.level and process_names.base(server) in self._exposed(session)
+            if may_hear and client_questions.passes(session.level, params):
                 session.tell(message)
 
     def _elicited(self, server: str, params: bytes) -> None:
@@ -554,8 +556,8 @@ class Notices:
         for session, exposed in self._tasks.watchers(server, task):
             if not isinstance(session, ClientSession):
                 continue
-            wanted = session.level and client_questions.passes(session.level, params)
-            if wanted or method != client_questions.MESSAGE:
+            wants_messages = session.level and client_questions.passes(session.level, params)
+            if wants_messages or method != client_questions.MESSAGE:
                 own = task_ids.in_params(params, {task: exposed}.__getitem__)
                 session.tell(jsonrpc_bytes.notification(method, own))
         return True
@@ -565,7 +567,9 @@ class Notices:
         clients with the same roots, speaks to these only."""
         who = process_names.whose(server)
         every = who in ("", process_names.LEGACY)
-        return (one for one in self._sessions if every or who in (one.who, one.project))
+        return (
+            session for session in self._sessions if every or who in (session.who, session.project)
+        )
 
     def _exposed(self, session: ClientSession) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

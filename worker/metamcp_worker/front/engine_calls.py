@@ -61,12 +61,12 @@ def order(
     number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool
 ) -> EngineOrder:
     """Return the order for the engine. `here`: whether the client can be told and asked things."""
-    said = request.caller
+    caller = request.caller
     return EngineOrder(
         id=number, method=work.method, owner=owner(view, request), params=work.params,
         progress=here and request.wants_progress,
-        asks=here and client_questions.may_be_asked(said, ELICIT, b"{}"),
-        samples=here and client_questions.may_be_asked(said, SAMPLE, b"{}"),
+        asks=here and client_questions.may_be_asked(caller, ELICIT, b"{}"),
+        samples=here and client_questions.may_be_asked(caller, SAMPLE, b"{}"),
     )  # fmt: skip
 
 
@@ -113,8 +113,8 @@ class Repeatable:
 
     def __init__(self, merged: Merged) -> None:
         self.merged = merged
-        self._entries: dict[str, ListEntry] = {one.key: one for one in merged.lists["tools"]}
-        self._entries |= {one.key: one for one in merged.offered}
+        self._entries: dict[str, ListEntry] = {entry.key: entry for entry in merged.lists["tools"]}
+        self._entries |= {entry.key: entry for entry in merged.offered}
 
     def has(self, name: str) -> bool:
         """Whether this tool may run twice."""
@@ -122,16 +122,16 @@ class Repeatable:
         return entry is not None and bool(call_faults.hint(codec.level(entry.item.raw)))
 
 
-def refused(number: int, why: ProtocolError) -> HostDone:
+def refused(number: int, error: ProtocolError) -> HostDone:
     """Return the answer for a call that no server got."""
-    trouble = _TROUBLES.get(why.code, "error")
-    return failed(number, why.message, trouble, repeatable=True)
+    trouble = _TROUBLES.get(error.code, "error")
+    return failed(number, error.message, trouble, repeatable=True)
 
 
 def failed(
-    number: int, why: str, trouble: Trouble = "error", *, repeatable: bool = False
+    number: int, message: str, trouble: Trouble = "error", *, repeatable: bool = False
 ) -> HostDone:
-    return HostDone(call=number, trouble=trouble, error=why, repeatable=repeatable)
+    return HostDone(call=number, trouble=trouble, error=message, repeatable=repeatable)
 
 
 def done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDone:
@@ -141,10 +141,10 @@ def done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDon
     try:
         if answer.code:
             members = codec.level(answer.body)
-            why = codec.text(members.get("message", b"null")) or f"error {answer.code}"
+            message = codec.text(members.get("message", b"null")) or f"error {answer.code}"
             ran = b'"may_have_run":false' not in bytes(members.get("data", b""))
             trouble = _TROUBLES.get(answer.code, "error")
-            return failed(number, why, trouble, repeatable=repeatable or not ran)
+            return failed(number, message, trouble, repeatable=repeatable or not ran)
         if mrtr.parse(answer.body) is not None:
             return failed(number, code_calls.ASKS, repeatable=repeatable)
         codec.check(answer.body)
@@ -154,18 +154,18 @@ def done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDon
     return HostDone(call=number, result=Raw(answer.body), repeatable=repeatable)
 
 
-def structured(found: HostDone) -> HostDone:
+def structured(answer: HostDone) -> HostDone:
     """Return the answer with the structured content of a tool's result in place of the result; a
     failure without such content is an error."""
-    if found.trouble:
-        return found
-    members = codec.level(found.result)
+    if answer.trouble:
+        return answer
+    members = codec.level(answer.result)
     content = members.get("structuredContent")
     if content is not None:
-        return structs.replace(found, result=content)
+        return structs.replace(answer, result=content)
     blocks = codec.items(members.get("content", b"[]"))
-    said = codec.text(codec.level(blocks[0]).get("text", b"null")) if blocks else None
-    return failed(found.call, said or "the code could not begin")
+    text = codec.text(codec.level(blocks[0]).get("text", b"null")) if blocks else None
+    return failed(answer.call, text or "the code could not begin")
 
 
 def answered(number: int, body: bytes, *, error: bool) -> HostDone:

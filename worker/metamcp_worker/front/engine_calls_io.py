@@ -118,7 +118,7 @@ class _HostWork:
 
     def __init__(self, ask: HostAsk) -> None:
         self.ask = ask
-        self.end: Callable[[str], None] = lambda why: None
+        self.end: Callable[[str], None] = lambda reason: None
         self.timer: asyncio.TimerHandle | None = None
         self.repeatable = False
 
@@ -166,11 +166,11 @@ class EngineCalls:
 
     def begin(self, order: OrderUnderWay) -> None:
         """Give an order for a client. `order.done` is called with the result, at once or later."""
-        why = engine_calls.refusal(order.work, order.request, there=self._connectors.has(ROLE))
-        if not why and len(self._orders) >= ORDERS_MAX:
-            why = _FULL_ORDERS
-        if why:
-            order.done(ToolReply(why, failed=True))
+        refusal = engine_calls.refusal(order.work, order.request, there=self._connectors.has(ROLE))
+        if not refusal and len(self._orders) >= ORDERS_MAX:
+            refusal = _FULL_ORDERS
+        if refusal:
+            order.done(ToolReply(refusal, failed=True))
             return
         number, here = order.call.id, order.call.caller is not None
         self._orders[number] = order
@@ -240,9 +240,9 @@ class EngineCalls:
         try:
             who = engine_calls.principal(ask.owner)
             view = self._view(ask, who)
-            asked = None if order is None else order.request
+            outer_request = None if order is None else order.request
             agent = order is not None and order.work.method == "agent"
-            request = engine_calls.base(ask, who, asked, agent=agent)
+            request = engine_calls.base(ask, who, outer_request, agent=agent)
             if ask.kind in ("call", "server"):
                 self._call(work, view, request, order)
             elif ask.kind == "code":
@@ -252,16 +252,16 @@ class EngineCalls:
             else:
                 self._pipeline.authorize(view, who, "tools/list")
                 self._look_up(work, view, request)
-        except NotUpYet as why:
-            self._wait(work, why)
-        except ProtocolError as why:
-            self._reply(work, engine_calls.refused(ask.call, why))
-        except Declined as why:
-            self._reply(work, engine_calls.failed(ask.call, str(why), repeatable=True))
+        except NotUpYet as error:
+            self._wait(work, error)
+        except ProtocolError as error:
+            self._reply(work, engine_calls.refused(ask.call, error))
+        except Declined as error:
+            self._reply(work, engine_calls.failed(ask.call, str(error), repeatable=True))
         except Unasked:
             self._reply(work, engine_calls.failed(ask.call, _UNASKED, repeatable=True))
-        except codec.Malformed as why:
-            self._reply(work, engine_calls.failed(ask.call, f"the request is wrong: {why}"))
+        except codec.Malformed as error:
+            self._reply(work, engine_calls.failed(ask.call, f"the request is wrong: {error}"))
 
     def _view(self, ask: HostAsk, who: Principal) -> View:
         """Return the view of the owner of a run as it is now. Raises ProtocolError and Declined."""
@@ -278,10 +278,10 @@ class EngineCalls:
 
     def _named(self, view: View, request: McpRequest) -> tuple[ToolNames, Repeatable]:
         merged, key = view.of(modern=request.modern), f"{view.endpoint}\n{request.modern}"
-        found = self._names.get(key)
-        if found is None or found[0].merged is not merged:
-            found = self._names[key] = ToolNames(merged), Repeatable(merged)
-        return found
+        entry = self._names.get(key)
+        if entry is None or entry[0].merged is not merged:
+            entry = self._names[key] = ToolNames(merged), Repeatable(merged)
+        return entry
 
     def _name(self, ask: HostAsk, view: View, request: McpRequest) -> str:
         """Return the exposed name of the tool. Raises ProtocolError."""
@@ -298,7 +298,7 @@ class EngineCalls:
         work.repeatable = self._named(view, request)[1].has(name)
         made = code_calls.call(request, name, ask.arguments)
         call = self._pipeline.start(view, made, order)
-        self._follow(work, call, lambda found: found)
+        self._follow(work, call, lambda answer: answer)
 
     def _code(
         self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
@@ -321,9 +321,9 @@ class EngineCalls:
 
         call.answer.then(over)
 
-    def _wait(self, work: _HostWork, why: NotUpYet) -> None:
+    def _wait(self, work: _HostWork, early: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
-        first = self._pipeline.first_list(why.server)
+        first = self._pipeline.first_list(early.server)
         work.end = first.cancel
 
         def told(answer: CallAnswer | None) -> None:
@@ -331,8 +331,8 @@ class EngineCalls:
                 return
             owner = work.ask.owner
             view = self._pipeline.view_of(owner.endpoint, owner.name)
-            if view is None or why.server in view.merged.unknown:
-                self._reply(work, engine_calls.refused(work.ask.call, why))
+            if view is None or early.server in view.merged.unknown:
+                self._reply(work, engine_calls.refused(work.ask.call, early))
             else:
                 self._carry_out(work)
 
@@ -345,8 +345,8 @@ class EngineCalls:
             if reply.failed or reply.structured is None:
                 self._reply(work, engine_calls.failed(ask.call, reply.text, repeatable=True))
                 return
-            found = reply.structured[member] if member else reply.structured
-            self._reply(work, HostDone(call=ask.call, result=Raw(codec.dump(found))))
+            content = reply.structured[member] if member else reply.structured
+            self._reply(work, HostDone(call=ask.call, result=Raw(codec.dump(content))))
 
         if ask.kind == "tools":
             self._builtins.tools(view, request, ask.name, partial(told, member="tools"))
@@ -365,23 +365,23 @@ class EngineCalls:
             or caller is None
             or not client_questions.may_be_asked(order.request.caller, method, params)
         ):
-            why = engine_calls.UNASKABLE
-            self._reply(work, engine_calls.failed(ask.call, why, "unavailable", repeatable=True))
+            reason = engine_calls.UNASKABLE
+            self._reply(work, engine_calls.failed(ask.call, reason, "unavailable", repeatable=True))
             return
 
         def answered(question: Question, body: bytes, failed: bool) -> None:
             self._reply(work, engine_calls.answered(ask.call, body, error=failed))
 
         question = Question("", order.call.id, 0, method, params, answered)
-        work.end = lambda why: question.withdraw()
+        work.end = lambda reason: question.withdraw()
         caller.asked(question)
 
     def _late(self, work: _HostWork) -> None:
-        why = _LATE.format(work.ask.timeout_ms / 1000)
-        late = engine_calls.failed(work.ask.call, why, "timeout", repeatable=work.repeatable)
+        reason = _LATE.format(work.ask.timeout_ms / 1000)
+        late = engine_calls.failed(work.ask.call, reason, "timeout", repeatable=work.repeatable)
         end = work.end
         self._reply(work, late)
-        end(why)
+        end(reason)
 
     def _reply(self, work: _HostWork, done: HostDone) -> None:
         if self._works.get(work.ask.call) is not work:
@@ -392,17 +392,17 @@ class EngineCalls:
         self._send(done)
 
 
-def _over(work: _HostWork, why: str) -> None:
+def _over(work: _HostWork, reason: str) -> None:
     """End what was begun for a request that nobody waits for."""
     if work.timer is not None:
         work.timer.cancel()
-    work.end(why)
+    work.end(reason)
 
 
-def _tell_progress(order: OrderUnderWay, told: OrderProgress) -> None:
+def _tell_progress(order: OrderUnderWay, progress: OrderProgress) -> None:
     if order.call.caller is None or not order.request.wants_progress:
         return
-    members: dict[str, object] = {"progress": told.progress}
-    members |= {"total": told.total} if told.total else {}
-    members |= {"message": told.message} if told.message else {}
+    members: dict[str, object] = {"progress": progress.progress}
+    members |= {"total": progress.total} if progress.total else {}
+    members |= {"message": progress.message} if progress.message else {}
     order.call.caller.progressed(codec.dump(members))

@@ -336,10 +336,10 @@ class SessionRequest:
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
 
-    def refuse(self, why: ProtocolError, now: float) -> Pending:
+    def refuse(self, error: ProtocolError, now: float) -> Pending:
         """Answer a request that no server gets with this error. The HTTP status shows nothing of it
         in this era."""
-        body = jsonrpc_bytes.refused(self.raw_id, why)
+        body = jsonrpc_bytes.refused(self.raw_id, error)
         if self._tape is None:
             self.outlet.json(200, body)
             return None

@@ -133,30 +133,32 @@ class Claims:
         session_id: str,
         stream: bytes,
         peer: int,
-        found: Callable[[str, int, Note], Call],
+        make_call: Callable[[str, int, Note], Call],
     ) -> Call | None:
         """Find the call of this session that was to be answered on this stream; None if no worker
-        of these servers has it. `found(server, number, note)`: makes the call, at once, because
-        frames that came for the call meanwhile follow immediately."""
+        of these servers has it. `make_call(server, number, note)` is called at once,
+        because frames that came for the call meanwhile follow immediately."""
         owner, name = _word(session_id.encode()), _word(stream)
         outcome: asyncio.Future[Call | None] = self._routing.loop.create_future()
-        asked: set[int] = set()
+        open_claims: set[int] = set()
 
         def heard(wire: Wire, number: int, note: bytes) -> None:
-            asked.discard(number)
+            open_claims.discard(number)
             if note and not outcome.done():
-                outcome.set_result(self._take(wire, found(wire.link.server, number, _note(note))))
+                outcome.set_result(
+                    self._take(wire, make_call(wire.link.server, number, _note(note)))
+                )
             elif note:
                 _cancel(wire, number)
-            elif not asked and not outcome.done():
+            elif not open_claims and not outcome.done():
                 outcome.set_result(None)
 
         for wire in self._of(servers):
             number = self._routing.new_id()
-            told = _telling(heard, wire, number)
-            if wire.claim(Claim(number, owner, name, peer), told):
-                asked.add(number)
-        if not asked:
+            on_note = _telling(heard, wire, number)
+            if wire.claim(Claim(number, owner, name, peer), on_note):
+                open_claims.add(number)
+        if not open_claims:
             return None
         try:
             async with asyncio.timeout(CLAIM_S_MAX):

@@ -119,7 +119,9 @@ class Viewers:
         """Return changes of these kinds of lists, for the views that show all of this server and no
         other server."""
         specs = self._endpoints.values()
-        names = {one.name for one in specs if one.exposure == "all" and one.servers == (server,)}
+        names = {
+            spec.name for spec in specs if spec.exposure == "all" and spec.servers == (server,)
+        }
         return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
 
     def everything(self, endpoint: str) -> Merged:
@@ -150,9 +152,12 @@ class Viewers:
     def configure(self, spec: FrontSpec) -> None:
         self._version = spec.version
         self._gateway = gateway_id(spec.handle_key) if spec.handle_key else ""
-        before, self._endpoints = self._endpoints, {one.name: one for one in spec.endpoints}
-        kept = {(server, tool): why for server, tool, why in spec.quarantined}
-        self._catalog.keep_back(kept, frozenset(spec.held))
+        before, self._endpoints = (
+            self._endpoints,
+            {endpoint.name: endpoint for endpoint in spec.endpoints},
+        )
+        reasons = {(server, tool): reason for server, tool, reason in spec.quarantined}
+        self._catalog.keep_back(reasons, frozenset(spec.held))
         if not self._catalog.rules.like(spec.consent, spec.policies, spec.middleware):
             policies = Policies(spec.policies)
             self._catalog.rules = GuardRules(spec.consent, policies, middleware=spec.middleware)
@@ -192,33 +197,38 @@ class Viewers:
         self._catalog.forget(server)
         self._touch(server)
 
-    def show(self, shown: Mapping[ViewOwner, Shown]) -> None:
+    def show(self, contents: Mapping[ViewOwner, Shown]) -> None:
         """Set what all views show from the next `refresh` on; other views show nothing."""
-        gone = [((whose,), _NOTHING) for whose in self._shown if whose not in shown]
-        self.shift((one, those) for those, one in (*gone, *(((w,), s) for w, s in shown.items())))
+        emptied = [((whose,), _NOTHING) for whose in self._shown if whose not in contents]
+        self.shift(
+            (content, those)
+            for those, content in (*emptied, *(((w,), s) for w, s in contents.items()))
+        )
 
     def shift(self, changes: Iterable[tuple[Shown, Iterable[ViewOwner]]]) -> None:
         """Set what these views show from the next `refresh` on; other views stay as they are."""
-        for shown, views in changes:
+        for content, views in changes:
             for whose in views:
-                if self._shown.get(whose, _NOTHING) == shown:
+                if self._shown.get(whose, _NOTHING) == content:
                     continue
                 self._touched.add(whose)
-                if shown == _NOTHING:
+                if content == _NOTHING:
                     del self._shown[whose]
                 else:
-                    self._shown[whose] = shown
+                    self._shown[whose] = content
 
     def keep(self, scripts: Mapping[str, Mapping[str, Script]]) -> None:
         """Set the scripts by workspace and name; those that are tools are in lists from the next
         `refresh` on."""
         before = self._scripts
         self._scripts = {
-            workspace: {name: one for name, one in those.items() if one.expose}
+            workspace: {name: script for name, script in those.items() if script.expose}
             for workspace, those in scripts.items()
         }
         for name, endpoint in self._endpoints.items():
-            old, new = (found.get(endpoint.workspace, {}) for found in (before, self._scripts))
+            old, new = (
+                by_workspace.get(endpoint.workspace, {}) for by_workspace in (before, self._scripts)
+            )
             if endpoint.code is not None and old != new:
                 self._stale.add(name)
 
@@ -241,10 +251,12 @@ class Viewers:
             if name in self._endpoints:
                 spec = self._endpoints[name]
                 reserved = builtin_family(spec).tools.keys()
-                known = self._merged.get(name)
+                earlier = self._merged.get(name)
                 merged = self._merged[name] = self._catalog.merge(spec, reserved)
-                said = known.notes if known is not None else ()
-                self._noted += [f"endpoint {name}: {n}" for n in merged.notes if n not in said]
+                earlier_notes = earlier.notes if earlier is not None else ()
+                self._noted += [
+                    f"endpoint {name}: {n}" for n in merged.notes if n not in earlier_notes
+                ]
                 opened = older = self._open(merged, spec, reserved)
                 if self._catalog.two(spec):
                     merged = self._catalog.merge(spec, reserved, legacy=True)
@@ -268,8 +280,8 @@ class Viewers:
             self._place(whose)
         # A view that is gone is named too, with nothing: the changes of its principal's view are
         # not for the session.
-        gone = {whose: _NO_KINDS for whose in own if whose not in self._views}
-        return gone | dict(_changed(before, self._seen))
+        removed = {whose: _NO_KINDS for whose in own if whose not in self._views}
+        return removed | dict(_changed(before, self._seen))
 
     def _note_failures(self, failures: Mapping[str, PolicyNote]) -> None:
         """Tell of policies that failed, each once."""
@@ -319,10 +331,10 @@ class Viewers:
         served = whose.endpoint in self._merged
         if whose.session:
             own = served and self._endpoints[whose.endpoint].per_session
-            wanted = own and whose in self._shown
+            needed = own and whose in self._shown
         else:
-            wanted = served
-        if wanted:
+            needed = served
+        if needed:
             view = self._views[whose] = self._build(whose)
             if whose in self._shown and self._shown[whose] == view.shown:
                 self._shown[whose] = view.shown  # one value for all that are equal
@@ -338,21 +350,21 @@ class Viewers:
         return within(self._shown.get(whose, _NOTHING), exposure)
 
     def _build(self, whose: ViewOwner) -> View:
-        spec, shown = self._endpoints[whose.endpoint], self._of(whose)
+        spec, content = self._endpoints[whose.endpoint], self._of(whose)
         opened = self._opened[whose.endpoint]
-        like = (opened, whose.principal == gate.LOCAL, shown)
+        like = (opened, whose.principal == gate.LOCAL, content)
         alike = self._alike.get(like)
         if alike is None:
-            shown = opened[0].shared(shown)
-            like = (opened, whose.principal == gate.LOCAL, shown)
-            merged, legacy = (one.disclosed(shown) for one in opened)
+            content = opened[0].shared(content)
+            like = (opened, whose.principal == gate.LOCAL, content)
+            merged, legacy = (variant.disclosed(content) for variant in opened)
             pages = self._shelf.pages()
         elif alike.principal == whose.principal:
             return alike
         else:
-            merged, legacy, shown, pages = alike.merged, alike.legacy, alike.shown, alike.pages
+            merged, legacy, content, pages = alike.merged, alike.legacy, alike.shown, alike.pages
         view = View(
-            merged, spec, self._version, whose.principal, shown, pages, legacy, self._gateway
+            merged, spec, self._version, whose.principal, content, pages, legacy, self._gateway
         )
         self._alike[like] = view
         return view
@@ -404,7 +416,7 @@ def _family(exposure: Exposure, code: bool, builtins: tuple[str, ...]) -> ToolFa
     own = code_tools.SEARCH_FAMILY if search else _FAMILIES.get(exposure, _NO_FAMILY)
     if not builtins:
         return own
-    found = builtin_definitions.of(exposure, code=code, builtins=builtins)
-    more = [engine_tools.TOOLS[tool.name] for tool in found if tool.name not in own.tools]
+    definitions = builtin_definitions.of(exposure, code=code, builtins=builtins)
+    more = [engine_tools.TOOLS[tool.name] for tool in definitions if tool.name not in own.tools]
     tools = {**own.tools, **{tool.name: tool for tool in more}}
     return ToolFamily(tools, (*own.items, *(tool.item() for tool in more)), own.guide)

@@ -129,8 +129,8 @@ class GuardedCalls:
             if note.why:
                 log.warning("policy '%s' fails for %s: %s", note.policy, guard.path, note.why)
         if self.host.audit is not None:
-            said = (f"{one.policy} {one.outcome.replace('_', ' ')}" for one in notes)
-            self.host.audit.policies(call, f"policies: {', '.join(said)}")
+            outcomes = (f"{note.policy} {note.outcome.replace('_', ' ')}" for note in notes)
+            self.host.audit.policies(call, f"policies: {', '.join(outcomes)}")
 
     def send(self, call: Call, guard: CallGuard, facts: CallFacts) -> None:
         """Send a call that nothing holds any more, through its middleware."""
@@ -156,7 +156,7 @@ class GuardedCalls:
     def under_way(self) -> Iterator[tuple[Call, str]]:
         """Yield the calls that no server has, with their state as in `figures.CallUnderWay`."""
         yield from ((work.call, "asking") for work in self.works.values())
-        yield from ((one.call, "running") for one in self.hooked.values() if not one.sent)
+        yield from ((hooked.call, "running") for hooked in self.hooked.values() if not hooked.sent)
 
     def close(self) -> None:
         """Answer all calls that no server has."""
@@ -188,8 +188,8 @@ class _GuardedWork:
         self._request = request
 
     def askable(self) -> bool:
-        asked = may_be_asked(self._request.caller, mrtr.ELICIT, b"{}")
-        return self.call.caller is not None and asked
+        may_ask = may_be_asked(self._request.caller, mrtr.ELICIT, b"{}")
+        return self.call.caller is not None and may_ask
 
     def ask(self, params: bytes, answered: Answered) -> Callable[[], None] | None:
         call = self.call
@@ -208,8 +208,8 @@ class _GuardedWork:
             self._calls.host.pause(self._request.run, on=on)
 
     def send(self, more: Callable[[bytes], None] | None, consent: str) -> None:
-        if why := self._changed():
-            self.refuse(why)
+        if reason := self._changed():
+            self.refuse(reason)
             return
         del self._calls.works[self.call.id]
         if consent:
@@ -249,8 +249,8 @@ class _GuardedWork:
         try:
             if request.method == "tools/call":
                 calls.quarantine.check(self.call.server, self._owner.original or subject)
-        except ProtocolError as why:
-            return why.message
+        except ProtocolError as error:
+            return error.message
         return ""
 
 
@@ -298,11 +298,11 @@ class _HookedCall:
         params.pop("task", None)
         if arguments != bytes(params.get("arguments", b"{}")):
             params["arguments"] = Raw(arguments)
-        said = frame.caller
-        if said.find(b"/tasks") >= 0:  # whether the slash is escaped or not
-            said = mcp_request.without_tasks(said)
+        caller = frame.caller
+        if caller.find(b"/tasks") >= 0:  # whether the slash is escaped or not
+            caller = mcp_request.without_tasks(caller)
         params_raw = codec.dump(params)
-        self.call.frame = structs.replace(frame, params=params_raw, caller=said, results=b"")
+        self.call.frame = structs.replace(frame, params=params_raw, caller=caller, results=b"")
         self.call.started = time.monotonic()
         self._calls.routing.start(self.call)
 
@@ -312,11 +312,11 @@ class _HookedCall:
         if answer is None:
             return
         self._answer = HookAnswer(answer.body, answer.code)
-        whole = not _asks(answer)
-        self._request.chain.answered(self._answer, final=whole)
+        is_final = not _asks(answer)
+        self._request.chain.answered(self._answer, final=is_final)
 
-    def _leave(self, why: str) -> None:
-        self._calls.routing.cancel(self.call, why)
+    def _leave(self, reason: str) -> None:
+        self._calls.routing.cancel(self.call, reason)
 
     def _done(self, answer: HookAnswer) -> None:
         call, body, code = self.call, answer.body, answer.code
@@ -342,8 +342,8 @@ def _asks(answer: CallAnswer) -> bool:
 def _wants_more(more: Callable[[bytes], None], answer: CallAnswer | None) -> None:
     """Note that a server wants this call again, with the input that it asks for."""
     try:
-        wanted = None if answer is None else mrtr.parse(answer.body)
+        input_required = None if answer is None else mrtr.parse(answer.body)
     except codec.Malformed:
         return
-    if wanted is not None:
-        more(b"" if wanted.state is None else bytes(wanted.state))
+    if input_required is not None:
+        more(b"" if input_required.state is None else bytes(input_required.state))

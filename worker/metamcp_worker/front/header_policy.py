@@ -58,9 +58,9 @@ Verdict = tuple["Route", bool, bool, bytes, bytes]
 prefers them to JSON, the rest of the path, the query."""
 
 
-def refusal(why: Denial) -> HeaderRefusal:
+def refusal(denial: Denial) -> HeaderRefusal:
     """Return the refusal of a request that the door does not let in."""
-    return HeaderRefusal(why.status, why.message, why.reason, headers=why.headers)
+    return HeaderRefusal(denial.status, denial.message, denial.reason, headers=denial.headers)
 
 
 #: Headers that two programs could read differently when they are repeated.
@@ -106,9 +106,9 @@ def paths_of(endpoint: EndpointSpec) -> dict[bytes, Route]:
     if endpoint.default:
         paths |= {f"/{last}".encode(): Route(name, kind) for last, kind in kinds.items()}
     if endpoint.oauth is not None:
-        known = [path for path, route in paths.items() if route.kind in (MCP, SSE)]
+        resource_paths = [path for path, route in paths.items() if route.kind in (MCP, SSE)]
         ours = endpoint.oauth.metadata.partition(RESOURCE_METADATA)[2].encode()
-        there = {RESOURCE_METADATA.encode() + path for path in (ours, *known)}
+        there = {RESOURCE_METADATA.encode() + path for path in (ours, *resource_paths)}
         paths |= dict.fromkeys(there, Route(name, METADATA))
     return paths
 
@@ -168,9 +168,9 @@ class KnownVerdict:
 
     __slots__ = ("found", "policy")
 
-    def __init__(self, policy: "HeaderPolicy", found: RequestFacts | HeaderRefusal) -> None:
+    def __init__(self, policy: "HeaderPolicy", verdict: RequestFacts | HeaderRefusal) -> None:
         self.policy = policy
-        self.found = found
+        self.found = verdict
 
 
 class HeaderPolicy:
@@ -193,36 +193,36 @@ class HeaderPolicy:
         """Return the result of `check` for this request, or the refusal of a confined server. A
         head that comes again on its connection is not checked again."""
         head = request.head
-        known = head.verdict
-        if isinstance(known, KnownVerdict) and known.policy is self:
-            return known.found
-        found = self.check(head.method, head.target, head.headers)
+        earlier = head.verdict
+        if isinstance(earlier, KnownVerdict) and earlier.policy is self:
+            return earlier.found
+        verdict = self.check(head.method, head.target, head.headers)
         if is_confined(request.address):
-            found = self._of_confined(found)
-        head.verdict = KnownVerdict(self, found)
-        return found
+            verdict = self._of_confined(verdict)
+        head.verdict = KnownVerdict(self, verdict)
+        return verdict
 
-    def _of_confined(self, found: RequestFacts | HeaderRefusal) -> RequestFacts | HeaderRefusal:
+    def _of_confined(self, verdict: RequestFacts | HeaderRefusal) -> RequestFacts | HeaderRefusal:
         """Return the refusal of a confined server where it has no credential; it gets no page that
         names endpoints, either."""
-        if found.endpoint in self._unlocked:
-            return HeaderRefusal(403, _CONFINED, "confined", endpoint=found.endpoint)
-        if isinstance(found, HeaderRefusal) and found.reason == "path":
-            return HeaderRefusal(found.status, found.message, "confined")
-        return found
+        if verdict.endpoint in self._unlocked:
+            return HeaderRefusal(403, _CONFINED, "confined", endpoint=verdict.endpoint)
+        if isinstance(verdict, HeaderRefusal) and verdict.reason == "path":
+            return HeaderRefusal(verdict.status, verdict.message, "confined")
+        return verdict
 
     def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | HeaderRefusal:
         """Return a refusal for the first rule that the request breaks, or its facts."""
-        found = dict(headers)
+        by_name = dict(headers)
         repeated = b""
-        if len(found) != len(headers):
-            found, repeated = _merged(headers)
+        if len(by_name) != len(headers):
+            by_name, repeated = _merged(headers)
             if repeated in _SINGLE:
                 name = repeated.decode().title()
                 return HeaderRefusal(
                     400, f"The header {name} came more than once.", "repeated_header"
                 )
-        get = found.get
+        get = by_name.get
         verdict = self._verdict(
             method, target, get(b"host"), get(b"origin"), get(b"content-type"), get(b"accept")
         )
@@ -230,7 +230,7 @@ class HeaderPolicy:
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large(verdict[0].endpoint)
-        route, accepts_sse, prefers_sse, rest, query = verdict
+        route, accepts_sse, prefers_sse, subpath, query = verdict
         version, session = get(b"mcp-protocol-version"), get(b"mcp-session-id")
         routed, subject = get(b"mcp-method"), get(b"mcp-name")
         facts = RequestFacts(
@@ -245,7 +245,7 @@ class HeaderPolicy:
             directory=_directory(get(DIRECTORY)),
         )
         if route.kind != MCP or method != "POST":
-            facts.kind, facts.rest, facts.query = route.kind, rest, query
+            facts.kind, facts.rest, facts.query = route.kind, subpath, query
             facts.resume = get(b"last-event-id")
         return facts
 
@@ -270,7 +270,7 @@ class HeaderPolicy:
                     400, "The request target names another host than Host.", "target"
                 )
             path, _, query = absolute["rest"].partition(b"?")
-        route, rest = self._route(path)
+        route, subpath = self._route(path)
         if route is None:
             return HeaderRefusal(404, _NOTHING_HERE, "path")
         if method not in METHODS[route.kind]:
@@ -288,7 +288,7 @@ class HeaderPolicy:
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
                 return HeaderRefusal(406, message, "accept", endpoint=route.endpoint)
-        return route, accepts_sse, prefers_sse, rest, query
+        return route, accepts_sse, prefers_sse, subpath, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
         """Return the route of a path, None if it has none, and the rest of the path below it."""
@@ -303,42 +303,44 @@ class HeaderPolicy:
     def _check_caller(self, host: bytes | None, origin: bytes | None) -> HeaderRefusal | None:
         if host is None:
             return HeaderRefusal(400, "The Host header is missing.", "host")
-        place = place_of(host)
-        if place is None:
+        authority = place_of(host)
+        if authority is None:
             return HeaderRefusal(400, "The Host header is malformed.", "host")
-        if not self._hosts.allow(place):
-            message = f"This gateway does not answer to the name {_shown(place)}; {_ALLOW}."
+        if not self._hosts.allow(authority):
+            message = f"This gateway does not answer to the name {_shown(authority)}; {_ALLOW}."
             return HeaderRefusal(421, message, "host_foreign")
         if origin is not None:
-            place = origin_place(origin)
-            if place is None or not self._hosts.allow(place):
-                who = _shown(place) if place else "this Origin"
+            authority = origin_place(origin)
+            if authority is None or not self._hosts.allow(authority):
+                who = _shown(authority) if authority else "this Origin"
                 message = f"Pages of {who} may not use this gateway; {_ALLOW}."
                 return HeaderRefusal(403, message, "origin")
         return None
 
 
 def _host(value: bytes) -> bytes | None:
-    place = place_of(value)
-    return place[0] if place else None
+    authority = place_of(value)
+    return authority[0] if authority else None
 
 
-def _shown(place: Place) -> str:
-    return place[0].decode()
+def _shown(authority: Place) -> str:
+    return authority[0].decode()
 
 
 def origin_place(value: bytes) -> Place | None:
     """Return host and port of an Origin; None for a value that is not a web origin, as `null`."""
-    found = _ORIGIN.fullmatch(value.strip(BLANKS))
-    return place_of(found["authority"]) if found else None
+    match = _ORIGIN.fullmatch(value.strip(BLANKS))
+    return place_of(match["authority"]) if match else None
 
 
 def accepted(value: bytes) -> tuple[bool, bool]:
     """Return whether this Accept header allows JSON, and whether it allows server-sent events."""
     kinds: set[bytes] = set()
     for item in value.lower().split(b","):
-        kind, *parameters = (part.strip(b" \t") for part in item.split(b";"))
-        if not any(re.fullmatch(rb"q[ \t]*=[ \t]*0(?:\.0*)?", one) for one in parameters):
+        kind, *parameters = (piece.strip(b" \t") for piece in item.split(b";"))
+        if not any(
+            re.fullmatch(rb"q[ \t]*=[ \t]*0(?:\.0*)?", parameter) for parameter in parameters
+        ):
             kinds.add(kind)
     return (
         not kinds.isdisjoint({b"application/json", b"application/*", b"*/*"}),
@@ -373,27 +375,27 @@ def _directory(value: bytes | None) -> str:
 def _length_ok(value: bytes | None) -> bool:
     if value is None:
         return True
-    found = _DIGITS.fullmatch(value.strip(BLANKS))
-    return found is not None and int(found[0]) <= BODY_BYTES_MAX
+    digits = _DIGITS.fullmatch(value.strip(BLANKS))
+    return digits is not None and int(digits[0]) <= BODY_BYTES_MAX
 
 
 def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
     """Return the headers, and the worst of the repeated ones. An Accept header may come in several
     pieces, which are joined."""
-    found: dict[bytes, bytes] = {}
+    merged: dict[bytes, bytes] = {}
     repeated = b""
     for name, value in headers:
-        if name not in found:
-            found[name] = value
+        if name not in merged:
+            merged[name] = value
         elif name == b"accept":
-            found[name] += b"," + value
+            merged[name] += b"," + value
         elif name in _SINGLE or (name in _ROUTING and repeated not in _WORST):
             repeated = name
-    return found, repeated
+    return merged, repeated
 
 
-def is_telling(target: bytes, why: HeaderRefusal) -> bool:
+def is_telling(target: bytes, header_refusal: HeaderRefusal) -> bool:
     """Whether this refusal could show which endpoints there are."""
-    if why.reason in BEFORE_PATH:
+    if header_refusal.reason in BEFORE_PATH:
         return False
-    return why.endpoint is not None or path_and_query(target)[0].startswith(_OURS)
+    return header_refusal.endpoint is not None or path_and_query(target)[0].startswith(_OURS)

@@ -153,11 +153,11 @@ class App:
             self._issuers.configure(spec.endpoints)
         self._version, self._spec = spec.version, spec
         served = {endpoint.name: endpoint for endpoint in spec.endpoints}
-        self._dialogue.configure({name: one.servers for name, one in served.items()})
+        self._dialogue.configure({name: endpoint.servers for name, endpoint in served.items()})
         self._notices.configure(spec.endpoints)
-        for kept in (gate.admitting_alike(self._served, served), frozenset(served)):
-            self._streams.keep(kept)
-            self._sessions.keep(kept)
+        for endpoints in (gate.admitting_alike(self._served, served), frozenset(served)):
+            self._streams.keep(endpoints)
+            self._sessions.keep(endpoints)
         self._served = served
 
     def with_parts(self, spec: FrontSpec) -> FrontSpec:
@@ -168,30 +168,32 @@ class App:
         """Return the name of the part of this endpoint that this principal sees, the endpoint if
         that is all of it; the first request makes the part, in place of parts without streams and
         sessions. Raises Declined."""
-        whole = self._served.get(endpoint)  # None: gone while an issuer was asked
-        part = None if whole is None else self._parts.of(whole, principal)
-        if part is None:
+        endpoint_spec = self._served.get(endpoint)  # None: gone while an issuer was asked
+        endpoint_part = None if endpoint_spec is None else self._parts.of(endpoint_spec, principal)
+        if endpoint_part is None:
             return endpoint
-        if part not in self._parts:
+        if endpoint_part not in self._parts:
             used = self._streams.endpoints
-            if not self._parts.add(part, lambda: {one.endpoint for one in self._sessions} | used()):
+            if not self._parts.add(
+                endpoint_part, lambda: {session.endpoint for session in self._sessions} | used()
+            ):
                 raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
             spec = self._parts.joined(self._spec, self._parts.reads)
             self._calls.viewers.configure(spec)
             self._calls.refresh()
             self.reconfigure(spec)
-        return part.name
+        return endpoint_part.name
 
     def keys_changed(self, changes: KeyChanges) -> None:
         """Use this table of API keys from now on. Streams and sessions of keys that are gone end,
         and their calls are cancelled."""
-        gone = self.door.change(changes)
+        revoked_ids = self.door.change(changes)
         self._calls.meters.configure_keys(self.door.limits())
-        if gone:
-            self._streams.revoke(gone)
-            self._sessions.revoke(gone)
+        if revoked_ids:
+            self._streams.revoke(revoked_ids)
+            self._sessions.revoke(revoked_ids)
             for call, _ in list(self._calls.under_way()):
-                if call.origin is not None and call.origin.principal.key in gone:
+                if call.origin is not None and call.origin.principal.key in revoked_ids:
                     call.cancel(_REVOKED)
 
     def held(self, key: str) -> tuple[int, int]:
@@ -211,15 +213,15 @@ class App:
     def adopt(self, records: Iterable[SessionRecord], *, untold: bool = False) -> None:
         """Go on with these sessions of another front. `untold`: their lists may have changed since
         their clients read them, so all clients are notified of all kinds."""
-        known = {record.id: record for record in records}
-        for one in known.values():
-            if one.key and (holder := self.door.holder(one.key)) is not None:
+        by_id = {record.id: record for record in records}
+        for session_record in by_id.values():
+            if session_record.key and (holder := self.door.holder(session_record.key)) is not None:
                 with contextlib.suppress(Declined):
-                    self.part(gate.whole_name(one.endpoint), holder)
+                    self.part(gate.whole_name(session_record.endpoint), holder)
         served = [
-            one
-            for one in known.values()
-            if one.endpoint in self._served and (not one.key or self.door.has(one.key))
+            record
+            for record in by_id.values()
+            if record.endpoint in self._served and (not record.key or self.door.has(record.key))
         ]
         for session in self._legacy.adopt(served):
             view = self._calls.viewers.get(session.endpoint, session.principal)
@@ -229,7 +231,7 @@ class App:
                 if untold:
                     for method in streams.methods(view.legacy.kinds):
                         session.listed(method)
-        if lost := tuple(name for name in known if name not in self._sessions):
+        if lost := tuple(name for name in by_id if name not in self._sessions):
             self._on_over(lost)
 
     def counts(self) -> Counts:
@@ -267,20 +269,19 @@ class App:
         return self._answer(exchange, exchange.head.method)
 
     def _enter(self, exchange: Exchange, facts: RequestFacts | HeaderRefusal) -> Pending:
-        """Let the request in if its credential is valid, before its answer shows anything of an
-        endpoint."""
+        """Let the request in if its credential is valid, before anything of an endpoint shows."""
         refusal = facts if isinstance(facts, HeaderRefusal) else None
         exchange.facts = _NO_FACTS if isinstance(facts, HeaderRefusal) else facts
         head, date = exchange.head, time.time_ns() / 1e9
-        known = head.entry
+        entry = head.entry
         if exchange.facts.kind == request_facts.METADATA:
             return self._answer(exchange, head.method)
         if (
-            isinstance(known, request_facts.KnownEntry)
-            and known.version == self.door.version
-            and date < known.until
+            isinstance(entry, request_facts.KnownEntry)
+            and entry.version == self.door.version
+            and date < entry.until
         ):
-            exchange.facts.principal = known.principal
+            exchange.facts.principal = entry.principal
             return self._answer(exchange, head.method)
         if refusal is not None and not header_policy.is_telling(head.target, refusal):
             self._refuse(exchange, refusal)
@@ -289,74 +290,73 @@ class App:
         # A head that came before may lead to a part of the endpoint.
         endpoint = gate.whole_name(facts.endpoint or "")
         arrival = Arrival(endpoint, head.headers, query, exchange.address, date, self._loop.time())
-        found = self.door.enter(arrival)
-        if isinstance(found, Credential):
+        outcome = self.door.enter(arrival)
+        if isinstance(outcome, Credential):
             try:
-                found = self._poster(exchange, found, arrival)
-            except Elsewhere as where:
-                return self._post_elsewhere(exchange, where, arrival)
-        if isinstance(found, Entered | Denial):
-            return self._entered(exchange, refusal, found)
-        return self._enter_later(exchange, refusal, found, arrival)
+                outcome = self._poster(exchange, outcome, arrival)
+            except Elsewhere as elsewhere:
+                return self._post_elsewhere(exchange, elsewhere, arrival)
+        if isinstance(outcome, Entered | Denial):
+            return self._entered(exchange, refusal, outcome)
+        return self._enter_later(exchange, refusal, outcome, arrival)
 
     async def _enter_later(
         self,
         exchange: Exchange,
         refusal: HeaderRefusal | None,
-        found: Awaitable[Found],
+        pending_verdict: Awaitable[Found],
         arrival: Arrival,
     ) -> None:
-        after = self.door.counted(await found, arrival)
+        after = self.door.counted(await pending_verdict, arrival)
         if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
             if exchange.lost:  # the client has left, so its call must not run
                 return
             after = Entered(after.principal)
-        rest = self._entered(exchange, refusal, after)
-        if rest is not None:
-            await rest
+        pending = self._entered(exchange, refusal, after)
+        if pending is not None:
+            await pending
 
-    def _entered(self, exchange: Exchange, refusal: HeaderRefusal | None, found: Found) -> Pending:
-        if isinstance(found, Denial):
-            if self._calls.audit is not None and found.status != FLOODED:
-                where = exchange.facts.endpoint
-                why = f"{found.status}: {found.message}"
+    def _entered(self, exchange: Exchange, refusal: HeaderRefusal | None, result: Found) -> Pending:
+        if isinstance(result, Denial):
+            if self._calls.audit is not None and result.status != FLOODED:
+                endpoint = exchange.facts.endpoint
+                text = f"{result.status}: {result.message}"
                 self._calls.audit.noted(
-                    "auth", "", None, where, code=found.status, text=why, key=found.key
+                    "auth", "", None, endpoint, code=result.status, text=text, key=result.key
                 )
-            self._refuse(exchange, header_policy.refusal(found))
+            self._refuse(exchange, header_policy.refusal(result))
             return None
         if refusal is not None:
             self._refuse(exchange, refusal)
             return None
-        facts, principal = exchange.facts, found.principal
+        facts, principal = exchange.facts, result.principal
         facts.principal = principal
         version = self.door.version  # a part that is made below changes the facts of this head
         if principal is not USER:
             try:
                 facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal)
-            except Declined as why:
-                self._decline(exchange, jsonrpc_bytes.NO_ID, why)
+            except Declined as declined:
+                self._decline(exchange, jsonrpc_bytes.NO_ID, declined)
                 return None
-        if found.until:
-            exchange.head.entry = request_facts.KnownEntry(version, found.until, found.principal)
+        if result.until:
+            exchange.head.entry = request_facts.KnownEntry(version, result.until, result.principal)
         return self._answer(exchange, exchange.head.method)
 
     def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
-        """Return who posts to a stream of HTTP+SSE that named this token. Raises Elsewhere for a
-        stream of another front."""
+        """Return who posts to a stream of HTTP+SSE. Raises Elsewhere for one of another front."""
         posts = exchange.facts.kind == request_facts.MESSAGES
-        where = arrival.endpoint or ""
-        poster = self._sse.poster(where, arrival.query, token.text) if posts else None
-        if poster is None or not self.door.still(poster, where, arrival.date):
+        endpoint = arrival.endpoint or ""
+        poster = self._sse.poster(endpoint, arrival.query, token.text) if posts else None
+        if poster is None or not self.door.still(poster, endpoint, arrival.date):
             return self.door.failed(arrival)
         return Entered(poster)
 
-    async def _post_elsewhere(self, exchange: Exchange, where: Elsewhere, arrival: Arrival) -> None:
+    async def _post_elsewhere(self, exchange: Exchange, error: Elsewhere, arrival: Arrival) -> None:
         """Let the front that has the stream of this post judge its token."""
         body = await self._body(exchange)
         try:
             if body is not None:
-                self._go(exchange, where, body)
+                self._go(exchange, error, body)
         except Declined:
             self._entered(exchange, None, self.door.failed(arrival))
 
@@ -406,44 +406,44 @@ class App:
         try:
             try:
                 await get(exchange, view)
-            except Elsewhere as where:
+            except Elsewhere as elsewhere:
                 body = await self._body(exchange)
                 if body is not None:
-                    self._go(exchange, where, body)
-        except Declined as why:
-            self._decline(exchange, jsonrpc_bytes.NO_ID, why)
+                    self._go(exchange, elsewhere, body)
+        except Declined as declined:
+            self._decline(exchange, jsonrpc_bytes.NO_ID, declined)
 
-    def _go(self, exchange: Exchange, where: Elsewhere, body: bytes) -> None:
+    def _go(self, exchange: Exchange, elsewhere: Elsewhere, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
         refusal for the client if the connection cannot move."""
         if self._move is None or exchange.hops >= messages.HOPS_MAX or exchange.encrypted:
-            raise where.otherwise from None
-        if not self._move(exchange, where, body):
+            raise elsewhere.otherwise from None
+        if not self._move(exchange, elsewhere, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
 
     def _post(
         self,
         exchange: Exchange,
         answer: Callable[[Exchange, Unpack[Given], bytes], Pending],
-        *given: *Given,
+        *arguments: *Given,
     ) -> Pending:
         """Answer a request with a body, at once if the whole body is there, as most are."""
         limited = self._calls.meters.bodies
         most = self._body_max(exchange.facts) if limited else BODY_BYTES_MAX
         if exchange.whole and exchange.size <= most:
-            return answer(exchange, *given, exchange.take())
-        return self._post_later(exchange, lambda body: answer(exchange, *given, body))
+            return answer(exchange, *arguments, exchange.take())
+        return self._post_later(exchange, lambda body: answer(exchange, *arguments, body))
 
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
         body = await self._body(exchange)
         if body is not None:
             if self._lapsed(exchange):
                 return
-            rest = answer(body)
+            pending = answer(body)
             # A call may wait for long; its body need not be kept as long.
             del body
-            if rest is not None:
-                await rest
+            if pending is not None:
+                await pending
 
     def _lapsed(self, exchange: Exchange) -> bool:
         """Refuse a request whose credential ended while it waited; False if it may go on."""
@@ -467,11 +467,11 @@ class App:
         """Read the whole body; None if the client is gone, or the body was refused."""
         try:
             return await exchange.body(self._body_max(exchange.facts))
-        except TooLarge as why:
+        except TooLarge as error:
             if self._calls.meters.bodies:
-                facts, whole = exchange.facts, gate.whole_name(exchange.facts.endpoint)
-                self._calls.meters.too_large(facts.principal, whole, why.limit_bytes)
-            self._refuse(exchange, header_policy.too_large(bytes_max=why.limit_bytes))
+                facts, endpoint = exchange.facts, gate.whole_name(exchange.facts.endpoint)
+                self._calls.meters.too_large(facts.principal, endpoint, error.limit_bytes)
+            self._refuse(exchange, header_policy.too_large(bytes_max=error.limit_bytes))
             return None
 
     def _said(
@@ -489,9 +489,9 @@ class App:
                 method = gate.ANSWER if message.method is None else message.method
                 self._calls.authorize(view, principal, method)
             try:
-                rest = post(exchange, message, view, self._version)
-            except Elsewhere as where:
-                self._go(exchange, where, body)
+                pending = post(exchange, message, view, self._version)
+            except Elsewhere as elsewhere:
+                self._go(exchange, elsewhere, body)
                 return None
         except NotUpYet as early:
             raw_id = mcp_request.answer_id(message)
@@ -501,14 +501,14 @@ class App:
             exchange.on_lost = partial(call.cancel, "the client went away")
             again = partial(self._said, exchange, post, body=body)
             return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
-        except ProtocolError as why:
-            return self._refused(exchange, mcp_request.answer_id(message), why)
+        except ProtocolError as error:
+            return self._refused(exchange, mcp_request.answer_id(message), error)
         except Declined as declined:
             self._decline(exchange, mcp_request.answer_id(message), declined)
             return None
-        if rest is None:
+        if pending is None:
             return None
-        return self._later(exchange, mcp_request.answer_id(message), rest)
+        return self._later(exchange, mcp_request.answer_id(message), pending)
 
     def _up(
         self,
@@ -516,7 +516,7 @@ class App:
         before: View,
         again: Callable[[View], Pending],
         raw_id: bytes,
-        why: NotUpYet,
+        early: NotUpYet,
         first: CallAnswer | None,
     ) -> Pending:
         """Answer the request again, now that its server has told what it offers; or refuse it with
@@ -525,56 +525,56 @@ class App:
         if self._lapsed(exchange):
             return None
         view = self._calls.again(before)
-        if view is not None and why.server not in view.merged.unknown:
+        if view is not None and early.server not in view.merged.unknown:
             return again(view)
         if first is None or not first.code:
-            return self._refused(exchange, raw_id, why)
+            return self._refused(exchange, raw_id, early)
         status = HTTP_STATUS.get(first.code, 200)
         return exchange.finish(status, jsonrpc_bytes.raw_error(raw_id, first.body))
 
-    async def _later(self, exchange: Exchange, raw_id: bytes, rest: Awaitable[None]) -> None:
+    async def _later(self, exchange: Exchange, raw_id: bytes, pending: Awaitable[None]) -> None:
         try:
-            await rest
-        except ProtocolError as why:
-            self._refused(exchange, raw_id, why)
+            await pending
+        except ProtocolError as error:
+            self._refused(exchange, raw_id, error)
         except Declined as declined:
             self._decline(exchange, raw_id, declined)
         finally:
             await exchange.settle()
 
-    def _refused(self, exchange: Exchange, raw_id: bytes, why: ProtocolError) -> Pending:
-        if isinstance(why, gate.ScopeMissing):
-            headers = [why.challenge(self.door.metadata(exchange.facts.endpoint))]
-            self._decline(exchange, raw_id, Declined(403, why.message, "scope", headers=headers))
+    def _refused(self, exchange: Exchange, raw_id: bytes, error: ProtocolError) -> Pending:
+        if isinstance(error, gate.ScopeMissing):
+            headers = [error.challenge(self.door.metadata(exchange.facts.endpoint))]
+            self._decline(exchange, raw_id, Declined(403, error.message, "scope", headers=headers))
             return None
-        status = HTTP_STATUS.get(why.code, 200)
+        status = HTTP_STATUS.get(error.code, 200)
         if status != 200:
             self._stats.refused("message")
-        return exchange.finish(status, jsonrpc_bytes.refused(raw_id, why))
+        return exchange.finish(status, jsonrpc_bytes.refused(raw_id, error))
 
-    def _decline(self, exchange: Exchange, raw_id: bytes, why: Declined) -> None:
-        self._stats.refused(why.reason)
-        body = jsonrpc_bytes.error(raw_id, why.code, why.message)
-        exchange.json(why.status, body, why.headers)
+    def _decline(self, exchange: Exchange, raw_id: bytes, declined: Declined) -> None:
+        self._stats.refused(declined.reason)
+        body = jsonrpc_bytes.error(raw_id, declined.code, declined.message)
+        exchange.json(declined.status, body, declined.headers)
 
-    def _refuse(self, exchange: Exchange, why: HeaderRefusal) -> None:
-        asked = exchange.head
-        if why.reason == "path" and web_pages.wanted(asked):
+    def _refuse(self, exchange: Exchange, refusal: HeaderRefusal) -> None:
+        head = exchange.head
+        if refusal.reason == "path" and web_pages.wanted(head):
             spec = self._spec
             scheme = "https" if spec.tls is not None or spec.behind_proxy else "http"
-            base = f"{scheme}://{dict(asked.headers)[b'host'].decode()}"
-            shown = [endpoint for endpoint in spec.endpoints if not endpoint.auth]
-            exchange.page(web_pages.page(self._version, base, shown))
+            base = f"{scheme}://{dict(head.headers)[b'host'].decode()}"
+            open_endpoints = [endpoint for endpoint in spec.endpoints if not endpoint.auth]
+            exchange.page(web_pages.page(self._version, base, open_endpoints))
             return
-        self._stats.refused(why.reason)
-        if is_rest(asked.target):
-            body = rest_error(Code.INVALID_REQUEST, why.message)
+        self._stats.refused(refusal.reason)
+        if is_rest(head.target):
+            body = rest_error(Code.INVALID_REQUEST, refusal.message)
         else:
-            body = jsonrpc_bytes.error(jsonrpc_bytes.NO_ID, Code.INVALID_REQUEST, why.message)
-        if why.close:
-            exchange.last(why.status, body)
+            body = jsonrpc_bytes.error(jsonrpc_bytes.NO_ID, Code.INVALID_REQUEST, refusal.message)
+        if refusal.close:
+            exchange.last(refusal.status, body)
         else:
-            exchange.json(why.status, body, why.headers)
+            exchange.json(refusal.status, body, refusal.headers)
 
     def _kept(self, session: ClientSession) -> None:
         """Report the data of a session that may outlive this front, unless the session is over. A

@@ -146,10 +146,12 @@ class LegacyEra:
 
     def adopt(self, records: Iterable[SessionRecord]) -> list[ClientSession]:
         """Go on with these sessions of another front, as far as there is room, and return them."""
-        found = (
-            self._sessions.open(one, self._now()) for one in records if one.id not in self._sessions
+        opened = (
+            self._sessions.open(record, self._now())
+            for record in records
+            if record.id not in self._sessions
         )
-        adopted = [session for session in found if session is not None]
+        adopted = [session for session in opened if session is not None]
         for session in adopted:
             session.adopted_at = self._now()
         return adopted
@@ -199,8 +201,8 @@ def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
     params, meta = mcp_request.parameters(message)
     if meta:
         if codec.text(meta.get(modern.PROTOCOL_VERSION, b"null")) in modern.VERSIONS:
-            why = "MCP-Protocol-Version does not say the version in params._meta."
-            raise ProtocolError(Code.HEADER_MISMATCH, why)
+            problem = "MCP-Protocol-Version does not say the version in params._meta."
+            raise ProtocolError(Code.HEADER_MISMATCH, problem)
         for key in modern.STAMP:
             meta.pop(key, None)  # the gateway itself tells a modern server about this client
     return params, meta
@@ -215,11 +217,13 @@ def _caller(params: dict[str, Raw]) -> bytes:
     caller = {"clientCapabilities": Raw(codec.dump(capabilities))}
     if "clientInfo" in params:
         caller["clientInfo"] = params["clientInfo"]
-    whole = codec.dump(caller)
-    if len(whole) > CALLER_BYTES_MAX:
-        what = "params.capabilities and params.clientInfo"
-        raise ProtocolError(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
-    return whole
+    encoded = codec.dump(caller)
+    if len(encoded) > CALLER_BYTES_MAX:
+        members = "params.capabilities and params.clientInfo"
+        raise ProtocolError(
+            Code.INVALID_PARAMS, f"{members} have more than {CALLER_BYTES_MAX} bytes."
+        )
+    return encoded
 
 
 class SseSession:
@@ -271,9 +275,9 @@ class Posted:
         pass  # the stream outlives this message
 
     async def expect(self, call: Call, then: Callable[[CallAnswer | None], Pending]) -> None:
-        rest = then(await call.answer.wait())
-        if rest is not None:
-            await rest
+        pending = then(await call.answer.wait())
+        if pending is not None:
+            await pending
 
 
 class Sse:
@@ -302,10 +306,10 @@ class Sse:
         token = self._mint() if in_url else ""
         line = SseSession(stream, view.endpoint, exchange.facts.principal, token)
         self._lines[name] = line
-        where = f"{view.spec.base}/messages?session_id={quote(name)}"
+        url = f"{view.spec.base}/messages?session_id={quote(name)}"
         if token:
-            where += f"&{door.QUERY_TOKEN.decode()}={quote(token)}"
-        stream.put(b"event: endpoint\ndata: %b\n\n" % where.encode())
+            url += f"&{door.QUERY_TOKEN.decode()}={quote(token)}"
+        stream.put(b"event: endpoint\ndata: %b\n\n" % url.encode())
         try:
             await exchange.stand(stream, view, {})
         finally:
@@ -330,13 +334,13 @@ class Sse:
         line.stream.owed += 1  # from now on the stream waits for it
         try:
             exchange.empty(202)
-            rest = self._answer(posted, line, message, view, version)
+            pending = self._answer(posted, line, message, view, version)
             message = Envelope()  # the other one holds the body
-            if rest is not None:
-                await rest
-        except (ProtocolError, Declined) as why:
+            if pending is not None:
+                await pending
+        except (ProtocolError, Declined) as error:
             if raw_id:
-                posted.json(200, jsonrpc_bytes.error(raw_id, why.code, why.message))
+                posted.json(200, jsonrpc_bytes.error(raw_id, error.code, error.message))
         finally:
             line.stream.paid()
 
@@ -365,9 +369,9 @@ class Sse:
         names = parse_qs(query.decode("latin-1")).get("session_id", [])
         line = self._lines.get(names[0]) if len(names) == 1 else None
         if line is None and len(names) == 1:
-            where = missing(names[0], Declined(404, _GONE, "session"))
-            if isinstance(where, Elsewhere):
-                raise where
+            error = missing(names[0], Declined(404, _GONE, "session"))
+            if isinstance(error, Elsewhere):
+                raise error
         if line is None or not line.token or not compare_digest(line.token.encode(), token):
             return None
         if gate.whole_name(line.endpoint) != endpoint:  # others have to look like nothing
@@ -380,8 +384,8 @@ class Sse:
             message = "The query needs session_id, as the endpoint event gave it."
             raise Declined(400, message, "session")
         line = self._lines.get(names[0])
-        found = line is not None and line.endpoint == view.endpoint
-        if line is None or not found or line.principal.name != view.principal:
+        is_here = line is not None and line.endpoint == view.endpoint
+        if line is None or not is_here or line.principal.name != view.principal:
             raise missing(names[0], Declined(404, _GONE, "session"))
         if line.stream.ended:  # an answer on it would not reach the client
             raise Declined(404, _GONE, "session")

@@ -88,9 +88,9 @@ def read(body: bytes) -> Envelope:
 def read_again(body: bytes, head: Head) -> Envelope:
     """Return the message in `body`, as `read` does, without decoding an envelope that came with
     this head before. Raises ProtocolError."""
-    known = head.envelope
-    if isinstance(known, codec.KnownEnvelope) and (body.isascii() or _is_utf8(body)):
-        again = known.request(body)
+    envelope = head.envelope
+    if isinstance(envelope, codec.KnownEnvelope) and (body.isascii() or _is_utf8(body)):
+        again = envelope.request(body)
         if again is not None:
             return again
     message = read(body)
@@ -159,10 +159,10 @@ def _beside(body: bytes, message: Envelope) -> bytes:
     """Return the message with a number for its params, because names of members are common
     there."""
     params = message.params
-    found = _PARAMS.search(body)
-    if len(params) <= 2 or found is None:
+    match = _PARAMS.search(body)
+    if len(params) <= 2 or match is None:
         return body
-    start = found.end()
+    start = match.end()
     if body.startswith(params, start):  # a search for so many bytes takes long
         return b"%b0%b" % (body[:start], body[start + len(params) :])
     return body.replace(params, b"0", 1)
@@ -183,8 +183,8 @@ def _check_keys(body: bytes) -> None:
     depth = 0
     last = b""
     seen: set[str] = set()
-    for found in _TOKEN.finditer(body):
-        token = found[0]
+    for match in _TOKEN.finditer(body):
+        token = match[0]
         if token == b":":
             if depth == 1:
                 key = codec.text(last) or ""
@@ -219,12 +219,12 @@ def header_text(value: bytes) -> str | None:
     """Return the text of a header: as it is, or the decoded content of `=?base64?…?=`; None if the
     content is not valid."""
     text = value.decode("latin-1")
-    found = _SENTINEL.fullmatch(text)
-    if found is None:
+    match = _SENTINEL.fullmatch(text)
+    if match is None:
         return text
     try:
-        decoded = base64.b64decode(found["payload"], validate=True)
-        canonical = base64.b64encode(decoded).decode() == found["payload"]
+        decoded = base64.b64decode(match["payload"], validate=True)
+        canonical = base64.b64encode(decoded).decode() == match["payload"]
         return decoded.decode() if canonical else None
     except (binascii.Error, ValueError):
         return None
@@ -243,7 +243,7 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
     """Return the tools that want arguments repeated, with their wishes. `tools`: name and raw
     definition of each. Clients that send headers do not use a tool whose wishes are not valid, so
     nothing is checked for such a tool."""
-    found: dict[str, Wishes] = {}
+    wishes_by_tool: dict[str, Wishes] = {}
     for name, definition in tools:
         if _MARK not in definition and b"\\u" not in definition:
             continue
@@ -252,11 +252,11 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
         except (codec.Malformed, mcp_headers.HeaderRuleUnfit):
             continue
         if wishes:
-            found[name] = wishes
-    return found
+            wishes_by_tool[name] = wishes
+    return wishes_by_tool
 
 
-def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
+def check(wishes: Wishes, arguments: Raw | None, headers: Headers) -> None:
     """Check that each of these arguments has its header and each header its argument, and that both
     say the same. `null` counts as a missing argument. Raises ProtocolError."""
     try:
@@ -266,31 +266,31 @@ def check(wishes: Wishes, arguments: Raw | None, found: Headers) -> None:
         raise ProtocolError(Code.INVALID_PARAMS, message) from None
     for path, name in wishes.items():
         title, key = _PREFIX + name, (_PREFIX + name).lower().encode()
-        given = [value.strip(BLANKS) for header, value in found if header == key]
+        header_values = [value.strip(BLANKS) for header, value in headers if header == key]
         argument = ".".join(path)
         value = mcp_headers.at(values, path)
         expected = mcp_headers.text_of(value)
-        if len(given) > 1:
+        if len(header_values) > 1:
             raise mismatch(f"{title} came more than once.")
-        if not given:
+        if not header_values:
             if expected is not None:
                 raise mismatch(f"{title} is missing; it repeats the argument {argument}.")
         elif expected is None:
             raise mismatch(f"{title} came, but there is no argument {argument} to repeat.")
-        elif not _agree(value, expected, header_text(given[0])):
+        elif not _agree(value, expected, header_text(header_values[0])):
             raise mismatch(f"{title} is not the argument {argument}.")
 
 
-def _agree(value: object, expected: str, said: str | None) -> bool:
-    if said is None:
+def _agree(value: object, expected: str, text: str | None) -> bool:
+    if text is None:
         return False
     number = not isinstance(value, bool) and (
         isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     )
-    decimal = _DECIMAL.fullmatch(said) if number else None
+    decimal = _DECIMAL.fullmatch(text) if number else None
     if decimal is not None and isinstance(value, int | float):
         return int(decimal["whole"]) == int(value)
-    return said == expected
+    return text == expected
 
 
 KEPT = b'{"reason":"quarantine"}'
@@ -323,7 +323,7 @@ class Rule:
 
     def __init__(
         self,
-        what: str,
+        noun: str,
         subject: Callable[[Mapping[str, Raw]], str | None],
         find: Callable[[Merged, str], Owner | None],
         rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]],
@@ -332,7 +332,7 @@ class Rule:
         one_era: bool = False,
         named: bool = False,
     ) -> None:
-        self.what = what
+        self.what = noun
         self.subject = subject
         self.find = find
         self.rename = rename
@@ -391,8 +391,8 @@ def _own_rule(name: str) -> Rule:
     def find(merged: Merged, tool: str) -> Owner | None:
         owner = merged.tools.get(tool)
         if owner is None or owner.server:
-            why = f"metamcp/{tool} is not offered by this endpoint, see its key builtins"
-            raise ProtocolError(Code.METHOD_NOT_FOUND, why)
+            message = f"metamcp/{tool} is not offered by this endpoint, see its key builtins"
+            raise ProtocolError(Code.METHOD_NOT_FOUND, message)
         return owner
 
     return Rule("tool", lambda params: name, find, lambda params, original: params)
@@ -402,8 +402,8 @@ def only(merged: Merged, method: str) -> Owner:
     """Return the only server that may know a method beyond the protocol. Raises ProtocolError."""
     owner = merged.claimant(method)
     if owner is None:
-        what = f"Unknown method: {method[:NAME_BYTES_MAX]}"
-        raise ProtocolError(Code.METHOD_NOT_FOUND, what)
+        message = f"Unknown method: {method[:NAME_BYTES_MAX]}"
+        raise ProtocolError(Code.METHOD_NOT_FOUND, message)
     return owner
 
 
@@ -491,8 +491,8 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
     if len(subject) > most // 4 and len(subject.encode("utf-8", "replace")) > most:
         raise _too_long(rule)
     if "\ufffd" in subject:  # perhaps half a surrogate pair, which the server would read otherwise
-        what = f"The {rule.what} has a character in its name that cannot be read"
-        raise ProtocolError(Code.INVALID_PARAMS, what)
+        message = f"The {rule.what} has a character in its name that cannot be read"
+        raise ProtocolError(Code.INVALID_PARAMS, message)
     return subject
 
 
@@ -536,7 +536,7 @@ def out_of_view(merged: Merged, name: str) -> str:
 def not_up_yet(merged: Merged, name: str) -> str:
     """Return the server that may have this name and has not told yet what it offers; empty if there
     is none."""
-    return next((one for one in merged.unknown if name.startswith(one)), "")
+    return next((server for server in merged.unknown if name.startswith(server)), "")
 
 
 def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
@@ -566,15 +566,16 @@ def without_tasks(caller: bytes) -> bytes:
     return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
 
 
-def quarantined(why: str) -> ProtocolError:
-    """Return the error for a call of a tool in quarantine. `why`: a sentence."""
-    return ProtocolError(Code.INVALID_PARAMS, why, KEPT)
+def quarantined(reason: str) -> ProtocolError:
+    """Return the error for a call of a tool in quarantine. `reason`: a sentence."""
+    return ProtocolError(Code.INVALID_PARAMS, reason, KEPT)
 
 
 def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolError:
-    """Return the error for a task that is not known here; a server with tasks checks in the same
-    order."""
-    if not any(merged.eras.get(one, request.modern) is not request.modern for one in merged.tasked):
+    """Return the error for an unknown task; a server with tasks checks in the same order."""
+    if not any(
+        merged.eras.get(server, request.modern) is not request.modern for server in merged.tasked
+    ):
         return ProtocolError(Code.METHOD_NOT_FOUND, f"Unknown method: {request.method}")
     if request.modern and TASKS_EXTENSION not in _extensions(request.caller):
         return ProtocolError(
@@ -595,5 +596,5 @@ def _extensions(caller: bytes) -> dict[str, Raw]:
 
 
 def _too_long(rule: Rule) -> ProtocolError:
-    what = f"No {rule.what} has a name of more than {rule.bytes_max} bytes"
-    return ProtocolError(Code.INVALID_PARAMS, what)
+    message = f"No {rule.what} has a name of more than {rule.bytes_max} bytes"
+    return ProtocolError(Code.INVALID_PARAMS, message)

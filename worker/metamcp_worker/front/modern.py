@@ -129,56 +129,56 @@ class ModernEra:
             return None
         if message.method is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This revision has no requests to a client.")
-        asked = check(message, exchange.facts, exchange.headers, self._stamps)
+        checked = check(message, exchange.facts, exchange.headers, self._stamps)
         if message.method == "subscriptions/listen":
             exchange.check_staying()
-        if "requestState" in asked.params and message.method in mrtr.METHODS:
-            self._parking.check_here(asked.params["requestState"])
-        return self._answer(exchange, bytes(message.id), message.method, asked, view, version)
+        if "requestState" in checked.params and message.method in mrtr.METHODS:
+            self._parking.check_here(checked.params["requestState"])
+        return self._answer(exchange, bytes(message.id), message.method, checked, view, version)
 
     def _answer(
         self,
         exchange: Exchange,
         raw_id: bytes,
         method: str,
-        asked: CheckedRequest,
+        checked: CheckedRequest,
         view: View,
         version: str,
     ) -> Pending:
         if method in LIST_METHODS:
             if self._calls.builtins.unmet_s(view):
-                return self._listed_later(exchange, raw_id, method, asked.params, view)
-            return exchange.result(raw_id, view.page(method, asked.params, modern=True))
+                return self._listed_later(exchange, raw_id, method, checked.params, view)
+            return exchange.result(raw_id, view.page(method, checked.params, modern=True))
         if method == "server/discover":
             exchange.json(200, jsonrpc_bytes.result(raw_id, discovery(view, version)))
             return None
         if method == "subscriptions/listen":
-            filters = asked.params.get("notifications", Raw())
-            who = self._peers.find(view.principal, view.endpoint, asked.identity).who
-            return self._listening.answer(exchange, raw_id, filters, asked.caller, view, who)
+            filters = checked.params.get("notifications", Raw())
+            who = self._peers.find(view.principal, view.endpoint, checked.identity).who
+            return self._listening.answer(exchange, raw_id, filters, checked.caller, view, who)
         if method in _GONE:
             raise ProtocolError(
                 Code.METHOD_NOT_FOUND, f"{method} does not exist in revision {VERSIONS[0]}."
             )
         if method == "tools/call":
-            self._check_arguments(asked, view)
-        client = _Client(exchange, asked.token, asked.level)
-        if "inputResponses" in asked.params:
-            asked.params, client.roots = client_identity.taken(asked.params)
+            self._check_arguments(checked, view)
+        client = _Client(exchange, checked.token, checked.level)
+        if "inputResponses" in checked.params:
+            checked.params, client.roots = client_identity.taken(checked.params)
         try:
-            call = self._resumed(client, method, asked, view)
+            call = self._resumed(client, method, checked, view)
             if call is None:
-                call = self._started(client, method, asked, view, exchange.facts)
+                call = self._started(client, method, checked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
         exchange.on_lost = partial(call.cancel, "the client went away")
         if exchange.size > KEPT_PARAMS_BYTES_MAX:
             apart = call.server != process_names.base(call.server)  # its era is not known yet
             if method in mrtr.METHODS and (apart or not call.legacy):
-                asked.digest = mrtr.digest(asked.params)
-            asked.params = {}
+                checked.digest = mrtr.digest(checked.params)
+            checked.params = {}
         return exchange.expect(
-            call, partial(self._brought, exchange, raw_id, call, client, asked, view, method)
+            call, partial(self._brought, exchange, raw_id, call, client, checked, view, method)
         )
 
     async def _listed_later(
@@ -191,33 +191,38 @@ class ModernEra:
     ) -> None:
         """Answer with a page of a list, after the first start of its servers."""
         view = await self._calls.builtins.met(view)
-        rest = exchange.result(raw_id, view.page(method, params, modern=True))
-        if rest is not None:
-            await rest
+        pending = exchange.result(raw_id, view.page(method, params, modern=True))
+        if pending is not None:
+            await pending
 
-    def _check_arguments(self, asked: CheckedRequest, view: View) -> None:
+    def _check_arguments(self, checked: CheckedRequest, view: View) -> None:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
             wishes = self._wishes[view] = mcp_request.annotated(tools)
         if wishes:
-            one = wishes.get(codec.text(asked.params.get("name", _NONE)) or "")
-            if one is not None:
-                mcp_request.check(one, asked.params.get("arguments"), asked.headers)
+            tool_wishes = wishes.get(codec.text(checked.params.get("name", _NONE)) or "")
+            if tool_wishes is not None:
+                mcp_request.check(tool_wishes, checked.params.get("arguments"), checked.headers)
 
     # --- calls ----------------------------------------------------------------------------------
 
     def _started(
-        self, client: "_Client", method: str, asked: CheckedRequest, view: View, facts: RequestFacts
+        self,
+        client: "_Client",
+        method: str,
+        checked: CheckedRequest,
+        view: View,
+        facts: RequestFacts,
     ) -> Call:
         """Send the request to its server, and return the call. Raises ProtocolError, and Unasked if
         the client has to be asked for its roots."""
         request = McpRequest(
-            method, asked.params, asked.meta, asked.caller, modern=True, version=VERSIONS[0],
-            headers=asked.headers, principal=facts.principal,
+            method, checked.params, checked.meta, checked.caller, modern=True, version=VERSIONS[0],
+            headers=checked.headers, principal=facts.principal,
         )  # fmt: skip
         request.wants_progress = client.reads_progress
-        peer = self._peers.find(view.principal, view.endpoint, asked.identity)
+        peer = self._peers.find(view.principal, view.endpoint, checked.identity)
         request.peer, request.who = peer.number, peer.who
         request.unasked = True
         try:
@@ -227,43 +232,46 @@ class ModernEra:
                 raise
             call = self._calls.start(view, request, client)
         own = call.server == OWN and call.caller is not None
-        held = call.frame is not None and self._calls.guarded.held.holds(call.id)
-        interactive = (call.legacy or own or held) and method in mrtr.METHODS
-        if interactive and client_questions.may_be_asked_anything(asked.caller):
+        is_held = call.frame is not None and self._calls.guarded.held.holds(call.id)
+        interactive = (call.legacy or own or is_held) and method in mrtr.METHODS
+        if interactive and client_questions.may_be_asked_anything(checked.caller):
             subject = subject_of(METHODS[method], request)
             owner = METHODS[method].find(view.merged, subject)
-            bound = _bound(view, method, owner.server if owner is not None else "", asked.params)
-            client.talk = Talk(self._parking, call, bound, asked.caller)
+            bound = _bound(view, method, owner.server if owner is not None else "", checked.params)
+            client.talk = Talk(self._parking, call, bound, checked.caller)
         return call
 
     def _resumed(
-        self, client: "_Client", method: str, asked: CheckedRequest, view: View
+        self, client: "_Client", method: str, checked: CheckedRequest, view: View
     ) -> Call | None:
         """Return the call that this request goes on with; None if the request begins a call. Raises
         ProtocolError."""
-        given = asked.params
-        if not ("requestState" in given or "inputResponses" in given) or method not in mrtr.METHODS:
+        params = checked.params
+        if (
+            not ("requestState" in params or "inputResponses" in params)
+            or method not in mrtr.METHODS
+        ):
             return None
         rule = METHODS[method]
-        subject = subject_of(rule, McpRequest(method, given, {}, asked.caller, modern=True))
+        subject = subject_of(rule, McpRequest(method, params, {}, checked.caller, modern=True))
         owner = rule.find(view.merged, subject)
-        state = codec.text(given.get("requestState", _NONE))
+        state = codec.text(params.get("requestState", _NONE))
         if mrtr.is_state(state):
-            bound = _bound(view, method, owner.server if owner is not None else "", given)
-            responses = _responses(given)
+            bound = _bound(view, method, owner.server if owner is not None else "", params)
+            responses = _responses(params)
             talk = self._parking.take(state or "", bound)
             client.talk = talk
-            talk.resume(client, asked.caller, responses)
+            talk.resume(client, checked.caller, responses)
             return talk.call
         if owner is not None and owner.legacy:
             # The server knows neither of the two: a client that visited a URL sends the call again.
-            if bytes(given.get("requestState", b"null")) != b"null":
+            if bytes(params.get("requestState", b"null")) != b"null":
                 raise ProtocolError(Code.INVALID_PARAMS, mrtr.OVER)
-            asked.params = mrtr.original(given)
-        elif owner is not None and bytes(given.get("requestState", b"null")) != b"null":
-            bound = _bound(view, method, owner.server, given)
-            own = mrtr.unseal_state(self._calls.handle_key, bound, given["requestState"])
-            asked.params = {**given, "requestState": own}
+            checked.params = mrtr.original(params)
+        elif owner is not None and bytes(params.get("requestState", b"null")) != b"null":
+            bound = _bound(view, method, owner.server, params)
+            own = mrtr.unseal_state(self._calls.handle_key, bound, params["requestState"])
+            checked.params = {**params, "requestState": own}
         return None
 
     def _brought(
@@ -272,7 +280,7 @@ class ModernEra:
         raw_id: bytes,
         call: Call,
         client: "_Client",
-        asked: CheckedRequest,
+        checked: CheckedRequest,
         view: View,
         method: str,
         answer: CallAnswer | None,
@@ -284,13 +292,13 @@ class ModernEra:
         if answer is not None and not answer.code:
             body, server = answer.body, process_names.base(call.server)
             if over and not call.legacy and method in mrtr.METHODS and wants_input(answer):
-                bound = _bound(view, method, server, asked.params, asked.digest)
+                bound = _bound(view, method, server, checked.params, checked.digest)
                 body = mrtr.seal_state(self._calls.handle_key, bound, body)
             if client.roots and not call.legacy and call.server != server:
                 body = client_identity.asks_too(body)
             return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
-            answer = visits(answer, asked.caller)
+            answer = visits(answer, checked.caller)
         status = 200 if answer is None else HTTP_STATUS.get(answer.code, 200)
         return exchange.finish(status, message_of(raw_id, answer))
 
@@ -339,12 +347,12 @@ def check(
     `_meta` of earlier requests. Raises ProtocolError for the first check that fails."""
     if facts.repeated:
         raise mcp_request.mismatch(f"{facts.repeated.decode().title()} came more than once.")
-    given = mcp_request.members(message)
-    raw = given.pop("_meta", _NONE)
+    params = mcp_request.members(message)
+    raw = params.pop("_meta", _NONE)
     stamp = stamps.get(bytes(raw))
     if stamp is not None:
-        _check_headers(message, given, facts, stamp.version)
-        return CheckedRequest(given, {}, stamp.caller, b"", stamp.level, stamp.identity, headers)
+        _check_headers(message, params, facts, stamp.version)
+        return CheckedRequest(params, {}, stamp.caller, b"", stamp.level, stamp.identity, headers)
     meta = mcp_request.meta(raw) if raw else {}
     version = meta.pop(PROTOCOL_VERSION, _NONE)
     capabilities = meta.pop(_CAPABILITIES, _NONE)
@@ -352,15 +360,15 @@ def check(
         if not version and facts.version:
             # A client of another revision may leave these out.
             check_version(facts.version.decode("latin-1"))
-        wanted = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
-        missing = " and ".join(key for key, value in wanted if not value)
+        required = ((PROTOCOL_VERSION, version), (_CAPABILITIES, capabilities))
+        missing = " and ".join(key for key, value in required if not value)
         raise ProtocolError(Code.INVALID_PARAMS, f"params._meta lacks {missing}.")
     if not bytes(capabilities).startswith(b"{"):
         raise ProtocolError(
             Code.INVALID_PARAMS, f"params._meta: {_CAPABILITIES} must be an object."
         )
-    said = _check_headers(message, given, facts, codec.text(version))
-    check_version(said)
+    claimed_version = _check_headers(message, params, facts, codec.text(version))
+    check_version(claimed_version)
     token = bytes(meta.pop("progressToken", b""))
     if token and not codec.id_ok(token):
         raise ProtocolError(
@@ -378,12 +386,12 @@ def check(
     if not token and not meta and len(raw) <= STAMP_BYTES_MAX:
         if len(stamps) >= STAMPS_MAX:
             stamps.clear()
-        stamps[bytes(raw)] = ClientStamp(said, caller, level, bytes(client_info))
-    return CheckedRequest(given, meta, caller, token, level, bytes(client_info), headers)
+        stamps[bytes(raw)] = ClientStamp(claimed_version, caller, level, bytes(client_info))
+    return CheckedRequest(params, meta, caller, token, level, bytes(client_info), headers)
 
 
 def _check_headers(
-    message: Envelope, given: Mapping[str, Raw], facts: RequestFacts, version: str | None
+    message: Envelope, params: Mapping[str, Raw], facts: RequestFacts, version: str | None
 ) -> str:
     """Check that the headers say what the message says, and return the version. `version`: in
     `_meta`. Raises ProtocolError."""
@@ -394,7 +402,7 @@ def _check_headers(
         raise mcp_request.mismatch("Mcp-Method is not the method of the message.")
     named = mcp_headers.NAMED.get(message.method or "")
     if named is not None:
-        subject = given.get(named)
+        subject = params.get(named)
         if subject is not None and (
             facts.name is None or not mcp_request.same(subject, facts.name)
         ):
@@ -430,14 +438,15 @@ def discovery(view: View, version: str) -> bytes:
 def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
     """Return the answer for a client of this era in place of the error that demands visits to URLs:
     a result that asks for the visits, or a different error if the client cannot be asked."""
-    wanted = mrtr.links(answer.body)
-    if not wanted:
+    requests = mrtr.links(answer.body)
+    if not requests:
         members = {**codec.level(answer.body), "code": Raw(b"%d" % Code.INTERNAL_ERROR)}
         return CallAnswer(codec.dump(members), Code.INTERNAL_ERROR)
     if all(
-        client_questions.may_be_asked(caller, one.method, one.params) for one in wanted.values()
+        client_questions.may_be_asked(caller, request.method, request.params)
+        for request in requests.values()
     ):
-        return CallAnswer(mrtr.result(wanted, ""))
+        return CallAnswer(mrtr.result(requests, ""))
     error: dict[str, object] = {
         "code": int(Code.MISSING_CAPABILITY),
         "message": "The server needs visits to URLs first, which this request does not declare.",
@@ -447,21 +456,25 @@ def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
 
 
 def _bound(
-    view: View, method: str, server: str, given: Mapping[str, Raw], digest: bytes = b""
+    view: View, method: str, server: str, params: Mapping[str, Raw], digest: bytes = b""
 ) -> mrtr.StateBinding:
-    """Return the scope of a state. `given`: the parameters of the request, or their digest."""
-    digest = digest or mrtr.digest(given)
+    """Return the scope of a state. `params`: the parameters of the request, or their digest."""
+    digest = digest or mrtr.digest(params)
     return mrtr.StateBinding(view.principal, view.whole, method, server, digest)
 
 
-def _responses(given: Mapping[str, Raw]) -> dict[str, Raw]:
+def _responses(params: Mapping[str, Raw]) -> dict[str, Raw]:
     """Return the raw answers of the client, by question. A value that cannot be an answer is left
     out, so its question is asked again. Raises ProtocolError."""
-    raw = given.get("inputResponses")
+    raw = params.get("inputResponses")
     if raw is None:
         return {}
     try:
-        return {key: one for key, one in codec.level(raw).items() if bytes(one).startswith(b"{")}
+        return {
+            key: response
+            for key, response in codec.level(raw).items()
+            if bytes(response).startswith(b"{")
+        }
     except codec.Malformed:
         raise ProtocolError(
             Code.INVALID_PARAMS, "params.inputResponses must be an object."
@@ -476,6 +489,8 @@ def _caller(client_info: Raw, capabilities: Raw, log_level: Raw) -> bytes:
     if log_level:
         caller += b',"logLevel":' + bytes(log_level)
     if len(caller) > CALLER_BYTES_MAX:
-        what = "params._meta: the client's capabilities and clientInfo"
-        raise ProtocolError(Code.INVALID_PARAMS, f"{what} have more than {CALLER_BYTES_MAX} bytes.")
+        subject = "params._meta: the client's capabilities and clientInfo"
+        raise ProtocolError(
+            Code.INVALID_PARAMS, f"{subject} have more than {CALLER_BYTES_MAX} bytes."
+        )
     return caller + b"}"

@@ -66,7 +66,7 @@ def parse(body: bytes) -> InputRequired | None:
     requests = {} if raw is None else codec.level(raw)
     if len(requests) > REQUESTS_MAX:
         raise codec.Malformed(f"it asks {len(requests)} questions, {REQUESTS_MAX} are allowed")
-    return InputRequired({key: _wanted(key, one) for key, one in requests.items()}, state)
+    return InputRequired({key: _wanted(key, request) for key, request in requests.items()}, state)
 
 
 def retry(
@@ -94,8 +94,8 @@ def result(requests: Mapping[str, WantedInput], state: str) -> bytes:
     members: dict[str, object] = {
         "resultType": _MARK.decode(),
         "inputRequests": {
-            key: {"method": one.method, "params": Raw(_modern(one) or b"{}")}
-            for key, one in requests.items()
+            key: {"method": request.method, "params": Raw(_modern(request) or b"{}")}
+            for key, request in requests.items()
         },
     }
     if state:
@@ -108,13 +108,18 @@ def links(error: bytes) -> dict[str, WantedInput]:
     they cannot be read."""
     try:
         data = codec.level(codec.level(error).get("data", _NONE))
-        found = codec.items(data.get("elicitations", _NONE))[: REQUESTS_MAX + 1]
-        modes = [codec.text(codec.level(one).get("mode", _NONE)) for one in found]
+        elicitations = codec.items(data.get("elicitations", _NONE))[: REQUESTS_MAX + 1]
+        modes = [
+            codec.text(codec.level(elicitation).get("mode", _NONE)) for elicitation in elicitations
+        ]
     except codec.Malformed:
         return {}
-    if len(found) > REQUESTS_MAX or any(mode != "url" for mode in modes):
+    if len(elicitations) > REQUESTS_MAX or any(mode != "url" for mode in modes):
         return {}
-    return {f"k{at}": WantedInput(ELICIT, bytes(one)) for at, one in enumerate(found, 1)}
+    return {
+        f"k{at}": WantedInput(ELICIT, bytes(elicitation))
+        for at, elicitation in enumerate(elicitations, 1)
+    }
 
 
 def _given(members: Mapping[str, Raw], name: str) -> Raw | None:
@@ -131,14 +136,14 @@ def _wanted(key: str, raw: Raw) -> WantedInput:
     return WantedInput(method, params)
 
 
-def _modern(one: WantedInput) -> bytes:
+def _modern(request: WantedInput) -> bytes:
     """Return the parameters without the id of a visit: in this era a server has neither an id nor a
     stream to tell that a visit is over."""
-    if one.method != ELICIT or b'"elicitationId"' not in one.params:
-        return one.params
-    members = codec.level(one.params)
+    if request.method != ELICIT or b'"elicitationId"' not in request.params:
+        return request.params
+    members = codec.level(request.params)
     if codec.text(members.get("mode", _NONE)) != "url" or "elicitationId" not in members:
-        return one.params
+        return request.params
     del members["elicitationId"]
     return codec.dump(members)
 
@@ -253,21 +258,25 @@ class Parked(Generic[T]):
         client has its maximum; else None. `client`: the word for the client; clients that do not
         say who they are count as one."""
         whose = (*_holder(bound), client)
-        mine = [one for one in self._entries.values() if (*_holder(one.bound), one.client) == whose]
-        here = [one for one in mine if one.bound.server == bound.server]
+        mine = [
+            entry
+            for entry in self._entries.values()
+            if (*_holder(entry.bound), entry.client) == whose
+        ]
+        here = [entry for entry in mine if entry.bound.server == bound.server]
         if len(here) >= CLIENT_SERVER_PARKED_MAX:
             return here[0].kept
         return mine[0].kept if len(mine) >= CLIENT_PARKED_MAX else None
 
-    def park(self, token: str, bound: StateBinding, client: str, kept: T, now: float) -> str:
-        """Return the state that brings `kept` back, once. `token`: a text that cannot be guessed.
+    def park(self, token: str, bound: StateBinding, client: str, value: T, now: float) -> str:
+        """Return the state that brings `value` back, once. `token`: a text that cannot be guessed.
         Raises TooManyParked."""
         if len(self._entries) >= PARKED_MAX:
             raise TooManyParked(
                 f"{PARKED_MAX} calls wait for their clients to answer; try again later."
             )
         state = self._front + token
-        self._entries[state] = _Entry(bound, client, now + PARK_S_MAX, kept)
+        self._entries[state] = _Entry(bound, client, now + PARK_S_MAX, value)
         return state
 
     def check_here(self, state: str) -> None:
@@ -315,13 +324,13 @@ def is_state(text: str | None) -> bool:
 def digest(params: Mapping[str, Raw]) -> bytes:
     """Return the digest of what a request asks for, whatever the order of its members. Every call
     that may be interrupted needs a digest, hence the fast one of the safe hashes."""
-    found = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for key in sorted(params):
         if key not in ADDED:
             raw = params[key]
-            found.update(b"%b%d:" % (codec.dump(key), len(raw)))
-            found.update(raw)
-    return found.digest()
+            hasher.update(b"%b%d:" % (codec.dump(key), len(raw)))
+            hasher.update(raw)
+    return hasher.digest()
 
 
 def _holder(bound: StateBinding) -> tuple[str, str]:

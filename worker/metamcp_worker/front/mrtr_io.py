@@ -103,17 +103,17 @@ class Drive:
         for rounds in range(ROUNDS_MAX + 1):
             if self._cancelled:  # when the answer was on its way already
                 return None
-            wanted = self._wanted(answer)
-            if isinstance(wanted, CallAnswer):
-                return wanted
+            outcome = self._wanted(answer)
+            if isinstance(outcome, CallAnswer):
+                return outcome
             if rounds == ROUNDS_MAX:
                 break
             responses: dict[str, bytes] = {}
             pause_s = min(PAUSE_S_MIN * 2**rounds, PAUSE_S_MAX)
-            ended = await self._round(wanted.requests, responses, pause_s)
+            ended = await self._round(outcome.requests, responses, pause_s)
             if self._cancelled or ended is not None:
                 return ended
-            brought = await self._again(responses, wanted.state)
+            brought = await self._again(responses, outcome.state)
             if brought is None:
                 return None
             answer = brought
@@ -122,14 +122,14 @@ class Drive:
     def _wanted(self, answer: CallAnswer) -> InputRequired | CallAnswer:
         """Return the input that this answer asks for, or the answer that the call ends with."""
         try:
-            wanted = None if answer.code else mrtr.parse(answer.body)
+            required = None if answer.code else mrtr.parse(answer.body)
         except codec.Malformed as broken:
             return self._failed(Code.INTERNAL_ERROR, f"asks for input, but {broken}")
-        if wanted is None:
+        if required is None:
             return answer
         if self._request is None:
             return self._failed(Code.OVERLOADED, "asks for input to a call too large to repeat")
-        return self._refusal(self._request.caller, wanted.requests) or wanted
+        return self._refusal(self._request.caller, required.requests) or required
 
     async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> CallAnswer | None:
         """Send the call again, and wait for its answer."""
@@ -138,17 +138,21 @@ class Drive:
         request.params = mrtr.retry(request.params, responses, state)
         try:
             self._call = self._start(request)
-        except ProtocolError as why:
-            return CallAnswer(codec.dump({"code": why.code, "message": why.message}), why.code)
+        except ProtocolError as refused:
+            return CallAnswer(
+                codec.dump({"code": refused.code, "message": refused.message}), refused.code
+            )
         return await self._call.answer.wait()
 
     def _refusal(self, caller: bytes, requests: Mapping[str, WantedInput]) -> CallAnswer | None:
         """Return the error for questions that the client cannot be asked; None if it can be asked
         all of them."""
-        for wanted in requests.values():
-            if not may_be_asked(caller, wanted.method, wanted.params):
-                what = f"asks the client {wanted.method}, which it has not declared to understand"
-                return self._failed(Code.MISSING_CAPABILITY, what)
+        for request in requests.values():
+            if not may_be_asked(caller, request.method, request.params):
+                problem = (
+                    f"asks the client {request.method}, which it has not declared to understand"
+                )
+                return self._failed(Code.MISSING_CAPABILITY, problem)
         return None
 
     async def _round(
@@ -172,7 +176,7 @@ class Drive:
             if len(responses) == len(requests):
                 self._end_round(None)
 
-        self._open = [self._question(key, one, collect) for key, one in requests.items()]
+        self._open = [self._question(key, request, collect) for key, request in requests.items()]
         try:
             for question in list(self._open):
                 if question.open:  # not if the one before could not be asked
@@ -183,10 +187,10 @@ class Drive:
             self._end_round(None)
 
     def _question(
-        self, key: str, wanted: WantedInput, collect: Callable[[str, bytes, bool], None]
+        self, key: str, request: WantedInput, collect: Callable[[str, bytes, bool], None]
     ) -> Question:
-        params = wanted.params
-        if wanted.method == mrtr.ELICIT and b'"url"' in params:
+        params = request.params
+        if request.method == mrtr.ELICIT and b'"url"' in params:
             members = codec.level(params)
             if codec.text(members.get("mode", Raw(b"null"))) == "url":
                 members["elicitationId"] = Raw(codec.dump(self._mint()))
@@ -195,7 +199,7 @@ class Drive:
         def reply(question: Question, body: bytes, failed: bool) -> None:
             collect(key, body, failed)
 
-        return Question(self._call.server, self._call.id, 0, wanted.method, params, reply)
+        return Question(self._call.server, self._call.id, 0, request.method, params, reply)
 
     def _end_round(self, outcome: CallAnswer | None) -> None:
         """End the round with this outcome, and withdraw the questions that are still open. Only the
@@ -207,16 +211,16 @@ class Drive:
         for question in still:
             question.withdraw()
 
-    def _failed(self, code: Code, what: str) -> CallAnswer:
+    def _failed(self, code: Code, problem: str) -> CallAnswer:
         server = process_names.base(self._call.server)
-        return error(code, f"server '{server}' {what}", {"server": server})
+        return error(code, f"server '{server}' {problem}", {"server": server})
 
 
 def _code(body: bytes) -> int:
     """Return the code of a client's error; an error without a usable code counts as internal."""
     try:
-        found = codec.level(body).get("code", Raw(b"0"))
-        return int(bytes(found)) or Code.INTERNAL_ERROR
+        code = codec.level(body).get("code", Raw(b"0"))
+        return int(bytes(code)) or Code.INTERNAL_ERROR
     except (codec.Malformed, ValueError):
         return Code.INTERNAL_ERROR
 
@@ -272,7 +276,7 @@ class Talk:
         """Put this question to the client as soon as it is there, together with other open
         questions."""
         size = len(question.params)
-        waiting = sum(len(one.params) for one in self._open.values())
+        waiting = sum(len(other.params) for other in self._open.values())
         if not client_questions.may_be_asked(self.capabilities, question.method, question.params):
             question.decline(_UNDECLARED)
         elif len(self._open) >= mrtr.REQUESTS_MAX or self._count >= QUESTIONS_MAX:
@@ -304,7 +308,7 @@ class Talk:
                 question.decline(_UNDECLARED)
         self._plan()
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End the call, because the client does not come back, and free everything."""
         self._unpark()
         for key, question in list(self._open.items()):
@@ -312,8 +316,8 @@ class Talk:
             if question.method == mrtr.ELICIT:
                 question.answer(_CANCEL)
             else:
-                question.fail(codec.dump({"code": int(Code.INTERNAL_ERROR), "message": why}))
-        self.call.cancel(why)
+                question.fail(codec.dump({"code": int(Code.INTERNAL_ERROR), "message": reason}))
+        self.call.cancel(reason)
 
     # --- underneath ---------------------------------------------------------------------------
 
@@ -338,8 +342,11 @@ class Talk:
         self.call.caller = self
         self._parked_at = self._loop.time()
         self._timer = self._loop.call_later(PARK_S_MAX, self._expire)
-        wanted = {key: WantedInput(one.method, one.params) for key, one in self._open.items()}
-        self.call.interim(CallAnswer(mrtr.result(wanted, self._state)))
+        requests = {
+            key: WantedInput(question.method, question.params)
+            for key, question in self._open.items()
+        }
+        self.call.interim(CallAnswer(mrtr.result(requests, self._state)))
         own = self.call.answer
 
         def ended(answer: CallAnswer | None) -> None:
@@ -399,9 +406,9 @@ class Parking:
             oldest.give_up("newer calls of its client wait for answers in its place")
         return self.parked.park(self._mint(), talk.bound, client, talk, self.loop.time())
 
-    def check_here(self, given: Raw) -> None:
+    def check_here(self, raw_state: Raw) -> None:
         """Raise Elsewhere if the call with this raw state may be parked in another front."""
-        state = codec.text(given)
+        state = codec.text(raw_state)
         if state is not None and is_state(state):
             self.parked.check_here(state)
 

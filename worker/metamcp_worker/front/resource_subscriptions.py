@@ -91,8 +91,8 @@ class ResourceSubscriptions:
             owner, original = owner_of_resource(_seen(view, watcher), uri)
             server = self._calls.process(owner.server, watcher)
             self._later(self._watches.adopt((server, original), watcher, uri))
-        except (ProtocolError, TooManyWatched) as why:
-            log.info("a subscription of a session that was taken over is dropped: %s", why)
+        except (ProtocolError, TooManyWatched) as error:
+            log.info("a subscription of a session that was taken over is dropped: %s", error)
 
     def forget(self, watcher: Watcher) -> None:
         """End the subscriptions of a client that is gone, in the background. A request for this
@@ -130,9 +130,9 @@ class ResourceSubscriptions:
     def renew(self, server: str) -> None:
         """Ask for all watched resources again, because another process is the server now."""
         self._take_along(server)
-        asked = {key for key, call in self._asked.items() if _sent_to_newest(call)}
+        sent_keys = {key for key, call in self._asked.items() if _sent_to_newest(call)}
         for process in self._processes(server):
-            self._later(self._watches.renew(process, asked))
+            self._later(self._watches.renew(process, sent_keys))
 
     # --- underneath ---------------------------------------------------------------------------
 
@@ -173,25 +173,27 @@ class ResourceSubscriptions:
         """Send the server the next request for this resource, if there is one. Returns whether a
         request is on its way now."""
         server, uri = key
-        while (wanted := self._watches.next(key)) is not None:
-            if not wanted and self._shared(key):
+        while (wish := self._watches.next(key)) is not None:
+            if not wish and self._shared(key):
                 self._done(key, _NOTHING)
-            elif self._calls.reachable(server) or (attended and wanted):
-                method = SUBSCRIBE if wanted else UNSUBSCRIBE
+            elif self._calls.reachable(server) or (attended and wish):
+                method = SUBSCRIBE if wish else UNSUBSCRIBE
                 call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
                 call.answer.then(partial(self._answered, key))
                 return True
             else:
                 # What a server held is gone with its process; what it lacks is asked for later.
-                self._done(key, None if wanted else _NOTHING)
+                self._done(key, None if wish else _NOTHING)
         return False
 
     def _shared(self, key: Key) -> bool:
         """Whether another client watches the resource at the same process, under another name of
         the process."""
         server, uri = key
-        others = (one for one in self._processes(self._calls.heir(server)) if one != server)
-        return any(self._watches.watched((one, uri)) for one in others)
+        others = (
+            process for process in self._processes(self._calls.heir(server)) if process != server
+        )
+        return any(self._watches.watched((process, uri)) for process in others)
 
     def _answered(self, key: Key, answer: CallAnswer | None) -> None:
         del self._asked[key]

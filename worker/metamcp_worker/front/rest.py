@@ -67,8 +67,8 @@ class Rest:
         """Answer a request. `version`: of the gateway."""
         path = exchange.facts.rest
         try:
-            said = "tools/call" if method == "POST" else "tools/list"
-            self._calls.authorize(view, exchange.facts.principal, said)
+            mcp_method = "tools/call" if method == "POST" else "tools/list"
+            self._calls.authorize(view, exchange.facts.principal, mcp_method)
             if method == "POST" and path:
                 return self._call(exchange, _name(path), body, view, version)
             if method == "GET" and path == DOCUMENT:
@@ -77,16 +77,16 @@ class Rest:
                 exchange.json(200, self._list(view))
             else:
                 allowed = rest_methods(path)
-                why = f"Only {allowed.partition(b',')[0].decode()} is served at this path."
-                exchange.json(405, rest_error(Code.INVALID_REQUEST, why), [(b"allow", allowed)])
-        except LimitReached as why:
-            after = (b"retry-after", b"%d" % max(1, round(why.wait_s)))
-            exchange.json(429, rest_error(why.code, why.message), [after])
-        except gate.ScopeMissing as why:
-            challenge = why.challenge(view.spec.metadata)
-            exchange.json(403, rest_error(why.code, why.message), [challenge])
-        except ProtocolError as why:
-            exchange.json(STATUSES.get(why.code, 502), rest_error(why.code, why.message))
+                text = f"Only {allowed.partition(b',')[0].decode()} is served at this path."
+                exchange.json(405, rest_error(Code.INVALID_REQUEST, text), [(b"allow", allowed)])
+        except LimitReached as error:
+            after = (b"retry-after", b"%d" % max(1, round(error.wait_s)))
+            exchange.json(429, rest_error(error.code, error.message), [after])
+        except gate.ScopeMissing as error:
+            challenge = error.challenge(view.spec.metadata)
+            exchange.json(403, rest_error(error.code, error.message), [challenge])
+        except ProtocolError as error:
+            exchange.json(STATUSES.get(error.code, 502), rest_error(error.code, error.message))
         return None
 
     def _call(
@@ -99,12 +99,14 @@ class Rest:
                 exchange.on_lost = partial(first.cancel, "the client went away")
                 again = partial(self._up, exchange, name, body, view, version, NotUpYet(server))
                 return exchange.expect(first, again)
-            told = name[:NAME_BYTES_MAX]
-            why = out_of_view(view.merged, told) or f"There is no tool {told}; {_ALL}"
-            exchange.json(404, rest_error(Code.INVALID_PARAMS, why))
+            short_name = name[:NAME_BYTES_MAX]
+            reason = (
+                out_of_view(view.merged, short_name) or f"There is no tool {short_name}; {_ALL}"
+            )
+            exchange.json(404, rest_error(Code.INVALID_PARAMS, reason))
             return None
-        if why := owner.kept:
-            exchange.json(403, rest_error(Code.INVALID_PARAMS, why))
+        if reason := owner.kept:
+            exchange.json(403, rest_error(Code.INVALID_PARAMS, reason))
             return None
         request = _request(name, body, version, exchange)
         call = self._calls.start(view, request, None)
@@ -118,7 +120,7 @@ class Rest:
         body: bytes,
         before: View,
         version: str,
-        why: NotUpYet,
+        early: NotUpYet,
         first: CallAnswer | None,
     ) -> Pending:
         """Call the tool after its server has told what it offers, or refuse the call with the
@@ -128,10 +130,10 @@ class Rest:
             return None
         view = self._calls.again(before)
         try:
-            if view is not None and why.server not in view.merged.unknown:
+            if view is not None and early.server not in view.merged.unknown:
                 return self._call(exchange, name, body, view, version)
             if first is None or not first.code:
-                raise why
+                raise early
             exchange.json(*_answered(first))
         except ProtocolError as refused:
             code = refused.code
@@ -143,18 +145,18 @@ class Rest:
         exchange.json(*_answered(answer))
 
     def _list(self, view: View) -> bytes:
-        known = self._lists.get(view)
-        if known is None:
-            shown = [_shown(tool) for tool in _tools(view)]
-            known = self._lists[view] = codec.dump({"tools": shown})
-        return known
+        listing = self._lists.get(view)
+        if listing is None:
+            tools = [_shown(tool) for tool in _tools(view)]
+            listing = self._lists[view] = codec.dump({"tools": tools})
+        return listing
 
     def _document(self, view: View, version: str) -> bytes:
-        known = self._documents.get(view)
-        if known is None:
-            known = web_pages.document(view.spec, _tools(view), version, view.instructions)
-            self._documents[view] = known
-        return known
+        document = self._documents.get(view)
+        if document is None:
+            document = web_pages.document(view.spec, _tools(view), version, view.instructions)
+            self._documents[view] = document
+        return document
 
 
 def rest_methods(path: bytes) -> bytes:
@@ -163,10 +165,10 @@ def rest_methods(path: bytes) -> bytes:
 
 
 def _tools(view: View) -> list[OpenApiTool]:
-    found = [(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]]
-    for _, definition in found if view.spec.results is not None else ():
+    definitions = [(entry.key, codec.level(entry.item.raw)) for entry in view.merged.lists["tools"]]
+    for _, definition in definitions if view.spec.results is not None else ():
         definition.pop("outputSchema", None)  # a short result in place of a kept one has no such
-    return [OpenApiTool(key, definition) for key, definition in found]
+    return [OpenApiTool(key, definition) for key, definition in definitions]
 
 
 def _shown(tool: OpenApiTool) -> dict[str, object]:
@@ -185,15 +187,15 @@ def _request(name: str, body: bytes, version: str, exchange: Exchange) -> McpReq
         body.decode()
         codec.level(body or b"{}")
     except (codec.Malformed, UnicodeDecodeError) as error:
-        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        message = f"The body must be a JSON object, the arguments of the tool: {why}."
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        message = f"The body must be a JSON object, the arguments of the tool: {reason}."
         raise ProtocolError(Code.INVALID_PARAMS, message) from None
-    given = {"name": Raw(codec.dump(name)), "arguments": Raw(body or b"{}")}
+    params = {"name": Raw(codec.dump(name)), "arguments": Raw(body or b"{}")}
     caller = codec.dump({
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
     return McpRequest(
-        "tools/call", given, {}, caller, modern=True, headers=exchange.headers,
+        "tools/call", params, {}, caller, modern=True, headers=exchange.headers,
         principal=exchange.facts.principal,
     )  # fmt: skip
 

@@ -141,8 +141,8 @@ class FrontWorker:
         self._chores = Chores(self._faulty)
         self._draining = False
         self._pause: asyncio.TimerHandle | None = None
-        gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
-        self._channel = Channel(sock, self._packet, gone, self._fds_lost)
+        on_gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
+        self._channel = Channel(sock, self._packet, on_gone, self._fds_lost)
         self._keeping = Keeping(self._tell, lambda: self._channel.queued)
         self._handover = Handover(self._tell, lambda: self._channel.queued)
 
@@ -357,11 +357,11 @@ class FrontWorker:
         if self._server is not None and self._server.ended:
             return  # it is not taken, so the supervisor gives it to the heir
         self._tell(Taken())
-        left = taken(message, fds)
+        moved = taken(message, fds)
         if self._server is None:
-            packets.close_all([left.socket_fd])
+            packets.close_all([moved.socket_fd])
         else:
-            await self._server.adopt(left)
+            await self._server.adopt(moved)
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)
@@ -381,17 +381,17 @@ class FrontWorker:
         if self._audit is not None:
             self._calls.audit = self._audit.adjust(spec)
 
-    def _show(self, wanted: ShowCalls) -> None:
+    def _show(self, query: ShowCalls) -> None:
         """Send the calls that are under way. Raises OSError and TooLarge."""
-        found, more = stats.shown(
+        calls, more = stats.shown(
             self._calls.under_way(),
             self._loop.time(),
-            servers=wanted.servers,
-            slow_s=wanted.slow_s,
-            most=wanted.most,
+            servers=query.servers,
+            slow_s=query.slow_s,
+            most=query.most,
         )
-        answer = CallsShown(ticket=wanted.ticket, more=more)
-        self._tell(answer, (packets.blob(codec.dump(found)),))
+        answer = CallsShown(ticket=query.ticket, more=more)
+        self._tell(answer, (packets.blob(codec.dump(calls)),))
 
     def _answer(self, ticket: int, blob: bytes) -> None:
         """Send the answer to a question. Raises OSError and TooLarge."""
@@ -401,7 +401,7 @@ class FrontWorker:
         """Return what is open with an API key."""
         streams, sessions = self._app.held(key) if self._app is not None else (0, 0)
         origins = (call.origin for call, _ in self._calls.under_way())
-        calls = sum(one is not None and one.principal.key == key for one in origins)
+        calls = sum(origin is not None and origin.principal.key == key for origin in origins)
         return KeyUse(streams=streams, sessions=sessions, calls=calls)
 
     async def _listen(self) -> None:
@@ -435,9 +435,9 @@ class FrontWorker:
             due = now + BEAT_S - now % BEAT_S  # with the other work of whole seconds
             await asyncio.sleep(due - now)
             lag_ms = (self._loop.time() - due) * 1000
-            held = self._calls.held()
-            inflight = sum(self._calls.inflight().values()) - held
-            self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=held))
+            queued = self._calls.held()
+            inflight = sum(self._calls.inflight().values()) - queued
+            self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=queued))
             self._tell_use()
 
     async def _report(self) -> None:
@@ -454,10 +454,10 @@ class FrontWorker:
             return
         recorded = self._recorder.counts() if self._recorder is not None else {}
         open_now = self._server.connections
-        told = summary(self._app.counts(), self._stats, recorded, open_now)
+        front_stats = summary(self._app.counts(), self._stats, recorded, open_now)
         counted = figures_of(self._calls, self._stats)
         try:
-            self._tell(told, (packets.blob(codec.dump(counted)),))
+            self._tell(front_stats, (packets.blob(codec.dump(counted)),))
         except (OSError, TooLarge) as error:
             log.warning("no figures for the supervisor this time: %s", error)
 
@@ -533,8 +533,8 @@ class Disclosing:
 
     def announce(self, number: int) -> None:
         """Tell the clients, because all fronts have carried out this round."""
-        for held in [each for each in self._held if each <= number]:
-            for changed in self._held.pop(held):
+        for due_number in [each for each in self._held if each <= number]:
+            for changed in self._held.pop(due_number):
                 self.clients(changed)
         self._tell(Told(number=number), ())
 

@@ -59,13 +59,13 @@ class PendingAnswer:
         assert self._answer is not None, "the answer has come"
         return self._answer
 
-    def then(self, told: Callable[[CallAnswer | None], None]) -> None:
-        """Call `told` with the answer, None if the call is cancelled: when the answer comes, or in
-        the next turn of the loop if it is there. `told` raises nothing."""
+    def then(self, on_answer: Callable[[CallAnswer | None], None]) -> None:
+        """Call `on_answer` with the answer, None if the call is cancelled: when the answer comes,
+        or in the next turn of the loop if it is there. `on_answer` raises nothing."""
         if self._done:
-            asyncio.get_running_loop().call_soon(told, self._answer)
+            asyncio.get_running_loop().call_soon(on_answer, self._answer)
         else:
-            self._told += (told,)
+            self._told += (on_answer,)
 
     def end(self, answer: CallAnswer | None) -> None:
         """Give the answer, None if the call is cancelled; nothing happens if it has ended."""
@@ -73,9 +73,9 @@ class PendingAnswer:
             return
         self._done, self._answer = True, answer
         waiting, self._told = self._told, ()
-        for told in waiting:
+        for on_answer in waiting:
             try:
-                told(answer)
+                on_answer(answer)
             except Exception as error:
                 log.error("the answer of a call was not taken", exc_info=error)
 
@@ -230,29 +230,33 @@ class Wire:
             self.over(call)
         return late
 
-    def claim(self, frame: Claim, told: Callable[[bytes], None]) -> bool:
-        """Ask the worker for a call; `told` is called with the note of the call, or with an empty
-        one. Returns False if the worker cannot be asked."""
+    def claim(self, frame: Claim, on_note: Callable[[bytes], None]) -> bool:
+        """Ask the worker for a call; `on_note` is called with the note of the call, or with an
+        empty one. Returns False if the worker cannot be asked."""
         if self.pipe is None or self.down:
             return False
         try:
             self.pipe.send(frame)
         except PipeFull:
             return False
-        self.claims[frame.id] = told
+        self.claims[frame.id] = on_note
         return True
 
     def claimed(self, number: int, note: bytes) -> None:
-        told = self.claims.pop(number, None)
-        if told is not None:
-            told(note)
+        on_note = self.claims.pop(number, None)
+        if on_note is not None:
+            on_note(note)
 
     def over(self, call: Call) -> None:
         """Clean up after a call that has ended: withdraw the open questions of its server, and drop
         the frame that was kept."""
         if call.spare is not None:
             self.link.unkeep(call)
-        for question in [one for one in self.questions.values() if one.call == call.id]:
+        for question in [
+            open_question
+            for open_question in self.questions.values()
+            if open_question.call == call.id
+        ]:
             del self.questions[question.number]
             question.withdraw()
 
@@ -301,8 +305,8 @@ class ServerLink:
         self.reason = news.reason
         self.message = news.message
         self.retry_after_ms = news.retry_after_ms
-        known = news.call_after_ms >= 0
-        self.called_after = now + news.call_after_ms / 1000 if known else math.inf
+        starts_on_call = news.call_after_ms >= 0
+        self.called_after = now + news.call_after_ms / 1000 if starts_on_call else math.inf
         self.hold_ms = news.hold_ms
         if self.hold_ms > 0:
             self._hold_longer(self.hold_ms / 1000)
@@ -326,10 +330,10 @@ class ServerLink:
             wire.claimed(number, b"")
         self._aim()
 
-    def end(self, why: str) -> None:
-        """Note that the server is gone, and does not come back under this link. `why`: a
+    def end(self, reason: str) -> None:
+        """Note that the server is gone, and does not come back under this link. `reason`: a
         sentence."""
-        self.state, self.message, self.retry_after_ms = "stopped", why, -1
+        self.state, self.message, self.retry_after_ms = "stopped", reason, -1
         self.called_after = math.inf
 
     def hold(self, call: Call) -> None:

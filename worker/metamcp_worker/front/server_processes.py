@@ -109,7 +109,7 @@ class ServerProcesses:
         """Whether the client has to be asked for its roots before it may call any of these
         servers."""
         apart = (self.apart[server] for server in servers if server in self.apart)
-        return client.unasked and any(self._ahead(one, client) for one in apart)
+        return client.unasked and any(self._ahead(rule, client) for rule in apart)
 
     def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
         """Whether the roots of this client must be known before its call. A server that asks for
@@ -136,13 +136,13 @@ class ServerProcesses:
         """Return the processes that serve this client alone and want its roots. From now on the
         supervisor gets these roots when such a process is to start."""
         names = [
-            process_names.own(name, client.who) for name, one in self.apart.items() if one.roots
+            process_names.own(name, client.who) for name, rule in self.apart.items() if rule.roots
         ]
-        found = [name for name in names if name in self._tenancies]
-        for name in found:
+        processes = [name for name in names if name in self._tenancies]
+        for name in processes:
             tenancy = self._tenancies[name]
             tenancy.tenant = structs.replace(tenancy.tenant, roots=client.roots.decode())
-        return found
+        return processes
 
     def _host(self, name: str, client: ProcessClient, *, several: bool) -> None:
         """Note that this process is to serve this client. If the process may have other clients
@@ -165,8 +165,8 @@ class ServerProcesses:
 def _tenant(client: ProcessClient, *, several: bool) -> Tenant:
     """Return the client of a process. `several`: the process may have more clients, which can do
     other things, so nothing that this one says of itself counts there."""
-    said = client.caller if len(client.caller) <= CALLER_BYTES_MAX else b"{}"
-    said = b"" if several else said
+    caller = client.caller if len(client.caller) <= CALLER_BYTES_MAX else b"{}"
+    caller = b"" if several else caller
     return Tenant(
-        who=client.who, caller=said.decode(), roots=client.roots.decode(), modern=client.modern
+        who=client.who, caller=caller.decode(), roots=client.roots.decode(), modern=client.modern
     )

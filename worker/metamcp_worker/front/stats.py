@@ -128,10 +128,10 @@ class Stats:
     def calls(self) -> tuple[CallStats, ...]:
         return tuple(
             CallStats(
-                server, method, sum(one.buckets), one.seconds, tuple(one.buckets),
-                error_type, version, tool, one.longest,
+                server, method, sum(series.buckets), series.seconds, tuple(series.buckets),
+                error_type, version, tool, series.longest,
             )
-            for (server, method, version, error_type, tool), one in self._series.items()
+            for (server, method, version, error_type, tool), series in self._series.items()
         )  # fmt: skip
 
     def tools(self) -> tuple[ToolStats, ...]:
@@ -139,8 +139,8 @@ class Stats:
             ToolStats(
                 server,
                 tuple(tools),
-                tuple(one.count for one in tools.values()),
-                tuple(one.errors for one in tools.values()),
+                tuple(counts.count for counts in tools.values()),
+                tuple(counts.errors for counts in tools.values()),
             )
             for server, tools in self._tools.items()
         )
@@ -149,12 +149,12 @@ class Stats:
         """Begin a series for this key; an error type that is too long or one too many becomes
         OTHER."""
         server, method, version, error_type, tool = key
-        known = self._errors.setdefault((server, method), set())
+        types = self._errors.setdefault((server, method), set())
         if len(error_type) > ERROR_TYPE_CHARACTERS_MAX:
             error_type = OTHER
-        if error_type not in known and len(known) >= ERROR_TYPES_MAX + 1:  # with that of success
+        if error_type not in types and len(types) >= ERROR_TYPES_MAX + 1:  # with that of success
             error_type = OTHER
-        known.add(error_type)
+        types.add(error_type)
         return self._series.setdefault((server, method, version, error_type, tool), Series())
 
     def _tool(self, server: str, tool: str | bytes) -> ToolCounts:
@@ -163,10 +163,10 @@ class Stats:
         name = tool if isinstance(tool, str) else codec.text(tool) or OTHER
         if name not in tools and len(tools) >= TOOLS_MAX:
             name = OTHER
-        found = tools.setdefault(name, ToolCounts(name))
+        counts = tools.setdefault(name, ToolCounts(name))
         if len(self._aliases) < ALIASES_MAX:
-            self._aliases[server, tool] = found
-        return found
+            self._aliases[server, tool] = counts
+        return counts
 
 
 def shown(
@@ -180,14 +180,14 @@ def shown(
     """Return the calls under way, the longest first, and the number of others. `calls`: with their
     states; `servers`: only their calls, unless it is empty; `slow_s`: only calls that have taken so
     many seconds; `most`: maximum number of calls."""
-    found = [
+    selected = [
         (call, state)
         for call, state in calls
         if now - call.started >= slow_s
         and (not servers or call.server in servers or process_names.base(call.server) in servers)
     ]
-    longest = heapq.nsmallest(most, found, key=lambda one: (one[0].started, one[0].id))
-    return [_shown(call, state, now) for call, state in longest], len(found) - len(longest)
+    longest = heapq.nsmallest(most, selected, key=lambda pair: (pair[0].started, pair[0].id))
+    return [_shown(call, state, now) for call, state in longest], len(selected) - len(longest)
 
 
 def _shown(call: Call, state: str, now: float) -> CallUnderWay:
@@ -232,14 +232,14 @@ class Outlays:
         self, views: Mapping[ViewOwner, View], everything: Mapping[str, Merged]
     ) -> tuple[ViewStats, ...]:
         """Return the figures of views. `everything`: all that is behind each endpoint."""
-        known, self._sums = self._sums, {}
+        earlier, self._sums = self._sums, {}
         return tuple(
-            self._stat(whose, view, everything[whose.endpoint], known)
+            self._stat(whose, view, everything[whose.endpoint], earlier)
             for whose, view in islice(views.items(), VIEWS_TOLD_MAX)
         )
 
     def _stat(
-        self, whose: ViewOwner, view: View, everything: Merged, known: Mapping[int, _Sum]
+        self, whose: ViewOwner, view: View, everything: Merged, earlier: Mapping[int, _Sum]
     ) -> ViewStats:
         listed = view.merged.lists["tools"]
         return ViewStats(
@@ -249,17 +249,17 @@ class Outlays:
             view.spec.exposure,
             view.shown.toolset,
             len(listed),
-            self._tokens(listed, known),
+            self._tokens(listed, earlier),
             len(everything.offered),
-            self._tokens(everything.offered, known),
+            self._tokens(everything.offered, earlier),
         )
 
-    def _tokens(self, entries: Sequence[ListEntry], known: Mapping[int, _Sum]) -> int:
+    def _tokens(self, entries: Sequence[ListEntry], earlier: Mapping[int, _Sum]) -> int:
         key = id(entries)  # the id stays theirs, as the sum keeps them
-        found = self._sums.get(key) or known.get(key)
-        if found is None:
-            found = _Sum(
+        total = self._sums.get(key) or earlier.get(key)
+        if total is None:
+            total = _Sum(
                 entries, builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, entries)))
             )
-        self._sums[key] = found
-        return found.tokens
+        self._sums[key] = total
+        return total.tokens

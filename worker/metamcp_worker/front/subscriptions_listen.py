@@ -90,9 +90,9 @@ class SubscriptionsListen:
                 if watched:
                     honoured[_RESOURCES] = watched
             if wishes.tasks:
-                known = self._tasks.watch(view, wishes.tasks, listener)
-                if known:
-                    honoured[_TASKS] = known
+                watched_tasks = self._tasks.watch(view, wishes.tasks, listener)
+                if watched_tasks:
+                    honoured[_TASKS] = watched_tasks
             acknowledged = codec.splice(tag, {"notifications": codec.dump(honoured)})
             listener.acknowledge(
                 jsonrpc_bytes.event(jsonrpc_bytes.notification(_ACKNOWLEDGED, acknowledged))
@@ -111,8 +111,8 @@ class SubscriptionsListen:
     ) -> list[str] | None:
         """Return the URIs whose servers tell of updates from now on; None if the client is gone."""
         lost = asyncio.get_running_loop().create_future()
-        gone = partial(lost.set_result, None)
-        exchange.on_lost = gone
+        on_lost = partial(lost.set_result, None)
+        exchange.on_lost = on_lost
         tasks = [asyncio.ensure_future(self._confirmed(uri, listener, view)) for uri in uris]
         confirmed = asyncio.gather(*tasks)
         try:
@@ -199,7 +199,7 @@ def wanted(raw: Raw) -> Wishes:
     )
 
 
-def _texts(raw: Raw, what: str, count_max: int) -> tuple[str, ...]:
+def _texts(raw: Raw, member: str, count_max: int) -> tuple[str, ...]:
     """Return the items of an array of strings, each once. Raises ProtocolError."""
     if bytes(raw) == b"null":
         return ()
@@ -207,9 +207,9 @@ def _texts(raw: Raw, what: str, count_max: int) -> tuple[str, ...]:
         texts = [codec.text(item) for item in codec.items(raw)]
     except codec.Malformed:
         texts = [None]
-    found = tuple(dict.fromkeys(text for text in texts if text is not None))
+    distinct = tuple(dict.fromkeys(text for text in texts if text is not None))
     if None in texts:
-        raise ProtocolError(Code.INVALID_PARAMS, f"params.notifications.{what} must be strings.")
-    if len(found) > count_max:
-        raise ProtocolError(Code.INVALID_PARAMS, f"{what} has more than {count_max} items.")
-    return found
+        raise ProtocolError(Code.INVALID_PARAMS, f"params.notifications.{member} must be strings.")
+    if len(distinct) > count_max:
+        raise ProtocolError(Code.INVALID_PARAMS, f"{member} has more than {count_max} items.")
+    return distinct

@@ -63,11 +63,11 @@ def unseal(key: bytes, scope: Sequence[bytes], text: str) -> bytes | None:
 
 
 def _digest(key: bytes, scope: Iterable[bytes], size_bytes: int) -> bytes:
-    found = hashlib.blake2b(key=key, digest_size=size_bytes)
+    hasher = hashlib.blake2b(key=key, digest_size=size_bytes)
     for each in scope:
-        found.update(b"%d:" % len(each))
-        found.update(each)
-    return found.digest()
+        hasher.update(b"%d:" % len(each))
+        hasher.update(each)
+    return hasher.digest()
 
 
 class TaskOwner(Struct, frozen=True, gc=False):
@@ -116,8 +116,8 @@ def with_word(caller: bytes, word: str) -> bytes:
 
 def own(merged: Merged) -> Owner | None:
     """Return the gateway itself, if it has tasks here: runs of workflows."""
-    found = merged.tools.get(engine_tools.RUN)
-    return None if found is None or found.server else found
+    owner = merged.tools.get(engine_tools.RUN)
+    return None if owner is None or owner.server else owner
 
 
 def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
@@ -143,12 +143,12 @@ def in_list(body: bytes, expose: Exposing, word: str) -> bytes:
         tasks = [_level(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
     except codec.Malformed:
         tasks = []
-    kept: list[dict[str, Raw]] = []
+    own_tasks: list[dict[str, Raw]] = []
     for task in tasks:
         whose = codec.text(task.pop(OWNER, Raw(b"null"))) or ""
         if word in ("", whose) and _own(task, expose):
-            kept.append(task)
-    return codec.dump({**members, "tasks": kept})
+            own_tasks.append(task)
+    return codec.dump({**members, "tasks": own_tasks})
 
 
 def in_params(params: bytes, expose: Exposing) -> bytes:

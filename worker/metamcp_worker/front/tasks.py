@@ -73,21 +73,21 @@ class Tasks:
     def watch(self, view: View, ids: Sequence[str], watcher: TaskWatcher) -> tuple[str, ...]:
         """Tell `watcher` of these tasks until it is forgotten. Returns the ids of tasks that a
         server of its era may have. Raises ProtocolError."""
-        found: dict[str, _Watched] = {}
+        watched: dict[str, _Watched] = {}
         for exposed in ids:
             owner = self._owner(view, view.merged, exposed)
             if owner is not None and not owner.legacy:
-                found[exposed] = self._watched(owner, watcher, kept=True)
+                watched[exposed] = self._watched(owner, watcher, kept=True)
         own = self._watchers.get(watcher, {})
-        new = [exposed for exposed in found if exposed not in own]
+        new = [exposed for exposed in watched if exposed not in own]
         full = self._count + len(new) > TASKS_MAX
-        full |= self._bytes + sum(found[exposed].size_bytes for exposed in new) > BYTES_MAX
+        full |= self._bytes + sum(watched[exposed].size_bytes for exposed in new) > BYTES_MAX
         if full or len(own) + len(new) > WATCHER_TASKS_MAX:
             message = f"One client may watch {WATCHER_TASKS_MAX} tasks, all of them {TASKS_MAX}."
             raise ProtocolError(Code.OVERLOADED, message)
         for exposed in new:
-            self._add(watcher, exposed, found[exposed])
-        return tuple(found)
+            self._add(watcher, exposed, watched[exposed])
+        return tuple(watched)
 
     def created(self, view: View, body: bytes, watcher: TaskWatcher) -> None:
         """Tell `watcher` of the task that a result stands for, if it does, until the task is over.

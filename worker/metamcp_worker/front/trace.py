@@ -99,7 +99,7 @@ class Tracing:
         if len(self._under_way) >= UNDER_WAY_MAX:
             self._lost += _OF_CALL
             return
-        known = _NAMES.get(request.method)
+        name_attribute = _NAMES.get(request.method)
         traced = _Traced(
             trace_id=parent.trace_id if parent is not None else self._mint(TRACE_BYTES),
             flags=parent.flags if parent is not None else SAMPLED,
@@ -108,15 +108,15 @@ class Tracing:
             there=self._mint(SPAN_BYTES),
             state=_state(meta) if parent is not None else "",
             method=request.method,
-            name=subject if known else "",
-            original=(codec.text(params.get("name", b"null")) or "") if known else "",
+            name=subject if name_attribute else "",
+            original=(codec.text(params.get("name", b"null")) or "") if name_attribute else "",
         )
         self._under_way[call.id] = traced
         there = mcp_headers.traceparent(TraceContext(traced.trace_id, traced.there, traced.flags))
-        told = {**meta, TRACEPARENT: Raw(codec.dump(there))}
+        server_meta = {**meta, TRACEPARENT: Raw(codec.dump(there))}
         if parent is None:
-            told.pop(TRACESTATE, None)  # of another trace, or of none
-        _tell(call, told, traced=True)
+            server_meta.pop(TRACESTATE, None)  # of another trace, or of none
+        _tell(call, server_meta, traced=True)
 
     def told(self, notice: bytes) -> None:
         """Take over the notice in which a worker says when its server had a call."""
@@ -140,8 +140,8 @@ class Tracing:
     def take(self, most: int) -> tuple[list[Span], int]:
         """Return the next spans to send, the oldest first, and how many were lost."""
         lost, self._lost = self._lost, 0
-        found = [self._pending.popleft() for _ in range(min(most, len(self._pending)))]
-        return found, lost
+        spans = [self._pending.popleft() for _ in range(min(most, len(self._pending)))]
+        return spans, lost
 
     def lose(self, count: int) -> None:
         """Count spans that could not be sent."""
@@ -217,19 +217,19 @@ def _span(
 
 def _attributes(call: Call, method: str, name: str, outcome: str, code: int) -> dict[str, Value]:
     """Return the attributes that both spans have."""
-    found: dict[str, Value] = {
+    attributes: dict[str, Value] = {
         "mcp.method.name": method,
         "metamcp.server": process_names.base(call.server),
     }
     if method == task_ids.CALL:
-        found["gen_ai.operation.name"] = "execute_tool"
+        attributes["gen_ai.operation.name"] = "execute_tool"
     if name:
-        found[_NAMES[method]] = name
+        attributes[_NAMES[method]] = name
     if outcome:
-        found["error.type"] = outcome
+        attributes["error.type"] = outcome
     if code:
-        found["rpc.response.status_code"] = str(int(code))
-    return found
+        attributes["rpc.response.status_code"] = str(int(code))
+    return attributes
 
 
 def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
@@ -237,15 +237,15 @@ def _parent(request: McpRequest) -> tuple[TraceContext | None, dict[str, Raw]]:
     headers give the place, their members are put into `_meta`. Baggage belongs to the request, so
     it stays wherever the place comes from."""
     meta = request.meta
-    found = mcp_headers.parsed_traceparent(codec.text(meta.get(TRACEPARENT, b"null")) or "")
-    if found is not None or not request.headers:
-        return found, meta
-    said = mcp_headers.trace_headers(request.headers)
-    found = mcp_headers.parsed_traceparent(said.get(TRACEPARENT, ""))
-    if found is None:
+    context = mcp_headers.parsed_traceparent(codec.text(meta.get(TRACEPARENT, b"null")) or "")
+    if context is not None or not request.headers:
+        return context, meta
+    header_members = mcp_headers.trace_headers(request.headers)
+    context = mcp_headers.parsed_traceparent(header_members.get(TRACEPARENT, ""))
+    if context is None:
         return None, meta
     others = {key: raw for key, raw in meta.items() if key not in (TRACEPARENT, TRACESTATE)}
-    return found, others | {key: Raw(codec.dump(text)) for key, text in said.items()}
+    return context, others | {key: Raw(codec.dump(text)) for key, text in header_members.items()}
 
 
 def _state(meta: Mapping[str, Raw]) -> str:

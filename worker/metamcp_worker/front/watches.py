@@ -77,10 +77,10 @@ class _Topic:
     @property
     def wish(self) -> bool | None:
         """Request that the server is to get now, as in `asking`; None for no request."""
-        wanted = bool(self.pairs)
-        if self.asking is not None or wanted == self.held or (wanted and self.tired):
+        has_watchers = bool(self.pairs)
+        if self.asking is not None or has_watchers == self.held or (has_watchers and self.tired):
             return None
-        return wanted
+        return has_watchers
 
 
 class Watches:
@@ -160,19 +160,19 @@ class Watches:
         the keys that may have to be asked about."""
         if number not in self._waiting:
             return []
-        gone = self._forget(number)
-        topic = self._topics[gone.key[0]][gone.key[1]]
-        if gone.wanted and gone.pair in topic.pairs and not self._waits(gone.key, gone.pair):
-            self._leave(gone.pair, gone.key)
-        return self._open([gone.key])
+        ended = self._forget(number)
+        topic = self._topics[ended.key[0]][ended.key[1]]
+        if ended.wanted and ended.pair in topic.pairs and not self._waits(ended.key, ended.pair):
+            self._leave(ended.pair, ended.key)
+        return self._open([ended.key])
 
-    def renew(self, server: str, asked: Collection[Key]) -> list[Key]:
-        """Note that the server was restarted and holds nothing. `asked`: resources whose requests
-        are on their way to the new process already. Returns the keys that may have to be asked
-        about."""
+    def renew(self, server: str, sent_keys: Collection[Key]) -> list[Key]:
+        """Note that the server was restarted and holds nothing. `sent_keys`: resources whose
+        requests are on their way to the new process already. Returns the keys that may have to be
+        asked about."""
         for uri, topic in self._topics.get(server, {}).items():
             topic.held = topic.tired = False
-            topic.outdated = topic.asking is True and (server, uri) not in asked
+            topic.outdated = topic.asking is True and (server, uri) not in sent_keys
         return self._open([(server, uri) for uri in self._topics.get(server, {})])
 
     def next(self, key: Key) -> bool | None:
@@ -189,17 +189,17 @@ class Watches:
         """Take over the answer of the server to what `next` returned, and return the waits that
         end. Call `next` again afterwards."""
         topic = self._topics[key[0]][key[1]]
-        asked, topic.asking = topic.asking, None
-        assert asked is not None
+        subscribing, topic.asking = topic.asking, None
+        assert subscribing is not None
         if topic.outdated:  # what was said is of a process that is not asked any more
             return self._settle(topic, None, key)
-        topic.held = asked and ok
-        if asked and not ok:
+        topic.held = subscribing and ok
+        if subscribing and not ok:
             topic.tired = True
             for waiting in [self._waiting[number] for number in topic.waiting]:
                 if waiting.wanted and waiting.pair in topic.pairs:
                     self._leave(waiting.pair, key)
-        return self._settle(topic, asked, key)
+        return self._settle(topic, subscribing, key)
 
     def watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
         """Return the clients to tell that this resource changed, each with the URI that it knows
@@ -207,12 +207,12 @@ class Watches:
         topics = self._topics.get(server)
         if not topics or len(uri) > URI_BYTES_MAX:
             return []
-        found: dict[Watcher, str] = {}
+        uris: dict[Watcher, str] = {}
         for above in _above(uri):
             if above in topics:
                 for watcher, exposed in topics[above].pairs:
-                    found.setdefault(watcher, exposed + uri[len(above) :])
-        return list(found.items())
+                    uris.setdefault(watcher, exposed + uri[len(above) :])
+        return list(uris.items())
 
     def all_of(self, server: str) -> list[tuple[str, Watcher, str]]:
         """Return the resources that are watched at a server, by which client, and the URI that it
@@ -237,7 +237,9 @@ class Watches:
 
     def _waits(self, key: Key, pair: tuple[Watcher, str]) -> bool:
         own = (self._waiting[number] for number in self._numbers.get(pair[0], ()))
-        return any(one.wanted and one.pair == pair and one.key == key for one in own)
+        return any(
+            waiting.wanted and waiting.pair == pair and waiting.key == key for waiting in own
+        )
 
     def _join(self, key: Key, pair: tuple[Watcher, str]) -> _Topic:
         watcher, exposed = pair
@@ -275,12 +277,12 @@ class Watches:
         del topic.pairs[pair]
         return topic
 
-    def _settle(self, topic: _Topic, asked: bool | None, key: Key) -> list[Settled]:
+    def _settle(self, topic: _Topic, outcome: bool | None, key: Key) -> list[Settled]:
         """End the waits that have this outcome; all waits, if no request is to follow."""
         over = topic.wish is None
         settled: list[Settled] = []
         for number in list(topic.waiting):
-            answered = self._waiting[number].wanted is asked
+            answered = self._waiting[number].wanted is outcome
             if answered or over:
                 self._forget(number)
                 settled.append(Settled(number, answered))
@@ -290,13 +292,13 @@ class Watches:
     def _open(self, keys: Iterable[Key]) -> list[Key]:
         """Return the keys for which a request is to be sent, and drop topics that are not used any
         more."""
-        found: list[Key] = []
+        due: list[Key] = []
         for key in dict.fromkeys(keys):
             self._tidy(key)
             topic = self._topic(key)
             if topic is not None and topic.wish is not None:
-                found.append(key)
-        return found
+                due.append(key)
+        return due
 
     def _tidy(self, key: Key) -> None:
         topic = self._topic(key)
@@ -310,8 +312,8 @@ class Watches:
 
 def _above(uri: str) -> list[str]:
     """Return the URI itself and those above it, the nearest first."""
-    found = [uri]
+    uris = [uri]
     for at in range(len(uri) - 1, 0, -1):
         if uri[at] in _ENDS:
-            found += [uri[: at + 1], uri[:at]]
-    return list(dict.fromkeys(found))
+            uris += [uri[: at + 1], uri[:at]]
+    return list(dict.fromkeys(uris))
