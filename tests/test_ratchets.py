@@ -9,57 +9,16 @@ import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 
 import pytest
 
-from tests.house import ROOT, SOURCES, at, imports, module_name, nodes, none, parsed
+from tests.house import ROOT, SOURCES, at, functions, imports, module_name, nodes, none, parsed
 
-MODULES_MAX = 300
-"""As many as a newcomer can survey; the goal was 300. DOOR, CODE, ENGINE, GUARD and FACE are
-counted apart."""
-DOOR = {
-    "access", "audit", "audit_link", "audit_records", "audit_writer", "call_audit", "certificates",
-    "doctor_security", "key_table", "keys", "network", "store", "tls", "token_issuers",
-    "workspaces",
-}  # fmt: skip
-"""Packages and modules for keys, principals, limits, the audit, certificates and the database."""
-CODE = {
-    "code_calls", "code_calls_io", "code_mode", "code_process", "code_runs", "code_tools",
-    "parameters", "role_process", "role_worker", "sandbox", "saved_scripts", "script_orders",
-    "script_tools", "scripts", "typescript_types",
-}  # fmt: skip
-"""Packages and modules for code mode, and the base of processes that it brought."""
-ENGINE = {
-    "engine", "engine_calls", "engine_calls_io", "engine_process", "engine_runs", "engine_tables",
-    "engine_tools", "frame_link", "socket_process", "workflow_files",
-    "workflow_orders", "workflows",
-}  # fmt: skip
-"""Packages and modules for agents, models and workflows."""
-GUARD = {
-    "consent", "consent_io", "consent_orders", "consent_records", "consent_rules", "consents",
-    "approvals", "call_path", "explain_call", "guard", "guarded_calls", "path_orders",
-    "policy_rules", "result_keeper", "result_orders", "result_tools", "results",
-    "confinement", "sandbox_rights", "sandboxes",
-    "middleware", "middleware_calls", "middleware_process", "middleware_tables",
-}  # fmt: skip
-"""Packages and modules for confinement, consent, policies, middleware and large results."""
-FACE = {
-    "audit_orders", "audit_segments", "call", "calls", "config_orders", "console",
-    "console_orders", "console_process", "console_sessions", "export", "export_servers", "origins",
-    "progress", "shipped_files", "tool_list", "tool_orders", "upgrade_notes",
-}  # fmt: skip
-"""Packages and modules for the web console, the site, the pictures and the packages."""
-COUNTED_APART = DOOR | CODE | ENGINE | GUARD | FACE
-DOOR_MODULES_MAX = 27
-CODE_MODULES_MAX = 22
-ENGINE_MODULES_MAX = 30
-GUARD_MODULES_MAX = 43
-FACE_MODULES_MAX = 40
-"""Modules of these packages."""
+MODULES_MAX = 459
+"""All of them: one number, without groups apart. A new module is paid for by a fold."""
 SMALL_LINES = 60
 SMALL_MODULES_MAX = 5
 """Modules with fewer lines than that; the goal is 9 of 100."""
@@ -77,7 +36,30 @@ ODD_OPENINGS_MAX = 0
 """Sentences that begin with a pronoun or a fragment; none is left."""
 IS_NO_MAX = 19
 """Places that say "is no" where English says "is not a"; the goal is 0."""
+EMPTY_WORDS_MAX = 21
+"""Parameters and locals that are one of EMPTY: 4,147 of 30,922 once."""
+PARTICIPLE_FUNCTIONS_MAX = 1542
+"""Functions whose name is a participle or an adverb alone; the goal is 100."""
 
+EMPTY = frozenset(
+    {"found", "one", "told", "said", "kept", "known", "given", "place", "whole", "part", "rest",
+     "gone", "held", "left", "what", "which", "shown", "asked", "wanted", "where", "why"}
+)  # fmt: skip
+"""Words that say nothing about a value."""
+IRREGULAR = frozenset(
+    {"begun", "born", "bound", "broken", "built", "caught", "chosen", "dealt", "done", "drawn",
+     "fallen", "found", "given", "gone", "got", "grown", "heard", "held", "hidden", "kept", "known",
+     "left", "lost", "made", "meant", "met", "said", "seen", "sent", "shown", "spoken", "spoilt",
+     "taken", "told", "thrown", "torn", "understood", "woken", "worn", "written"}
+)  # fmt: skip
+ADVERBS = frozenset(
+    {"above", "again", "ahead", "already", "also", "anew", "apart", "around", "aside", "away",
+     "back", "below", "beside", "down", "else", "here", "in", "late", "later", "now", "off", "on",
+     "once", "out", "over", "soon", "then", "there", "up", "what", "when", "where", "which", "who",
+     "whose", "why"}
+)  # fmt: skip
+VERBS = frozenset({"bring", "embed", "exceed", "feed", "need", "ping", "proceed", "ring", "seed"})
+"""Verbs and things that end as a participle does."""
 THINGS = {"embedding", "logging", "masking", "naming", "sampling"}
 """Names with -ing that the field uses for a thing."""
 ODD = frozenset(
@@ -98,11 +80,6 @@ def imported() -> dict[str, frozenset[str]]:
         ours = {one if one in MODULES else one.rpartition(".")[0] for one in targets}
         found[name] = frozenset(ours & MODULES.keys() - {name})
     return found
-
-
-def within(names: AbstractSet[str]) -> list[str]:
-    """The modules of these packages."""
-    return [one for one in MODULES if not names.isdisjoint(one.split("."))]
 
 
 def last(module: str) -> str:
@@ -177,15 +154,50 @@ def is_no() -> list[str]:
     return [found for path in MODULES.values() for found in said.findall(path.read_text())]
 
 
+def empty_words() -> list[str]:
+    """Each name once for each function that has it."""
+    return [
+        f"{module}: {word} of {function.name}"
+        for module, path in MODULES.items()
+        for function in functions(parsed(path).body)
+        for word in sorted(bound(function))
+        if word.strip("_") in EMPTY
+    ]
+
+
+def bound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Its parameters and locals, also those of functions in it."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                names.add(name)
+            case _:
+                pass
+    return names
+
+
+def participle_functions() -> list[str]:
+    return [
+        f"{module}: {function.name}"
+        for module, path in MODULES.items()
+        for function in functions(parsed(path).body)
+        if is_participle(function.name.strip("_"))
+    ]
+
+
+def is_participle(name: str) -> bool:
+    if name in IRREGULAR or name in ADVERBS:
+        return True
+    return "_" not in name and name not in VERBS and name.endswith(("ed", "ing"))
+
+
 @pytest.mark.parametrize(
     ("counted", "limit"),
     [
-        (lambda: sorted(MODULES.keys() - set(within(COUNTED_APART))), MODULES_MAX),
-        (lambda: within(DOOR), DOOR_MODULES_MAX),
-        (lambda: within(CODE), CODE_MODULES_MAX),
-        (lambda: within(ENGINE), ENGINE_MODULES_MAX),
-        (lambda: within(GUARD), GUARD_MODULES_MAX),
-        (lambda: within(FACE), FACE_MODULES_MAX),
+        (lambda: sorted(MODULES), MODULES_MAX),
         (small, SMALL_MODULES_MAX),
         (small_with_one_importer, SMALL_WITH_ONE_IMPORTER_MAX),
         (shared_class_names, SHARED_CLASS_NAMES_MAX),
@@ -193,12 +205,13 @@ def is_no() -> list[str]:
         (participles, PARTICIPLES_MAX),
         (odd_openings, ODD_OPENINGS_MAX),
         (is_no, IS_NO_MAX),
+        (empty_words, EMPTY_WORDS_MAX),
+        (participle_functions, PARTICIPLE_FUNCTIONS_MAX),
     ],
     ids=[
-        "modules", "modules of the door", "modules of code mode", "modules of the engine",
-        "modules of the guard", "modules of the face", "small modules",
-        "small modules with one importer",
+        "modules", "small modules", "small modules with one importer",
         "shared class names", "shared module names", "participles", "odd openings", "is no",
+        "empty words", "functions that are a participle",
     ],
 )  # fmt: skip
 def test_a_count_does_not_rise(counted: Callable[[], list[str]], limit: int) -> None:

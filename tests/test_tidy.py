@@ -26,7 +26,9 @@ from tests.house import (
     parsed,
 )  # fmt: skip
 
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 800
+FILE_LINES_P90_MAX = 494
+"""Nine of ten source files have at most so many lines; this may only fall, the goal is 450."""
 FUNCTION_LINES_MAX = 60
 
 #: The packages that each package may import, beside itself and the files at the top of its side.
@@ -224,6 +226,11 @@ def trees() -> Iterator[None]:
 def test_files_stay_small() -> None:
     sizes = [(path, path.read_text().count("\n")) for path in EVERYTHING]
     none([at(path, size, "too long") for path, size in sizes if size > FILE_LINES_MAX])
+
+
+def test_most_files_stay_far_below_the_limit() -> None:
+    sizes = sorted(path.read_text().count("\n") for path in SOURCES)
+    assert sizes[len(sizes) * 9 // 10] <= FILE_LINES_P90_MAX
 
 
 def test_functions_stay_small() -> None:
