@@ -293,7 +293,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
-            message = f"no command is named {word!r}; {_meant(word)}"
+            message = f"no command is named {word!r}; {_explain_unknown(word)}"
             if "--json" in args:
                 from metamcp_supervisor.cli import errors
 
@@ -315,7 +315,7 @@ class LazyGroup(click.Group):
             formatter.write_text(f"'metamcp --help {ALL}' shows all {len(VERBS)} verbs.")
 
 
-def _meant(word: str) -> str:
+def _explain_unknown(word: str) -> str:
     """Return the second half of a sentence about an unknown verb."""
     from metamcp_supervisor.cli.ctl import ctl
     from metamcp_supervisor.config.naming import hint

@@ -160,7 +160,9 @@ class Door:
             return True
         if principal.auth not in spec.auth or principal.workspace != spec.workspace:
             return False
-        return not principal.key or _listed(self._keys[self._digests[principal.key]][0], spec)
+        return not principal.key or _key_fits_endpoint(
+            self._keys[self._digests[principal.key]][0], spec
+        )
 
     def enter(self, arrival: Arrival) -> Found | Credential | Awaitable[Found]:
         """Return who sends this request, or the answer for a request that does not pass; its
@@ -192,7 +194,7 @@ class Door:
             return self._challenge(self._spec(arrival))
         return Denial(429, _MANY, "failures", ((b"retry-after", b"%d" % wait_s),))
 
-    def _known(self, text: bytes) -> tuple[KeySpec, Principal] | None:
+    def _find_key(self, text: bytes) -> tuple[KeySpec, Principal] | None:
         if not self._pepper:
             return None
         return self._keys.get(api_key.digest(self._pepper, text.decode("latin-1")))
@@ -218,7 +220,7 @@ class Door:
                 return UNAUTHORIZED
             ask = not self._failures.full(arrival.address, arrival.now)
             return self.verify(spec, text.decode("latin-1"), arrival.date, ask)
-        entry = self._known(text)
+        entry = self._find_key(text)
         if entry is None:
             return UNAUTHORIZED
         key, principal = entry
@@ -226,14 +228,14 @@ class Door:
             return UNAUTHORIZED
         if spec is None or key.workspace != spec.workspace:
             return structs.replace(ABSENT, key=key.id)
-        if KEYS not in spec.auth or not _listed(key, spec):
+        if KEYS not in spec.auth or not _key_fits_endpoint(key, spec):
             return UNAUTHORIZED
         if credential.kind == "url" and not (key.url and spec.url_keys):
             return UNAUTHORIZED
         return Entered(principal, key.expires or FOREVER)
 
 
-def _listed(key: KeySpec, spec: EndpointSpec) -> bool:
+def _key_fits_endpoint(key: KeySpec, spec: EndpointSpec) -> bool:
     """Whether the key names this endpoint, or names none, and the same the other way round."""
     if key.endpoints and spec.name not in key.endpoints:
         return False

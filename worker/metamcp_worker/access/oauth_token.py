@@ -125,11 +125,11 @@ def claims_of(token: str, key: jwt.PyJWK, rules: IssuerSpec) -> Claims:
             },
         )  # fmt: skip
     except (jwt.PyJWTError, ValueError) as error:
-        raise TokenUnfit(_told(error)) from None
+        raise TokenUnfit(_describe_error(error)) from None
     return claims
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     sentences: dict[type[Exception], str] = {
         jwt.InvalidAudienceError: "the token is for another audience",
         jwt.InvalidIssuerError: "the token is of another issuer",

@@ -167,7 +167,7 @@ class _Issuer:
         digest = hashlib.sha256(token.encode()).digest()
         until, claims = self._answers.get(digest, (0.0, {}))
         if now < until:
-            return self._answered(spec, claims, date, now)
+            return self._judge_claims(spec, claims, date, now)
         if not ask or now < self._refused.get(digest, 0.0):
             return UNAUTHORIZED
         if self._questions >= QUESTIONS_MAX:
@@ -211,9 +211,9 @@ class _Issuer:
         self._answers[digest] = until, claims
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
-        return self._answered(spec, claims, date, now)
+        return self._judge_claims(spec, claims, date, now)
 
-    def _answered(
+    def _judge_claims(
         self, spec: EndpointSpec, claims: oauth_token.Claims, date: float, now: float
     ) -> Found:
         try:

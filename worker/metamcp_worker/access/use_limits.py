@@ -155,7 +155,7 @@ class Meters:
         for owner, meter in self._meters.items():
             if owner in self._limits:  # any other one stays: a limit may be set again today
                 meter.adjust(self._limits[owner], self._share)
-        self._changed()
+        self._on_limits_changed()
 
     def configure_keys(self, limits: Mapping[str, UseLimits]) -> None:
         """Set the limits of API keys, by id."""
@@ -167,9 +167,9 @@ class Meters:
                 self._meters[owner].adjust(self._keys[owner[1]], self._share)
             else:
                 del self._meters[owner]
-        self._changed()
+        self._on_limits_changed()
 
-    def _changed(self) -> None:
+    def _on_limits_changed(self) -> None:
         self._passed.clear()
         limits = (*self._limits.values(), *self._keys.values())
         self.any, self.bodies = bool(limits), any(use_limits.body_max for use_limits in limits)
