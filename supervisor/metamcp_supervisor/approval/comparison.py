@@ -167,7 +167,7 @@ def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
     try:
         return compare_read(read_definition(old), read_definition(new))
     except Malformed as error:
-        return _unjudged("", "malformed", f"One of the definitions {error}.")
+        return _make_unknown("", "malformed", f"One of the definitions {error}.")
 
 
 def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Comparison:
@@ -177,7 +177,7 @@ def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Compar
     if old_json == new_json:
         return Comparison(SchemaVerdict.IDENTICAL)
     if max(len(old_json), len(new_json)) > DEFINITION_BYTES_MAX:
-        return _unjudged("", "limit", "The definition is too large to be judged.")
+        return _make_unknown("", "limit", "The definition is too large to be judged.")
     findings = SchemaFindings(inputs=True)
     try:
         _words(before, after, findings)
@@ -194,7 +194,7 @@ def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Compar
     return Comparison(findings.worst, findings.all, findings.more)
 
 
-def _unjudged(pointer: str, kind: str, text: str) -> Comparison:
+def _make_unknown(pointer: str, kind: str, text: str) -> Comparison:
     return Comparison(
         SchemaVerdict.UNKNOWN, (SchemaFinding(pointer, kind, text, SchemaVerdict.UNKNOWN),)
     )
@@ -265,10 +265,10 @@ def _schemas(
     old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings
 ) -> None:
     before, after = old.get("inputSchema", True), new.get("inputSchema", True)
-    _contained(before, after, "/inputSchema", findings, inputs=True)
+    _compare_schemas(before, after, "/inputSchema", findings, inputs=True)
     key = "outputSchema"
     if key in old and key in new:
-        _contained(new[key], old[key], f"/{key}", findings, inputs=False)
+        _compare_schemas(new[key], old[key], f"/{key}", findings, inputs=False)
     elif key in new:
         text = "Results have a described structure now."
         findings.add(SchemaVerdict.ADDITIVE, f"/{key}", "output-added", text)
@@ -277,7 +277,7 @@ def _schemas(
         findings.add(SchemaVerdict.BREAKING, f"/{key}", "output-removed", text)
 
 
-def _contained(
+def _compare_schemas(
     have: object, want: object, pointer: str, findings: SchemaFindings, *, inputs: bool
 ) -> None:
     """Add findings for values that are valid for `have` and not for `want`."""

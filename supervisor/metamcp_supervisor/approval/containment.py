@@ -91,7 +91,7 @@ class Judge:
 
     def also(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
         """Compare the have with another schema for the same value. Raises Blocked."""
-        if want.free or self._spent(have, want, findings):
+        if want.free or self._exceeds_limit(have, want, findings):
             return
         self._level += 1
         try:
@@ -99,7 +99,7 @@ class Judge:
         finally:
             self._level -= 1
 
-    def _spent(self, have: Case, want: SubSchema, findings: SchemaFindings) -> bool:
+    def _exceeds_limit(self, have: Case, want: SubSchema, findings: SchemaFindings) -> bool:
         """Count a step, or several for a have of many parts. Return whether a limit is reached; if
         so, report it. Raises Blocked."""
         self._steps += 1 + len(have.parts) // PARTS_PER_STEP
@@ -141,11 +141,11 @@ class Judge:
             return False
         self._level += 1
         try:
-            return self._apart(have, other)
+            return self._are_disjoint(have, other)
         finally:
             self._level -= 1
 
-    def _apart(self, have: Case, other: SubSchema) -> bool:
+    def _are_disjoint(self, have: Case, other: SubSchema) -> bool:
         flattened = flat([other])
         if flattened.never is not None:
             return True
@@ -199,7 +199,7 @@ class Judge:
             facts = KnownValues(case)
             if facts.void:
                 continue
-            if self._spent(case, want, findings):
+            if self._exceeds_limit(case, want, findings):
                 return
             keywords.check(facts, want, findings)
             if "object" in facts.types:
@@ -230,7 +230,9 @@ class Judge:
         case = facts.case
         exact = keyword == "oneOf"
         branches = [want.below(keyword, at) for at in range(len(list_of(want.get(keyword))))]
-        if exact and any(self._paired(subschema, want, findings) for subschema in case.parts):
+        if exact and any(
+            self._alternatives_match(subschema, want, findings) for subschema in case.parts
+        ):
             return
         live = [branch for branch in branches if not self.apart(case, branch)]
         if not live:
@@ -241,7 +243,9 @@ class Judge:
             text = "Whether one of the alternatives is still met cannot be judged."
             findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
 
-    def _paired(self, mine: SubSchema, want: SubSchema, findings: SchemaFindings) -> bool:
+    def _alternatives_match(
+        self, mine: SubSchema, want: SubSchema, findings: SchemaFindings
+    ) -> bool:
         """Whether the alternatives of both are the same, one by one."""
         count = len(list_of(want.get("oneOf")))
         return len(list_of(mine.get("oneOf"))) == count and all(
@@ -305,7 +309,7 @@ class Judge:
             extra = [mine.below(keyword)] if mine.has(keyword) else []
             below = flat([*case.parts, *extra])
             if below.never is None:
-                self.also(_joined(case, below, (id(mine.schema), "if")), want, findings)
+                self.also(_with_choice(case, below, (id(mine.schema), "if")), want, findings)
 
 
 def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
@@ -343,10 +347,10 @@ def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
 def _with(case: Case, mark: tuple[int, str], *more: SubSchema) -> Case | None:
     """Return the case with `more` parts and with `mark` as chosen; None if no value is valid."""
     flattened = flat([*case.parts, *more])
-    return None if flattened.never is not None else _joined(case, flattened, mark)
+    return None if flattened.never is not None else _with_choice(case, flattened, mark)
 
 
-def _joined(case: Case, flattened: Flat, mark: tuple[int, str]) -> Case:
+def _with_choice(case: Case, flattened: Flat, mark: tuple[int, str]) -> Case:
     unclear = case.unclear or bool(flattened.unclear)
     return Case(flattened.parts, case.chosen | {mark}, case.types, unclear)
 

@@ -76,7 +76,7 @@ def check(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None
     if "string" in facts.types:
         _pattern(facts, want, findings)
         for keyword in _MEANINGS:
-            _meaning(facts, want, keyword, findings)
+            _compare_meaning(facts, want, keyword, findings)
 
 
 def blame(facts: KnownValues) -> SchemaVerdict:
@@ -124,7 +124,7 @@ def _values(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> No
             continue
         lost = [spelled for spelled in mine if spelled not in allowed]
         if lost:
-            listing = _listed(lost)
+            listing = _format_values(lost)
             text = f"{listing} is not valid any more."
             if not findings.inputs:
                 text = f"It may be {listing} now, which it was not."
@@ -224,7 +224,9 @@ def _pattern(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> N
     findings.add(blame(facts), want.at("pattern"), "pattern", text)
 
 
-def _meaning(facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings) -> None:
+def _compare_meaning(
+    facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
+) -> None:
     if not want.has(keyword) or canonical(want.get(keyword)) in facts.spellings(keyword):
         return
     value = want.get(keyword)
@@ -235,7 +237,7 @@ def _meaning(facts: KnownValues, want: SubSchema, keyword: str, findings: Schema
     findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "format", text)
 
 
-def _listed(spelled: list[bytes], most: int = 5) -> str:
+def _format_values(spelled: list[bytes], most: int = 5) -> str:
     texts = [each.decode("utf-8", "replace") for each in spelled[:most]]
     cut = [
         each if len(each) <= _SHOWN_CHARACTERS else f"{each[:_SHOWN_CHARACTERS]}…" for each in texts
@@ -262,8 +264,8 @@ class Judging(Protocol):
 
 def objects(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     """Compare the keywords for members of objects. Raises Blocked."""
-    _required(facts, want, findings)
-    _named(judge, facts, want, findings)
+    _compare_required(facts, want, findings)
+    _compare_properties(judge, facts, want, findings)
     _patterns(judge, facts, want, findings)
     _others(judge, facts, want, findings)
     _names(judge, facts, want, findings)
@@ -287,7 +289,7 @@ def told(have: KnownValues, want: KnownValues, findings: SchemaFindings) -> None
             findings.add(SchemaVerdict.ADDITIVE, pointer, "member-added", text)
 
 
-def _required(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def _compare_required(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     for name in list_of(want.get("required")):
         if not isinstance(name, str):
             malformed(want, "required", findings)
@@ -298,7 +300,9 @@ def _required(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> 
             findings.add(blame(facts), want.at("required"), "required", text)
 
 
-def _named(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def _compare_properties(
+    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     properties = table_of(want.get("properties"))
     for name in properties:
         sub, looked = want.below("properties", name), facts.member(name)
@@ -309,7 +313,7 @@ def _named(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schema
         elif looked.nothing or looked.never:
             _new(facts, sub, name, looked, findings)
         elif looked.clouded and not looked.parts:
-            _clouded(sub, findings)
+            _report_patterns(sub, findings)
         else:
             judge.within(looked.parts, sub, findings)
 
@@ -333,7 +337,7 @@ def _new(
         findings.add(blame(facts), sub.place, "member-removed", text)
 
 
-def _clouded(sub: SubSchema, findings: SchemaFindings) -> None:
+def _report_patterns(sub: SubSchema, findings: SchemaFindings) -> None:
     if not sub.free:
         text = "Which patterns of names apply here is not looked at."
         findings.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
@@ -353,7 +357,7 @@ def _patterns(
             continue
         if mine:
             judge.within(mine, sub, findings)
-        elif not _closed(facts) or any(
+        elif not _is_closed(facts) or any(
             not judge.holds(Case.of(flat(facts.member(name).parts)), sub, findings, strict=True)
             for name in facts.named()
             if not facts.member(name).never
@@ -362,7 +366,7 @@ def _patterns(
             findings.add(SchemaVerdict.UNKNOWN, sub.place, "names", text)
 
 
-def _closed(facts: KnownValues) -> bool:
+def _is_closed(facts: KnownValues) -> bool:
     """Whether members that are not named are refused."""
     return facts.others().never
 
@@ -380,7 +384,7 @@ def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schem
             continue
         if patterns:
             if not judge.holds(Case.of(flat(looked.parts)), sub, findings, strict=True):
-                _clouded(sub, findings)
+                _report_patterns(sub, findings)
         elif sub.never:
             text = f"'{word(name)}' is not accepted any more."
             if not findings.inputs:
@@ -388,10 +392,10 @@ def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schem
             findings.add(blame(facts), sub.place, "member-removed", text)
         else:
             judge.within(looked.parts, sub, findings)
-    _unnamed(judge, facts, want, patterns, findings)
+    _compare_additional(judge, facts, want, patterns, findings)
 
 
-def _unnamed(
+def _compare_additional(
     judge: Judging,
     facts: KnownValues,
     want: SubSchema,
@@ -410,7 +414,7 @@ def _unnamed(
         }
         covered = own <= patterns.keys() and _only_patterns(facts)
         if not covered:
-            _clouded(sub, findings)
+            _report_patterns(sub, findings)
     elif looked.implied or sub.never:
         text = "Members that are not named are not accepted any more."
         if not sub.never:
@@ -437,7 +441,7 @@ def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schema
         if subschema.has("propertyNames")
     )
     a_text = Root({"type": "string"})
-    if mine or not _closed(facts):
+    if mine or not _is_closed(facts):
         judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, findings)
         return
     for name in facts.named():

@@ -112,7 +112,10 @@ def read_definition(definition: bytes | Raw) -> dict[str, object]:
     codec.Malformed, of which Ambiguous is one kind."""
     try:
         value: object = json.loads(
-            bytes(definition), object_pairs_hook=_once, parse_float=_double, parse_constant=_none
+            bytes(definition),
+            object_pairs_hook=_reject_duplicates,
+            parse_float=_double,
+            parse_constant=_none,
         )
     except Malformed:
         raise
@@ -189,7 +192,7 @@ def _units(key: str) -> bytes:
     return key.encode("utf-16-be", "surrogatepass")
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise Ambiguous("has a member twice")
@@ -267,15 +270,15 @@ class Folded(Mapping[str, object]):
         self._bytes = json.dumps(dict(definition), separators=(",", ":")).encode()
 
     def __getitem__(self, key: str) -> object:
-        return self._opened()[key]
+        return self._parse_members()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._opened())
+        return iter(self._parse_members())
 
     def __len__(self) -> int:
-        return len(self._opened())
+        return len(self._parse_members())
 
-    def _opened(self) -> dict[str, object]:
+    def _parse_members(self) -> dict[str, object]:
         return cast("dict[str, object]", json.loads(self._bytes))
 
 
@@ -335,7 +338,7 @@ def _by_name(lock: Lock) -> dict[str, str]:
 def text(lock: Lock) -> str:
     """Write the lock as the text of a file. The same lock always gives the same text."""
     servers = [_server(name, lock.servers[name]) for name in sorted(lock.servers)]
-    return f'{{\n  "version": {VERSION},\n  "servers": {_braced(servers, 2)}\n}}\n'
+    return f'{{\n  "version": {VERSION},\n  "servers": {_format_object(servers, 2)}\n}}\n'
 
 
 def read(content: str, label: str) -> Lock:
@@ -363,23 +366,25 @@ def _server(name: str, server: LockedServer) -> str:
         info = {"name": server.name, "version": server.version}
         members.append(f'"serverInfo": {_compact(info)}')
     tools = [_tool(each, server.tools[each]) for each in sorted(server.tools)]
-    members.append(f'"tools": {_braced(tools, 6)}')
-    return f"{_quoted(name)}: {_braced(members, 4)}"
+    members.append(f'"tools": {_format_object(tools, 6)}')
+    return f"{_format_string(name)}: {_format_object(members, 4)}"
 
 
 def _tool(name: str, tool: LockedTool) -> str:
     definition = dict(tool.definition)
     definition_members = [
-        f"{_quoted(key)}: {_compact(definition[key])}" for key in MEMBERS if key in definition
+        f"{_format_string(key)}: {_compact(definition[key])}"
+        for key in MEMBERS
+        if key in definition
     ]
     members = [
-        f'"fingerprint": {_quoted(tool.fingerprint)}',
-        f'"definition": {_braced(definition_members, 10)}',
+        f'"fingerprint": {_format_string(tool.fingerprint)}',
+        f'"definition": {_format_object(definition_members, 10)}',
     ]
-    return f"{_quoted(name)}: {_braced(members, 8)}"
+    return f"{_format_string(name)}: {_format_object(members, 8)}"
 
 
-def _braced(members: list[str], indent: int) -> str:
+def _format_object(members: list[str], indent: int) -> str:
     if not members:
         return "{}"
     inner = ",\n".join(" " * (indent + 2) + each for each in members)
@@ -392,7 +397,7 @@ def _compact(value: object) -> str:
     return _visible(canonical(value).decode("utf-8", "surrogatepass"))
 
 
-def _quoted(text: str) -> str:
+def _format_string(text: str) -> str:
     return _visible(json.dumps(text, ensure_ascii=False))
 
 

@@ -140,13 +140,15 @@ def drifts(
             differences.append(
                 ToolDrift(
                     server, name, "changed", old, new,
-                    _compared(named | dict(old.definition), named | dict(new.definition)),
+                    _compare_definitions(
+                        named | dict(old.definition), named | dict(new.definition)
+                    ),
                 )
             )  # fmt: skip
     return tuple(differences)
 
 
-def _compared(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparison":
+def _compare_definitions(old: Mapping[str, object], new: Mapping[str, object]) -> "Comparison":
     """Compare two definitions. The module that compares schemas is imported only here, because most
     gateways never see a tool change."""
     from metamcp_supervisor.approval.comparison import compare_read

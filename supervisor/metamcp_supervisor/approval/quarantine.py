@@ -104,12 +104,12 @@ class Pins:
         base = process_names.base(server)
         if base not in self.pinnings:
             return "off"
-        return lock_drift.mode(self.pinnings[base], locked=self._held(base) is not None)
+        return lock_drift.mode(self.pinnings[base], locked=self._find_entry(base) is not None)
 
     def at_once(self, server: str, offered: Iterable[bytes | Raw]) -> Judged | None:
         """Keep back every tool that is not known to be good. Return None if this server's tools are
         never kept back. Changes nothing."""
-        approved = self._approved(server)
+        approved = self._find_approved(server)
         if self.mode(server) != "enforce" or approved is None:
             return None
         last, verdicts = self.last(server), self._known(server, self.edition)
@@ -135,7 +135,7 @@ class Pins:
         edition, pinning = self.edition, self.mode(server)
         if pinning == "off":
             return Judged(server, edition=edition)
-        approved = self._approved(server)
+        approved = self._find_approved(server)
         if approved is None:
             first = None
             if self.seen is not None and not process_names.whose(server):
@@ -146,7 +146,7 @@ class Pins:
             for definition in offered
         ]
         drifts = self._drifts(server, approved, named, edition)
-        locked = self._held(server) is not None
+        locked = self._find_entry(server) is not None
         quarantined = lock_drift.quarantined(drifts, pinning, locked=locked)
         by_name = {each.tool: each for each in quarantined}
         verdicts = {digest: by_name.get(name or "") for name, digest, _ in named}
@@ -155,7 +155,7 @@ class Pins:
     def compared(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
         """Compare every tool of a server with what was approved, with both definitions. Changes
         nothing."""
-        approved = self._approved(server)
+        approved = self._find_approved(server)
         if approved is None or self.mode(server) == "off":
             return ()
         return lock_drift.drifts(server, approved, offered)
@@ -237,13 +237,13 @@ class Pins:
         last = self.last(server)
         return last.known if last.edition == edition else _NOTHING
 
-    def _held(self, server: str) -> LockedServer | None:
+    def _find_entry(self, server: str) -> LockedServer | None:
         """Return the entry of a server in `metamcp.lock`."""
         return None if self.lock is None else self.lock.servers.get(process_names.base(server))
 
-    def _approved(self, server: str) -> LockedServer | None:
+    def _find_approved(self, server: str) -> LockedServer | None:
         """Return the entry that a server is compared with; None: every tool passes."""
-        entry = self._held(server)
+        entry = self._find_entry(server)
         if entry is None and self.seen is None:
             return LockedServer() if self.mode(server) == "enforce" else None
         if entry is not None or self.seen is None:

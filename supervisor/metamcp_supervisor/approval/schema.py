@@ -209,7 +209,7 @@ class Root:
     def print(self, schema: object) -> Print:
         """Return the print of a schema within this one."""
         cached = self._prints.get(id(schema))
-        return self._made(schema) if cached is None else cached
+        return self._make_print(schema) if cached is None else cached
 
     def spelled(self, values: list[object]) -> dict[bytes, object]:
         """Return the values of a list within this schema, by their canonical JSON."""
@@ -266,9 +266,9 @@ class Root:
                 self._anchors[str(value)[1:]] = table, pointer
             elif key in ("$id", "$schema") and pointer != self.place:
                 self._nested_ids = True
-        self._made(schema)
+        self._make_print(schema)
 
-    def _made(self, schema: object) -> Print:
+    def _make_print(self, schema: object) -> Print:
         if not is_table(schema):
             return Print(canonical(schema), False)
         refers = False
