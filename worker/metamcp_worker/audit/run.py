@@ -206,13 +206,13 @@ class AuditWorker(RoleWorker):
                     last = first + len(records) - 1
                     heads[sender.origin] = max(head, last)
                     taken.append((sender, last))
-            self._committed(taken, bodies, heads)
+            self._commit_records(taken, bodies, heads)
 
     def _head(self, origin: str, heads: dict[str, int]) -> int:
         assert self._segments is not None
         return heads.get(origin) or self._segments.head(origin)
 
-    def _committed(
+    def _commit_records(
         self, taken: list[tuple[_Sender, int]], bodies: list[bytes], heads: dict[str, int]
     ) -> None:
         assert self._segments is not None

@@ -203,7 +203,7 @@ class Segments:
             path = self._folder / oldest
             if not later or oldest == self.name or path.stat().st_mtime >= before:
                 return None
-            base = sqlite3.connect(f"file:{_quoted(later[0], self._folder)}?mode=ro", uri=True)
+            base = sqlite3.connect(f"file:{_quote_path(later[0], self._folder)}?mode=ro", uri=True)
             try:
                 last, digest = base.execute("SELECT seq, hash FROM start").fetchone()
             finally:
@@ -245,7 +245,7 @@ class Segments:
     def _open(self, name: str) -> None:
         path = self._folder / name
         if not os.stat(path).st_mode & 0o200:  # sealed, and the next one was not begun
-            base = sqlite3.connect(f"file:{_quoted(name, self._folder)}?mode=ro", uri=True)
+            base = sqlite3.connect(f"file:{_quote_path(name, self._folder)}?mode=ro", uri=True)
             self.seq, self.hash, day = _last(base, name)
             self._know(base)
             base.close()
@@ -393,7 +393,7 @@ def _last(base: sqlite3.Connection, name: str) -> tuple[int, bytes, int]:
     return (seq, bytes(start_hash), day) if last is None else (last[0], bytes(last[1]), day)
 
 
-def _quoted(name: str, folder: Path) -> str:
+def _quote_path(name: str, folder: Path) -> str:
     from urllib.parse import quote
 
     return quote(str(folder / name))
