@@ -201,9 +201,9 @@ class GatewayConnection(asyncio.Protocol):
             return
         answer = reply.answer
         if answer.begun:
-            self._begun(reply)
+            self._deliver_head(reply)
         if answer.whole:  # after its head: an owner with enough connections closes this one
-            self._ended(reply)
+            self._on_reply_end(reply)
         elif answer.held_bytes > AHEAD_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
@@ -217,12 +217,12 @@ class GatewayConnection(asyncio.Protocol):
             self._fail(tcp.words(exc) if exc else str(error))
         else:
             if reply is not None:
-                self._ended(reply)
+                self._on_reply_end(reply)
         self._forget()
 
     # The request under way
 
-    def _begun(self, reply: GatewayReply) -> None:
+    def _deliver_head(self, reply: GatewayReply) -> None:
         """Call back with the head of the answer, once."""
         then, self._then = self._then, None
         if self._late is not None:
@@ -241,7 +241,7 @@ class GatewayConnection(asyncio.Protocol):
         else:
             then(reply)
 
-    def _ended(self, reply: GatewayReply) -> None:
+    def _on_reply_end(self, reply: GatewayReply) -> None:
         self._reply = None
         reply.ended(None)
         if self._reader.reusable and self._sent and not self._transport.is_closing():
@@ -372,7 +372,7 @@ class Plain:
         as in `send`. Raises Unreachable."""
         if not self._idle or self._elsewhere:
             return None
-        message = self._said(verb, headers, body)
+        message = self._build_request(verb, headers, body)
         while self._idle:
             line = self._idle.pop()
             if not line.stale:
@@ -442,7 +442,7 @@ class Plain:
 
         reply = self.at_once(verb, headers, body, answer_s=answer_s, then=then, written=written)
         if reply is None:
-            message = self._said(verb, headers, body)
+            message = self._build_request(verb, headers, body)
             line = await self._connect()
             if line.stale:
                 line.abort()
@@ -457,7 +457,7 @@ class Plain:
             raise got
         return got
 
-    def _said(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
+    def _build_request(self, verb: str, headers: Mapping[str, str | bytes], body: bytes) -> bytes:
         try:
             return request(verb, self._target, self._host, {**headers, **self._told}, body)
         except HeaderUnfit as error:
@@ -471,7 +471,7 @@ class Plain:
         self._connecting += 1
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                sock = await self._reached()
+                sock = await self._connect_socket()
             _, line = await self._loop.create_connection(lambda: GatewayConnection(self), sock=sock)
         except TimeoutError:
             text = f"{self} could not be reached in {self._limits.connect_s:g} s"
@@ -482,7 +482,7 @@ class Plain:
             self._connecting -= 1
         return line
 
-    async def _reached(self) -> socket.socket:
+    async def _connect_socket(self) -> socket.socket:
         """Return a socket connected to one of the addresses, which are tried one after the other.
         Raises OSError and TimeoutError."""
         host, port = self._address

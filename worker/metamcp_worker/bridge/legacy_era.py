@@ -87,7 +87,7 @@ class LegacySession:
             if exchange.silent:  # cancelled meanwhile: not to be done in another session
                 self._exchanges.done(exchange)
                 return []
-            return self._lost(exchange)
+            return self._reopen_session(exchange)
         if status >= 400:
             return []
         if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
@@ -106,7 +106,7 @@ class LegacySession:
         if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
             if not message.result:
                 return self.refused(exchange, Failure("The gateway refused to open a session."))
-            return self._opened(exchange, message.result)
+            return self._on_session_opened(exchange, message.result)
         if exchange.method in _REPLAYED and message.result:
             self._remember(exchange)
         return []
@@ -193,7 +193,7 @@ class LegacySession:
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_S_MAX)
         return pause_s
 
-    def _lost(self, exchange: BridgeExchange) -> list[Action]:
+    def _reopen_session(self, exchange: BridgeExchange) -> list[Action]:
         """Open a new session, because the gateway does not know the old one; the exchange was not
         processed, and is sent again in the new session."""
         self._exchanges.unsend(exchange)
@@ -215,7 +215,7 @@ class LegacySession:
             ]
         return actions
 
-    def _opened(self, exchange: BridgeExchange, result: Raw) -> list[Action]:
+    def _on_session_opened(self, exchange: BridgeExchange, result: Raw) -> list[Action]:
         self._opening = False
         self._id = exchange.session
         self._version = codec.text(_member(result, "protocolVersion")) or ""
@@ -223,7 +223,7 @@ class LegacySession:
         if exchange.purpose is ExchangePurpose.HELLO:
             bodies = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
             actions += [self._post(BridgeExchange(ExchangePurpose.REPLAY, body)) for body in bodies]
-            actions += _changed(result)
+            actions += _make_list_notifications(result)
             self._exchanges.done(exchange)
         actions += [self._post(parked) for parked in self.unpark()]
         if exchange.purpose is ExchangePurpose.HELLO and self._welcomed:
@@ -252,7 +252,7 @@ def _member(data: Raw, name: str) -> Raw:
         return _NONE
 
 
-def _changed(result: Raw) -> list[Action]:
+def _make_list_notifications(result: Raw) -> list[Action]:
     """Return notifications for the client that its lists may be different in a new session."""
     capabilities = _member(result, "capabilities")
     return [

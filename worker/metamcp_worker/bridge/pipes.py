@@ -211,7 +211,7 @@ class InputPipe:
             return
         except OSError:
             data = b""
-        self._arrived(data)
+        self._on_data(data)
         if not data:
             self.close()
 
@@ -224,10 +224,10 @@ class InputPipe:
                 data = _patiently(self._fd, select.POLLIN, lambda: os.read(self._fd, READ_BYTES))
             except OSError:
                 data = b""
-            if not _tell(self._loop, partial(self._arrived, data)):
+            if not _tell(self._loop, partial(self._on_data, data)):
                 return
 
-    def _arrived(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         self._pieces.put_nowait(data)
         if not data:
             self.ended.set()
@@ -312,7 +312,7 @@ class Output:
             return
         except OSError:
             self._shut()
-            self._gone()
+            self._on_write_error()
             return
         self._flushing = False
         self._unblock()
@@ -342,7 +342,7 @@ class Output:
                     )
                     remaining = remaining[wrote:]
             except OSError:
-                _tell(self._loop, self._gone)
+                _tell(self._loop, self._on_write_error)
                 return
             if not _tell(self._loop, partial(self._wrote, size)):
                 return
@@ -354,7 +354,7 @@ class Output:
         if not self._waiting_bytes:
             self._empty.set()
 
-    def _gone(self) -> None:
+    def _on_write_error(self) -> None:
         self._lost = True
         self._room.set()
         self._empty.set()

@@ -320,10 +320,10 @@ class Bridge:
     ) -> asyncio.Task[None]:
         task = self._loop.create_task(self._to_its_end(number, work))
         self._running[number] = task
-        task.add_done_callback(partial(self._finished, number))
+        task.add_done_callback(partial(self._on_task_done, number))
         return task
 
-    def _finished(self, number: int, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, number: int, task: asyncio.Task[None]) -> None:
         self._ended(number)
         if not task.cancelled():
             task.result()  # a bug of the session is told by the loop
@@ -380,11 +380,11 @@ class Bridge:
             return await origin.send(*request, answer_s=answer_s, written=written)
         except Unreachable:
             async with self._moving:
-                if origin is self._origin and not await self._moved():
+                if origin is self._origin and not await self._relocate():
                     raise
         return await self._origin.send(*request, answer_s=answer_s, written=written)
 
-    async def _moved(self) -> bool:
+    async def _relocate(self) -> bool:
         """Look whether the gateway has moved, and use its new URL if so."""
         if self._loop.time() - self._located_at < LOCATE_S:
             return False

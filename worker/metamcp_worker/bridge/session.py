@@ -109,7 +109,7 @@ class BridgeSession:
                 else self._legacy.send(BridgeExchange(ExchangePurpose.NOTICE, line))
             )
         if not message.id:
-            return [] if self._ended else self._noted(message, line)
+            return [] if self._ended else self._on_notification(message, line)
         if not codec.id_ok(bytes(message.id)):
             text = "The id must be a string or an integer."
             return [_refusal(b"", Code.INVALID_REQUEST, text)]
@@ -167,7 +167,7 @@ class BridgeSession:
             return self._modern.send(exchange, message)
         return self._legacy.send(exchange)
 
-    def _noted(self, message: Envelope, line: bytes) -> list[Action]:
+    def _on_notification(self, message: Envelope, line: bytes) -> list[Action]:
         assert message.method is not None
         notice = BridgeExchange(
             ExchangePurpose.NOTICE, line, method=message.method, modern=self._era or False
@@ -208,13 +208,13 @@ class BridgeSession:
             actions.append(WarnPeople(f"{self.gateway} {remedy}."))
         if status == 503 and exchange.purpose in _RETRIED and exchange.busy < BUSY_MAX:
             exchange.busy += 1
-            return actions + self._again(exchange)
+            return actions + self._retry(exchange)
         if exchange.modern:
             self._modern.head(exchange, status)
             return actions
         return actions + self._legacy.head(exchange, status, session)
 
-    def _again(self, exchange: BridgeExchange) -> list[Action]:
+    def _retry(self, exchange: BridgeExchange) -> list[Action]:
         """Send an exchange again after a pause, because the gateway was not ready; end it instead
         if its answer is not wanted any more."""
         if exchange.silent and exchange.method != "initialize":  # others wait for that one
@@ -273,11 +273,11 @@ class BridgeSession:
             actions.append(WarnPeople(failure.text))
         match exchange.purpose:
             case ExchangePurpose.REQUEST:
-                return actions + self._unanswered(exchange, failure, retry_ms)
+                return actions + self._resume_or_fail(exchange, failure, retry_ms)
             case ExchangePurpose.STREAM:
                 return actions + self._legacy.ended(exchange, retry_ms)
             case ExchangePurpose.HELLO:
-                failure = failure or self._nothing(exchange)
+                failure = failure or self._make_failure(exchange)
                 return actions + self._unpark(self._legacy.refused(exchange, failure), failure)
             case ExchangePurpose.LIST:
                 return actions + self._modern.unlisted(exchange)
@@ -323,7 +323,7 @@ class BridgeSession:
         actions = self._answer(request, message, data)
         return actions if not number or self.cares(number) else [*actions, StopExchange(number)]
 
-    def _unanswered(
+    def _resume_or_fail(
         self, exchange: BridgeExchange, failure: Failure | None, retry_ms: int | None
     ) -> list[Action]:
         """Resume or fail a request whose exchange is over without an answer."""
@@ -333,7 +333,7 @@ class BridgeSession:
             exchange.resumes += 1
             after_s = RESUME_S if retry_ms is None else min(retry_ms / 1000, RESUME_S_MAX)
             return [self._legacy.resume(exchange, after_s)]
-        failure = failure or self._nothing(exchange)
+        failure = failure or self._make_failure(exchange)
         actions = self._fail(exchange, failure)
         if exchange.method == "initialize" and not exchange.modern:
             actions += self._unpark(self._legacy.refused(exchange, failure), failure)
@@ -356,7 +356,7 @@ class BridgeSession:
             text += " The request may have been processed; ask again only if that does no harm."
         return [_refusal(exchange.raw_id, Code.SERVER_DOWN, text)]
 
-    def _nothing(self, exchange: BridgeExchange) -> Failure:
+    def _make_failure(self, exchange: BridgeExchange) -> Failure:
         if exchange.status == 200:
             return Failure(f"{self.gateway} ended the stream of this request without an answer.")
         status = exchange.status
