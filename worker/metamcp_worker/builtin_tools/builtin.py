@@ -165,14 +165,14 @@ class Builtin(Struct, frozen=True):
         try:
             parsed = codec.typed(self.arguments, arguments or b"{}")
         except codec.Malformed as error:
-            parameters = ", ".join(map(_told, self.own.properties.items())) or "none"
+            parameters = ", ".join(map(_format_argument, self.own.properties.items())) or "none"
             return self.refuse(
                 f"the arguments of {self.name} are wrong: {error}; it takes: {parameters}"
             )
         return self.run(parsed, context)
 
 
-def _told(argument: tuple[str, Schema]) -> str:
+def _format_argument(argument: tuple[str, Schema]) -> str:
     """Return the name of an argument, with its values if only some are allowed."""
     name, schema = argument
     if "enum" not in schema:

@@ -85,26 +85,28 @@ def ended(end: RunEnded) -> ToolReply:
 def listing(query: str, context: ToolContext) -> ToolReply | Seek:
     """Decide about `mcp.tools(query)`: the best hits of the query, or all tools that can be called
     here and whose servers are there."""
-    callable_ = {entry.key: entry for entry in context.everything.offered if _here(entry, context)}
+    callable_ = {
+        entry.key: entry for entry in context.everything.offered if _can_call(entry, context)
+    }
     callable_ |= {entry.key: entry for entry in context.exposed}
     if not query:
-        return _listed(list(callable_.values())[:TOOLS_LISTED_MAX])
+        return _make_list_reply(list(callable_.values())[:TOOLS_LISTED_MAX])
 
     def then(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(query, HITS_MAX, None, others).hits
         names = (hit.document.exposed for hit in hits)
-        return _listed([callable_[name] for name in names if name in callable_])
+        return _make_list_reply([callable_[name] for name in names if name in callable_])
 
     return Seek(query, None, then)
 
 
-def _here(entry: ListEntry, context: ToolContext) -> bool:
+def _can_call(entry: ListEntry, context: ToolContext) -> bool:
     pair = entry.server, entry.item.key
     seen = context.spec.exposure == "code" or context.spec.call_hidden
     return context.listed(entry.server) and (seen or pair in context.shown.tools)
 
 
-def _listed(entries: list[ListEntry]) -> ToolReply:
+def _make_list_reply(entries: list[ListEntry]) -> ToolReply:
     return ToolReply("", {"tools": [_tool(entry) for entry in entries]})
 
 

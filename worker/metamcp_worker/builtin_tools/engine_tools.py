@@ -121,20 +121,25 @@ def _server(name: str, label: str, context: ToolContext) -> Mapping[str, object]
         "server_id": label,
         "available": context.listed(name),
         "commands": [entry.key for entry in tools],
-        "descriptions": [_said(entry) for entry in tools],
+        "descriptions": [_describe_entry(entry) for entry in tools],
         "tools": [
-            {"name": entry.key, "tool": entry.item.key, "description": _said(entry)}
+            {"name": entry.key, "tool": entry.item.key, "description": _describe_entry(entry)}
             for entry in tools
         ],
-        "prompts": [{"name": entry.key, "description": _said(entry)} for entry in prompts],
+        "prompts": [
+            {"name": entry.key, "description": _describe_entry(entry)} for entry in prompts
+        ],
         "resources": [
-            *({"uri": entry.key, "description": _said(entry)} for entry in resources),
-            *({"uriTemplate": entry.key, "description": _said(entry)} for entry in templates),
+            *({"uri": entry.key, "description": _describe_entry(entry)} for entry in resources),
+            *(
+                {"uriTemplate": entry.key, "description": _describe_entry(entry)}
+                for entry in templates
+            ),
         ],
     }
 
 
-def _said(entry: ListEntry) -> str:
+def _describe_entry(entry: ListEntry) -> str:
     definition = read(entry.item.raw)
     return tool_text.first_sentence(definition.description or definition.title)
 

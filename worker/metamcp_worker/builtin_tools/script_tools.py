@@ -57,7 +57,7 @@ class ScriptName(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
     if reason := saved_scripts.misnamed(arguments.name):
-        return _failed("save", reason)
+        return _make_failure("save", reason)
     before = context.scripts.get(arguments.name)
     schema = bytes(arguments.parameters).decode()
     order = SaveScript(
@@ -72,12 +72,12 @@ def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         made = outcome.script
         if outcome.error or made is None:
-            return _failed("save", outcome.error or "nothing is known of it")
+            return _make_failure("save", outcome.error or "nothing is known of it")
         version = f"version {made.version}"
         saved = f"is saved as {version}"
         if before is not None and before.version == made.version:
             saved = f"was saved already, as {version}"
-        text = f"Script {_quoted(arguments.name)} {saved}; run_script runs it."
+        text = f"Script {_quote_name(arguments.name)} {saved}; run_script runs it."
         return ToolReply(text, {"success": True, "script": _value(made, now)})
 
     return OrderAndThen(order, then)
@@ -92,7 +92,7 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
     `args`: raw; empty means none."""
     script = context.scripts.get(name)
     if script is None:
-        return _failed("run", _unknown(name, context))
+        return _make_failure("run", _unknown(name, context))
     args = args if bytes(args) else Raw(b"{}")
     try:
         codec.level(args)
@@ -100,8 +100,8 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
     except codec.Malformed as error:
         reason = f"args must be an object: {error}"
     if reason:
-        problem = f"the arguments of the script {_quoted(script.name)} are wrong"
-        return _failed("run", f"{problem}: {reason}")
+        problem = f"the arguments of the script {_quote_name(script.name)} are wrong"
+        return _make_failure("run", f"{problem}: {reason}")
     return Run(script.code, script.language, args, script=script.name, version=script.version)
 
 
@@ -133,7 +133,7 @@ def _list(arguments: SavedScripts, context: ToolContext) -> Decision:
     if arguments.name:
         script = context.scripts.get(arguments.name)
         if script is None:
-            return _failed("list", _unknown(arguments.name, context))
+            return _make_failure("list", _unknown(arguments.name, context))
         row = _row(script, context)
         value = {**row.value, "code": script.code}
         text = f"{row.text}\n\n{tool_text.fit(script.code, saved_scripts.CODE_BYTES_MAX)}"
@@ -150,12 +150,12 @@ def _list(arguments: SavedScripts, context: ToolContext) -> Decision:
 
 def _delete(arguments: ScriptName, context: ToolContext) -> Decision:
     if arguments.name not in context.scripts:
-        return _failed("delete", _unknown(arguments.name, context))
+        return _make_failure("delete", _unknown(arguments.name, context))
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("delete", outcome.error)
-        text = f"Script {_quoted(arguments.name)} is deleted, with all of its versions."
+            return _make_failure("delete", outcome.error)
+        text = f"Script {_quote_name(arguments.name)} is deleted, with all of its versions."
         return ToolReply(text, {"success": True, "deleted": arguments.name})
 
     return OrderAndThen(DeleteScript(arguments.name), then)
@@ -183,15 +183,15 @@ def _value(script: Script, context: ToolContext) -> dict[str, object]:
 
 def _unknown(name: str, context: ToolContext) -> str:
     names = tool_text.told(context.scripts) or "none yet"
-    return f"no script is named {_quoted(name)}; there are: {names}"
+    return f"no script is named {_quote_name(name)}; there are: {names}"
 
 
-def _failed(action: str, reason: str) -> ToolReply:
+def _make_failure(action: str, reason: str) -> ToolReply:
     text = f"Failed to {action} script: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
 

@@ -94,11 +94,11 @@ class Indexes:
     def step(self) -> None:
         """Do about a millisecond of the work that is left, if any is."""
         if self._under_way is None and self._waiting:
-            self._under_way = self._begun()
+            self._under_way = self._begin_indexing()
         if self._under_way is not None and next(self._under_way[1], _OVER) is _OVER:
             self._under_way = None
 
-    def _begun(self) -> tuple[str, Iterator[None]]:
+    def _begin_indexing(self) -> tuple[str, Iterator[None]]:
         endpoint, servers = next(iter(self._waiting.items()))
         server = next(iter(servers))
         documents = _documents(server, servers.pop(server))

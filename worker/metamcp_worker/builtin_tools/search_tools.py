@@ -98,12 +98,12 @@ def _search(arguments: Searching, context: ToolContext) -> Decision:
 def _load(arguments: Loading, context: ToolContext) -> Decision:
     picked = tool_choice.pick(arguments.names, context)
     if picked.missing or not picked.pairs:
-        return _failed("load", _unknown(picked.missing, context))
+        return _make_failure("load", _unknown(picked.missing, context))
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("load", outcome.error)
-        return _loaded(picked.pairs, "Loaded", now)
+            return _make_failure("load", outcome.error)
+        return _make_load_reply(picked.pairs, "Loaded", now)
 
     return OrderAndThen(Load(picked.pairs), then)
 
@@ -122,11 +122,11 @@ def _unload(arguments: Loading, context: ToolContext) -> Decision:
     if missing or not pairs:
         listing = tool_text.told([repr(tool_text.plain(name)) for name in missing])
         reason = f"not loaded: {listing}; list_loaded_tools tells what is" if listing else _NO_NAME
-        return _failed("unload", reason)
+        return _make_failure("unload", reason)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("unload", outcome.error)
+            return _make_failure("unload", outcome.error)
         unloaded = [written(pair) for pair in pairs]
         structured = {"success": True, "unloaded": [tool_text.plain(name) for name in unloaded]}
         return ToolReply(
@@ -141,16 +141,18 @@ def _load_set(arguments: ToolName, context: ToolContext) -> Decision:
     toolset = context.toolsets.get(arguments.name)
     if toolset is None:
         names = tool_text.told(context.toolsets) or "none yet"
-        problem = f"there is no tool set {_quoted(arguments.name)}; there are: {names}"
-        return _failed("load tool set", problem)
+        problem = f"there is no tool set {_quote_name(arguments.name)}; there are: {names}"
+        return _make_failure("load tool set", problem)
     if reason := tool_text.hopeless(toolset.tools, context):
-        return _failed("load tool set", reason)
+        return _make_failure("load tool set", reason)
     standing = tool_text.standing(toolset.tools, context)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("load tool set", outcome.error)
-        return _loaded(toolset.tools, f"Tool set {_quoted(toolset.name)} is loaded", now)
+            return _make_failure("load tool set", outcome.error)
+        return _make_load_reply(
+            toolset.tools, f"Tool set {_quote_name(toolset.name)} is loaded", now
+        )
 
     return OrderAndThen(Load((*standing.here, *standing.away, *standing.kept)), then)
 
@@ -158,15 +160,14 @@ def _load_set(arguments: ToolName, context: ToolContext) -> Decision:
 def _save_set(arguments: SaveArguments, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("save tool set", outcome.error)
+            return _make_failure("save tool set", outcome.error)
         made = outcome.toolset or now.toolsets.get(arguments.name)
         count = len(outcome.after.tools if made is None else made.tools)
         structured: dict[str, object] = {"success": True}
         if made is not None:
             structured["toolset"] = tool_text.summary(made, now)
-        text = (
-            f"Tool set {_quoted(arguments.name)} is saved with {tool_text.counted(count, 'tool')}."
-        )
+        size = tool_text.counted(count, "tool")
+        text = f"Tool set {_quote_name(arguments.name)} is saved with {size}."
         return ToolReply(text, structured)
 
     return OrderAndThen(Save(arguments.name, arguments.description), then)
@@ -206,12 +207,12 @@ def describe(arguments: ToolName, context: ToolContext) -> ToolReply:
     picked = tool_choice.pick([arguments.name], context)
     entry = script or _entry(picked.pairs, context)
     if entry is None:
-        return _failed("describe", _unknown(picked.missing, context))
+        return _make_failure("describe", _unknown(picked.missing, context))
     pair = (SCRIPTS, entry.item.key) if script else picked.pairs[0]
     raw = definition(entry)
     if len(raw) > DEFINITION_BYTES_MAX:
         reason = f"its definition has {len(raw)} bytes; load_tool brings it into the list"
-        return _failed("describe", reason)
+        return _make_failure("describe", reason)
     structured: dict[str, object] = {
         "exposedName": entry.key,
         **tool_text.route(pair),
@@ -233,24 +234,26 @@ def _call(call: Calling, context: ToolContext) -> Decision:
     own = builtin_definitions.of(spec.exposure, code=spec.code is not None, builtins=spec.builtins)
     if any(tool.name == call.name for tool in own):
         reason = f"{call.name} is not a tool of a server; call it by its own name"
-        return _failed("call", reason)
+        return _make_failure("call", reason)
     name, pair = call.name, context.pair(call.name)
     if pair is None or tool_choice.kept(name, context):
         picked = tool_choice.pick([call.name], context)
         if not picked.pairs:
-            return _failed("call", _unknown(picked.missing, context))
+            return _make_failure("call", _unknown(picked.missing, context))
         (pair,) = picked.pairs
         name = context.names()[pair]
     if not context.spec.call_hidden and not _is_shown(pair, context):
-        return _failed("call", f"{name} is not loaded, and only loaded tools may be called here")
+        return _make_failure(
+            "call", f"{name} is not loaded, and only loaded tools may be called here"
+        )
     try:
         codec.level(call.arguments)
     except codec.Malformed as error:
-        return _failed("call", f"arguments must be an object, as {name} takes it: {error}")
+        return _make_failure("call", f"arguments must be an object, as {name} takes it: {error}")
     return Forward(name, call.arguments)
 
 
-def _loaded(pairs: Sequence[Pair], summary: str, now: ToolContext) -> ToolReply:
+def _make_load_reply(pairs: Sequence[Pair], summary: str, now: ToolContext) -> ToolReply:
     standing = tool_text.standing(pairs, now)
     names = now.names()
     warnings = tool_text.warnings(standing)
@@ -290,12 +293,12 @@ def _unknown(missing: Sequence[str], context: ToolContext) -> str:
     return tool_choice.unknown(missing, context) or _NO_NAME
 
 
-def _failed(action: str, reason: str) -> ToolReply:
+def _make_failure(action: str, reason: str) -> ToolReply:
     text = f"Failed to {action}: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
 

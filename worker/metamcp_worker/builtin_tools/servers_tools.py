@@ -54,7 +54,7 @@ def _activate(arguments: ServerName, context: ToolContext) -> Decision:
         return unknown_server(server, context)
     state = _state(server, context)
     if state in _AWAY:
-        text = f"{server} was not activated: it is {_AWAY[state]}{_told(server, context)}."
+        text = f"{server} was not activated: it is {_AWAY[state]}{_explain_state(server, context)}."
         return ToolReply(text, failed=True)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
@@ -113,7 +113,7 @@ def _one(server: str, context: ToolContext) -> dict[str, object]:
         "tools": len(context.tools_of(server)),
     }
     if state in _AWAY:
-        row["error"] = _why(server, context)
+        row["error"] = _explain_absence(server, context)
     return row
 
 
@@ -125,24 +125,24 @@ def _state(server: str, context: ToolContext) -> str:
     return state
 
 
-def _why(server: str, context: ToolContext) -> str:
+def _explain_absence(server: str, context: ToolContext) -> str:
     """Return the error of a server that is away, and when the server is tried again."""
     news = context.states[server]
-    return (news.message or news.state) + _again(news)
+    return (news.message or news.state) + _format_retry(news)
 
 
-def _told(server: str, context: ToolContext) -> str:
+def _explain_state(server: str, context: ToolContext) -> str:
     """Return the message of a server and when the server is tried again, to follow its state in a
     sentence; and the command that starts it, unless it is draining or a next start is planned."""
     news = context.states[server]
     message = f": {news.message}" if news.message else ""
     if news.state == "draining" or news.retry_after_ms >= 0:
-        return message + _again(news)
+        return message + _format_retry(news)
     verb = "clear" if news.state == "quarantined" else "start"
     return f"{message}; `metamcp ctl {verb} {server}` starts it"
 
 
-def _again(news: ServerState) -> str:
+def _format_retry(news: ServerState) -> str:
     if news.retry_after_ms <= 0:
         return ""
     return f"; it is tried again in {news.retry_after_ms / 1000:.0f} s"
@@ -202,7 +202,7 @@ def discover(arguments: Discover, context: ToolContext) -> ToolReply:
     lines = [f"{count}; {cost}.", *(made.text for _, made in rows)]
     structured: dict[str, object] = {
         "summary": {"totalTools": total, "totalServers": len(tools)},
-        "toolsByServer": _grouped(rows),
+        "toolsByServer": _group_tools(rows),
         "tokens": saved,
     }
     if page.left:
@@ -244,7 +244,7 @@ def _server(server: str, tools: Sequence[ListEntry], context: ToolContext) -> Ro
     return Row(f"## {tool_text.plain(server)}: {there}, {count}, {tokens} tokens", value)
 
 
-def _grouped(rows: Sequence[tuple[_Thing, Row]]) -> list[dict[str, object]]:
+def _group_tools(rows: Sequence[tuple[_Thing, Row]]) -> list[dict[str, object]]:
     grouped: list[dict[str, object]] = []
     tools: list[Mapping[str, object]] = []
     for thing, row in rows:

@@ -62,7 +62,7 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
 def unknown(missing: Sequence[str], context: ToolContext) -> str:
     """Return a sentence about unknown names, without its capital and its full stop."""
     clauses = [
-        _explained(name, context) if number < EXPLAINED_MAX else _none(name)
+        _explain_unknown(name, context) if number < EXPLAINED_MAX else _none(name)
         for number, name in enumerate(missing[:MISSING_TOLD_MAX])
     ]
     if (remaining := len(missing) - MISSING_TOLD_MAX) > 0:
@@ -76,7 +76,7 @@ def unknown(missing: Sequence[str], context: ToolContext) -> str:
 
 def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
     """Return the exposed names that are most like this name, the most similar first."""
-    text = _squeezed(name)
+    text = _normalize_name(name)
     if not text:
         return []
     letter_pairs = frozenset(text[at : at + 2] for at in range(max(1, len(text) - 1)))
@@ -98,7 +98,7 @@ def kept(name: str, context: ToolContext) -> str:
     return "" if meant is None else context.everything.kept.get(meant, "")
 
 
-def _explained(name: str, context: ToolContext) -> str:
+def _explain_unknown(name: str, context: ToolContext) -> str:
     if reason := kept(name, context):
         return reason
     meant = read(name)
@@ -113,7 +113,7 @@ def _none(name: str) -> str:
 
 
 def _likeness(letter_pairs: frozenset[str], entry: ListEntry) -> float:
-    own, exposed = _squeezed(entry.item.key), _squeezed(entry.key)
+    own, exposed = _normalize_name(entry.item.key), _normalize_name(entry.key)
     return max(_share(letter_pairs, exposed), _OWN_NAME * _share(letter_pairs, own))
 
 
@@ -127,6 +127,6 @@ def _share(letter_pairs: frozenset[str], text: str) -> float:
     return 2 * both / (len(letter_pairs) + max(1, len(text) - 1))
 
 
-def _squeezed(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return the name in lower case, without the characters between words."""
     return name[:COMPARED_CHARACTERS_MAX].lower().replace("_", "").replace("-", "").replace(".", "")

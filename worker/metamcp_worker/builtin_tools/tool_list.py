@@ -35,7 +35,7 @@ class _Annotated(Struct, frozen=True):
 def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
     """Decide about a list of tools. `view`: of the client in question."""
     if request.name:
-        return _named(request.name, view, context)
+        return _find_tool(request.name, view, context)
     if not request.query:
         return _page(request, view, context)
     allowed = {request.server} if request.server else None
@@ -43,23 +43,23 @@ def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply |
     def then(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(request.query, HITS_MAX, allowed, others)
         entries = {entry.key: entry for entry in (*now.everything.offered, *now.exposed)}
-        listed = _listed(view)
+        listed = _collect_names(view)
         names = [hit.document.exposed for hit in hits.hits]
         rows = [_row(entries[name], view, listed, now) for name in names if name in entries]
         if request.order:
             rows.sort(key=lambda row: _rank(request.order, row.server, row.name, row.tokens))
-        return _replied(rows, hits.more)
+        return _make_reply(rows, hits.more)
 
     return Seek(request.query, allowed, then)
 
 
-def _replied(tools: Sequence[ShownTool], more: int = 0) -> ToolReply:
+def _make_reply(tools: Sequence[ShownTool], more: int = 0) -> ToolReply:
     page = tools[:TOOLS_SHOWN_MAX]
     return ToolReply("", {"tools": page, "more": more + len(tools) - len(page)})
 
 
-def _named(name: str, view: View, context: ToolContext) -> ToolReply:
-    listed = _listed(view)
+def _find_tool(name: str, view: View, context: ToolContext) -> ToolReply:
+    listed = _collect_names(view)
     entries = list(_entries(view, context))
     exact = [entry for entry in entries if entry.key == name]
     meant = (entry for entry in entries if is_named(name, entry.server, entry.item.key, entry.key))
@@ -91,12 +91,12 @@ def _page(request: ShowTools, view: View, context: ToolContext) -> ToolReply:
         key=lambda candidate: candidate[0],
     )
     page = ranked[request.offset : request.offset + TOOLS_SHOWN_MAX]
-    listed = _listed(view)
+    listed = _collect_names(view)
     rows = [
         tool if isinstance(tool, ShownTool) else _row(tool, view, listed, context)
         for _, tool in page
     ]
-    return _replied(rows, max(0, len(ranked) - request.offset - len(page)))
+    return _make_reply(rows, max(0, len(ranked) - request.offset - len(page)))
 
 
 def _rank(order: ToolOrder, server: str, name: str, tokens: int) -> tuple[str | int, ...]:
@@ -116,7 +116,7 @@ def _entries(view: View, context: ToolContext) -> Iterator[ListEntry]:
     yield from context.everything.offered
 
 
-def _listed(view: View) -> frozenset[str]:
+def _collect_names(view: View) -> frozenset[str]:
     return frozenset(entry.key for entry in view.merged.lists["tools"])
 
 

@@ -131,11 +131,13 @@ _SENTENCE = re.compile(
 
 def markdown(result: SearchResult, detail: Detail) -> str:
     """Return the hits as Markdown, at most `FOUND_BYTES_MAX` bytes of UTF-8."""
-    write = {"brief": _brief, "detailed": _detailed, "full": _full}
+    write = {"brief": _brief, "detailed": _format_details, "full": _full}
     documents = [hit.document for hit in result.hits]
-    entries = _fitting(documents, detail, lambda document, depth: write[depth](document).encode())
+    entries = _fit_entries(
+        documents, detail, lambda document, depth: write[depth](document).encode()
+    )
     parts = [entry.decode() for entry in entries]
-    if words := _missing(result, len(parts)):
+    if words := _explain_missing(result, len(parts)):
         parts.append(words)
     return ("\n" if detail == "brief" else "\n\n").join(parts)
 
@@ -144,7 +146,7 @@ def as_json(result: SearchResult, detail: Detail) -> bytes:
     """Return `{"tools": […], "more": 0, "counted": true, "hint": "…"}`, at most `FOUND_BYTES_MAX`
     bytes. `more`: number of matching tools that are left out; a lower bound unless `counted`."""
     documents = [hit.document for hit in result.hits]
-    entries = _fitting(
+    entries = _fit_entries(
         documents, detail, lambda document, depth: codec.dump(_value(document, depth))
     )
     answer: dict[str, Any] = {
@@ -152,7 +154,7 @@ def as_json(result: SearchResult, detail: Detail) -> bytes:
         "more": result.more + len(documents) - len(entries),
         "counted": result.counted,
     }
-    if words := _missing(result, len(entries)):
+    if words := _explain_missing(result, len(entries)):
         answer["hint"] = words
     return codec.dump(answer)
 
@@ -164,7 +166,7 @@ def first_sentence(text: str) -> str:
     return cut(match[1] if match else single_line, SENTENCE_CHARACTERS_MAX)
 
 
-def _fitting(
+def _fit_entries(
     documents: Sequence[ToolDocument],
     detail: Detail,
     write: Callable[[ToolDocument, Detail], bytes],
@@ -186,7 +188,7 @@ def _fitting(
     return entries
 
 
-def _missing(result: SearchResult, shown_count: int) -> str:
+def _explain_missing(result: SearchResult, shown_count: int) -> str:
     """Return the words about hits that are not in the answer, and how to get them."""
     if not result.hits and not result.more:
         servers = "; ".join(_server(*each) for each in result.servers)
@@ -221,11 +223,11 @@ def _brief(document: ToolDocument) -> str:
     return f"- {code(document.exposed)}{': ' if sentence else ''}{sentence}"
 
 
-def _detailed(document: ToolDocument) -> str:
-    return "\n".join([_head(document), *_told(definitions.read(document.definition))])
+def _format_details(document: ToolDocument) -> str:
+    return "\n".join([_head(document), *_format_definition(definitions.read(document.definition))])
 
 
-def _told(read: definitions.Definition) -> Iterator[str]:
+def _format_definition(read: definitions.Definition) -> Iterator[str]:
     if description := line(read.description or read.title, DESCRIPTION_CHARACTERS_MAX):
         yield description
     yield "Parameters:" if read.parameters else "No parameters."
@@ -239,7 +241,7 @@ def _told(read: definitions.Definition) -> Iterator[str]:
 
 
 def _full(document: ToolDocument) -> str:
-    text = _renamed(document).decode()
+    text = _with_exposed_name(document).decode()
     longest = max((len(ticks) for ticks in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{_head(document)}\n{fence}json\n{text}\n{fence}"
@@ -260,7 +262,7 @@ def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
     if detail != "brief":
         members["tokens"] = builtin_definitions.tokens(document.definition)
     if detail == "full":
-        return {**members, "definition": Raw(_renamed(document))}
+        return {**members, "definition": Raw(_with_exposed_name(document))}
     read = definitions.read(document.definition)
     if detail == "brief":
         return {**members, "description": first_sentence(read.description or read.title)}
@@ -281,7 +283,7 @@ def _value(document: ToolDocument, detail: Detail) -> dict[str, Any]:
     }
 
 
-def _renamed(document: ToolDocument) -> bytes:
+def _with_exposed_name(document: ToolDocument) -> bytes:
     """Return the definition under its exposed name; `null` if it is not a JSON object in UTF-8."""
     try:
         members = codec.level(document.definition)

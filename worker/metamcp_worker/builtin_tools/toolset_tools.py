@@ -74,13 +74,13 @@ def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
     names = [tool if isinstance(tool, str) else tool.namespacedName for tool in arguments.tools]
     picked = tool_choice.pick(names, context)
     if picked.missing:
-        return _failed("build", tool_choice.unknown(picked.missing, context))
+        return _make_failure("build", tool_choice.unknown(picked.missing, context))
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("build", outcome.error)
+            return _make_failure("build", outcome.error)
         made = outcome.toolset or ToolSet(arguments.name, picked.pairs, arguments.description)
-        saved = f"Toolset {_quoted(made.name)} is saved with {_tools(len(made.tools))}."
+        saved = f"Toolset {_quote_name(made.name)} is saved with {_tools(len(made.tools))}."
         if not arguments.autoEquip:
             structured = {
                 "success": True,
@@ -88,7 +88,7 @@ def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
                 "equipped": False,
             }
             return ToolReply(f"{saved} equip-toolset brings it into view.", structured)
-        reply = _told(made, now)
+        reply = _make_equip_reply(made, now)
         return ToolReply(f"{saved} {reply.text}", reply.structured)
 
     order = Build(arguments.name, picked.pairs, arguments.description, equip=arguments.autoEquip)
@@ -98,13 +98,13 @@ def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
 def _equip(arguments: ToolsetName, context: ToolContext) -> Decision:
     toolset = context.toolsets.get(arguments.name)
     if toolset is not None and (reason := tool_text.hopeless(toolset.tools, context)):
-        return _failed("equip", reason)
+        return _make_failure("equip", reason)
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("equip", outcome.error)
+            return _make_failure("equip", outcome.error)
         equipped = outcome.toolset or now.toolsets.get(arguments.name)
-        return _told(equipped or ToolSet(arguments.name, outcome.after.tools), now)
+        return _make_equip_reply(equipped or ToolSet(arguments.name, outcome.after.tools), now)
 
     return OrderAndThen(Equip(arguments.name), then)
 
@@ -112,10 +112,10 @@ def _equip(arguments: ToolsetName, context: ToolContext) -> Decision:
 def _unequip(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("unequip", outcome.error)
+            return _make_failure("unequip", outcome.error)
         name = outcome.before.toolset
         text = (
-            f"Toolset {_quoted(name)} is not equipped any more"
+            f"Toolset {_quote_name(name)} is not equipped any more"
             if name
             else "No toolset was equipped"
         )
@@ -156,10 +156,10 @@ def _active(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
         "warnings": warnings,
     }
     count = f"{len(standing.here)} of its {_tools(len(context.shown.tools))} in view"
-    lines = [f"Toolset {_quoted(name)} is equipped, {count}.", *page.texts]
+    lines = [f"Toolset {_quote_name(name)} is equipped, {count}.", *page.texts]
     if page.left:
         lines.append(f"And {page.left} more.")
-    return ToolReply("\n".join([*lines, *_warned(warnings)]), structured)
+    return ToolReply("\n".join([*lines, *_format_warnings(warnings)]), structured)
 
 
 def _list(arguments: SavedToolsets, context: ToolContext) -> Decision:
@@ -175,12 +175,14 @@ def _list(arguments: SavedToolsets, context: ToolContext) -> Decision:
 
 def _delete(arguments: Deleting, context: ToolContext) -> Decision:
     if not arguments.confirm:
-        return _failed("delete", f"set confirm to true to delete {_quoted(arguments.name)}")
+        return _make_failure(
+            "delete", f"set confirm to true to delete {_quote_name(arguments.name)}"
+        )
 
     def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
-            return _failed("delete", outcome.error)
-        text = f"Toolset {_quoted(arguments.name)} is deleted."
+            return _make_failure("delete", outcome.error)
+        text = f"Toolset {_quote_name(arguments.name)} is deleted."
         if outcome.before.toolset == arguments.name:
             text += " It was equipped; only the built-in tools are in view."
         return ToolReply(text, {"success": True, "deleted": tool_text.plain(arguments.name)})
@@ -188,20 +190,22 @@ def _delete(arguments: Deleting, context: ToolContext) -> Decision:
     return OrderAndThen(Delete(arguments.name), then)
 
 
-def _told(toolset: ToolSet, now: ToolContext) -> ToolReply:
+def _make_equip_reply(toolset: ToolSet, now: ToolContext) -> ToolReply:
     """Return the answer about a tool set that was just equipped."""
     standing = tool_text.standing(toolset.tools, now)
     warnings = tool_text.warnings(standing)
     names = now.names()
     listing = tool_text.told([names[pair] for pair in standing.here])
     count = f"{len(standing.here)} of its {_tools(len(toolset.tools))} in view"
-    lines = [
-        f"Toolset {_quoted(toolset.name)} is equipped, {count}{': ' if listing else ''}{listing}."
-    ]
+    name = _quote_name(toolset.name)
+    lines = [f"Toolset {name} is equipped, {count}{': ' if listing else ''}{listing}."]
     if standing.away:
-        warned = [*_warned(warnings), "What is skipped comes into view when its server is back."]
+        warned = [
+            *_format_warnings(warnings),
+            "What is skipped comes into view when its server is back.",
+        ]
     else:
-        warned = _warned(warnings)
+        warned = _format_warnings(warnings)
     structured: dict[str, object] = {
         "success": True,
         "equipped": True,
@@ -227,20 +231,20 @@ def _row(toolset: ToolSet, context: ToolContext) -> Row:
     equipped = ", equipped" if value["active"] else ""
     of = tool_text.told(servers, TOOLS_TOLD_MAX)
     about = tool_text.line(toolset.description, tool_text.NAME_CHARACTERS_MAX)
-    text = f"- {_quoted(toolset.name)}{equipped}: {_tools(len(toolset.tools))} of {of}"
+    text = f"- {_quote_name(toolset.name)}{equipped}: {_tools(len(toolset.tools))} of {of}"
     return Row(f"{text}: {about}" if about else text, value)
 
 
-def _failed(action: str, reason: str) -> ToolReply:
+def _make_failure(action: str, reason: str) -> ToolReply:
     text = f"Failed to {action} toolset: {reason}"
     return ToolReply(text, {"success": False, "error": text}, failed=True)
 
 
-def _warned(warnings: list[str]) -> list[str]:
+def _format_warnings(warnings: list[str]) -> list[str]:
     return [f"Warning: {warning}" for warning in warnings]
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{tool_text.plain(name)}"'
 
 
@@ -260,5 +264,8 @@ FAMILY: ToolFamily = family(
         "delete-toolset": (Deleting, _delete),
     },
     GUIDE,
-    {f"{what}-toolset": partial(_failed, what) for what in ("build", "equip", "unequip", "delete")},
+    {
+        f"{what}-toolset": partial(_make_failure, what)
+        for what in ("build", "equip", "unequip", "delete")
+    },
 )

@@ -81,12 +81,16 @@ class _Writer:
         if not isinstance(schema, Mapping) or depth > DEPTH_MAX or self._left < 0:
             return _UNKNOWN
         mapping = cast(Schema, schema)
-        made = self._referred(mapping, depth) if "$ref" in mapping else self._own(mapping, depth)
+        made = (
+            self._resolve_reference(mapping, depth)
+            if "$ref" in mapping
+            else self._own(mapping, depth)
+        )
         if mapping.get("nullable") is True and made not in (_UNKNOWN, "null"):
             return _union([made, "null"])
         return made
 
-    def _referred(self, schema: Schema, depth: int) -> str:
+    def _resolve_reference(self, schema: Schema, depth: int) -> str:
         reference = schema["$ref"]
         if not isinstance(reference, str) or reference in self._open:
             return _UNKNOWN

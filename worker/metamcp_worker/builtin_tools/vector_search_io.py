@@ -57,15 +57,15 @@ class Seeking:
         """Ticket of the request for tools under way, 0 for none, and the hashes of its texts."""
         self._next: asyncio.Handle | None = None
         self._indexes = indexes
-        indexes.heard = self._heard
+        indexes.heard = self._on_tools_changed
         for endpoint, server, documents in indexes.everything():
-            self._heard(endpoint, server, documents)
+            self._on_tools_changed(endpoint, server, documents)
 
     def close(self) -> None:
         """Stop asking for vectors, and answer all waiting searches without a vector."""
         self._asked = (0, [])
         self._indexes.heard = lambda endpoint, server, documents: None
-        self._later(None)
+        self._schedule_ask(None)
         for query in self._queries.values():
             _tell(query, None)
         self._queries.clear()
@@ -153,10 +153,12 @@ class Seeking:
 
     # Tools
 
-    def _heard(self, endpoint: str, server: str, documents: Sequence[ToolDocument]) -> None:
+    def _on_tools_changed(
+        self, endpoint: str, server: str, documents: Sequence[ToolDocument]
+    ) -> None:
         self._meanings.put(endpoint, server, documents)
         if self._next is None and not self._asked[0]:
-            self._later(0.0)
+            self._schedule_ask(0.0)
 
     def _ask_for_tools(self) -> None:
         self._next = None
@@ -164,22 +166,22 @@ class Seeking:
         if texts and (len(texts) == TEXTS_MAX or not self._meanings.unread):
             ticket = next(self._tickets)
             self._asked = ticket, list(texts)
-            self._next = self._loop.call_later(ANSWER_S_MAX, self._forgotten)
+            self._next = self._loop.call_later(ANSWER_S_MAX, self._on_no_answer)
             with contextlib.suppress(OSError, TooLarge):
                 self._send(ticket, list(texts.values()), False)
         elif self._meanings.unread:
-            self._later(0.0)
+            self._schedule_ask(0.0)
 
     def _told_of_tools(self, vectors: Vectors) -> None:
         keys, self._asked = self._asked[1], (0, [])
         self._meanings.learn(dict(zip(keys, vectors.found, strict=False)))
-        self._later(vectors.pause_s)
+        self._schedule_ask(vectors.pause_s)
 
-    def _forgotten(self) -> None:
+    def _on_no_answer(self) -> None:
         self._asked = (0, [])
         self._ask_for_tools()
 
-    def _later(self, delay_s: float | None) -> None:
+    def _schedule_ask(self, delay_s: float | None) -> None:
         """Ask for vectors of more tools after `delay_s` seconds; None: not at all."""
         if self._next is not None:
             self._next.cancel()
