@@ -190,7 +190,7 @@ class EndpointClient:
             input_wanted = tool_call.questions(reply.result)
             if input_wanted is None:
                 return reply
-            now = await _answered(params, input_wanted, answer)
+            now = await _answer_questions(params, input_wanted, answer)
         raise Failed(Exit.FAILED, f"{name} asked {ROUNDS_MAX} times for input and has not ended")
 
     async def whole(self, answer: Envelope) -> Envelope:
@@ -271,7 +271,7 @@ def _tell(data: bytes, heard: Callable[[Envelope], None]) -> None:
         return  # an event without a message, or the text of an HTTP error
 
 
-async def _answered(
+async def _answer_questions(
     params: Mapping[str, object], input_wanted: InputWanted, answer: Answer
 ) -> dict[str, object]:
     answers = {question.key: await answer(question) for question in input_wanted.questions}

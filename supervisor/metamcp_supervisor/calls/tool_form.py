@@ -64,7 +64,7 @@ class FormField(Struct, frozen=True, kw_only=True):
 
 def fields(schema: Json) -> tuple[FormField, ...]:
     """Return the fields of an object schema, required ones first."""
-    required = _required(schema)
+    required = _required_names(schema)
     form_fields = [
         _field(name, table(property_schema), schema, required=name in required)
         for name, property_schema in table(schema.get("properties")).items()
@@ -145,7 +145,7 @@ def usage(command: str, schema: Json) -> str:
 
 def _field(name: str, schema: Json, root: Json, *, required: bool) -> FormField:
     branches = _branches(schema, root)
-    resolved = _resolved(schema, root)
+    resolved = _resolve_reference(schema, root)
     choices = _choices(branches)
     kind = "choice" if choices else _kind(branches)
     item: FieldKind = "text"
@@ -163,7 +163,7 @@ def _field(name: str, schema: Json, root: Json, *, required: bool) -> FormField:
         description=_text(schema.get("description")) or _text(resolved.get("description")),
         choices=choices,
         item=item,
-        default=None if default is None else _shown(default),
+        default=None if default is None else _to_text(default),
     )
 
 
@@ -189,7 +189,7 @@ def _choices(branches: Sequence[Json]) -> tuple[str, ...]:
         values = branch.get("enum", [branch["const"]] if "const" in branch else None)
         if not isinstance(values, list):
             return ()
-        texts += [_shown(value) for value in cast("list[object]", values)]
+        texts += [_to_text(value) for value in cast("list[object]", values)]
     return tuple(dict.fromkeys(texts))[:CHOICES_MAX]
 
 
@@ -207,13 +207,13 @@ def _value(texts: Sequence[str], schema: Json, root: Json) -> object:
 
 
 def _single(text: str, branches: Sequence[Json]) -> object:
-    choices = [value for branch in branches for value in _allowed(branch)]
+    choices = [value for branch in branches for value in _allowed_values(branch)]
     for value in choices:
-        if _shown(value) == text:
+        if _to_text(value) == text:
             return value
-    open_ = [branch for branch in branches if not _allowed(branch)]
+    open_ = [branch for branch in branches if not _allowed_values(branch)]
     if not open_:
-        texts = [_shown(value) for value in choices]
+        texts = [_to_text(value) for value in choices]
         raise ValueError(f"{text!r} is not allowed; {hint(text, texts)}")
     types = _types(open_)
     if "string" in types:
@@ -249,7 +249,7 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, dict)
 
 
-def _allowed(branch: Json) -> list[object]:
+def _allowed_values(branch: Json) -> list[object]:
     """Return the values that a branch lists; empty if it lists none."""
     if "const" in branch:
         return [branch["const"]]
@@ -273,7 +273,7 @@ def _types(branches: Sequence[Json]) -> set[str]:
 def _branches(schema: Json, root: Json) -> list[Json]:
     """Return the alternatives of a schema, each with at most one type."""
     branches: list[Json] = []
-    waiting = [_resolved(schema, root)]
+    waiting = [_resolve_reference(schema, root)]
     for _ in range(BRANCHES_MAX):  # a schema may be an alternative of itself
         if not waiting:
             break
@@ -282,10 +282,13 @@ def _branches(schema: Json, root: Json) -> list[Json]:
         kinds = branch.get("type")
         if isinstance(several, list) and several:
             listed = cast("list[object]", several)[:BRANCHES_MAX]
-            waiting = [*(_resolved(table(alternative), root) for alternative in listed), *waiting]
+            waiting = [
+                *(_resolve_reference(table(alternative), root) for alternative in listed),
+                *waiting,
+            ]
         elif isinstance(kinds, list):
             branches += [{**branch, "type": kind} for kind in cast("list[object]", kinds)]
-        elif "type" not in branch and (allowed := _allowed(branch)):
+        elif "type" not in branch and (allowed := _allowed_values(branch)):
             branches += [{"const": value, "type": _type_of(value)} for value in allowed]
         else:
             branches.append(branch)
@@ -296,7 +299,7 @@ def _type_of(value: object) -> str:
     return "string" if isinstance(value, str) else next(k for k in _TYPES[1:] if _is(value, k))
 
 
-def _resolved(schema: Json, root: Json) -> Json:
+def _resolve_reference(schema: Json, root: Json) -> Json:
     """Return the schema that a reference leads to; an empty one if it leads nowhere."""
     resolved = schema
     for _ in range(REFERENCES_MAX):
@@ -324,7 +327,7 @@ def _items(branches: Sequence[Json]) -> Json:
     return table(array.get("items"))
 
 
-def _required(schema: Json) -> set[str]:
+def _required_names(schema: Json) -> set[str]:
     names = schema.get("required")
     return (
         {_text(name) for name in cast("list[object]", names)} if isinstance(names, list) else set()
@@ -345,5 +348,5 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _shown(value: object) -> str:
+def _to_text(value: object) -> str:
     return value if isinstance(value, str) else codec.dump(value).decode()
