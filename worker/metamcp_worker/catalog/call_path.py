@@ -46,7 +46,7 @@ def explain(
     """Return the path of a call as far as a front knows it. `everything`: all that is behind the
     endpoint, in view or not; `rules`: those for its clients."""
     endpoint = view.whole
-    name, owner = _named(view, everything, call.name)
+    name, owner = _find_owner(view, everything, call.name)
     if owner is None:
         names = tuple(everything.tools)[:NAMES_MAX]
         return CallPath(endpoint=endpoint, names=names)
@@ -62,7 +62,7 @@ def explain(
     has_facts = call.arguments != b"" or (guard is not None and guard.hidden)
     values = rules.values(thing, facts if has_facts else None)
     steps = [
-        *_known(view, everything, name, tool, owner), *_gate(call),
+        *_iter_view_steps(view, everything, name, tool, owner), *_gate(call),
         _limit(call, endpoint, owner, meters), *_policy(call, verdict, values),
     ]  # fmt: skip
     if guard is not None and guard.consent != "allow":
@@ -80,7 +80,7 @@ def explain(
     )  # fmt: skip
 
 
-def _named(view: View, everything: Merged, name: str) -> tuple[str, Owner | None]:
+def _find_owner(view: View, everything: Merged, name: str) -> tuple[str, Owner | None]:
     """Return the owner of a name, and the name as clients know it."""
     merged = view.merged
     owner = merged.tools.get(name) or merged.aliases.get(name) or everything.tool_named(name)
@@ -93,7 +93,7 @@ def _named(view: View, everything: Merged, name: str) -> tuple[str, Owner | None
     return name, None
 
 
-def _known(
+def _iter_view_steps(
     view: View, everything: Merged, name: str, tool: str, owner: Owner
 ) -> Iterator[PathStep]:
     """Yield the steps up to the view."""

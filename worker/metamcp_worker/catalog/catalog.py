@@ -91,15 +91,15 @@ class Merged(Struct, frozen=True):
     listed: tuple[ServerPart, ...] = ()
 
     def tool(self, name: str) -> Owner | None:
-        owner = self.tools.get(name) or self._unexposed(name)
-        return self._unlisted(name) if owner is None and not self.held else owner
+        owner = self.tools.get(name) or self._find_alias_or_app(name)
+        return self._find_unlisted_owner(name) if owner is None and not self.held else owner
 
     def tool_named(self, name: str) -> Owner | None:
         """Return the owner of a tool that has this name here, in a list or not."""
         return self.tools.get(name) or self.aliases.get(name)
 
     def prompt(self, name: str) -> Owner | None:
-        return self.prompts.get(name) or self._unlisted(name)
+        return self.prompts.get(name) or self._find_unlisted_owner(name)
 
     def resource(self, uri: str) -> Owner | None:
         return self._open(self.uris.resource(uri) or self.only)
@@ -121,13 +121,13 @@ class Merged(Struct, frozen=True):
     def resource_or_template(self, uri: str) -> Owner | None:
         return self._open(self.uris.resource_or_template(uri) or self.only)
 
-    def _unexposed(self, name: str) -> Owner | None:
+    def _find_alias_or_app(self, name: str) -> Owner | None:
         return self.aliases.get(name) or self.apps.get(name)
 
     def _open(self, owner: Owner | None) -> Owner | None:
         return owner if owner is None or owner.server not in self.closed else None
 
-    def _unlisted(self, name: str) -> Owner | None:
+    def _find_unlisted_owner(self, name: str) -> Owner | None:
         """Return the only server for a name that it does not list: the server may have the thing,
         and otherwise says best itself that it has not."""
         if self.only is None or self.barred is None or name in self.barred:
@@ -233,7 +233,7 @@ class Catalog:
         parts = MergedParts(rules, self._parts.get(key))
         merge = _Merge(endpoint, offers, self._listed, withdrawn, overrides, reserved, parts)
         uris = merge.by_uri()
-        tools = merge.named("tools", _disabled(endpoint, offers))
+        tools = merge.named("tools", _find_disabled_tools(endpoint, offers))
         prompts = merge.named("prompts", frozenset())
         parts.seal()
         self._parts[key] = parts
@@ -259,7 +259,7 @@ class Catalog:
             unknown=tuple(name for name in endpoint.servers if name not in offers),
             only=_only(endpoint, offers, rules),
             claims=_claims(offers, rules),
-            barred=_barred(endpoint, overrides, merge.kept),
+            barred=_find_barred_names(endpoint, overrides, merge.kept),
             held=not self._held.isdisjoint(endpoint.servers),
             notes=tuple(merge.notes),
             offered=merge.offered,
@@ -366,7 +366,7 @@ class _Merge:
         naming = self._endpoint.naming
         pools = [
             self._made.pool(
-                kind, server, offer, off.get(server, ()), self._moved(server), naming,
+                kind, server, offer, off.get(server, ()), self._find_changed_uris(server), naming,
                 safe=self._endpoint.safe_schemas,
             )
             for server, offer in self._offers.items()
@@ -439,7 +439,7 @@ class _Merge:
                 hints.append(offer.hints.get(kind, Hint()))
         return strictest(hints)
 
-    def _moved(self, server: str) -> dict[str, str]:
+    def _find_changed_uris(self, server: str) -> dict[str, str]:
         resources = self._exposed[server]["resources"]
         return {uri: exposed for uri, exposed in resources.items() if uri != exposed}
 
@@ -497,7 +497,7 @@ def _claims(offers: Mapping[str, ServerOffer], rules: GuardRules) -> dict[str, O
     }
 
 
-def _disabled(
+def _find_disabled_tools(
     endpoint: EndpointSpec, offers: Mapping[str, ServerOffer]
 ) -> frozenset[exposed_names.Pair]:
     """Return the tools that are switched off, by name or by a pattern."""
@@ -510,7 +510,7 @@ def _disabled(
     return disabled | exposed_names.switched_off(endpoint.switches, pairs)
 
 
-def _barred(
+def _find_barred_names(
     endpoint: EndpointSpec, overrides: ToolOverrides, withdrawn: Iterable[exposed_names.Pair]
 ) -> frozenset[str] | None:
     if len(endpoint.servers) != 1 or endpoint.naming.style != "bare" or endpoint.switches:

@@ -88,7 +88,11 @@ class Opened:
             if kind != "tools"
         }
         hashes = {kind: hash_of(entries) for kind, entries in lists.items()}
-        seen, tools, marks = self._seen(pairs, whole_servers), merged.lists["tools"], self._marks
+        seen, tools, marks = (
+            self._find_positions(pairs, whole_servers),
+            merged.lists["tools"],
+            self._marks,
+        )
         lists["tools"] = (*self._own, *[tools[at] for at in seen])
         hashes["tools"] = hash_of_marks([self._own_mark, *[marks[at] for at in seen]])
         changes: dict[str, object] = {"lists": lists, "hashes": hashes}
@@ -105,7 +109,7 @@ class Opened:
             }
         return structs.replace(merged, **changes)
 
-    def _seen(self, pairs: frozenset[Pair], whole_servers: frozenset[str]) -> list[int]:
+    def _find_positions(self, pairs: frozenset[Pair], whole_servers: frozenset[str]) -> list[int]:
         """Return the places of the tools in view, in the list of all."""
         places: set[int] = set()
         for pair in pairs:
@@ -131,10 +135,10 @@ def _inside(
     return {
         name: owner
         for name, owner in tools.items()
-        if owner.server == OWN or _in(owner, whole_servers, pairs)
+        if owner.server == OWN or _is_visible(owner, whole_servers, pairs)
     }
 
 
-def _in(tool: Owner, servers: frozenset[str], pairs: frozenset[Pair]) -> bool:
+def _is_visible(tool: Owner, servers: frozenset[str], pairs: frozenset[Pair]) -> bool:
     """Whether a tool is in view, whether its server is there or away."""
     return tool.server in servers or (tool.server, codec.text(tool.original)) in pairs

@@ -319,12 +319,12 @@ def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
     except what does not reach a client of this era. `lists`: lists that the server has, declared or
     not."""
     capabilities: dict[str, Raw] = {
-        name: _announced(b"{}") for name in lists if name not in server.members
+        name: _with_list_changed(b"{}") for name in lists if name not in server.members
     }
     for name, raw in server.members.items():
         if name in LISTS:
             if server.has(name):
-                capabilities[name] = _announced(bytes(raw))
+                capabilities[name] = _with_list_changed(bytes(raw))
         elif name == TASKS:
             if server.legacy and not modern:
                 capabilities[name] = raw
@@ -368,15 +368,15 @@ def of_many(
         beyond |= server.beyond()
         experimental |= server.level("experimental")
         extensions |= _extensions(server, modern=modern)
-    capabilities |= _routed(beyond, routed)
-    if experimental := _routed(experimental, routed):
+    capabilities |= _filter_capabilities(beyond, routed)
+    if experimental := _filter_capabilities(experimental, routed):
         capabilities["experimental"] = experimental
-    if extensions := _routed(extensions, routed):
+    if extensions := _filter_capabilities(extensions, routed):
         capabilities["extensions"] = extensions
     return codec.dump(capabilities)
 
 
-def _routed(capabilities: dict[str, Raw], routed: Collection[str]) -> dict[str, Raw]:
+def _filter_capabilities(capabilities: dict[str, Raw], routed: Collection[str]) -> dict[str, Raw]:
     """Return the capabilities whose methods are answered."""
     return {
         name: raw
@@ -392,7 +392,7 @@ def with_runs(raw: bytes) -> bytes:
     return codec.dump({**_capability_level(Raw(raw)), TASKS: own})
 
 
-def _announced(raw: bytes) -> Raw:
+def _with_list_changed(raw: bytes) -> Raw:
     members = _capability_level(Raw(raw))
     if bytes(members.get("listChanged", b"")) == _TRUE:
         return Raw(raw)

@@ -69,7 +69,7 @@ class ToolOverrides:
             return item
         made = self._made.get(pair)
         if made is None or made.digest != item.digest:
-            notes = tuple(_unnamed(item, override))
+            notes = tuple(_note_unknown_arguments(item, override))
             made = self._made[pair] = _Made(item.digest, _item(item, override), notes)
         return made.item
 
@@ -100,7 +100,9 @@ class ToolOverrides:
                 if other is None and alias not in reserved:
                     owners[alias] = owner
                 elif other != owner:
-                    notes.append(f"{_told(pair)} has no alias {alias}: another tool is called so")
+                    notes.append(
+                        f"{_format_tool(pair)} has no alias {alias}: another tool is called so"
+                    )
         return owners, notes
 
     def notes(self, tools: Collection[Pair], servers: Collection[str]) -> Iterator[str]:
@@ -172,7 +174,7 @@ def _schema(
         remaining = {name: raw for name, raw in properties.items() if name not in fixed}
         for name, value in defaults.items():
             if name in remaining:
-                remaining[name] = _defaulted(remaining[name], value)
+                remaining[name] = _with_default(remaining[name], value)
         schema["properties"] = Raw(codec.dump(remaining))
     removed = {name: raw for name, raw in (properties or {}).items() if name in fixed}
     required = _items(schema.get("required"))
@@ -184,14 +186,14 @@ def _schema(
     return Raw(codec.dump(reachable(schema, removed) if removed else schema))
 
 
-def _defaulted(raw: Raw, value: bytes) -> Raw:
+def _with_default(raw: Raw, value: bytes) -> Raw:
     """Return a schema with this default. `true` is a schema too, and says nothing; any other schema
     that is not an object stays as it is."""
     schema = {} if bytes(raw) == b"true" else _level(raw)
     return raw if schema is None else Raw(codec.dump({**schema, "default": Raw(value)}))
 
 
-def _unnamed(item: OfferedItem, override: ToolOverride) -> Iterator[str]:
+def _note_unknown_arguments(item: OfferedItem, override: ToolOverride) -> Iterator[str]:
     """Yield sentences about overridden arguments that the tool does not name; these arguments are
     sent all the same."""
     schema = _level(codec.level(item.raw).get("inputSchema")) or {}
@@ -200,11 +202,11 @@ def _unnamed(item: OfferedItem, override: ToolOverride) -> Iterator[str]:
         return
     for name in (*override.fixed, *override.defaults):
         if name not in properties:
-            subject = _told((override.server, override.tool))
+            subject = _format_tool((override.server, override.tool))
             yield f"{subject} names no argument {name[:NAME_TOLD_MAX]!r}, which is overridden here"
 
 
-def _told(pair: Pair) -> str:
+def _format_tool(pair: Pair) -> str:
     return f"{pair[0]}.{pair[1][:NAME_TOLD_MAX]}"
 
 
