@@ -70,7 +70,7 @@ def make(state_dir: Path, names: Sequence[str]) -> None:
 
     if len(names) > NAMES_MAX:
         raise AuthorityUnfit(f"a certificate has at most {NAMES_MAX} names")
-    hosts = tuple(dict.fromkeys((*OWN, *map(_checked, names))))
+    hosts = tuple(dict.fromkeys((*OWN, *map(_normalize_host, names))))
     key = ec.generate_private_key(ec.SECP256R1())
     _write(state_dir / CA_KEY, _pem_of(key))
     _write(state_dir / LOCAL_NAMES, "\n".join(hosts).encode())
@@ -92,9 +92,9 @@ def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
                 raise AuthorityUnfit(f"{problem}; chmod 600 {path}")
     if (state_dir / CERT).exists() and (state_dir / KEY).exists():
         cert = _read(state_dir / CERT)
-        if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _now()):
+        if not due(cert.not_valid_before_utc, cert.not_valid_after_utc, _utc_now()):
             return False
-    issue(state_dir, _written(state_dir))
+    issue(state_dir, _read_local_names(state_dir))
     return True
 
 
@@ -127,7 +127,7 @@ def shown(state_dir: Path) -> Certificate:
     )
 
 
-def _written(state_dir: Path) -> Sequence[str]:
+def _read_local_names(state_dir: Path) -> Sequence[str]:
     """Return the names that the authority was made with."""
     try:
         return (state_dir / LOCAL_NAMES).read_text().split()
@@ -152,7 +152,7 @@ def issue(state_dir: Path, names: Sequence[str]) -> None:
         raise AuthorityUnfit(_unfit(state_dir / CA_KEY, error, "not a key in PEM")) from None
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    now = _now()
+    now = _utc_now()
     built = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "MetaMCP gateway")]))
@@ -181,7 +181,7 @@ def _authority(key: "ec.EllipticCurvePrivateKey", names: Sequence[str]) -> "x509
 
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "MetaMCP local authority")])
     allowed = [_constraint(one) for one in (*ALWAYS, *(host for host in names if host not in OWN))]
-    now = _now()
+    now = _utc_now()
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
@@ -203,7 +203,7 @@ def _authority(key: "ec.EllipticCurvePrivateKey", names: Sequence[str]) -> "x509
     )
 
 
-def _checked(name: str) -> str:
+def _normalize_host(name: str) -> str:
     """Return a name or address as it stands in certificates. Raises AuthorityUnfit."""
     plain = name.strip("[]").lower()
     with contextlib.suppress(ValueError):
@@ -285,5 +285,5 @@ def _write(path: Path, data: bytes) -> None:
         raise AuthorityUnfit(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _now() -> dt.datetime:
+def _utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
