@@ -188,7 +188,7 @@ class ConnectBroker:
             return
         number, pointer, size, *_ = arguments
         try:
-            address, sock = _copied(thread, number & _INT, pointer, size & _INT)
+            address, sock = _copy_socket(thread, number & _INT, pointer, size & _INT)
         except OSError as error:
             self._reply(question, error.errno or errno.EPERM)
             return
@@ -390,18 +390,18 @@ class _Attempt:
         """Wait for the other end, or for room in its queue."""
         if full:
             self.waits = True
-            self._timer = self._loop.call_later(FULL_PAUSE_S, self._again)
+            self._timer = self._loop.call_later(FULL_PAUSE_S, self._retry_connect)
         if full or self.waits:
             return
         self.waits = True
-        self._loop.add_writer(self.sock, self._again)
+        self._loop.add_writer(self.sock, self._retry_connect)
         seconds, microseconds = struct.unpack(
             "@ll", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
         )
         if wait_s := seconds + microseconds / 1e6:
             self._timer = self._loop.call_later(wait_s, self.end, errno.EINPROGRESS)
 
-    def _again(self) -> None:
+    def _retry_connect(self) -> None:
         """Go on, or learn the outcome: the second call of `connect` ends the first one."""
         try:
             self.connect()
@@ -441,7 +441,7 @@ def _needed_files(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
         address = _memory(thread, arguments[1], min(arguments[2] & _INT, ADDRESS_BYTES_MAX))
         text = address[_FAMILY_BYTES:].partition(b"\0")[0]
         if family_of(address) == socket.AF_UNIX and text:
-            yield _made(_real(thread, -1, text, last=False))
+            yield _find_create_right(_real(thread, -1, text, last=False))
     elif name in _OPENS:
         at, path_index, flags_index = _OPENS[name]
         flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_index < 0 else arguments[flags_index]
@@ -477,10 +477,10 @@ def _needed_folders(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
             thread, _folder_of(arguments, at), _text(thread, arguments[path_index]), last=False
         )
         if name.startswith("rename") or not os.path.lexists(path):
-            yield _made(path, folder=name.startswith("mkdir"))
+            yield _find_create_right(path, folder=name.startswith("mkdir"))
 
 
-def _made(path: str, *, folder: bool = False) -> DeniedRight | None:
+def _find_create_right(path: str, *, folder: bool = False) -> DeniedRight | None:
     return needed(path, exists=False, writes=True, folder=folder)
 
 
@@ -521,7 +521,7 @@ def _memory(thread: int, pointer: int, size: int) -> bytes:
         return os.pread(memory.fileno(), size, pointer)
 
 
-def _copied(thread: int, number: int, pointer: int, size: int) -> tuple[bytes, socket.socket]:
+def _copy_socket(thread: int, number: int, pointer: int, size: int) -> tuple[bytes, socket.socket]:
     """Return the address and a copy of the socket of a thread that connects. Raises OSError."""
     if not _FAMILY_BYTES <= size <= ADDRESS_BYTES_MAX:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))

@@ -140,14 +140,14 @@ class Custom(Distant):
         """Connect, and read until the end. Contexts are left in the task that entered them."""
         try:
             async with AsyncExitStack() as stack:
-                channel = await self._connected(connect, stack)
+                channel = await self._open_channel(connect, stack)
                 if channel is not None:
                     await self._converse(channel)
         # Whatever the code of a user raises ends here.
         except Exception as error:  # noqa: BLE001 - a task root
-            self._lose(Fail("exit", f"its transport failed with {_described(error)}"))
+            self._lose(Fail("exit", f"its transport failed with {_describe_error(error)}"))
 
-    async def _connected(self, connect: Connect, stack: AsyncExitStack) -> CustomChannel | None:
+    async def _open_channel(self, connect: Connect, stack: AsyncExitStack) -> CustomChannel | None:
         options = {**self._spec.options, "name": self._spec.name}
         limit = asyncio.timeout(self._spec.start_timeout_s)
         try:
@@ -198,7 +198,7 @@ class Custom(Distant):
                     self._filled.clear()
         # Whatever the code of a user raises ends here.
         except Exception as error:  # noqa: BLE001 - a task root
-            self._lose(Fail("exit", f"its transport could not send: {_described(error)}"))
+            self._lose(Fail("exit", f"its transport could not send: {_describe_error(error)}"))
 
     def _lose(self, failure: Fail) -> None:
         if not self._lost:
@@ -216,12 +216,14 @@ def _find(name: str) -> Connect:
         connect = named[0].load()
     # Whatever the code of a user raises at import ends here.
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
-        raise SpawnFailed(f"the transport {name!r} cannot be loaded: {_described(error)}") from None
+        raise SpawnFailed(
+            f"the transport {name!r} cannot be loaded: {_describe_error(error)}"
+        ) from None
     if not callable(connect):
         kind = type(connect).__name__
         raise SpawnFailed(f"the transport {name!r} is of the type {kind}, not a function")
     return cast(Connect, connect)
 
 
-def _described(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]

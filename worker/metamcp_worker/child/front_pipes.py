@@ -60,7 +60,7 @@ class FrontPipes:
         self.detach(front)
 
         def on_gone(_: str) -> None:
-            self._closed(front, pipe)
+            self._on_closed(front, pipe)
 
         pipe = Pipe(partial(self._receive, front), on_gone)
         self._pipes[front] = pipe
@@ -84,7 +84,7 @@ class FrontPipes:
             if isinstance(frame, Result):
                 queued = pipe.send(frame, RESERVE_BYTES)
             else:
-                queued = self._beside(pipe, frame)
+                queued = self._send_other(pipe, frame)
         except (PipeFull, TooLarge):
             if isinstance(frame, Result):
                 # A missing answer would be waited for, so an error goes instead.
@@ -142,17 +142,17 @@ class FrontPipes:
             sock.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: pipe, sock=sock)
         except (OSError, ValueError):
-            self._closed(front, pipe)
+            self._on_closed(front, pipe)
         if self._pipes.get(front) is not pipe:  # The pipe was replaced meanwhile.
             pipe.close()
 
-    def _beside(self, pipe: Pipe, frame: Frame) -> int:
+    def _send_other(self, pipe: Pipe, frame: Frame) -> int:
         """Send a frame that is not a result. Raises PipeFull, TooLarge."""
         if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
             raise PipeFull("this front has enough to read")
         return pipe.send(frame, RESERVE_BYTES if isinstance(frame, Ask) else 0)
 
-    def _closed(self, front: int, pipe: Pipe) -> None:
+    def _on_closed(self, front: int, pipe: Pipe) -> None:
         self._closing.discard(pipe)
         if not self._closing:
             self._closed_all.set()

@@ -105,7 +105,7 @@ class Orphans:
 
     def keep(self, front: int, frame: Keep) -> None:
         """Note that this call outlives its front."""
-        for number in [*self._named(frame.owner, frame.name)]:
+        for number in [*self._find_by_name(frame.owner, frame.name)]:
             self._forget(number)  # an earlier call for the same request of the client
         self._marks[front, frame.id] = frame
 
@@ -115,7 +115,7 @@ class Orphans:
         for (before, call), mark in list(self._marks.items()):
             if (mark.owner, mark.name) == (frame.owner, frame.name):
                 actions += self._orphan(before, call, now)  # its front has died unnoticed
-        number = next(self._named(frame.owner, frame.name), 0)
+        number = next(self._find_by_name(frame.owner, frame.name), 0)
         if not number:
             return [*actions, ReplyToFront(front, KeptFrame(frame.id))]
         orphan = self._orphans[number]
@@ -179,7 +179,7 @@ class Orphans:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _named(self, owner: bytes, name: bytes) -> Iterator[int]:
+    def _find_by_name(self, owner: bytes, name: bytes) -> Iterator[int]:
         return (
             number
             for number, orphan in self._orphans.items()

@@ -191,13 +191,15 @@ class Handshake:
 
     def answered(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
         if self.phase is HandshakePhase.INITIALIZE:
-            return _initialized(result)
-        return _discovered(result) or self._not_modern("its answer to the probe names no version")
+            return _parse_initialize_result(result)
+        return _parse_discover_result(result) or self._not_modern(
+            "its answer to the probe names no version"
+        )
 
     def failed(self, error: bytes, now: float) -> OwnRequest | Met | HandshakeRefused:
         """Return the next step after the request of this phase was answered with an error."""
         failure = _failure(error)
-        supported = _supported(failure)
+        supported = _parse_supported_versions(failure)
         if self.phase is HandshakePhase.INITIALIZE:
             return self._refused(error, failure, now)
         if MODERN in supported and self.phase is HandshakePhase.PROBE:
@@ -207,7 +209,7 @@ class Handshake:
                 f"it speaks only {', '.join(supported)[:200]}, the gateway {MODERN} and "
                 f"{LEGACY[-1]} to {LEGACY[0]}"
             )
-        named = _named(error) - {MODERN}  # which may only repeat what was asked for
+        named = _find_revisions(error) - {MODERN}  # which may only repeat what was asked for
         if named and self._others:
             self._others = [revision for revision in LEGACY if revision in named]
             self._offered = [self._others.pop(0)]
@@ -219,7 +221,7 @@ class Handshake:
         """Return the next step after `initialize` was refused."""
         refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
         self._refusal = self._refusal or refusal
-        named = _named(error) - set(self._offered)
+        named = _find_revisions(error) - set(self._offered)
         if named:
             self._others = [revision for revision in self._others if revision in named]
         unknown = self._era == "legacy-first" and failure.code in _UNKNOWN_METHOD
@@ -265,7 +267,7 @@ class Handshake:
         return self.ask()
 
 
-def _discovered(result: bytes) -> Met | None:
+def _parse_discover_result(result: bytes) -> Met | None:
     """Return the server of a DiscoverResult, or None if the result does not prove a modern
     server."""
     try:
@@ -284,7 +286,7 @@ def _discovered(result: bytes) -> Met | None:
     )
 
 
-def _initialized(result: bytes) -> Met | HandshakeRefused:
+def _parse_initialize_result(result: bytes) -> Met | HandshakeRefused:
     try:
         answer = _read_initialized(result)
     except codec.Malformed as error:
@@ -319,7 +321,7 @@ def _failure(error: bytes) -> _Failure:
         return _Failure(message="an error that cannot be read")
 
 
-def _supported(failure: _Failure) -> tuple[str, ...]:
+def _parse_supported_versions(failure: _Failure) -> tuple[str, ...]:
     """Return the versions that the data of an error names as supported; empty for any other."""
     try:
         return tuple(_read_supported(failure.data).supported)
@@ -327,7 +329,7 @@ def _supported(failure: _Failure) -> tuple[str, ...]:
         return ()
 
 
-def _named(error: bytes) -> set[str]:
+def _find_revisions(error: bytes) -> set[str]:
     """Return the revisions that occur anywhere in an error and that the gateway speaks."""
     return {revision.decode() for revision in _REVISION.findall(error)} & {MODERN, *LEGACY}
 
@@ -351,7 +353,7 @@ class Opening:
         self._start_by = now + spec.start_timeout_s
         probe_s = min(PROBE_S_MAX, spec.start_timeout_s / 4)
         self._handshake = Handshake(
-            version, era=spec.era, now=now, probe_s=probe_s, capabilities=_declared(spec),
+            version, era=spec.era, now=now, probe_s=probe_s, capabilities=_build_capabilities(spec),
             protocol=spec.protocol, known_protocol=spec.known_protocol,
         )  # fmt: skip
         self._listing = Listing(
@@ -500,7 +502,7 @@ class Opening:
         )
 
 
-def _declared(spec: ServerSpec) -> Raw:
+def _build_capabilities(spec: ServerSpec) -> Raw:
     """Return the capabilities to declare in `initialize`: those of the only client, or all that any
     of many clients might have. Over HTTP only extensions are declared here, because the transport
     has a session for each kind of client and declares in it what that kind can do."""

@@ -82,7 +82,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
     forgotten before that wait.
     """
     end = asyncio.get_running_loop().time() + post.answer_s
-    response = await _begun(link, post)
+    response = await _send_post(link, post)
     link.begun(post.key)
     session_id = response.header(request_headers.SESSION)
     resume = Resume()
@@ -106,7 +106,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
             await link.linger(body.ended(wait_s=LINGER_S_MAX))
             return
     async with _in_time(link, post, end):
-        message = await _resumed(link, post, resume, session_id)
+        message = await _resume_stream(link, post, resume, session_id)
     yield ServerAnswer(message, session_id)
 
 
@@ -121,7 +121,7 @@ async def _in_time(link: HttpTransport, post: Post, end: float) -> AsyncGenerato
         raise Broken(f"{link.origin} gave no whole answer in {post.answer_s:g} s") from None
 
 
-async def _begun(link: HttpTransport, post: Post) -> Response:
+async def _send_post(link: HttpTransport, post: Post) -> Response:
     """Send the request, at the pace at which a server takes connections. Return the head of the
     response."""
     starting = not post.own
@@ -244,7 +244,7 @@ def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent
     return b""
 
 
-async def _resumed(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
+async def _resume_stream(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
     """Take up the stream as often as `resume` allows, and return the answer. Raises Broken."""
     headers = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:

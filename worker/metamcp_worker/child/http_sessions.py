@@ -190,7 +190,7 @@ def askable(caller: bytes) -> bytes:
         capabilities.get("extensions", {}).pop(TASKS_EXTENSION, None)
         if capabilities.get("extensions") == {}:
             del capabilities["extensions"]
-        canonical = codec.dump(_sorted(capabilities))
+        canonical = codec.dump(_sort_members(capabilities))
     except (codec.Malformed, RecursionError):
         return NOTHING
     return canonical if len(canonical) <= CAPABILITIES_BYTES_MAX else NOTHING
@@ -201,13 +201,13 @@ def shared(spec: ServerSpec) -> bytes:
     if not spec.extensions:
         return NOTHING
     settings = {name: codec.value(text.encode()) for name, text in spec.extensions.items()}
-    return codec.dump({"extensions": _sorted(settings)})
+    return codec.dump({"extensions": _sort_members(settings)})
 
 
-def _sorted(value: object) -> object:
+def _sort_members(value: object) -> object:
     if isinstance(value, dict):
         members = cast(dict[str, object], value)
-        return {name: _sorted(members[name]) for name in sorted(members)}
+        return {name: _sort_members(members[name]) for name in sorted(members)}
     return value
 
 

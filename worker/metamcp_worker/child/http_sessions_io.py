@@ -124,7 +124,7 @@ class Seats:
                 self._link.doubt()
         if error:
             self.sessions.forget(session)
-            self._opened(session, error)
+            self._settle_opening(session, error)
             return
         await self._greet(session, _INITIALIZED)
         if session is self.sessions.base:
@@ -144,10 +144,10 @@ class Seats:
             # If the session is of no use, the request that waits for it will meet the reason.
             self._link.warn(f"a new session could not be set up as the old one was: {error}")
         session.is_open = True
-        self._opened(session, b"")
+        self._settle_opening(session, b"")
         self._link.start(("stream", session.via), lambda: self._listen(session))
 
-    def _opened(self, session: HttpSession, error: bytes) -> None:
+    def _settle_opening(self, session: HttpSession, error: bytes) -> None:
         opening = self._opening.pop(session.via, None)
         if opening is not None and not opening.done():
             opening.set_result(error)

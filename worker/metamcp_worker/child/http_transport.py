@@ -130,7 +130,7 @@ class HttpTransport(Distant):
     def deliver(self, message: bytes, stream: bytes | None, via: int) -> None:
         """Pass on a message that the server sent."""
         if not self._lost:
-            with self._ending():
+            with self._lose_on_error():
                 self._listener.received([message], stream, via)
 
     def noise(self, reader: EventReader) -> None:
@@ -138,13 +138,13 @@ class HttpTransport(Distant):
         budget."""
         lines, size_bytes = reader.noise()
         if lines and not self._lost:
-            with self._ending():
+            with self._lose_on_error():
                 self._listener.skipped(size_bytes, lines)
 
     def fail(self, key: bytes, error: bytes) -> None:
         """Answer a request with this error, because the server does not answer it."""
         if not self._lost:
-            with self._ending():
+            with self._lose_on_error():
                 self._listener.failed(key, error)
 
     def lose(self, failure: Fail) -> None:
@@ -165,7 +165,7 @@ class HttpTransport(Distant):
         fails."""
         self._queued[key] = len(line)
         self._queued_bytes += len(line)
-        task = self.start(key, lambda: self._asking(key, work))
+        task = self.start(key, lambda: self._run_request(key, work))
         task.add_done_callback(lambda _: self.begun(key))
 
     def begun(self, key: bytes) -> None:
@@ -194,10 +194,10 @@ class HttpTransport(Distant):
 
     def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
         """Run this work in a task until its end, until `cut`, or until all tasks are cancelled."""
-        task = asyncio.get_running_loop().create_task(self._rooted(work))
+        task = asyncio.get_running_loop().create_task(self._run_task(work))
         self._tasks[name] = task
         self._scopes[task] = None
-        task.add_done_callback(lambda done: self._ended(name, done))
+        task.add_done_callback(lambda done: self._on_task_done(name, done))
         return task
 
     async def linger(self, end: Coroutine[Any, Any, None]) -> None:
@@ -268,7 +268,7 @@ class HttpTransport(Distant):
         """Hook for the case that the server was not reached, or did not answer as it should: a
         transport may check whether the server is still the same."""
 
-    async def _asking(self, key: bytes, work: Work) -> None:
+    async def _run_request(self, key: bytes, work: Work) -> None:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - the caller must learn of any failure
@@ -278,7 +278,7 @@ class HttpTransport(Distant):
             if isinstance(error, Unreachable | Broken):
                 self.doubt()
 
-    async def _rooted(self, work: Work) -> None:
+    async def _run_task(self, work: Work) -> None:
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -289,7 +289,7 @@ class HttpTransport(Distant):
             self.lose(Fail("exit", f"its connection failed with {type(error).__name__}: {error}"))
 
     @contextlib.contextmanager
-    def _ending(self) -> Generator[None]:
+    def _lose_on_error(self) -> Generator[None]:
         """Turn an error of the gateway's own in handling a message into the end of the server, not
         into the failure of a call."""
         try:
@@ -304,7 +304,7 @@ class HttpTransport(Distant):
         else:
             scope.cancel()
 
-    def _ended(self, name: Hashable, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, name: Hashable, task: asyncio.Task[None]) -> None:
         del self._scopes[task]
         if self._tasks.get(name) is task:
             del self._tasks[name]

@@ -83,16 +83,16 @@ class Hosted:
     # --- in the thread ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        exit = self._served()  # noqa: A001 - the same word as in Host
+        exit = self._run_server()  # noqa: A001 - the same word as in Host
         with contextlib.suppress(RuntimeError):  # The worker's loop has ended already.
-            self._loop.call_soon_threadsafe(self._told, exit)
+            self._loop.call_soon_threadsafe(self._report_exit, exit)
 
-    def _served(self) -> ServerExit:
+    def _run_server(self) -> ServerExit:
         try:
             server = _find(self._spec)
         # Whatever the code of a user raises at import ends here.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
-            reason = str(error) if isinstance(error, _Unfit) else _described(error)
+            reason = str(error) if isinstance(error, _Unfit) else _describe_error(error)
             return ServerExit("spawn", f"{self._spec.module} cannot be hosted: {reason}")
         try:
             with (
@@ -103,7 +103,7 @@ class Hosted:
         except asyncio.CancelledError:
             return ServerExit("clean", "it was asked to end")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
-            return ServerExit("exit", f"its run ended with {_described(error)}")
+            return ServerExit("exit", f"its run ended with {_describe_error(error)}")
         return ServerExit("clean", "its run ended")
 
     async def _serve(self, server: Any, lines_in: TextIO, lines_out: TextIO) -> None:
@@ -117,7 +117,7 @@ class Hosted:
         async with stdio_server(*files) as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    def _told(self, exit: ServerExit) -> None:  # noqa: A002 - the same word as in Host
+    def _report_exit(self, exit: ServerExit) -> None:  # noqa: A002 - the same word as in Host
         self._exit = exit
         self._on_exit(exit)
 
@@ -204,5 +204,5 @@ def _low_level(candidate: object) -> Any:
     return cast(Any, inner) if isinstance(inner, Server) else None
 
 
-def _described(error: object) -> str:
+def _describe_error(error: object) -> str:
     return f"{type(error).__name__}: {error}"[:500]

@@ -71,10 +71,10 @@ class LineCutter:
         beginning = lines.pop()
         if self._pieces:
             self._hold(lines[0])
-            lines[0] = self._ended()
+            lines[0] = self._take_line()
         # A line between two newlines of one read is shorter than the read; still, the limit holds.
         if len(data) > self._limit:
-            lines = [raw if len(raw) <= self._limit else self._passed(raw) for raw in lines]
+            lines = [raw if len(raw) <= self._limit else self._skip_overlong(raw) for raw in lines]
         self._hold(beginning)
         return [line for raw in lines if (line := raw.strip(b" \t\r"))]
 
@@ -101,7 +101,7 @@ class LineCutter:
             self._beginning = _first(self._pieces)
         self._pieces = [_last(self._pieces)]
 
-    def _ended(self) -> bytes:
+    def _take_line(self) -> bytes:
         """Return the held line, which has ended; empty if the line was above the limit."""
         line = b"".join(self._pieces)
         if self._beginning:
@@ -111,7 +111,7 @@ class LineCutter:
         self._held = 0
         return line
 
-    def _passed(self, line: bytes) -> bytes:
+    def _skip_overlong(self, line: bytes) -> bytes:
         self._overlong.append(OverlongLine(len(line), glimpse(line, line)))
         return b""
 

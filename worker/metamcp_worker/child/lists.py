@@ -389,8 +389,8 @@ class TaskOwners:
         if not call.caller.startswith(_OWNED):
             return result
         if call.method == _LIST:
-            return self._listed(result)
-        if call.method == _CALL and (task := _created(result)) is not None:
+            return self._with_owners(result)
+        if call.method == _CALL and (task := _find_task_id(result)) is not None:
             self._owners.pop(task, None)
             if len(self._owners) >= OWNED_MAX:
                 del self._owners[next(iter(self._owners))]
@@ -409,7 +409,7 @@ class TaskOwners:
             return ""
         return self._owners.get(task or "", "")
 
-    def _listed(self, result: bytes) -> bytes:
+    def _with_owners(self, result: bytes) -> bytes:
         try:
             members = codec.level(result)
             tasks = [codec.level(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
@@ -428,7 +428,7 @@ def word_of(call: SentCall) -> str:
     return codec.text(codec.level(call.caller)[OWNER]) or ""
 
 
-def _created(result: bytes) -> str | None:
+def _find_task_id(result: bytes) -> str | None:
     """Return the id of the task that a result stands for; None if the result is not a task."""
     if b'"taskId"' not in result:
         return None

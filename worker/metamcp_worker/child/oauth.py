@@ -149,7 +149,7 @@ class ServerTokens(Auth):
                     str(request.headers.get("mcp-protocol-version", "")),
                 )
                 if challenge is None:
-                    self._accepted(token)
+                    self._on_accepted(token)
                     return
                 await self._renew(token, challenge)
         except NotAuthorized as error:
@@ -164,7 +164,7 @@ class ServerTokens(Auth):
         """Return the token to send, or an empty string. Raises NotAuthorized and Unreachable."""
         if not self._loaded:
             self._loaded = True
-            self._record = self._stored()
+            self._record = self._find_record()
         record = self._record
         if record is None or not record.access_token:
             return ""
@@ -185,7 +185,7 @@ class ServerTokens(Auth):
             for each in filter(None, (token, refresh)):
                 self._listener.secret(each)
 
-    def _accepted(self, token: str) -> None:
+    def _on_accepted(self, token: str) -> None:
         if token == self._unproven:
             self._unproven = ""
 
@@ -194,7 +194,7 @@ class ServerTokens(Auth):
         record = self._record
         if record is None or record.access_token == token:
             # The operator may have run `metamcp login`.
-            record = self._stored() or record
+            record = self._find_record() or record
         if record is not None and record.access_token != token:
             self._record = record
             return
@@ -214,13 +214,13 @@ class ServerTokens(Auth):
     async def _refresh(self, record: TokenRecord) -> None:
         """Replace the token: by a newer one from the store, or by a refresh. Raises NotAuthorized
         and Unreachable."""
-        stored = self._stored()
+        stored = self._find_record()
         if stored is not None and stored.access_token != record.access_token:
             self._record = stored
         else:
             await self._fly("refresh", lambda flow: flow.refresh(record.access_token))
 
-    def _stored(self) -> TokenRecord | None:
+    def _find_record(self) -> TokenRecord | None:
         client_id = self._oauth.client_id
         records = self._vault.find(self._spec.name, self._url)
         self._tell_warnings()
@@ -237,7 +237,7 @@ class ServerTokens(Auth):
         if flight is None:
             failure = self._failures.get(kind)
             if failure is not None and time.monotonic() < failure.over_at:
-                raise _again(failure.error)
+                raise _copy_error(failure.error)
             flight = self._start(kind, work)
         try:
             async with asyncio.timeout(RENEW_S_MAX):
@@ -247,7 +247,7 @@ class ServerTokens(Auth):
         if not flight.over:
             raise NotAuthorized("needs authorization", flight.link)
         if flight.error is not None:
-            raise _again(flight.error)
+            raise _copy_error(flight.error)
 
     def _start(self, kind: str, work: Work) -> _Flight:
         assert self._link is not None
@@ -310,7 +310,7 @@ class ServerTokens(Auth):
         self._vault.warnings.clear()
 
 
-def _again(error: Unreachable) -> Unreachable:
+def _copy_error(error: Unreachable) -> Unreachable:
     """Return a new exception with the same text, for another caller, without a link."""
     return (
         NotAuthorized(str(error)) if isinstance(error, NotAuthorized) else Unreachable(str(error))

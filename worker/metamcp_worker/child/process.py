@@ -63,7 +63,7 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
         stdin, to_stdin, from_stdout, stdout, from_stderr, stderr = ends
         streams, programs = (stdin, stdout, stderr), _programs(spec)
         if spec.confinement.profile == "none":
-            pid = first_started(programs, partial(_spawned, spec, streams))
+            pid = first_started(programs, partial(_spawn_program, spec, streams))
         else:
             limits, env = spec.confinement, spec.env
             confined = launch.start(
@@ -124,7 +124,7 @@ def _enter(spec: ServerSpec) -> None:
         raise SpawnFailed(f"cannot start {spec.name}: {problem}") from None
 
 
-def _spawned(spec: ServerSpec, streams: tuple[int, int, int], program: str) -> int:
+def _spawn_program(spec: ServerSpec, streams: tuple[int, int, int], program: str) -> int:
     """Start a program in a new session, and return its pid. Raises OSError and ValueError."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)]
     return os.posix_spawn(
@@ -277,7 +277,7 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
         return f"its command cannot be passed to the system: {error}"
     path = str(error.filename or program)
     if error.errno in NOT_THERE and os.path.exists(path):
-        return f"'{path}' is there, but {_unloaded(path)}"
+        return f"'{path}' is there, but {_explain_load_failure(path)}"
     if error.errno in NOT_THERE:
         location = " on the PATH" if "/" not in program else ""
         return f"no program '{program}'{location}{BROUGHT_BY.get(program, '')}"
@@ -288,7 +288,7 @@ def _reason(spec: ServerSpec, error: Exception) -> str:
     return f"'{path}': {error.strerror}"
 
 
-def _unloaded(path: str) -> str:
+def _explain_load_failure(path: str) -> str:
     """Return why the kernel says that an existing file does not exist."""
     first = b""
     with contextlib.suppress(OSError), open(path, "rb") as file:

@@ -118,7 +118,7 @@ class Mirror:
         """Return the headers of this request. Raises TooLarge."""
         headers = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
         if method in _NAMED or method.startswith("tasks/"):
-            for name, value in self._named(method, params):
+            for name, value in self._iter_headers(method, params):
                 headers[name] = encoded(value)
             size = sum(len(name) + len(value) for name, value in headers.items())
             if size > HEADERS_BYTES_MAX:
@@ -149,7 +149,7 @@ class Mirror:
             answer = codec.dump(message)
         return answer, warnings
 
-    def _named(self, method: str, params: bytes) -> Iterator[tuple[str, str]]:
+    def _iter_headers(self, method: str, params: bytes) -> Iterator[tuple[str, str]]:
         try:
             decoded = codec.typed(_Params, params)
         except codec.Malformed:
@@ -166,7 +166,7 @@ class Mirror:
         if method != "tools/call":
             return
         for path, token in self._annotated.get(name, {}).items():
-            value = _rendered(_at(decoded.arguments, path))
+            value = _format_value(_at(decoded.arguments, path))
             if value is not None:
                 yield f"Mcp-Param-{token}", value
 
@@ -263,7 +263,7 @@ def _at(arguments: Raw, path: Path) -> Raw:
     return value
 
 
-def _rendered(raw: Raw) -> str | None:
+def _format_value(raw: Raw) -> str | None:
     """Return a string, a boolean or a number as the text of a header; None for anything else."""
     data = bytes(raw)
     if data in {b"true", b"false"}:

@@ -110,7 +110,7 @@ class ServerWorker:
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        self._channel = Channel(sock, self._ordered, self._supervisor_gone, self._fd_lost)
+        self._channel = Channel(sock, self._on_order, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
         self.secret = self._report.secret  # a Listener
         self._fronts = FrontPipes(self._front_says, self._front_gone)
@@ -208,7 +208,7 @@ class ServerWorker:
 
     # --- the supervisor ---------------------------------------------------------------------
 
-    def _ordered(self, data: bytes, fds: list[int]) -> None:
+    def _on_order(self, data: bytes, fds: list[int]) -> None:
         match messages.unpack_to_child(data):
             case RunServer(version=version) if len(fds) == 1 and self._session is None:
                 self._start(fds.pop(), version)
@@ -394,7 +394,7 @@ class ServerWorker:
             case ServerRequest():
                 self._ask(action)
             case KeepResult():
-                self._reply(ReplyToFront(action.front, self._shortened(action)))
+                self._reply(ReplyToFront(action.front, self._shorten_result(action)))
             case WriteToServer() | Drop():
                 self._send(action)
             case TellFronts(frame):
@@ -425,7 +425,7 @@ class ServerWorker:
         elif session.orphans.any:
             session.orphans.sent(front, frame, self._loop.time())
 
-    def _shortened(self, answer: KeepResult) -> Result | Error:
+    def _shorten_result(self, answer: KeepResult) -> Result | Error:
         """Return the answer for the front: the result, or a short one if the result is large."""
         from metamcp_worker.results import result_files  # few servers need it
 

@@ -327,7 +327,7 @@ class Timing:
         """Count the end of a call. `error_type`: as in `AnswerStats`."""
         series = self._series.get((method, error_type))
         if series is None:
-            series = self._begun(method, error_type)
+            series = self._add_series(method, error_type)
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
         self.news = True
@@ -352,7 +352,7 @@ class Timing:
         came, own_s = self._timed.pop((front, call), (now, heard - now))
         return Notice(figures.NOTICE, figures.pack(Timed(call, now - came, own_s + now - heard)))
 
-    def _begun(self, method: str, error_type: str) -> _Series:
+    def _add_series(self, method: str, error_type: str) -> _Series:
         if len(self._series) >= SERIES_MAX:
             method, error_type = OTHER, OTHER if error_type else ""
         return self._series.setdefault((method, error_type), _Series())

@@ -77,7 +77,7 @@ class Asks:
             # The server could not tell the answers to the two requests apart.
             return [CountOnce("broken_request")]
         if len(method.encode()) > METHOD_BYTES_MAX:
-            return [_refused(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
+            return [_make_refusal(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]
         key = self._calls.cause(stream, now, asks=True)
         owner = self._owners.find(bytes(request.params))
         if key and owner and owner != word_of(self._calls.in_flight[key]):
@@ -85,13 +85,13 @@ class Asks:
         if key is None and method == roots.METHOD:
             return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via)]
         if not key:
-            refused = _refused(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
+            refused = _make_refusal(id, via, Code.INTERNAL_ERROR, _UNROUTABLE)
             counts = [CountOnce("unroutable_request")]
             if key is not None and not stream and self._calls.in_flight:
                 counts.append(CountOnce("contested_request"))
             return [*counts, refused]
         if len(self._open) >= QUESTIONS_MAX or self._next > NUMBER_MAX:
-            return [_refused(id, via, Code.OVERLOADED, "too many questions are open")]
+            return [_make_refusal(id, via, Code.OVERLOADED, "too many questions are open")]
         call, params = self._calls.in_flight[key], bytes(request.params)
         question = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
         number = self._note(question, call, now)
@@ -139,7 +139,9 @@ class Asks:
         if question is None:
             return []
         return [
-            _refused(question.id, question.via, Code.OVERLOADED, "the client could not be asked")
+            _make_refusal(
+                question.id, question.via, Code.OVERLOADED, "the client could not be asked"
+            )
         ]
 
     def withdrawn(self, params: bytes, via: int, now: float) -> Actions:
@@ -159,7 +161,7 @@ class Asks:
             if tell_front:
                 actions.append(ReplyToFront(question.front, Withdraw(number)))
             reason = "the call on whose behalf this was asked is over"
-            actions.append(_refused(question.id, question.via, Code.INTERNAL_ERROR, reason))
+            actions.append(_make_refusal(question.id, question.via, Code.INTERNAL_ERROR, reason))
         return actions
 
     def tick(self, now: float) -> Actions:
@@ -172,7 +174,7 @@ class Asks:
                 self._close(number, now)
                 actions.append(ReplyToFront(late.front, Withdraw(number)))
                 reason = f"no answer within {QUESTION_S_MAX:g} s"
-                actions.append(_refused(late.id, late.via, Code.TIMED_OUT, reason))
+                actions.append(_make_refusal(late.id, late.via, Code.TIMED_OUT, reason))
         deadlines = (question.deadline for question in self._open.values())
         self._earliest = min(deadlines, default=float("inf"))
         return actions
@@ -309,7 +311,7 @@ def _number(actions: Actions) -> int:
     return next((frame.question for frame in to_fronts if isinstance(frame, frames.Ask)), 0)
 
 
-def _refused(id: bytes, via: int, code: Code, reason: str) -> WriteToServer:  # noqa: A002 - the wire's own name
+def _make_refusal(id: bytes, via: int, code: Code, reason: str) -> WriteToServer:  # noqa: A002 - the wire's own name
     return WriteToServer(
         jsonrpc_lines.refusal(id, jsonrpc_lines.error_object(code, f"MetaMCP: {reason}")), via
     )

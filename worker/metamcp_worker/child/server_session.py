@@ -173,7 +173,7 @@ class ServerSession:
 
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """Pass on the answer of a front to a question of the server."""
-        return [*self._asks.replied(front, frame, now), *self._lent()]
+        return [*self._asks.replied(front, frame, now), *self._count_lent_roots()]
 
     def refused(self, denied: DeniedRight, now: float) -> None:
         """Note that the sandbox refused the server this right, which calls may fail for."""
@@ -193,7 +193,7 @@ class ServerSession:
         if frame.method == "notifications/progress":
             return self._asks.progressed(front, frame.body)
         if frame.method == roots.TOLD:
-            return self._rooted(frame.body)
+            return self._on_roots(frame.body)
         if frame.method == WATCH_TASKS or not self._ready:
             return [CountOnce("untold_notification")]
         return notices.told(frame, modern=self._modern)
@@ -247,7 +247,7 @@ class ServerSession:
         actions = self._opening.tick(now)
         if self._probing is not None:
             actions += self._probing.tick(now, self._heard_at, self._calls)
-        actions = self._opened(actions, now)
+        actions = self._on_opening_step(actions, now)
         actions += [*self._root_asks.tick(now), *self._asks.tick(now)]
         actions += self.orphans.tick(now)
         sent, waiting = self._calls.expired(now)
@@ -283,7 +283,7 @@ class ServerSession:
             key, result = codec.plain_answer(line)
             if key:
                 self._heard_at = now
-                return self._answered(key, result, b"", now)
+                return self._on_answer(key, result, b"", now)
             envelope = codec.envelope(line)
         except (codec.Malformed, UnicodeDecodeError) as error:
             return self._unreadable(line, str(error), now)
@@ -291,15 +291,15 @@ class ServerSession:
             return self._noise(line)
         self._heard_at = now
         if envelope.method is None:
-            return self._answered(
+            return self._on_answer(
                 bytes(envelope.id), bytes(envelope.result), bytes(envelope.error), now
             )
         self.budget.spend(len(line))
         if envelope.id:
-            return self._asked(envelope, stream, via, now)
-        return self._notified(envelope.method, bytes(envelope.params), stream, via, now)
+            return self._on_request(envelope, stream, via, now)
+        return self._on_notification(envelope.method, bytes(envelope.params), stream, via, now)
 
-    def _answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
+    def _on_answer(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
         actions: Actions = []
         if error or not result:
             result, error = self._failure(result, error, actions)
@@ -353,7 +353,9 @@ class ServerSession:
             self.budget.spend(len(result) + len(error))
             return [] if lost else [CountOnce("late_reply" if used else "unknown_id")]
         if purpose is RequestPurpose.HANDSHAKE or purpose is RequestPurpose.LIST:
-            return self._opened(self._opening.answered(key, purpose, result, error, now), now)
+            return self._on_opening_step(
+                self._opening.answered(key, purpose, result, error, now), now
+            )
         if purpose is RequestPurpose.PROBE and not lost and self._probing is not None:
             self._probing.answered()
         if purpose is RequestPurpose.LISTEN:
@@ -362,7 +364,9 @@ class ServerSession:
             return self._watched.answered(key, result, error, now)
         return []
 
-    def _asked(self, envelope: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+    def _on_request(
+        self, envelope: Envelope, stream: bytes | None, via: int, now: float
+    ) -> Actions:
         """Handle a request of the server."""
         id = bytes(envelope.id)  # noqa: A001 - the wire's own name
         if not codec.id_ok(id):
@@ -395,16 +399,16 @@ class ServerSession:
         actions = [*self._root_asks.receive(envelope, stream, via, now), *news]
         if self._root_asks.keeps:
             actions += self._opening.asked_for_roots("ahead")
-        return [*actions, *self._lent()]
+        return [*actions, *self._count_lent_roots()]
 
-    def _lent(self) -> Actions:
+    def _count_lent_roots(self) -> Actions:
         """Count a process for all clients that keeps the roots which one of them lent it."""
         if not (self._asks.lent_roots and self._root_asks.keeps):
             return []
         self._asks.lent_roots = False
         return [CountOnce("lent_roots")]
 
-    def _rooted(self, answer: bytes) -> Actions:
+    def _on_roots(self, answer: bytes) -> Actions:
         """Note the roots that the client of this process has now, and tell the server if they
         changed."""
         if answer == self._roots:
@@ -414,7 +418,7 @@ class ServerSession:
             return []
         return [WriteToServer(jsonrpc_lines.notification(roots.CHANGED))]
 
-    def _notified(
+    def _on_notification(
         self, method: str, params: bytes, stream: bytes | None, via: int, now: float
     ) -> Actions:
         if method == "notifications/progress":
@@ -437,7 +441,7 @@ class ServerSession:
     def _unreadable(self, line: bytes, reason: str, now: float) -> Actions:
         """Handle a line that is not a JSON object: a broken answer to a request, or noise."""
         seen = glimpse(line, line)
-        if not seen.answer or not self._awaited(seen.raw_id):
+        if not seen.answer or not self._is_awaited(seen.raw_id):
             return self._noise(line)
         error = self._faults.body(Code.INTERNAL_ERROR, f"sent an answer that is not JSON: {reason}")
         return self._unfit("broken_reply", seen.raw_id, error, now)
@@ -456,13 +460,13 @@ class ServerSession:
         data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
         error = self._faults.body(Code.TOO_LARGE, problem, data)
         actions: Actions = [WarnInLog(f"a message was passed over: the server {problem}")]
-        if seen.answer and self._awaited(seen.raw_id):
+        if seen.answer and self._is_awaited(seen.raw_id):
             actions += self._unfit("too_large", seen.raw_id, error, now)
         elif not seen.answer and codec.id_ok(seen.raw_id):
             actions.append(WriteToServer(jsonrpc_lines.refusal(seen.raw_id, error)))
         return actions
 
-    def _awaited(self, key: bytes) -> bool:
+    def _is_awaited(self, key: bytes) -> bool:
         return key in self._calls.in_flight or self._own.knows(key)
 
     def _unfit(self, counter: str, key: bytes, error: bytes, now: float) -> Actions:
@@ -480,7 +484,7 @@ class ServerSession:
 
     # --- small things -----------------------------------------------------------------------
 
-    def _opened(self, actions: Actions, now: float) -> Actions:
+    def _on_opening_step(self, actions: Actions, now: float) -> Actions:
         """Act on a step of the opening, after which the server may be ready or have failed."""
         if any(isinstance(action, Fail) for action in actions):
             self._failed = True

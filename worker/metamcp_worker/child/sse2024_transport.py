@@ -52,7 +52,7 @@ class Sse2024:
             self._on_trial = False
 
     def request(self, request: ServerRequest) -> None:
-        work = self._undiscovered if request.method == "server/discover" else self._post
+        work = self._refuse_discover if request.method == "server/discover" else self._post
         self._link.ask(request.key, request.line, lambda: work(request))
 
     def write(self, line: bytes, via: int) -> bool:
@@ -74,7 +74,7 @@ class Sse2024:
 
     # --- to the server ----------------------------------------------------------------------
 
-    async def _undiscovered(self, request: ServerRequest) -> None:
+    async def _refuse_discover(self, request: ServerRequest) -> None:
         """Refuse `server/discover`, because modern servers do not speak this protocol, and older
         ones may fail on the request. Raises RequestRefused."""
         problem = "is spoken to by HTTP+SSE, which has no server/discover"
@@ -97,7 +97,7 @@ class Sse2024:
 
     async def _send(self, line: bytes) -> None:
         try:
-            status = await self._sent(line)
+            status = await self._send_line(line)
         except MetaMCPError as error:
             self._link.warn(f"a notification or an answer to it was lost: {error}")
             return
@@ -110,7 +110,7 @@ class Sse2024:
         await self._link.ended(drop.key)
         await self._send(drop.line)
 
-    async def _sent(self, line: bytes) -> int:
+    async def _send_line(self, line: bytes) -> int:
         """Send a message and return the status."""
         await asyncio.shield(self._named)
         return await tell(

@@ -200,7 +200,9 @@ class Streamable:
             )
         session.busy += 1
         try:
-            if not await self._once(request, session) and not await self._once(request, session):
+            if not await self._try_session(request, session) and not await self._try_session(
+                request, session
+            ):
                 problem = "forgot its session twice in a row"
                 data: dict[str, object] = {"may_have_run": False}
                 raise RequestRefused(self._link.faults.body(Code.SERVER_DOWN, problem, data))
@@ -209,7 +211,7 @@ class Streamable:
             session.idle_since = asyncio.get_running_loop().time()
             self._sent.pop(request.key, None)
 
-    async def _once(self, request: ServerRequest, session: HttpSession) -> bool:
+    async def _try_session(self, request: ServerRequest, session: HttpSession) -> bool:
         """Get the answer in this session. Return False if the session was over."""
         await self._seats.ready(session)
         session_id = session.id

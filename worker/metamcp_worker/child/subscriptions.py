@@ -71,7 +71,7 @@ class LegacySubscriptions:
             problem = f"can take a URI of 1 to {URI_BYTES_MAX} bytes only"
             return [self._faults.answer(front, frame.id, Code.INVALID_PARAMS, problem)]
         if frame.method == UNSUBSCRIBE:
-            if not self._holders.remove(front, uri) or self._wanted(uri):
+            if not self._holders.remove(front, uri) or self._is_watched(uri):
                 return [done]
         else:
             resource = self._resources.get(uri)
@@ -125,13 +125,13 @@ class LegacySubscriptions:
         """Answer all waiting calls with this error, because the connection is lost."""
         return answered(self._waiters.take(lambda _: True), b"", error)
 
-    def _wanted(self, uri: str) -> bool:
+    def _is_watched(self, uri: str) -> bool:
         return self._holders.held(uri) or self._waiters.on(uri)
 
     def _step(self, uri: str, now: float) -> Actions:
         """Return the request that the server must get now about this resource, if any."""
         resource = self._resources.setdefault(uri, _Resource())
-        is_wanted = self._wanted(uri)
+        is_wanted = self._is_watched(uri)
         if resource.key or (is_wanted and resource.on):
             return []
         if not is_wanted and not resource.on:
@@ -416,7 +416,7 @@ class ModernSubscriptions:
         self._now, self._next = new, None
         self._again_at, self._again_s, self._worked = 0.0, LISTEN_AGAIN_S, True
         actions = self._end(old, b"replaced") if old is not None else []
-        return [*actions, *self._decided(new), *self._step(now)]
+        return [*actions, *self._answer_waiters(new), *self._step(now)]
 
     def answered(self, key: bytes, error: bytes, now: float, *, lost: bool = False) -> Actions:
         """Note that a listen has ended. `error`: raw, if there is one; `lost`: whether the error is
@@ -428,7 +428,7 @@ class ModernSubscriptions:
             refusal = error or self._faults.body(
                 Code.INTERNAL_ERROR, "ended the subscription at once"
             )
-            actions = answered(self._covered(ended), b"", refusal)
+            actions = answered(self._take_covered(ended), b"", refusal)
         else:
             self._now, actions = None, []
             self.gap = self.gap or self._next is not None
@@ -468,7 +468,7 @@ class ModernSubscriptions:
 
     # --- listens ----------------------------------------------------------------------------
 
-    def _wanted(self) -> _Wanted:
+    def _collect_targets(self) -> _Wanted:
         uris = frozenset(self._holders.uris) | self._waiters.uris()
         tasks = frozenset[str]().union(*self._tasks.values())
         return _Wanted(uris, frozenset(sorted(tasks)[:TASKS_MAX]))
@@ -477,11 +477,11 @@ class ModernSubscriptions:
         """Open the listen that is needed, unless one is being opened."""
         if self._kinds is None or self._next is not None:
             return []
-        watched = self._wanted()
+        watched = self._collect_targets()
         if self._now is not None and watched == self._now.asked:
             self._again_at = 0.0
             # A call may have come while another listen was tried, which the server refused.
-            decided = self._decided(self._now)
+            decided = self._answer_waiters(self._now)
             return [*decided, *self._step(now)] if decided else []
         if now < self._again_at and not self._waiters:
             return []
@@ -501,10 +501,10 @@ class ModernSubscriptions:
         self._next = _Listen(request.key, watched, now + self._timeout_s)
         return [request]
 
-    def _decided(self, listen: _Listen) -> Actions:
+    def _answer_waiters(self, listen: _Listen) -> Actions:
         """Return the answers to calls that follow from the acknowledgement of this listen."""
         actions: Actions = []
-        for waiter in self._covered(listen) if listen.honoured is not None else ():
+        for waiter in self._take_covered(listen) if listen.honoured is not None else ():
             if waiter.uri in (listen.honoured or ()):
                 self._holders.add(waiter.front, waiter.uri)
                 actions += answered([waiter], b"{}")
@@ -515,7 +515,7 @@ class ModernSubscriptions:
                 )
         return actions
 
-    def _covered(self, listen: _Listen) -> list[Waiter]:
+    def _take_covered(self, listen: _Listen) -> list[Waiter]:
         """Take out and return the calls that this listen decides on."""
         return self._waiters.take(lambda waiter: waiter.uri in listen.asked.uris)
 
