@@ -45,7 +45,7 @@ def consent_(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet:
 @click.pass_obj
 def list_(runtime_dir: str | None, as_json: bool) -> None:
     """List the calls that wait for an answer, and the grants that count now."""
-    raw = _asked(runtime_dir, "consent", {})
+    raw = _ask_gateway(runtime_dir, "consent", {})
     if as_json:
         click.echo(raw)
         return
@@ -90,7 +90,9 @@ def watch(runtime_dir: str | None, as_json: bool) -> None:
 @click.pass_obj
 def approve(runtime_dir: str | None, name: str, scope: str, as_json: bool) -> None:
     """Let a call run that waits."""
-    raw = _asked(runtime_dir, "consent-change", {"what": "approve", "ids": [name], "scope": scope})
+    raw = _ask_gateway(
+        runtime_dir, "consent-change", {"what": "approve", "ids": [name], "scope": scope}
+    )
     _tell(raw, "approved", as_json=as_json)
 
 
@@ -100,7 +102,7 @@ def approve(runtime_dir: str | None, name: str, scope: str, as_json: bool) -> No
 @click.pass_obj
 def deny(runtime_dir: str | None, name: str, as_json: bool) -> None:
     """Refuse a call that waits."""
-    raw = _asked(runtime_dir, "consent-change", {"what": "deny", "ids": [name]})
+    raw = _ask_gateway(runtime_dir, "consent-change", {"what": "deny", "ids": [name]})
     _tell(raw, "denied", as_json=as_json)
 
 
@@ -115,7 +117,7 @@ def revoke(
     """End grants that count until a time."""
     if bool(names) is everything:
         raise click.UsageError("name grants, or write --all")
-    raw = _asked(runtime_dir, "consent-change", {"what": "revoke", "ids": names})
+    raw = _ask_gateway(runtime_dir, "consent-change", {"what": "revoke", "ids": names})
     if as_json:
         click.echo(raw)
         return
@@ -133,7 +135,7 @@ def _tell(raw: bytes, outcome: str, *, as_json: bool) -> None:
         )
 
 
-def _asked(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:
+def _ask_gateway(runtime_dir: str | None, verb: str, params: dict[str, Any]) -> bytes:
     with client.connect(runtime_dir) as gateway:
         return gateway.call(verb, params)
 

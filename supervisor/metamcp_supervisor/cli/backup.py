@@ -38,7 +38,7 @@ def backup(
     Keys are in it as digests, which need the file keys.pepper of the state directory: copy that
     file once, to a place for secrets.
     """
-    directory = Path(state_dir) if state_dir else _used(path, runtime_dir)
+    directory = Path(state_dir) if state_dir else _find_state_dir(path, runtime_dir)
     try:
         with progress("copies the database"):
             content = copies.backup(directory, file)
@@ -47,7 +47,7 @@ def backup(
     if as_json:
         click.echo(codec.dump({"v": VERSION, "file": str(file), "content": content}))
     else:
-        click.echo(show.printable(f"{file}: {_counted(content)}"))
+        click.echo(show.printable(f"{file}: {_format_counts(content)}"))
     if content.keys:
         pepper = directory / PEPPER
         say(f"its API keys need {pepper}, a secret and left out here; keep a copy of it, too")
@@ -62,7 +62,7 @@ def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool)
 
     The database that was there stays beside it. Root restores the service of the machine, too.
     """
-    directory = Path(state_dir) if state_dir else _configured(path)
+    directory = Path(state_dir) if state_dir else _state_dir_of_config(path)
     claim_fd = taken(
         directory, "stop it first ('metamcp down'), and start it after that", gives=True
     )
@@ -76,7 +76,7 @@ def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool)
     if as_json:
         click.echo(codec.dump({"v": VERSION, "content": done.content, "replaced": done.replaced}))
     else:
-        click.echo(show.printable(f"{directory}: {_counted(done.content)}"))
+        click.echo(show.printable(f"{directory}: {_format_counts(done.content)}"))
     if done.replaced:
         say(f"the database before it is {done.replaced}")
     if done.content.keys:
@@ -85,7 +85,7 @@ def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool)
             say(f"no API key is valid before {PEPPER} of the backed-up gateway is in {directory}")
 
 
-def _used(config: Path | None, runtime_dir: str | None) -> Path:
+def _find_state_dir(config: Path | None, runtime_dir: str | None) -> Path:
     """Return the state directory of the gateway that runs, or else of the configuration. Raises
     Failed."""
     directory = runtime_dir
@@ -98,10 +98,10 @@ def _used(config: Path | None, runtime_dir: str | None) -> Path:
         if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
             raise
         state_dir = ""
-    return Path(state_dir) if state_dir else _configured(config)
+    return Path(state_dir) if state_dir else _state_dir_of_config(config)
 
 
-def _configured(path: Path | None) -> Path:
+def _state_dir_of_config(path: Path | None) -> Path:
     """Return the state directory of the configuration. Raises Failed."""
     home = Path.home()
     main = places.find(path, environ=os.environ, cwd=Path.cwd(), home=home)
@@ -109,7 +109,7 @@ def _configured(path: Path | None) -> Path:
     return of_service or configured(path).gateway.state_dir
 
 
-def _counted(content: copies.DatabaseContent) -> str:
+def _format_counts(content: copies.DatabaseContent) -> str:
     """Return the numbers as a list of words."""
     names = ("tool set", content.toolsets), ("view", content.views), ("API key", content.keys)
     return ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in names)

@@ -128,7 +128,7 @@ def _names(
     except client.Failed:
         return []
     path = _path(cache_key, directory)
-    if (cached := _kept(path)) is not None:
+    if (cached := _read_cache(path)) is not None:
         return cached
     try:
         with client.connect(directory, timeout_s=ANSWER_S) as gateway:
@@ -146,7 +146,7 @@ def _path(cache_key: str, directory: str) -> str:
     return os.path.join(cache, "metamcp", f"{cache_key}-{digest}")
 
 
-def _kept(path: str) -> list[str] | None:
+def _read_cache(path: str) -> list[str] | None:
     try:
         if not 0 <= time.time() - os.stat(path).st_mtime < KEPT_S:
             return None

@@ -81,7 +81,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
         _count(configuration.namespaces, "namespace"),
         _count(configuration.endpoints, "endpoint"),
     )
-    click.echo(f"ok: {', '.join(counts)} from {', '.join(map(_shown, configuration.files))}")
+    click.echo(f"ok: {', '.join(counts)} from {', '.join(map(_format_path, configuration.files))}")
 
 
 @config.command()
@@ -97,7 +97,7 @@ def show(path: Path | None, as_json: bool) -> None:
         errors.tell(files=list(map(str, configuration.files)), **tables(configuration))
         return
     for file in configuration.files:
-        click.echo(f"# {_shown(file)}")
+        click.echo(f"# {_format_path(file)}")
     masked = tables(configuration)
     if workflows := masked.pop("workflows", None):
         click.echo(f"\nworkflows = {toml(workflows)}")
@@ -162,7 +162,7 @@ def _count(things: Sized, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _shown(path: Path) -> str:
+def _format_path(path: Path) -> str:
     from metamcp_supervisor.config.document import printable
 
     return printable(str(path))
@@ -206,14 +206,14 @@ def dashboards(folder: Path) -> None:
     """Write dashboards for Grafana and rules for Prometheus into DIR/grafana and DIR/prometheus.
     Files of another version are replaced."""
     if folder.exists() and not folder.is_dir():
-        raise errors.CommandRefused(f"{_shown(folder)} is a file; name a folder")
-    for name, source in _shipped():
+        raise errors.CommandRefused(f"{_format_path(folder)} is a file; name a folder")
+    for name, source in _shipped_files():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        click.echo(f"{_shown(path)}: {_written(path, source.read_bytes())}")
+        click.echo(f"{_format_path(path)}: {_write_file(path, source.read_bytes())}")
 
 
-def _shipped() -> Iterator[tuple[str, Traversable]]:
+def _shipped_files() -> Iterator[tuple[str, Traversable]]:
     """Yield each file that this version ships, with its place below DIR."""
     package = resources.files("metamcp_supervisor")
     for folder in FOLDERS:
@@ -223,7 +223,7 @@ def _shipped() -> Iterator[tuple[str, Traversable]]:
                 yield f"{folder}/{file.name}", file
 
 
-def _written(path: Path, new: bytes) -> str:
+def _write_file(path: Path, new: bytes) -> str:
     """Write a file, and return what that did."""
     old = path.read_bytes() if path.exists() else None
     if old == new:
@@ -245,7 +245,7 @@ def schema(write: bool, path: Path | None) -> None:
         click.echo(text, nl=False)
         return
     path = path or Path("metamcp.toml")
-    label = _shown(path)
+    label = _format_path(path)
     content = disk.read(path)
     if not content.exists:
         raise errors.CommandRefused(
@@ -256,7 +256,7 @@ def schema(write: bool, path: Path | None) -> None:
             f"{label} is not a TOML file; the schema is one of metamcp.toml"
         )
     target = path.with_name(SCHEMA)
-    click.echo(f"{_shown(target)}: {_written(target, text.encode())}")
+    click.echo(f"{_format_path(target)}: {_write_file(target, text.encode())}")
     if any(line.startswith(_NAMED) for line in content.text.splitlines()):
         click.echo(f"{label}: names a schema already")
         return

@@ -102,7 +102,7 @@ class ConfigFile:
             return self.with_text(json_edit.rename(self.content.text, (*keys, name), new))
         text = toml_edit.move(self.content.text, (*keys, name), (*keys, new))
         moved = {(new if each == name else each): entry for each, entry in self.servers.items()}
-        if texts.values(self.kept, text) != {**self.table(()), **_nested(keys, moved)}:
+        if texts.values(self.kept, text) != {**self.table(()), **_nest(keys, moved)}:
             raise FileUnfit("is laid out in a way that cannot be edited safely")
         file = self.with_text(text)
         for each, entry in moved.items():
@@ -136,7 +136,7 @@ class ConfigFile:
         return texts.drop(self.kept, self.content.text, name, self.content.text) or ""
 
 
-def _nested(keys: tuple[str, ...], value: object) -> dict[str, object]:
+def _nest(keys: tuple[str, ...], value: object) -> dict[str, object]:
     for key in reversed(keys):
         value = {key: value}
     return dict(table_of(value) or {})
@@ -250,7 +250,7 @@ def edit_file(
         click.echo(f"{file.label}: nothing changes")
         return
     if judge is not None:
-        command = _judged(file, made, judge) or command
+        command = _check_edit(file, made, judge) or command
     if dry_run:
         difference(file.label, file.content.text, made)
         return
@@ -267,7 +267,7 @@ def accept(config: Config) -> None:
     """Accept what an edited file means, if it brings no mistake."""
 
 
-def _judged(file: ConfigFile, text: str, judge: Callable[[Config], None]) -> bool:
+def _check_edit(file: ConfigFile, text: str, judge: Callable[[Config], None]) -> bool:
     """Refuse an edit that brings a mistake, before anybody else reads it. Return whether it brings
     a command. Raises CommandRefused."""
     path = file.content.path

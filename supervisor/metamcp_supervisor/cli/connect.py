@@ -323,16 +323,16 @@ def ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> st
     from metamcp_supervisor.config import places
 
     expected = flags["runtime_dir"] or str(places.here(path).runtime_dir)
-    if _running(expected):
+    if _is_running(expected):
         _join(expected)
-        if _running(expected):
+        if _is_running(expected):
             return expected
     from metamcp_supervisor.cli.up import CommandLineConfig
 
     command_line = CommandLineConfig(path, flags, any_port=True)
     configured = str(command_line.config.gateway.runtime_dir)
     _join(configured)
-    if _running(configured):
+    if _is_running(configured):
         return configured
     command_line.confirm(yes=False, ask=None)
     arguments = ["--any-port", *([] if keep else ["--while-used"])]
@@ -362,7 +362,7 @@ def _join(directory: str) -> None:
         return
 
 
-def _running(runtime_dir: str) -> bool:
+def _is_running(runtime_dir: str) -> bool:
     try:
         client.connect(runtime_dir).close()
     except Failed as failed:
@@ -412,7 +412,7 @@ def _await_running(
     while time.monotonic() < end:
         ended = process.poll() is not None
         output = (output + (words.read() or b""))[-WORDS_BYTES_MAX:]
-        if _running(runtime_dir):
+        if _is_running(runtime_dir):
             return None
         if ended:
             break

@@ -243,7 +243,7 @@ def status(
         if watch:
             _watch(gateway, names, as_json, every_s or WATCH_S)
         raw = gateway.call("status")
-        snapshot = _chosen(codec.typed(verbs.GatewayStatus, raw), names)
+        snapshot = _select_servers(codec.typed(verbs.GatewayStatus, raw), names)
     missed = not_ready(snapshot, names)
     selection = structs.replace(snapshot, servers=tuple(missed)) if failing else snapshot
     if as_json:
@@ -434,7 +434,7 @@ def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_
     """Show the status again and again, until the user or the gateway ends it."""
 
     def take() -> verbs.GatewayStatus:
-        return _chosen(codec.typed(verbs.GatewayStatus, gateway.call("status")), names)
+        return _select_servers(codec.typed(verbs.GatewayStatus, gateway.call("status")), names)
 
     if as_json:
         while True:
@@ -454,7 +454,7 @@ def _fields(text: str) -> tuple[str, ...]:
     return chosen
 
 
-def _chosen(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
+def _select_servers(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> verbs.GatewayStatus:
     """Return the status with the named servers only. Raises Failed for an unknown name."""
     server_names = {server.name for server in snapshot.servers}
     if unknown := [name for name in names if name not in server_names]:

@@ -133,7 +133,7 @@ def goal(wish: InstallOptions) -> Goal | None:
         main = Path(status.config_files[0]) if status.config_files else None
         directory = wish.runtime_dir or control.meant()
         gateway = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
-    elif (configured := _configured(wish)) is not None:
+    elif (configured := _goal_of_config(wish)) is not None:
         gateway = configured
     elif wish.endpoint is not None:
         text = f"no endpoint is named {wish.endpoint!r} without a configuration"
@@ -146,7 +146,7 @@ def goal(wish: InstallOptions) -> Goal | None:
     return gateway
 
 
-def _configured(wish: InstallOptions) -> Goal | None:
+def _goal_of_config(wish: InstallOptions) -> Goal | None:
     home = Path.home()
     if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
         return None

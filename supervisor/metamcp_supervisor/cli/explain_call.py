@@ -58,7 +58,7 @@ def explain(
     TOOL is a name that clients see, or SERVER.TOOL, SERVER/TOOL or SERVER__TOOL. Exit 0 if the call
     would run, 1 if it would be refused, 8 for an unknown name.
     """
-    raw = _asked(runtime_dir, tool, endpoint, key, arguments)
+    raw = _ask_gateway(runtime_dir, tool, endpoint, key, arguments)
     call_path = codec.typed(PathShown, raw)
     if as_json:
         click.echo(raw)
@@ -97,7 +97,7 @@ def explain_(
     Exit 0 if policies allow the call, 1 if they deny it or the endpoint refuses the caller, 8 for
     an unknown name.
     """
-    raw = _asked(runtime_dir, tool, endpoint, key, arguments)
+    raw = _ask_gateway(runtime_dir, tool, endpoint, key, arguments)
     call_path = codec.typed(PathShown, raw)
     refused = next(
         (step.text for step in call_path.steps if step.step == "gate" and step.stops), ""
@@ -121,7 +121,7 @@ def explain_(
     raise SystemExit(Exit.FAILED if refused or call_path.effect == "deny" else Exit.OK)
 
 
-def _asked(
+def _ask_gateway(
     runtime_dir: str | None, tool: str, endpoint: str, key: str, arguments: bytes | None
 ) -> bytes:
     """Ask the running gateway for the path of a call. Raises Failed."""

@@ -84,7 +84,7 @@ def logs(
         line = codec.typed(verbs.LogLine, raw)
         return columns.log_text(line, show.clock(line.time))
 
-    messages = _followed(runtime_dir, "logs", params, reconnect_s)
+    messages = _follow_gateway(runtime_dir, "logs", params, reconnect_s)
     _print(messages, None if as_json else text)
 
 
@@ -130,7 +130,7 @@ def show_events(
         event = codec.typed(verbs.JournalEvent, raw)
         return columns.event_text(event, show.clock(event.time))
 
-    messages = _followed(runtime_dir, "events", params, reconnect_s)
+    messages = _follow_gateway(runtime_dir, "events", params, reconnect_s)
     _print(messages, None if as_json else text)
 
 
@@ -143,7 +143,7 @@ def _print(messages: Iterator[bytes], text: Callable[[bytes], str] | None) -> No
             click.echo(show.printable(text(raw)))
 
 
-def _followed(
+def _follow_gateway(
     runtime_dir: str | None, verb: str, params: Mapping[str, object], reconnect_s: float
 ) -> Iterator[bytes]:
     """Yield what the gateway sends. If the user wants to follow, do not end, and continue with the

@@ -79,7 +79,7 @@ def import_(
     words = (*clients, *words)
     with progress("reads the files of clients"):
         if words:
-            sources = [source for word in words for source in _named(word)]
+            sources = [source for word in words for source in _find_sources(word)]
         else:
             sources = disk.every(destination.origins())
     if not words:
@@ -202,7 +202,7 @@ def _path(word: str) -> Path | None:
     return Path(os.path.abspath(path))
 
 
-def _named(word: str) -> list[ClientFile]:
+def _find_sources(word: str) -> list[ClientFile]:
     path = _path(word)
     if path is None:
         return disk.of_client(destination.known(word), destination.origins())
@@ -270,7 +270,7 @@ def export(
         label = printable(str(output))
         raise CommandRefused(f"{label} exists already; name another file, or remove it")
     config = loaded(path, quiet=as_json)
-    chosen = _chosen(config, names, endpoint)
+    chosen = _select_servers(config, names, endpoint)
     if form == TOML:
         endpoints = [endpoint] if endpoint else () if names else list(config.endpoints)
         made = forms.own(config, chosen, endpoints)
@@ -296,7 +296,7 @@ def export(
         click.echo(f"{printable(str(output))}: {', '.join(made.names)}")
 
 
-def _chosen(config: "Config", names: tuple[str, ...], endpoint: str | None) -> list[str]:
+def _select_servers(config: "Config", names: tuple[str, ...], endpoint: str | None) -> list[str]:
     """Return the servers that are meant. Raises Failed for a name that nothing has."""
     for name in names:
         if name not in config.servers:

@@ -82,7 +82,7 @@ _OPTIONS = (_CLIENT, _HTTP, _URL, _ENDPOINT, _NAME, _SCOPE, _START, gateway_opti
             _KEY_ENV, _KEY_FILE, _CA, _EXPOSURE, _NAMING, _BUILTINS)  # fmt: skip
 
 
-def _wishing(command: Callable[..., None]) -> Callable[..., None]:
+def _with_entry_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options about the entry, which reach `install` and `snippet` as one `wish`."""
 
     @functools.wraps(command)
@@ -158,7 +158,7 @@ class _Target:
 
 
 @click.command(cls=Command)
-@_wishing
+@_with_entry_options
 @_FILE
 @_SKILL
 @_DRY
@@ -232,7 +232,7 @@ def uninstall(
 
 
 @click.command(cls=Command)
-@_wishing
+@_with_entry_options
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
@@ -272,7 +272,7 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
         )
     if name in ours:
         new = clients.renewed(target.found[name], new)
-    made = _edited(target, lambda: texts.put(file_format, target.content.text, name, new))
+    made = _apply_edit(target, lambda: texts.put(file_format, target.content.text, name, new))
     if made == target.content.text:
         click.echo(f"{target.label}: unchanged")
     elif dry_run:
@@ -296,7 +296,7 @@ def _uninstall(
     from metamcp_supervisor.cli import take_over as taking
 
     path = target.content.path
-    put_back = _edited(target, lambda: taking.put_back(target.client, scope, target.content))
+    put_back = _apply_edit(target, lambda: taking.put_back(target.client, scope, target.content))
     if put_back is not None:
         if dry_run:
             _show(target, put_back)
@@ -322,7 +322,7 @@ def _uninstall(
     if before is None and force and name not in ours:
         before = target.content.text  # the file was never ours: the rest belongs to its owner
     restore = was is not None and not clients.is_ours(*clients.target_of(was), origins)
-    made = _edited(
+    made = _apply_edit(
         target,
         lambda: texts.drop(target.kept, target.content.text, name, before, restore=restore),
     )
@@ -343,12 +343,12 @@ def _tell_of_backup(target: _Target) -> None:
         click.echo(f"{printable(str(backup.path))}: what was there before, still kept")
 
 
-def _edited(target: _Target, edit: Callable[[], _Text]) -> _Text:
+def _apply_edit(target: _Target, edit: Callable[[], _Text]) -> _Text:
     """Return the edited text. Raises CommandRefused."""
     try:
         return edit()
     except BrokenSyntax as broken:
-        raise _broken(target.content.path, broken) from None
+        raise _syntax_refusal(target.content.path, broken) from None
     except FileUnfit as unfit:
         raise CommandRefused(
             f"{target.label} {unfit}; nothing is changed: do it by hand, with what 'metamcp snippet"
@@ -390,7 +390,7 @@ def _target(name: str, wish: InstallOptions, config_file: Path | None) -> _Targe
         file_format = texts.native(file_format, content.text)
         values = texts.entries(file_format, content.text)
     except BrokenSyntax as broken:
-        raise _broken(path, broken) from None
+        raise _syntax_refusal(path, broken) from None
     except FileUnfit as unfit:
         raise CommandRefused(
             f"{printable(str(path))} {unfit}; nothing is changed", Exit.CONFIG
@@ -406,7 +406,7 @@ def _read(path: Path) -> disk.Content:
         raise CommandRefused(f"{printable(str(path))} {error}", Exit.CONFIG) from None
 
 
-def _broken(path: Path, broken: BrokenSyntax) -> CommandRefused:
+def _syntax_refusal(path: Path, broken: BrokenSyntax) -> CommandRefused:
     line = f", line {broken.line}" if broken.line else ""
     return CommandRefused(
         f"{printable(str(path))}{line}: {broken.message}; nothing is changed: mend it and run this"
@@ -474,8 +474,8 @@ def put(*, dry_run: bool, force: bool) -> None:
     copy, at = canonical(), link()
     if _is_strange(at) and not force:
         raise CommandRefused(
-            f"{_shown(at)} is there and not of this skill; it stays (--replace writes over it,"
-            " and keeps a copy)"
+            f"{_format_path(at)} is there and not of this skill; it stays (--replace writes over"
+            " it, and keeps a copy)"
         )
     old = _text(copy)
     if old == text():
@@ -492,7 +492,7 @@ def put(*, dry_run: bool, force: bool) -> None:
         if _is_strange(at) and at.exists():
             disk.keep(disk.Content(at, at.read_bytes(), ""))
         _link(at, copy)
-    _say(at, f"linked to {_shown(copy)}", dry_run)
+    _say(at, f"linked to {_format_path(copy)}", dry_run)
 
 
 def drop(*, dry_run: bool) -> None:
@@ -543,9 +543,9 @@ def _tidy(folder: Path) -> None:
         folder = folder.parent
 
 
-def _shown(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return printable(str(path))
 
 
 def _say(path: Path, outcome: str, dry_run: bool = False) -> None:
-    click.echo(f"{_shown(path)}: {'would be ' if dry_run else ''}{outcome}")
+    click.echo(f"{_format_path(path)}: {'would be ' if dry_run else ''}{outcome}")

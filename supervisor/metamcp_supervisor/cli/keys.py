@@ -192,7 +192,7 @@ def rotate(location: GatewayPlace, key: str, grace: str, out: str | None, as_jso
 @click.pass_obj
 def expire(location: GatewayPlace, key: str, as_json: bool) -> None:
     """End a key now, and keep it in the list."""
-    _say(_ordered(location, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
+    _say(_apply_order(location, {"type": "Expire", "key": key}), "has expired", as_json=as_json)
 
 
 @keys.command()
@@ -203,7 +203,7 @@ def expire(location: GatewayPlace, key: str, as_json: bool) -> None:
 def revoke(location: GatewayPlace, key: str, yes: bool, as_json: bool) -> None:
     """End a key, its streams, sessions and calls, and forget it."""
     confirm(f"End the key {key}, and forget it?", yes=yes)
-    _say(_ordered(location, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
+    _say(_apply_order(location, {"type": "Revoke", "key": key}), "is revoked", as_json=as_json)
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -229,7 +229,7 @@ def _deliver(
             "--quiet would hide the new key: write it to a file with --out FILE."
         )
     if out is None:
-        _say(_ordered(location, order), outcome, as_json=as_json, ends=ends)
+        _say(_apply_order(location, order), outcome, as_json=as_json, ends=ends)
         return
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -240,14 +240,14 @@ def _deliver(
         raise click.UsageError(f"--out: {out!r} cannot be made: {error.strerror}.") from None
     made = ""
     try:
-        raw = _ordered(location, order)
+        raw = _apply_order(location, order)
         changed = codec.typed(KeyChanged, raw)
         made = changed.id
         os.write(fd, f"{changed.key}\n".encode())
     except (Failed, OSError, KeyboardInterrupt):
         os.unlink(out)
         if made:
-            _ordered(location, {"type": "Revoke", "key": made})
+            _apply_order(location, {"type": "Revoke", "key": made})
         raise
     finally:
         os.close(fd)
@@ -321,7 +321,7 @@ def _one(location: GatewayPlace, name: str) -> bytes:
     return _at_rest(location, lambda api_keys: api_keys.listed([name]))
 
 
-def _ordered(location: GatewayPlace, order: dict[str, object]) -> bytes:
+def _apply_order(location: GatewayPlace, order: dict[str, object]) -> bytes:
     with running(location) as gateway:
         if gateway is not None:
             with progress("waits until every front knows it"):

@@ -103,7 +103,7 @@ def diff(
     """Show the tools that differ from what is approved. Exit 1 if any does."""
 
     def work() -> int:
-        sight = _there(offers.look(path, state_dir, where))
+        sight = _require_lock(offers.look(path, state_dir, where))
         drifts = [each for each in sight.drifts(offers.wish(what, sight)) if each.change != "same"]
         if as_json:
             click.echo(codec.dump(as_value(drifts)))
@@ -131,7 +131,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
         wish = offers.wish(what, sight)
         if wish.server is not None and sight.offered[wish.server].tools is None:
             raise Failed(Exit.FAILED, offers.unseen(wish.server))
-        approved_lock = sight.lock if wish.server is not None else _there(sight).lock
+        approved_lock = sight.lock if wish.server is not None else _require_lock(sight).lock
         approved_lock = approved_lock or Lock()
         servers, notices = dict(approved_lock.servers), list[str]()
         if wish.tool is not None and wish.server not in servers:
@@ -142,7 +142,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
             if wish.server in (None, name) and each.tools is not None:
                 before = servers.get(name, LockedServer())
                 servers[name] = lock_drift.taken(before, each.tools, wish.tool, each.info)
-                notices += _approved(name, before, servers[name], each.tools)
+                notices += _describe_approvals(name, before, servers[name], each.tools)
         for name in servers.keys() - sight.config.servers.keys() if what is None else ():
             notices.append(f"{name}: not configured any more, taken out")
             del servers[name]
@@ -223,7 +223,7 @@ def _pretty(tool: LockedTool | None) -> list[str]:
     return text.split("\n")
 
 
-def _approved(
+def _describe_approvals(
     server: str, before: LockedServer, after: LockedServer, tools: Sequence[Raw]
 ) -> Iterator[str]:
     for each in lock_drift.drifts(server, before, tools):
@@ -233,7 +233,7 @@ def _approved(
             yield f"{server}.{each.tool}: approved: {each.word}"
 
 
-def _there(sight: OfferComparison) -> OfferComparison:
+def _require_lock(sight: OfferComparison) -> OfferComparison:
     """Return the comparison if it has a lock. Raises Failed without a lock."""
     if sight.lock is None:
         problem = (

@@ -61,7 +61,7 @@ def login(
     Prints a link to open in a browser, and ends when you have agreed there. A running gateway then
     restarts the server.
     """
-    command_line, spec = _found(server, path, runtime_dir, state_dir)
+    command_line, spec = _find_server(server, path, runtime_dir, state_dir)
     _login(server, command_line, spec, open_it=not no_browser, as_json=as_json)
     if as_json:
         errors.tell(server=server, authorized=True)
@@ -119,7 +119,7 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
     """Remove the tokens, and return whether there were any. Raises Failed."""
     from metamcp_worker.oauth.vault import vault_of
 
-    command_line, spec = _found(name, path, runtime_dir, state_dir)
+    command_line, spec = _find_server(name, path, runtime_dir, state_dir)
     try:
         removed = vault_of(spec).forget(name) > 0
     except MetaMCPError as error:
@@ -132,7 +132,7 @@ def _logout(name: str, path: Path | None, runtime_dir: str | None, state_dir: st
     return True
 
 
-def _found(
+def _find_server(
     name: str, path: Path | None, runtime_dir: str | None, state_dir: str | None
 ) -> tuple["CommandLineConfig", "ServerSpec"]:
     """Return the configuration, and the specification for the worker of this server. Raises

@@ -131,7 +131,7 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferCo
     with progress("reads the definitions of tools"):
         stored = kept(path, state_dir, lock)
         offered = {
-            name: _offered(stored.config.servers[name], each)
+            name: _make_offered(stored.config.servers[name], each)
             for name, each in stored.catalogues.items()
             if stored.config.servers[name].pinning != "off"
         }
@@ -197,7 +197,7 @@ def unseen(server: str) -> str:
     return f"{server} was not seen yet as it is configured now; start the gateway once"
 
 
-def _offered(server: Server, catalogue: ServerCatalogue | None) -> Offered:
+def _make_offered(server: Server, catalogue: ServerCatalogue | None) -> Offered:
     if catalogue is None:
         return Offered(server)
     return Offered(server, catalogue.tools, lock_drift.server_info(catalogue.serverInfo))

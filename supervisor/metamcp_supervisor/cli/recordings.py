@@ -328,7 +328,7 @@ def follow_line(line: RecordedLine, fits: Callable[[FinishedCall], bool], *, as_
 
 def row(call: FinishedCall) -> tuple[str, ...]:
     return (
-        _when(call),
+        _format_time(call),
         call.id,
         call.server,
         columns.cut(call.name, NAME_CHARACTERS_MAX) or call.method,
@@ -415,7 +415,7 @@ def pretty(body: Raw) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
 
 
-def _when(call: FinishedCall) -> str:
+def _format_time(call: FinishedCall) -> str:
     """Return the time of a call, with the date if the call was not today."""
     local_time = datetime.fromisoformat(call.time).astimezone()
     today = local_time.date() == datetime.now().astimezone().date()

@@ -79,16 +79,16 @@ def replay(
             definition = await asker.tool(call.name) or definition_of(
                 call.name, endpoint_name, directory
             )
-            return _agreed(definition, call.name, yes=yes)
+            return _confirm_call(definition, call.name, yes=yes)
 
         with explained_key(trust, directory):
-            again = asyncio.run(_again(call, request_params, url, trust, timeout_s, tool))
-        return _told(call, *again)
+            again = asyncio.run(_repeat_call(call, request_params, url, trust, timeout_s, tool))
+        return _print_comparison(call, *again)
 
     recordings.ending(work)
 
 
-async def _again(
+async def _repeat_call(
     call: FinishedCall,
     request_params: Mapping[str, object],
     url: str,
@@ -140,7 +140,7 @@ def url_of(endpoint: str, runtime_dir: str | None) -> str:
     return status.endpoints[endpoint]
 
 
-def _agreed(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, Any]:
+def _confirm_call(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, Any]:
     """Return the definition of the tool. Ask first if the tool may change something, unless `yes`.
     Raises Failed if the user does not agree."""
     if yes or tool_call.reads_only(tool):
@@ -151,7 +151,7 @@ def _agreed(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, An
     return tool
 
 
-def _told(call: FinishedCall, ended: str, result: Raw) -> int:
+def _print_comparison(call: FinishedCall, ended: str, result: Raw) -> int:
     """Print the result, and how it differs from the recorded one. Return the exit code."""
     for line in pretty(result):
         click.echo(show.printable(line))

@@ -164,11 +164,15 @@ def proposal(learnt: Iterable[DeniedRight], spec: ConfinementSpec, home: str) ->
         by_right.setdefault(right, []).append(path)
     closed = {home, *WIDE}
     written = [path for path in by_right.get("write", ()) if path.rstrip("/") not in closed]
-    written = _outermost(_folded(written, closed))
+    written = _outermost(_merge_into_folders(written, closed))
     read = [path for path in by_right.get("read", ()) if path not in closed]
     processes = any(f"{path}/".startswith("/proc/") for path in read)
     read = [path for path in read if not f"{path}/".startswith("/proc/")]
-    read = [path for path in _outermost(_folded(read, closed)) if not _below(path, written)]
+    read = [
+        path
+        for path in _outermost(_merge_into_folders(read, closed))
+        if not _is_below(path, written)
+    ]
     sockets = _outermost(by_right.get("unix_sockets", ()))
     lines = [
         f"{key} = {codec.dump(paths).decode()}"
@@ -201,7 +205,7 @@ def _comments(
         yield f'# it makes the system call {name}, which only sandbox = "none" allows'
 
 
-def _folded(paths: Iterable[str], closed: Collection[str]) -> list[str]:
+def _merge_into_folders(paths: Iterable[str], closed: Collection[str]) -> list[str]:
     """Return the paths, with a folder in place of more than FILES_MAX that are in it."""
     folded = set(paths)
     while True:
@@ -219,15 +223,17 @@ def _folded(paths: Iterable[str], closed: Collection[str]) -> list[str]:
 
 
 def _is_secret(path: str, home: str) -> bool:
-    return _below(path, [f"{home}/{name}" for name in SECRETS])
+    return _is_below(path, [f"{home}/{name}" for name in SECRETS])
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     every = sorted(set(paths))
-    return [path for path in every if not _below(path, [other for other in every if other != path])]
+    return [
+        path for path in every if not _is_below(path, [other for other in every if other != path])
+    ]
 
 
-def _below(path: str, others: Iterable[str]) -> bool:
+def _is_below(path: str, others: Iterable[str]) -> bool:
     return any(f"{path}/".startswith(f"{other.rstrip('/')}/") for other in others)
 
 

@@ -106,7 +106,7 @@ name_argument = click.argument("name")
 @click.pass_obj
 def list_(location: _Where, as_json: bool) -> None:
     """List all scripts of the workspace."""
-    raw = _listed(location)
+    raw = _list_scripts(location)
     if as_json:
         click.echo(raw)
         return
@@ -124,7 +124,7 @@ def list_(location: _Where, as_json: bool) -> None:
 @click.pass_obj
 def show_(location: _Where, name: str, version: int | None, as_json: bool) -> None:
     """Print a script as a file, in its newest version."""
-    raw = _asked(location, name, version or 0)
+    raw = _fetch_script(location, name, version or 0)
     if as_json:
         click.echo(raw)
         return
@@ -162,7 +162,7 @@ def save(
     Everything that neither options nor the first line of the file say stays as it is.
     """
     order = _order(file, language)
-    raw = _ordered(
+    raw = _apply_order(
         location,
         SaveScript(
             name or order.script,
@@ -183,7 +183,7 @@ def save(
 def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
     """Save files as scripts of their names, as 'export' writes them, one after the other."""
     for order in [_order(file) for file in files]:
-        _say(_ordered(location, order), as_json=as_json)
+        _say(_apply_order(location, order), as_json=as_json)
 
 
 @scripts_.command()
@@ -193,8 +193,8 @@ def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 def export(location: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _listed(location)).scripts:
-        (script,) = codec.typed(ScriptList, _asked(location, each.name)).scripts
+    for each in codec.typed(ScriptList, _list_scripts(location)).scripts:
+        (script,) = codec.typed(ScriptList, _fetch_script(location, each.name)).scripts
         path = folder / f"{script.name}{SUFFIXES[_of(script).language]}"
         path.write_bytes(written(_of(script)).encode("utf-8", "replace"))
         click.echo(str(path))
@@ -208,7 +208,7 @@ def export(location: _Where, folder: Path) -> None:
 def delete(location: _Where, name: str, yes: bool, as_json: bool) -> None:
     """Delete a script with all of its versions."""
     confirm(f"Delete the script {name} with all of its versions?", yes=yes)
-    raw = _ordered(location, DeleteScript(name))
+    raw = _apply_order(location, DeleteScript(name))
     click.echo(raw if as_json else show.printable(f"script {name} is deleted"))
 
 
@@ -374,7 +374,7 @@ def _of(script: ScriptShown) -> Script:
 # Asking and saying
 
 
-def _listed(location: _Where) -> bytes:
+def _list_scripts(location: _Where) -> bytes:
     with keys.running(location.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts", script_orders.Scripts(location.workspace))
@@ -385,7 +385,7 @@ def _listed(location: _Where) -> bytes:
     return _at_rest(location, answer)
 
 
-def _asked(location: _Where, name: str, version: int = 0) -> bytes:
+def _fetch_script(location: _Where, name: str, version: int = 0) -> bytes:
     params = script_orders.ScriptWanted(location.workspace, name, version)
     with keys.running(location.place) as gateway:
         if gateway is not None:
@@ -393,7 +393,7 @@ def _asked(location: _Where, name: str, version: int = 0) -> bytes:
     return _at_rest(location, lambda store: script_orders.found(store, params))
 
 
-def _ordered(location: _Where, order: SaveScript | DeleteScript) -> bytes:
+def _apply_order(location: _Where, order: SaveScript | DeleteScript) -> bytes:
     params = script_orders.ScriptsChange(order=order, workspace=location.workspace)
     with keys.running(location.place) as gateway:
         if gateway is not None:

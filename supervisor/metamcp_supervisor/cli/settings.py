@@ -108,7 +108,7 @@ def _show_verb(table: TableName) -> click.Command:
         if as_json:
             errors.tell(name=name, settings=settings)
             return
-        click.echo(f"[{printable(_spelled(place_of(config, table, name)))}]")
+        click.echo(f"[{printable(_format_key(place_of(config, table, name)))}]")
         for key, value in settings.items():
             mark = "# " if table == "workspaces" and key != "limits" else ""
             click.echo(printable(f"{mark}{key} = {toml(value)}"))
@@ -163,7 +163,7 @@ def _set_verb(table: TableName) -> click.Command:
         at = (table, name) if before is None else place_of(before, table, name)
         _refuse_included(file, at, before)
         old = file.table(at)
-        entry = _with(f"{table}.*", _implied(at, before) | dict(old), settings)
+        entry = _with(f"{table}.*", _implied_settings(at, before) | dict(old), settings)
         if entry == old:
             click.echo(f"{file.label}: {noun} '{shown(name)}' has these settings already")
             return
@@ -235,7 +235,7 @@ def set_keys(
     for setting in settings if not dry_run else ():
         words = _words(_split(setting)[0])
         if words[0] == "gateway" and _option("gateway", words[1]).effect == "full restart":
-            errors.say(f"{_spelled(words)} is in force when the gateway is started again")
+            errors.say(f"{_format_key(words)} is in force when the gateway is started again")
 
 
 def _with_keys(file: ConfigFile, before: Config | None, settings: Sequence[str]) -> str:
@@ -248,8 +248,8 @@ def _with_keys(file: ConfigFile, before: Config | None, settings: Sequence[str])
             entry_of(file, at[-1])
         if before is not None and at[-2:-1] == ("endpoints",) and at[-1] not in file.table(at[:-1]):
             file = _with_implied(file, at, before)
-        old = _implied(at, before) | dict(file.table(at))
-        entry = _with(section, old, [f"{_spelled(words[len(at) :])}={text}"])
+        old = _implied_settings(at, before) | dict(file.table(at))
+        entry = _with(section, old, [f"{_format_key(words[len(at) :])}={text}"])
         is_named = section.endswith("*")
         edited = file.put_at(at, entry) if entry or is_named else file.without_at(at)
         file = file.with_text(edited)
@@ -268,7 +268,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
                     (at + 1 for at, segment in enumerate(parts) if segment == "*"), default=1
                 )
                 return words[: skipped + length], ".".join(parts[:length])
-    named = _spelled(words)
+    named = _format_key(words)
     names = sorted({name for name in get_args(Section) if name and not {"*", "["} & set(name)})
     if len(words) == 1 and named in options.keys(""):
         raise click.UsageError(f"'{named}' is not a single key: write one in it, or edit the file.")
@@ -277,7 +277,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
                                " another table that has it")  # fmt: skip
     if len(words) == 2 and (keys := options.keys(cast(Section, f"{words[0]}.*"))):
         raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {keys[0]}.")
-    tables = _spelled(words[:-1])
+    tables = _format_key(words[:-1])
     raise click.UsageError(f"no table is named '{shown(tables)}'; {hint(tables, names)}")
 
 
@@ -311,7 +311,7 @@ def _words(key: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _spelled(words: Sequence[str]) -> str:
+def _format_key(words: Sequence[str]) -> str:
     return ".".join(word if _BARE.fullmatch(word) else f'"{word}"' for word in words)
 
 
@@ -342,7 +342,7 @@ def _refuse_included(file: ConfigFile, at: tuple[str, ...], config: Config | Non
         raise CommandRefused(f"{text}; name that file with --config")
 
 
-def _implied(at: tuple[str, ...], config: Config | None) -> dict[str, object]:
+def _implied_settings(at: tuple[str, ...], config: Config | None) -> dict[str, object]:
     """Return what an endpoint without a table has: its namespace."""
     endpoint = config.endpoints.get(at[-1]) if config and at[-2:-1] == ("endpoints",) else None
     return {} if endpoint is None else {"namespace": label(endpoint.namespace)}
@@ -482,13 +482,13 @@ def _with(section: str, old: Mapping[str, object], settings: Sequence[str]) -> d
         if kind.startswith("table of") and len(inner) == 1:
             below.pop(inner[0], None)
             if text:
-                below[inner[0]] = text if kind == "table of strings" else _parsed(text)
+                below[inner[0]] = text if kind == "table of strings" else _parse_value(text)
         elif outer == "tools":
             raise click.UsageError(
                 "the settings of tools have verbs: metamcp tools hide SERVER.TOOL"
             )
         else:
-            _put(below, _spelled(inner), f"{section}.{outer}", text)
+            _put(below, _format_key(inner), f"{section}.{outer}", text)
         entry[outer] = below
         if not below:
             del entry[outer]
@@ -531,10 +531,10 @@ def _value(option: Option, text: str) -> object:
         return shlex.split(text)
     if option.kind in _LISTS and not text.startswith("["):
         return [each.strip() for each in text.split(",")]
-    return _parsed(text) if option.kind in _LISTS | _VALUES or "table" in option.kind else text
+    return _parse_value(text) if option.kind in _LISTS | _VALUES or "table" in option.kind else text
 
 
-def _parsed(text: str) -> object:
+def _parse_value(text: str) -> object:
     """Return the value that a text is in TOML, else the text."""
     try:
         return formats.toml_loads(f"value = {text}")["value"]

@@ -83,7 +83,7 @@ def text(table: Picture) -> str:
 
     console = Console(highlight=False)
     with console.capture() as drawn:
-        console.print(_drawn(table, console.width))
+        console.print(_draw_table(table, console.width))
     return drawn.get()
 
 
@@ -99,7 +99,7 @@ def watch(take: Callable[[], Picture], every_s: float) -> None:
     console = Console(highlight=False)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(_drawn(take(), console.width), refresh=True)
+            live.update(_draw_table(take(), console.width), refresh=True)
             time.sleep(every_s)
 
 
@@ -112,8 +112,8 @@ def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], boo
     console = Console(highlight=False)
     with _keyboard() as keyboard, Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
-            live.update(_drawn(take(), console.width), refresh=True)
-            if any(press(key) for key in _pressed(keyboard, every_s)):
+            live.update(_draw_table(take(), console.width), refresh=True)
+            if any(press(key) for key in _read_keys(keyboard, every_s)):
                 return
 
 
@@ -182,7 +182,7 @@ def _keyboard() -> Generator[int | None, None, None]:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-def _pressed(keyboard: int | None, seconds: float) -> str:
+def _read_keys(keyboard: int | None, seconds: float) -> str:
     """Wait so many seconds for a key, and return the pressed keys as soon as there are any."""
     import select
 
@@ -197,7 +197,7 @@ def _end(table: Picture) -> list[str]:
     return [table.foot] if table.foot else []
 
 
-def _crowded(table: Picture, width: int) -> bool:
+def _is_crowded(table: Picture, width: int) -> bool:
     """Whether there is too little room for the sentences in the last column."""
     widths = _widths(table)
     sentence_width = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
@@ -215,7 +215,7 @@ def _without(table: Picture, at: int) -> Picture:
     return structs.replace(table, columns=columns, rows=rows, sentences=False)
 
 
-def _fitted(table: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
+def _fit_table(table: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
     """Return the table as it fits a terminal of this width, the width of each column, and the
     columns that are left out. Names stay whole as long as anything else can be left out or cut.
     Numbers always stay whole; only the heading of a column of numbers may take two lines."""
@@ -250,19 +250,19 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _drawn(table: Picture, width: int) -> "RenderableType":
+def _draw_table(table: Picture, width: int) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     visible, below, widths, left_out = table, list[Text](), list[int](), tuple[str, ...]()
-    if table.sentences and _crowded(table, width):
+    if table.sentences and _is_crowded(table, width):
         visible = _without(table, len(table.columns) - 1)
         for row in table.rows:
             if row[-1]:
                 below.append(Text(f"{printable(row[0])}: {printable(row[-1])}"))
     if not visible.sentences:
-        visible, widths, left_out = _fitted(visible, width)
+        visible, widths, left_out = _fit_table(visible, width)
     drawn = Table(
         box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold",
         show_header=any(visible.columns),

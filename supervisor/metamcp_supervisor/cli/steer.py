@@ -94,7 +94,7 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     with progress("starts the new program"):
         with client.connect(runtime_dir) as gateway:
             before = codec.typed(GatewayStatus, gateway.call("status"))
-            report = _told(gateway, end)
+            report = _request_upgrade(gateway, end)
         begun = time.monotonic()
         after = _next(runtime_dir, before, end)
         took_s = time.monotonic() - begun
@@ -112,7 +112,7 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     )
 
 
-def _told(gateway: client.ControlClient, end: float) -> Upgrade:
+def _request_upgrade(gateway: client.ControlClient, end: float) -> Upgrade:
     """Return what is taken over. Raises Failed if nothing is."""
     report: Upgrade | None = None
     try:

@@ -131,7 +131,9 @@ def _check(table: ClientTable, wish: InstallOptions) -> None:
         text = f"{table.label} has a server '{shown(wish.name)}'; choose another --name for ours"
         raise CommandRefused(text)
     try:
-        texts.without_servers(table.content.text, _taken(table, wish.name), _entry(table, wish))
+        texts.without_servers(
+            table.content.text, _taken_servers(table, wish.name), _entry(table, wish)
+        )
     except FileUnfit as unfit:
         text = f"{table.label} {unfit}; nothing is changed: 'metamcp import' copies its servers"
         raise CommandRefused(text, Exit.CONFIG) from None
@@ -277,27 +279,27 @@ def _move(
         click.echo(sentence, err=True)
     ready = {*moved.names, *moved.same}
     tables = [_only(each, ready) for each in tables]
-    text = _including(moved.text, target) if own else moved.text
+    text = _add_include(moved.text, target) if own else moved.text
     shape = _shape(client, wish, begun, own)
-    text = _shaped(text, shape) if shape else text
+    text = _set_endpoint_keys(text, shape) if shape else text
     if dry_run:
         difference(printable(str(target)), content.text, text)
         for table in tables:
             made = texts.without_servers(
-                table.content.text, _taken(table, wish.name), _entry(table, wish)
+                table.content.text, _taken_servers(table, wish.name), _entry(table, wish)
             )
             difference(table.label, table.content.text, made)
         return
     for name in moved.secrets.keys() - written.keys():
         _write_secret(folder / name, moved.secrets[name])
-    content = _written(content, text)
+    content = _write_file(content, text)
     _confirm_target(target, wish, yes=True)  # what was added was confirmed before
     click.echo(f"{printable(str(target))}: added {', '.join(moved.names) or 'nothing'}")
-    costs, failed = _started(wish, target)
+    costs, failed = _start_gateway(wish, target)
     has_endpoints = any("endpoints" in formats.toml_loads(each) for each in (begun, own))
     if not has_endpoints and not wish.exposure and costs.tools >= SEARCH_FROM_TOOLS:
-        _written(content, _shaped(text, {"exposure": "search"}))
-        costs, failed = _started(wish, target)
+        _write_file(content, _set_endpoint_keys(text, {"exposure": "search"}))
+        costs, failed = _start_gateway(wish, target)
     for sentence in failed:
         click.echo(f"warning: {printable(sentence)}", err=True)
     for table in tables:
@@ -333,7 +335,7 @@ def _own(client: ClientProgram, wish: InstallOptions, target: Path) -> str:
     return ""
 
 
-def _including(text: str, target: Path) -> str:
+def _add_include(text: str, target: Path) -> str:
     try:
         return transfer.included(text, [_short(places.own_file(Path.home()))])
     except FileUnfit as unfit:
@@ -384,13 +386,13 @@ def _shape(client: ClientProgram, wish: InstallOptions, begun: str, own: str) ->
     return keys
 
 
-def _shaped(text: str, shape: Mapping[str, object]) -> str:
+def _set_endpoint_keys(text: str, shape: Mapping[str, object]) -> str:
     """Return a metamcp.toml whose default endpoint has these keys."""
     old = table_of(texts.entries(_ENDPOINTS, text).get("default")) or {}
     return texts.put(_ENDPOINTS, text, "default", {"namespace": "default", **old, **shape})
 
 
-def _written(content: disk.Content, text: str) -> disk.Content:
+def _write_file(content: disk.Content, text: str) -> disk.Content:
     try:
         disk.write(content, text)
     except disk.FileChanged:
@@ -399,7 +401,7 @@ def _written(content: disk.Content, text: str) -> disk.Content:
     return disk.read(content.path)
 
 
-def _started(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointCost, list[str]]":
+def _start_gateway(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointCost, list[str]]":
     """Start the gateway, or have it read the file again. Return what the default endpoint costs
     when the first start of each server is decided, and sentences about servers that failed. Raises
     Failed."""
@@ -440,20 +442,20 @@ def _entry(table: ClientTable, wish: InstallOptions) -> dict[str, object]:
     return clients.renewed(table.entries.get(wish.name, {}), new)
 
 
-def _taken(table: ClientTable, name: str) -> TakenServers:
+def _taken_servers(table: ClientTable, name: str) -> TakenServers:
     return TakenServers(table.kept, name, {each: table.entries[each] for each in table.servers})
 
 
 def _replace(client: ClientProgram, table: ClientTable, wish: InstallOptions) -> None:
     """Take the servers out of the file of the client and put our entry there."""
-    content, new = disk.read(table.content.path), _taken(table, wish.name)
+    content, new = disk.read(table.content.path), _taken_servers(table, wish.name)
     made = texts.without_servers(content.text, new, _entry(table, wish))
     record = disk.read(record_of(content.path))
     old = texts.read_record(record.text, client.kept) if record.exists else ()
     if not disk.backup_of(content.path).exists():
         disk.keep(content)
     disk.place(record.path, texts.record(texts.joined(old, (new,))).encode(), 0o600)
-    _written(content, made)
+    _write_file(content, made)
     click.echo(f"{table.label}: {', '.join(map(printable, table.servers))} taken out")
     location = places.of(content.path, environ=os.environ, home=Path.home())
     if table.shared and places.answers(str(location.runtime_dir)):

@@ -68,7 +68,7 @@ def init(location: _Place, names: tuple[str, ...], yes: bool, as_json: bool) -> 
         authority.make(location.state_dir, names)
     except authority.AuthorityUnfit as error:
         raise Failed(Exit.FAILED, str(error)) from None
-    certificate = _found(location)
+    certificate = _read_certificate(location)
     if again:
         warning = "this authority takes the place of another one; clients need the new file"
         click.echo(f"{warning} {certificate.ca}", err=True)
@@ -80,7 +80,7 @@ def init(location: _Place, names: tuple[str, ...], yes: bool, as_json: bool) -> 
 @click.pass_obj
 def show_(location: _Place, as_json: bool) -> None:
     """Show the files, the names in the certificate, and until when it is valid."""
-    _show(_found(location), as_json=as_json)
+    _show(_read_certificate(location), as_json=as_json)
 
 
 @tls.command("trust-help")
@@ -88,10 +88,10 @@ def show_(location: _Place, as_json: bool) -> None:
 @told
 def trust_help(location: _Place) -> None:
     """Say how clients come to trust the local authority."""
-    click.echo(HELP.format(ca=_found(location).ca))
+    click.echo(HELP.format(ca=_read_certificate(location).ca))
 
 
-def _found(location: _Place) -> "Certificate":
+def _read_certificate(location: _Place) -> "Certificate":
     from metamcp_supervisor.certificates import authority
 
     try:

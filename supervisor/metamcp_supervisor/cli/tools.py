@@ -123,12 +123,12 @@ def tell(
     wish = _wish(word, stored)
     all_of_it = reckoned(stored)
     if as_json:
-        click.echo(codec.dump(_chosen(all_of_it, wish)))
+        click.echo(codec.dump(_filter_costs(all_of_it, wish)))
         return
     for note in stored.notes:
         click.echo(f"metamcp: {show.printable(note)}", err=True)
     if wish.server is not None:
-        _tell_server(_chosen(all_of_it, wish), wish.server)
+        _tell_server(_filter_costs(all_of_it, wish), wish.server)
     else:
         _tell_all(all_of_it)
 
@@ -219,7 +219,7 @@ def _wish(word: str | None, stored: StoredOffers) -> ToolFilter:
     return offers.wished(word, stored.catalogues, tools)
 
 
-def _chosen(costs: Costs, wish: ToolFilter) -> Costs:
+def _filter_costs(costs: Costs, wish: ToolFilter) -> Costs:
     if wish.server is None:
         return costs
     return Costs(

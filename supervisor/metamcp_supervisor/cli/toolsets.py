@@ -114,7 +114,7 @@ def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
     listing = codec.typed(ToolSets, raw)
     (toolset,) = listing.toolsets
     about = f"{toolset.name}: {toolset.description}" if toolset.description else toolset.name
-    location = _where(toolset.name, listing) or "nowhere"
+    location = _format_places(toolset.name, listing) or "nowhere"
     show.picture(
         show.Picture(
             SHOW,
@@ -303,7 +303,7 @@ def _order(
 
 def _question(name: str, listing: ToolSets) -> str:
     """Return the question before a tool set is deleted."""
-    location = _where(name, listing)
+    location = _format_places(name, listing)
     equipped = f", which is equipped on {location}" if location else ""
     tools = len(listing.toolsets[0].tools)
     return f"Delete the tool set {name} of {_tools(tools)}{equipped}?"
@@ -359,7 +359,7 @@ def _say(raw: bytes, sentence: str, *, as_json: bool) -> None:
         click.echo(f"metamcp: {show.printable(warning)}", err=True)
 
 
-def _where(name: str, listing: ToolSets) -> str:
+def _format_places(name: str, listing: ToolSets) -> str:
     places = [
         view.endpoint
         + (f" for {view.principal}" if view.principal != "local" else "")
@@ -374,7 +374,7 @@ def _row(toolset: ToolSetShown, listing: ToolSets) -> Sequence[str]:
     return (
         toolset.name,
         str(len(toolset.tools)),
-        _where(toolset.name, listing) or columns.NONE,
+        _format_places(toolset.name, listing) or columns.NONE,
         toolset.updatedAt,
         columns.cut(" ".join(toolset.description.split()), DESCRIPTION_CHARACTERS_MAX),
     )
@@ -435,19 +435,21 @@ def parse(data: bytes, label: str) -> list[FileToolset]:
     try:
         value = _value(data.removeprefix(b"\xef\xbb\xbf"))
     except codec.Malformed as error:
-        raise _broken(label, str(error)) from None
+        raise _make_failure(label, str(error)) from None
     is_single, top = isinstance(value, _Set), "$.toolsets" if isinstance(value, _Printed) else "$"
-    sets: Sequence[_Set] = [value] if isinstance(value, _Set) else _listed(value)
+    sets: Sequence[_Set] = [value] if isinstance(value, _Set) else _to_sets(value)
     if not sets:
-        raise _broken(label, "there is no tool set in it")
+        raise _make_failure(label, "there is no tool set in it")
     if len(sets) > TOOLSETS_MAX:
-        raise _broken(label, f"there are more than {TOOLSETS_MAX} tool sets in it")
+        raise _make_failure(label, f"there are more than {TOOLSETS_MAX} tool sets in it")
     by_name: dict[str, FileToolset] = {}
     for number, each in enumerate(sets):
         json_path = top if is_single else f"{top}[{number}]"
         if each.name in by_name:
             short_name = each.name[:TOLD_CHARACTERS_MAX]
-            raise _broken(label, f"the name {short_name!r} is there twice - at `{json_path}.name`")
+            raise _make_failure(
+                label, f"the name {short_name!r} is there twice - at `{json_path}.name`"
+            )
         by_name[each.name] = FileToolset(
             each.name, _file_pairs(each, label, json_path), each.description or ""
         )
@@ -463,7 +465,7 @@ def _value(data: bytes) -> _Set | list[_Set] | _Printed:
     return value
 
 
-def _listed(value: list[_Set] | _Printed) -> Sequence[_Set]:
+def _to_sets(value: list[_Set] | _Printed) -> Sequence[_Set]:
     return value.toolsets if isinstance(value, _Printed) else value
 
 
@@ -475,10 +477,10 @@ def _file_pairs(each: _Set, label: str, json_path: str) -> tuple[Pair, ...]:
         if pair is None:
             short_text = text[:TOLD_CHARACTERS_MAX]
             problem = f"{short_text!r} is not a tool: one is written server.tool, as git.git_status"
-            raise _broken(label, f"{problem} - at `{json_path}.tools[{number}]`")
+            raise _make_failure(label, f"{problem} - at `{json_path}.tools[{number}]`")
         pairs.append(pair)
     return tuple(dict.fromkeys(pairs))
 
 
-def _broken(label: str, problem: str) -> Failed:
+def _make_failure(label: str, problem: str) -> Failed:
     return Failed(Exit.FAILED, f"{label} is not a file of tool sets: {problem}")

@@ -203,7 +203,7 @@ class CommandLineConfig:
         """Have a configuration confirmed that was only found in this directory, before its commands
         start; then the programs of its references run. Without a yes, end the command or go on with
         the configuration in force."""
-        main = self._unnamed(self.config)
+        main = self._discovered_file(self.config)
         if main is not None:
             self._ensure(main, yes=yes, ask=ask)
         if self.config.unrun:
@@ -245,7 +245,7 @@ class CommandLineConfig:
         confirmation.NotConfirmed."""
         from metamcp_supervisor.config import confirmation_io
 
-        main = self._unnamed(new)
+        main = self._discovered_file(new)
         if main is not None:
             state_dir = self._state_dir(new)
             confirmation_io.check(new, main, state_dir, running=self.config, yes=yes)
@@ -267,7 +267,7 @@ class CommandLineConfig:
             _say(str(problem))
         for warning in (each for each in config.warnings if each not in messages):
             _say(f"warning: {warning}")
-        if spoilt := self._spoilt(config):
+        if spoilt := self._config_to_keep(config):
             self.outdated = True
             return spoilt
         if printed is not None:
@@ -279,7 +279,7 @@ class CommandLineConfig:
             )
         return config
 
-    def _spoilt(self, config: "Config") -> "Config | None":
+    def _config_to_keep(self, config: "Config") -> "Config | None":
         """Return the configuration in force in the program before this one, if `config` would stop
         servers of it because of errors; else None."""
         from metamcp_supervisor.config.reload import spoilt
@@ -299,7 +299,7 @@ class CommandLineConfig:
         self.outdated = True
         return config
 
-    def _unnamed(self, config: "Config") -> Path | None:
+    def _discovered_file(self, config: "Config") -> Path | None:
         """Return the main file if it was only found in this directory, and not named."""
         from metamcp_supervisor.config.sources import was_found_in
 

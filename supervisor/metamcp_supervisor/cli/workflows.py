@@ -121,7 +121,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
     A FILE may be a folder, or metamcp:NAME for a workflow that is shipped; without one, the folder
     `workflows` is checked.
     """
-    loaded = _loaded(files or (FOLDER,))
+    loaded = _load_files(files or (FOLDER,))
     names = sorted(loaded.definitions.get(DEFAULT, {}))
     problems = [printable(str(problem)) for problem in loaded.problems]
     if as_json:
@@ -195,10 +195,10 @@ def run(
             raise CommandRefused(f"{name} has no workflow", Exit.CONFIG)
         subject = {"definition": Raw(bytes(definitions[0]))}
     outcome = ask.give("workflow/run", {**subject, "inputs": values, "wait": not no_wait})
-    _tell(outcome if no_wait else _answered(ask, outcome), as_json=ask.as_json)
+    _tell(outcome if no_wait else _answer_questions(ask, outcome), as_json=ask.as_json)
 
 
-def _answered(ask: EngineOrders, outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+def _answer_questions(ask: EngineOrders, outcome: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the outcome of a run whose questions the person at the terminal answers."""
     from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion
     from metamcp_supervisor.cli.call import ask_person
@@ -364,7 +364,7 @@ def _value(text: str) -> object:
         return text
 
 
-def _loaded(files: Sequence[str]) -> "Loaded":
+def _load_files(files: Sequence[str]) -> "Loaded":
     """Read files and folders."""
     from metamcp_worker.engine import load
 
@@ -374,7 +374,7 @@ def _loaded(files: Sequence[str]) -> "Loaded":
 
 def _sound(file: str) -> "Loaded":
     """Read a file or folder. Raises CommandRefused with all its problems."""
-    loaded = _loaded((file,))
+    loaded = _load_files((file,))
     if loaded.problems:
         first, *others = map(str, loaded.problems)
         raise CommandRefused(first, Exit.CONFIG, others)
@@ -418,13 +418,13 @@ def _mermaid(workflow: "Workflow") -> Iterator[str]:
 
     yield "flowchart TD"
     drawing = _Drawing()
-    start = drawing.node(f"([{_quoted(workflow.name)}])")
+    start = drawing.node(f"([{_quote_text(workflow.name)}])")
     ends = drawing.steps(graph(workflow.steps), [(start, "")])
     drawing.join(ends, drawing.node("([end])"))
     yield from drawing.lines
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     plain = text.replace("&", "&amp;").replace('"', "&quot;")
     return f'"{plain.replace("<", "&lt;").replace(">", "&gt;")}"'
 
@@ -443,14 +443,14 @@ class _Drawing:
 
     def join(self, ends: Sequence[tuple[str, str]], to: str) -> None:
         for node, text in ends:
-            self.lines.append(f"  {node} -->{f'|{_quoted(text)}|' if text else ''} {to}")
+            self.lines.append(f"  {node} -->{f'|{_quote_text(text)}|' if text else ''} {to}")
 
     def steps(
         self, steps: Sequence[GraphStep], ends: list[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Draw steps one after the other, and return their ends."""
         for step in steps:
-            label = _quoted(_label(step))
+            label = _quote_text(_label(step))
             fork = step.kind == "switch" and len(step.groups) > 1
             node = self.node(f"{{{label}}}" if fork else f"[{label}]")
             self.join(ends, node)
