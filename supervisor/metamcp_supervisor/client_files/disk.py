@@ -106,9 +106,9 @@ def keep(content: Content) -> Path | None:
     the path of the backup, None if the file did not exist. Raises OSError."""
     path = backup_of(content.path)
     for number in range(BACKUPS_MAX - 1, 0, -1):
-        older = path if number == 1 else _numbered(path, number - 1)
+        older = path if number == 1 else _with_number(path, number - 1)
         if older.exists():
-            os.replace(older, _numbered(path, number))
+            os.replace(older, _with_number(path, number))
     if content.data is None:
         return None
     mode = os.stat(content.path).st_mode & 0o7777
@@ -121,7 +121,7 @@ def forget(path: Path) -> None:
     backup_of(path).unlink(missing_ok=True)
 
 
-def _numbered(path: Path, number: int) -> Path:
+def _with_number(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -155,7 +155,7 @@ def every(origins: Collection[str]) -> list[ClientFile]:
 
 def of_client(client: ClientProgram, origins: Collection[str]) -> list[ClientFile]:
     """Return all files of a client that exist. `origins`: of this gateway."""
-    return [read_servers(client, scope, path, origins) for scope, path in _there(client)]
+    return [read_servers(client, scope, path, origins) for scope, path in _find_existing(client)]
 
 
 def user_files() -> set[Path]:
@@ -171,7 +171,7 @@ def candidates(client: ClientProgram, scope: Scope) -> tuple[Path, ...]:
     )
 
 
-def _there(client: ClientProgram) -> Iterator[tuple[Scope, Path]]:
+def _find_existing(client: ClientProgram) -> Iterator[tuple[Scope, Path]]:
     for scope in _SCOPES:
         for path in candidates(client, scope):
             if os.path.exists(path):  # False in a folder that may not be looked at

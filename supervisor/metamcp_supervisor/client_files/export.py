@@ -167,8 +167,8 @@ def _entry(
     """Return a server as an entry of a client, and add to `lost` what has no place in it. Raises
     CannotHold."""
     holds = _HOLDS[shape]
-    words = [_needed(word, holds) for word in list_of(common.get("command")) or ()]
-    url = _needed(common.get("url", ""), holds)
+    words = [_render_required(word, holds) for word in list_of(common.get("command")) or ()]
+    url = _render_required(common.get("url", ""), holds)
     transport = str(common.get("transport", "auto"))
     if not words and not url:
         raise CannotHold("it is neither a command nor a URL")
@@ -187,7 +187,7 @@ def _entry(
     entry |= _environment(holds, _texts(common.get("env")), lost)
     entry |= _headers(shape, holds, _texts(common.get("headers")), lost)
     if cwd := str(common.get("cwd", "")):
-        folder = _rendered(cwd.replace("~", home, 1) if cwd.startswith("~") else cwd, holds)
+        folder = _render_value(cwd.replace("~", home, 1) if cwd.startswith("~") else cwd, holds)
         if holds.cwd and folder is not None:
             entry["cwd"] = folder
         else:
@@ -204,7 +204,7 @@ def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict
     values: dict[str, str] = {}
     listed_names: list[str] = []
     for variable, text in env.items():
-        rendered = _rendered(text, holds)
+        rendered = _render_value(text, holds)
         if holds.listed and text in (f"${{env:{variable}}}", f"${{{variable}}}"):
             listed_names.append(variable)
         elif rendered is None:
@@ -253,7 +253,7 @@ def _headers(
     variables: dict[str, str] = {}
     token = ""
     for header, text in headers.items():
-        rendered = _rendered(text, holds)
+        rendered = _render_value(text, holds)
         if rendered is not None:
             values[header] = rendered
         elif shape == "codex" and (match := _REFERENCE.fullmatch(text)):
@@ -271,15 +271,15 @@ def _headers(
     return {"requestOptions": {"headers": values}} if shape == "continue" else {"headers": values}
 
 
-def _needed(value: object, holds: _Holds) -> str:
+def _render_required(value: object, holds: _Holds) -> str:
     """Return a value without which a server does not work. Raises CannotHold."""
-    rendered = _rendered(str(value), holds)
+    rendered = _render_value(str(value), holds)
     if rendered is None:
         raise CannotHold("its command or URL has a reference that the file cannot hold")
     return rendered
 
 
-def _rendered(text: str, holds: _Holds) -> str | None:
+def _render_value(text: str, holds: _Holds) -> str | None:
     """Return a value of metamcp.toml as a client reads it; None if its file cannot hold it."""
     rendered: list[str] = []
     plain = "".join(

@@ -133,7 +133,7 @@ def _alone(text: str, table: _Table, name: str, value: object) -> str:
     newline, unit = _style(text)
     outer = _line_indent(text, table.open)
     at, _ = _after_comments(text, table.open + 1)
-    member = newline + outer + unit + _written(name, value, newline, unit, outer + unit)
+    member = newline + outer + unit + _format_member(name, value, newline, unit, outer + unit)
     if not text[table.open + 1 : table.close].strip(" \t"):
         return text[: table.open + 1] + member + newline + outer + text[table.close :]
     return text[:at] + member + text[at:]
@@ -148,7 +148,7 @@ def _among(text: str, table: _Table, name: str, value: object) -> str:
         inner = _line_indent(text, first.key)
         if text[text.rfind("\n", 0, first.key) + 1 : first.key].strip():
             inner += unit  # its first key stands behind something else
-        member = newline + inner + _written(name, value, newline, unit, inner)
+        member = newline + inner + _format_member(name, value, newline, unit, inner)
     else:
         space = " " if text[first.start - 1] == " " else ""
         flat = json.dumps(value, ensure_ascii=False, separators=(f",{space}", f":{space}"))
@@ -158,7 +158,7 @@ def _among(text: str, table: _Table, name: str, value: object) -> str:
     return text[: last.end] + "," + text[last.end : at] + member + text[at:]
 
 
-def _written(name: str, value: object, newline: str, unit: str, indent: str) -> str:
+def _format_member(name: str, value: object, newline: str, unit: str, indent: str) -> str:
     return f"{json.dumps(name, ensure_ascii=False)}: {dumped(value, newline, unit, indent)}"
 
 

@@ -73,7 +73,7 @@ def put(file_format: FileFormat, text: str, name: str, entry: object) -> str:
 
         listed = file_format.format == "yaml-list"
         made = yaml_edit.put(text, file_format.place[0], name, table_of(entry) or {}, listed=listed)
-    return _proven(file_format, text, made, name, entry)
+    return _verify_edit(file_format, text, made, name, entry)
 
 
 def drop(
@@ -95,7 +95,7 @@ def drop(
         from metamcp_supervisor.client_files import yaml_edit
 
         made = yaml_edit.drop(text, file_format.place[0], name, with_section=not depth)
-    made = _proven(file_format, text, made, name, None)
+    made = _verify_edit(file_format, text, made, name, None)
     if not (before or "").strip() and made.strip() in ("", "{}", file_format.new.strip()):
         return before
     return made
@@ -129,7 +129,7 @@ def _undone(
         if after == text:
             return before
         undone = spliced(text, after, before)
-        return None if undone is None else _proven(file_format, text, undone, name, was)
+        return None if undone is None else _verify_edit(file_format, text, undone, name, was)
     except (BrokenSyntax, FileUnfit):
         return None
 
@@ -149,7 +149,7 @@ def _alike(text: str, other: str) -> int:
     return next((at for at, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
-def _proven(file_format: FileFormat, text: str, made: str, name: str, entry: object) -> str:
+def _verify_edit(file_format: FileFormat, text: str, made: str, name: str, entry: object) -> str:
     """Return `made`, if it differs from `text` in what stands under `name` alone, and that is
     `entry`. Raises FileUnfit."""
     try:

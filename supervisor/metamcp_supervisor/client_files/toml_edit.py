@@ -46,13 +46,15 @@ def put(
     settings = {key: value for key, value in entry.items() if key not in own_heads}
     for start, end, keys in _tables(text, path):
         if keys == path:
-            return text[:start] + _changed(text[start:end], path, settings, newline) + text[end:]
+            return (
+                text[:start] + _change_table(text[start:end], path, settings, newline) + text[end:]
+            )
     if old is not None and not own_heads:
         raise _unfit()
     if own_heads and not settings:
         return text
     lines = [f"[{tomlkit.key(list(path)).as_string()}]", *_lines(settings)]
-    return _appended(text, newline.join(lines), newline)
+    return _append_block(text, newline.join(lines), newline)
 
 
 def _unfit() -> FileUnfit:
@@ -113,7 +115,7 @@ def _item(value: object) -> "Item":
     return tomlkit.item(value)
 
 
-def _appended(text: str, block: str, newline: str) -> str:
+def _append_block(text: str, block: str, newline: str) -> str:
     if not text:
         return block + newline
     if text.endswith("\n"):
@@ -121,11 +123,13 @@ def _appended(text: str, block: str, newline: str) -> str:
     return text + newline + newline + block
 
 
-def _changed(text: str, path: tuple[str, ...], entry: Mapping[str, object], newline: str) -> str:
+def _change_table(
+    text: str, path: tuple[str, ...], entry: Mapping[str, object], newline: str
+) -> str:
     """Return the text of one table with other settings. New ones come last."""
     import tomlkit
 
-    document, table = _parsed(text, path)
+    document, table = _parse_table(text, path)
     old = table.unwrap()
     for key, value in old.items():
         if key not in entry:
@@ -195,7 +199,7 @@ def _size(text: str, keys: tuple[str, ...]) -> int | None:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        _, table = _parsed(text, keys)
+        _, table = _parse_table(text, keys)
     except TOMLKitError:
         return None
     size = len(text)
@@ -206,7 +210,7 @@ def _size(text: str, keys: tuple[str, ...]) -> int | None:
     return size
 
 
-def _parsed(text: str, keys: tuple[str, ...]) -> "tuple[TOMLDocument, Table]":
+def _parse_table(text: str, keys: tuple[str, ...]) -> "tuple[TOMLDocument, Table]":
     """Parse the text of one table. Raises TOMLKitError."""
     import tomlkit
 

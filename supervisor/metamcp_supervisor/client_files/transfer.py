@@ -155,15 +155,15 @@ def settings(
         raise CannotHold("it belongs to a workspace")
     name = server.name
     common: dict[str, object] = {}
-    if words := [_undefaulted(word) for word in server.command_written]:
+    if words := [_drop_secret_defaults(word) for word in server.command_written]:
         common["command"] = _command(name, words, moving)
-    elif url := _undefaulted(server.url_written or ""):
+    elif url := _drop_secret_defaults(server.url_written or ""):
         common["url"] = _url(name, url, moving)
         if server.transport != "auto":
             common["transport"] = server.transport
-    if headers := _headers(name, _written(server.headers_written), moving):
+    if headers := _headers(name, _clean_values(server.headers_written), moving):
         common["headers"] = headers
-    if env := _env(name, _written(server.env_written), moving):
+    if env := _env(name, _clean_values(server.env_written), moving):
         common["env"] = env
     folder = str(server.cwd or "")
     if words and folder and folder not in folders:
@@ -189,7 +189,7 @@ def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
         and value != unset.get(key, False)
     }
     if server.options_written:
-        ours["options"] = _env(server.name, _written(server.options_written), moving)
+        ours["options"] = _env(server.name, _clean_values(server.options_written), moving)
     if server.oauth_written is not None and (secret := server.oauth_written.client_secret):
         if not references.refers(secret):
             variable = f"{_variable(server.name)}_CLIENT_SECRET"
@@ -199,15 +199,15 @@ def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
     return ours
 
 
-def _undefaulted(text: str) -> str:
+def _drop_secret_defaults(text: str) -> str:
     """Return a value whose references to secrets have no default, since the default is one."""
     return _DEFAULT.sub(
         lambda match: f"${{env:{match[1]}}}" if looks_secret(match[1]) else match[0], text
     )
 
 
-def _written(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: _undefaulted(text) for name, text in values.items()}
+def _clean_values(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _drop_secret_defaults(text) for name, text in values.items()}
 
 
 def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:

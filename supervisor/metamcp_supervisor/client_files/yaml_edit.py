@@ -61,17 +61,17 @@ def put(text: str, key: str, name: str, entry: Mapping[str, object], *, listed: 
     item: object = [entry] if listed else {name: entry}
     section = _section(text, key)
     if section is None:
-        return _inserted(text, len(text), _written({key: item}, "", newline), newline)
-    block = _written(item, section.indent, newline)
+        return _insert_block(text, len(text), _dump_item({key: item}, "", newline), newline)
+    block = _dump_item(item, section.indent, newline)
     for other, start, end in section.items:
         if other == name:
-            return _inserted(_without(text, start, end), start, block, newline)
+            return _insert_block(_without(text, start, end), start, block, newline)
     if section.items:
-        return _inserted(text, section.items[-1][2], block, newline)
+        return _insert_block(text, section.items[-1][2], block, newline)
     start, end = section.value
     text = text[:start].rstrip(" \t") + text[end:]
     at = text.find("\n", section.key) + 1
-    return _inserted(text, at or len(text), block, newline)
+    return _insert_block(text, at or len(text), block, newline)
 
 
 def drop(text: str, key: str, name: str, *, with_section: bool) -> str:
@@ -164,29 +164,29 @@ def _line_start(text: str, at: int) -> int:
 # Putting in and taking out
 
 
-def _written(item: object, indent: str, newline: str) -> str:
+def _dump_item(item: object, indent: str, newline: str) -> str:
     writer: Any = YAML()
     stream = io.StringIO()
     writer.width = 1 << 20
     writer.indent(mapping=2, sequence=4, offset=2)
-    writer.dump(_quoted(item), stream)
+    writer.dump(_quote_texts(item), stream)
     made = textwrap.indent(textwrap.dedent(stream.getvalue()), indent).removesuffix("\n")
     return newline.join(map(printable, made.split("\n")))
 
 
-def _quoted(value: object) -> object:
+def _quote_texts(value: object) -> object:
     """Return a copy in which texts that could be read as another value, or that have invisible
     characters, are in quotes."""
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
         return value if is_plain else DoubleQuotedScalarString(value)
     if (table := table_of(value)) is not None:
-        return {_quoted(key): _quoted(inner) for key, inner in table.items()}
+        return {_quote_texts(key): _quote_texts(inner) for key, inner in table.items()}
     listed = list_of(value)
-    return value if listed is None else [_quoted(inner) for inner in listed]
+    return value if listed is None else [_quote_texts(inner) for inner in listed]
 
 
-def _inserted(text: str, at: int, block: str, newline: str) -> str:
+def _insert_block(text: str, at: int, block: str, newline: str) -> str:
     if not text[:at] or text[:at].endswith("\n"):
         return text[:at] + block + newline + text[at:]
     return text[:at] + newline + block + text[at:]
