@@ -122,7 +122,7 @@ class EndpointCheck:
 
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
-        names, aliases = _given(layers)
+        names, aliases = _collect_names(layers)
         naming = spec_of(endpoint.naming)
         definitions = builtin_definitions.of(
             endpoint.exposure, code=self._code, builtins=endpoint.families
@@ -134,19 +134,19 @@ class EndpointCheck:
             if named.name in own:
                 flaw = "is the name of a built-in tool"
             elif not flaw and (other := by_name.setdefault(named.name, named)) is not named:
-                flaw = f"is the name of {_told(other)} too"
-            self._judged(named, flaw, endpoint)
+                flaw = f"is the name of {_format_pair(other)} too"
+            self._report_flaw(named, flaw, endpoint)
         further: dict[str, _Given] = {}
         for alias in aliases:
             flaw = "is the name of a built-in tool" if alias.name in own else ""
             owner = by_name.get(alias.name)
             if owner is not None and owner.pair != alias.pair:
-                flaw = f"is the name of {_told(owner)}"
+                flaw = f"is the name of {_format_pair(owner)}"
             elif (other := further.setdefault(alias.name, alias)).pair != alias.pair:
-                flaw = f"is an alias of {_told(other)} too"
-            self._judged(alias, flaw, endpoint)
+                flaw = f"is an alias of {_format_pair(other)} too"
+            self._report_flaw(alias, flaw, endpoint)
 
-    def _judged(self, named: _Given, flaw: str, endpoint: Endpoint) -> None:
+    def _report_flaw(self, named: _Given, flaw: str, endpoint: Endpoint) -> None:
         if flaw and (str(named.site), flaw) not in self._said:
             self._said.add((str(named.site), flaw))
             message = f"'{shown(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
@@ -162,7 +162,7 @@ def spec_of(naming: Naming) -> NamingSpec:
     )
 
 
-def _given(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_Given]]:
+def _collect_names(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_Given]]:
     """Return the names and the aliases of all tools that are not switched off."""
     enabled: dict[Pair, bool] = {}
     name: dict[Pair, _Given] = {}
@@ -184,7 +184,7 @@ def _given(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_G
     )
 
 
-def _told(named: _Given) -> str:
+def _format_pair(named: _Given) -> str:
     return f"{named.pair[0]}.{shown(named.pair[1])}"
 
 
@@ -351,7 +351,9 @@ def servers_by_name(
     for draft in (each for each in every if not each.written):
         first = by_name.setdefault(draft.name, draft)
         if first is not draft:
-            message = f"the server '{draft.name}' is already at {_where(first.site)}; rename one"
+            message = (
+                f"the server '{draft.name}' is already at {_format_site(first.site)}; rename one"
+            )
             findings.error(draft.site, message, servers=[first.site])
     for draft in (each for each in every if each.written):
         name = _free(draft.name or UNNAMED, by_name)
@@ -412,7 +414,8 @@ def _namespaces(
         if first is not draft:
             findings.error(
                 draft.site,
-                f"the namespace '{draft.name}' is already at {_where(first.site)}; rename one",
+                f"the namespace '{draft.name}' is already at {_format_site(first.site)};"
+                " rename one",
             )
     named = {name for draft in written.values() for name in draft.servers or ()}
     namespaces: dict[str, Namespace] = {}
@@ -516,8 +519,8 @@ def _endpoints(
         if endpoint.name in endpoints:
             findings.error(
                 draft.site,
-                f"the endpoint '{endpoint.name}' is already at {_where(sites[endpoint.name])};"
-                " rename one",
+                f"the endpoint '{endpoint.name}' is already at"
+                f" {_format_site(sites[endpoint.name])}; rename one",
             )
             continue
         sites[endpoint.name] = draft.site
@@ -534,14 +537,14 @@ def _endpoints(
             )
         endpoints[endpoint.name] = endpoint
     _refuse_same_paths(endpoints, sites, findings)
-    for endpoint in _missing(drafts, endpoints, sites, findings):
+    for endpoint in _make_missing_endpoints(drafts, endpoints, sites, findings):
         endpoints[endpoint.name] = replace(endpoint, sse=loopback, auth=gateway.auth)
         named(endpoints[endpoint.name], ())
     _warn_of_unexposed(drafts, endpoints.values(), findings)
     return endpoints
 
 
-def _missing(
+def _make_missing_endpoints(
     drafts: Sequence[ConfigDraft],
     endpoints: Mapping[str, Endpoint],
     sites: Mapping[str, Site],
@@ -595,6 +598,6 @@ def _warn_of_unexposed(
             findings.warning(draft.site, f"{problem} {example}")
 
 
-def _where(site: Site) -> str:
+def _format_site(site: Site) -> str:
     line = site.line()
     return str(site) if line is None else f"{site} (line {line})"

@@ -165,7 +165,9 @@ class _EntryReader:
         for key, value in self.left.items():
             if value not in ({}, [], "", False):  # nothing is set there
                 self._lose(key)
-        self.made.values = {key: self._referred(each) for key, each in self.made.values.items()}
+        self.made.values = {
+            key: self._convert_references(each) for key, each in self.made.values.items()
+        }
         self._check_platform()
         self._check_folder()
 
@@ -236,7 +238,7 @@ class _EntryReader:
             self.made.values["env"] = named
         file = self.left.get("envFile", self.left.get("env_file"))
         if isinstance(file, str):
-            self.made.env_file = str(self._referred(file))
+            self.made.env_file = str(self._convert_references(file))
             self._drop("envFile", "env_file")
 
     def _read_headers(self) -> None:
@@ -299,7 +301,7 @@ class _EntryReader:
     def _read_switches(self) -> None:
         """Read which tools the user has switched on and off."""
         self._read_filter()
-        allowed, refused = self._listed(_ALLOWED), self._listed(_REFUSED)
+        allowed, refused = self._take_names(_ALLOWED), self._take_names(_REFUSED)
         tools = self.left.pop("tools", None)
         if list_of(tools) is not None:
             allowed = [*(allowed or ()), *texts_of(tools)]
@@ -340,7 +342,7 @@ class _EntryReader:
             self.left[key] = inner.get("list")
             self.left["options"] = {name: options[name] for name in options if name != "toolFilter"}
 
-    def _listed(self, keys: tuple[str, ...]) -> list[str] | None:
+    def _take_names(self, keys: tuple[str, ...]) -> list[str] | None:
         names: list[str] | None = None
         for key in keys:
             if key not in self.left:
@@ -400,17 +402,17 @@ class _EntryReader:
 
     # References
 
-    def _referred(self, value: object) -> object:
+    def _convert_references(self, value: object) -> object:
         """Return a copy of a value with the references of metamcp.toml in its texts."""
         if isinstance(value, str):
-            value = _INPUT.sub(self._defaulted, value)
+            value = _INPUT.sub(self._add_default, value)
             return refer(value, self.folder, self.home, dollars=self.client.dollars)
         if (table := table_of(value)) is not None:
-            return {key: self._referred(each) for key, each in table.items()}
+            return {key: self._convert_references(each) for key, each in table.items()}
         items = list_of(value)
-        return value if items is None else [self._referred(each) for each in items]
+        return value if items is None else [self._convert_references(each) for each in items]
 
-    def _defaulted(self, match: re.Match[str]) -> str:
+    def _add_default(self, match: re.Match[str]) -> str:
         default = self.defaults.get(match[1])
         variable = input_variable(match[1])
         return match[0] if default is None else f"${{env:{variable}:-{default}}}"
@@ -457,10 +459,10 @@ def refer(text: str, folder: str, home: str, *, dollars: bool = False) -> str:
         text = _ANY_DOLLAR.sub(r"${env:\1}", text)
     text = _SECRETS.sub(r"${env:\1}", text)
     text = _OPENCODE.sub(r"${\1:\2}", text)
-    return _BRACED.sub(lambda match: _braced(match[0], match[1], folder, home), text)
+    return _BRACED.sub(lambda match: _replace_variable(match[0], match[1], folder, home), text)
 
 
-def _braced(text: str, inner: str, folder: str, home: str) -> str:
+def _replace_variable(text: str, inner: str, folder: str, home: str) -> str:
     if inner == "userHome":
         return home
     if inner in ("/", "pathSeparator"):

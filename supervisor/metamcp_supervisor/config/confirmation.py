@@ -46,10 +46,12 @@ def parts(config: Config) -> Mapping[str, str]:
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
     """
     contents: dict[str, object] = {
-        server.name: bound for server in _enabled(config) if (bound := _bound(server)) is not None
+        server.name: bound
+        for server in _enabled_servers(config)
+        if (bound := _settings_to_confirm(server)) is not None
     }
     contents |= {_PROGRAM + reference: reference for reference in config.programs}
-    contents |= {_SENT: sent} if (sent := _sent(config)) else {}
+    contents |= {_SENT: sent} if (sent := _outgoing_values(config)) else {}
     contents |= {_NOTIFY: config.notify} if config.notify else {}
     return {
         name: hashlib.sha256(ascii(content).encode()).hexdigest()[:DIGITS]
@@ -59,12 +61,20 @@ def parts(config: Config) -> Mapping[str, str]:
 
 def digest(config: Config, file: str) -> str:
     """Return the digest of all parts together, as versions before 0.2 kept it for a file."""
-    servers = [bound for server in _enabled(config) if (bound := _bound(server)) is not None]
-    everything = [file, servers, *filter(None, [config.programs, _sent(config), config.notify])]
+    servers = [
+        bound
+        for server in _enabled_servers(config)
+        if (bound := _settings_to_confirm(server)) is not None
+    ]
+    everything = [
+        file,
+        servers,
+        *filter(None, [config.programs, _outgoing_values(config), config.notify]),
+    ]
     return hashlib.sha256(ascii(everything).encode()).hexdigest()
 
 
-def _sent(config: Config) -> list[tuple[str, str]]:
+def _outgoing_values(config: Config) -> list[tuple[str, str]]:
     """Return what the gateway itself would send, if a reference is in it: the address and headers
     for spans, the address and key for vectors and for models, the addresses and secrets for
     questions about tokens, as written in the file."""
@@ -82,7 +92,7 @@ def _sent(config: Config) -> list[tuple[str, str]]:
     return [pair for group in groups if any(refers(text) for _, text in group) for pair in group]
 
 
-def _bound(server: Server) -> list[object] | None:
+def _settings_to_confirm(server: Server) -> list[object] | None:
     """Return the settings of a server that need confirmation; None if it needs none. A server with
     a URL runs no code here, but the values of references in the file are sent to it: they could be
     any secret of this user."""
@@ -116,16 +126,18 @@ def question(config: Config, file: str, confirmed: Collection[str] = ()) -> str:
     """Return the text for the user to confirm: every command exactly, and every URL, one a line.
     `confirmed`: digests of parts that are confirmed, which are left out."""
     new = {name for name, digest in parts(config).items() if digest not in confirmed}
-    servers = [each for each in _enabled(config) if each.name in new or not confirmed]
+    servers = [each for each in _enabled_servers(config) if each.name in new or not confirmed]
     verb = "starts or reaches" if any(server.url for server in servers) else "starts"
     more = ", beside what is confirmed" if confirmed else ""
     lines = [f"{printable(file)} was found in this directory and {verb}{more}:"]
     for server in servers:
         lines.append(f"  {server.name}: {_words(server)}")
-        lines += [f"    with {printable(name)}={printable(text)}" for name, text in _given(server)]
+        lines += [
+            f"    with {printable(name)}={printable(text)}" for name, text in _masked_values(server)
+        ]
         lines += [f"    {opened}"] if (opened := sandboxes.needs_text(server)) else []
-    for name, text in _sent(config) if _SENT in new else ():
-        lines.append(f"  it sends: {printable(name)}={printable(_hidden(name, text))}")
+    for name, text in _outgoing_values(config) if _SENT in new else ():
+        lines.append(f"  it sends: {printable(name)}={printable(_mask_secret(name, text))}")
     if _NOTIFY in new:
         lines.append(f"  when something waits: {_json(config.notify)}")
     programs = (each for each in config.programs if _PROGRAM + each in new)
@@ -140,15 +152,15 @@ def _command(server: Server) -> tuple[str, ...]:
     return tuple(written if starts_program(written) else word for word, written in pairs)
 
 
-def _given(server: Server) -> list[tuple[str, str]]:
+def _masked_values(server: Server) -> list[tuple[str, str]]:
     """Return variables, headers and options as written in the file, with secrets masked."""
     texts = {**server.env_written, **server.headers_written, **server.options_written}
     if server.oauth_written is not None and server.oauth_written.client_secret is not None:
         texts["client_secret"] = server.oauth_written.client_secret
-    return [(name, _hidden(name, text)) for name, text in sorted(texts.items())]
+    return [(name, _mask_secret(name, text)) for name, text in sorted(texts.items())]
 
 
-def _hidden(name: str, text: str) -> str:
+def _mask_secret(name: str, text: str) -> str:
     secret = (looks_secret(name) or is_secret(name) or name == "key") and not refers(text)
     return MASK if secret else text
 
@@ -175,7 +187,7 @@ def lost(servers: Collection[str]) -> NotConfirmed:
     return NotConfirmed(f"{problem}, so nothing is reloaded; {advice}", f"{problem}.")
 
 
-def _enabled(config: Config) -> list[Server]:
+def _enabled_servers(config: Config) -> list[Server]:
     """Return the servers that would start; only these need confirmation."""
     servers = (config.servers[name] for name in sorted(config.servers))
     return [server for server in servers if server.enabled and not server.mistake]

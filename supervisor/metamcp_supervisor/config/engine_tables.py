@@ -42,7 +42,7 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
         return None
     table.refuse_unknown()
     provider = cast("Literal['openai', 'anthropic']", table.choice("provider") or "openai")
-    settings = _reached(
+    settings = _read_connection(
         AiConfig(provider=provider, model=table.text("model") or ""), table, resolving
     )
     for key in ("url", "model"):
@@ -88,7 +88,7 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
     }
     model = table.text("model") or MODELS[provider]
     settings = AiConfig(provider=cast("Literal['openai', 'anthropic']", provider), model=model)
-    return _reached(settings, Table(values, table.site, table.findings), resolving)
+    return _read_connection(settings, Table(values, table.site, table.findings), resolving)
 
 
 def read_engine(table: Table | None, resolving: Resolving) -> EngineConfig | None:
@@ -151,7 +151,7 @@ def results(table: Table) -> ResultsConfig | None:
     return ResultsConfig(max_bytes, keep_s, total_bytes)
 
 
-def _reached(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:
+def _read_connection(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:
     """Return the settings with the keys `url` and `key` of a table."""
     url, written = sections.read_url(table, "url", resolving)
     key = table.text("key")

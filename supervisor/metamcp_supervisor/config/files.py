@@ -28,7 +28,7 @@ class FileUnreadable(Exception):
 
 def text(path: Path, limit_bytes: int = CONFIG_BYTES_MAX) -> str:
     """Read the text of a configuration file, without a byte order mark. Raises Unreadable."""
-    return _decoded(data(path, limit_bytes))
+    return _decode_text(data(path, limit_bytes))
 
 
 def owned_text(path: Path) -> tuple[str, str]:
@@ -41,8 +41,8 @@ def owned_text(path: Path) -> tuple[str, str]:
             file_stat, stat.S_IWGRP | stat.S_IWOTH, "written by others; run 'chmod go-w' on it"
         )
     except FileUnreadable as error:
-        return _decoded(data), str(error)
-    return _decoded(data), ""
+        return _decode_text(data), str(error)
+    return _decode_text(data), ""
 
 
 def data(path: Path, limit_bytes: int) -> bytes:
@@ -101,7 +101,7 @@ def _secret(path: Path, label: str, forbidden: int, ending: str) -> str:
     try:
         data, file_stat = _content(path, SECRET_BYTES_MAX, os.O_RDONLY | os.O_NOFOLLOW)
         _check_owner(file_stat, forbidden, ending)
-        text = _decoded(data).removesuffix("\n").removesuffix("\r")
+        text = _decode_text(data).removesuffix("\n").removesuffix("\r")
     except FileUnreadable as error:
         raise Unresolved(f"{label} {error}") from None
     if not text:
@@ -205,7 +205,7 @@ def _check_owner(file_stat: os.stat_result, forbidden: int, ending: str) -> None
         raise FileUnreadable(f"may be {ending}")
 
 
-def _decoded(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

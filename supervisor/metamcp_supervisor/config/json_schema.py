@@ -168,7 +168,10 @@ def _section(section: Section) -> dict[str, object]:
 
 
 def _option(option: Option) -> dict[str, object]:
-    schema: dict[str, object] = {"description": _LINK.sub(r"\1", option.why), **_shown(option)}
+    schema: dict[str, object] = {
+        "description": _LINK.sub(r"\1", option.why),
+        **_default_or_examples(option),
+    }
     if inside := _INSIDE.get((option.section, option.key)):
         section, named = inside
         content = _section(section)
@@ -189,7 +192,7 @@ def _option(option: Option) -> dict[str, object]:
     return schema
 
 
-def _shown(option: Option) -> dict[str, object]:
+def _default_or_examples(option: Option) -> dict[str, object]:
     """Return the default of a key, or examples."""
     if option.default:
         return {"default": _value(option.default)}

@@ -62,10 +62,10 @@ def check(
 
 def written(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
     """Return the tables as a user writes them, under their name; nothing if there are none."""
-    return {"middleware": list(map(_written, lines))} if lines else {}
+    return {"middleware": list(map(_to_table, lines))} if lines else {}
 
 
-def _written(line: MiddlewareConfig) -> dict[str, object]:
+def _to_table(line: MiddlewareConfig) -> dict[str, object]:
     return {
         "name": line.name,
         **({"uses": line.uses} if line.uses != line.name else {}),

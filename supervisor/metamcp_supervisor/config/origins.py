@@ -72,10 +72,10 @@ class Origins(Struct, frozen=True):
         group, _, name = table.partition(".")
         if group in GROUPS and name:
             named = self.named.get((group, name))
-            return "" if named is None else _written(named, key) if key else _line(named)
+            return "" if named is None else _locate_key(named, key) if key else _line(named)
         numbered = _INDEX.fullmatch(table)
         places: Place = ("policies", int(numbered[1])) if numbered else tuple(filter(None, [table]))
-        candidates = (_written(site.at(*places), key) for site in self.files)
+        candidates = (_locate_key(site.at(*places), key) for site in self.files)
         return next(filter(None, candidates), "")
 
 
@@ -149,7 +149,7 @@ def toml(value: object) -> str:
     return printable(json.dumps(value, ensure_ascii=False))
 
 
-def _written(table: Site, key: str) -> str:
+def _locate_key(table: Site, key: str) -> str:
     """Return file and line of a key of a table; empty if the table does not have the key."""
     content = _at(table)
     values = table_of(content) or {}

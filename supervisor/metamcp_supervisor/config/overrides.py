@@ -172,7 +172,7 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
     Table(values, site, findings, "servers.*").refuse_unknown()
     for key in values:
         if key in _SERVERS and key not in SETTINGS:
-            findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_listed()}")
+            findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_list_settings()}")
     changed_server = server if findings.problems else tuned(table, server)
     if findings.problems:
         raise ConfigInvalid(findings.everything())
@@ -211,7 +211,7 @@ def _why_not(key: str) -> str:
     return f"'{shown(key)}' cannot be set for a time: {reason}"
 
 
-def _listed() -> str:
+def _list_settings() -> str:
     return ", ".join(SETTINGS)
 
 

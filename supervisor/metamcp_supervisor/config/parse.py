@@ -354,7 +354,7 @@ def _server(name: str, outer: Table, references: References, home: Path) -> Serv
         outer.findings.error(site, f"the name '{shown(name)}' {flaw}")
         return unread(naming.adapted(name), site, written=name)
     table = outer.table(name, "servers.*")
-    return unread(name, site) if table is None else _described(name, table, references, home)
+    return unread(name, site) if table is None else _read_server(name, table, references, home)
 
 
 def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
@@ -363,7 +363,7 @@ def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
     return ServerDraft(name=name, site=site, server=server, written=written)
 
 
-def _described(name: str, table: Table, references: References, home: Path) -> ServerDraft:
+def _read_server(name: str, table: Table, references: References, home: Path) -> ServerDraft:
     table.refuse_unknown()
     if table.values.get("sharing") == "per-project":
         references = replace(references, folders={**references.folders, "project": PROJECT})
@@ -542,7 +542,7 @@ def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
             name=name,
             namespace=namespace if namespace is not None else "default",
             path=segment(table),
-            naming=_naming(rules) if rules else Naming(),
+            naming=_read_naming(rules) if rules else Naming(),
             schemas="safe" if table.choice("schemas") == "safe" else "as-is",
             rest=table.flag("rest", default=True),
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
@@ -575,7 +575,7 @@ def segment(table: Table) -> str:
     return ""
 
 
-def _naming(table: Table) -> Naming:
+def _read_naming(table: Table) -> Naming:
     table.refuse_unknown()
     default = Naming()
     separator = table.text("separator") or default.separator

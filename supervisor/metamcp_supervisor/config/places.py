@@ -88,7 +88,7 @@ def seen_from(
     config_place = of(main, environ=environ, home=home)
     if main is None:
         return config_place
-    chosen = runtime.given(environ) or _written(main, "runtime_dir", environ, home)
+    chosen = runtime.given(environ) or _read_directory(main, "runtime_dir", environ, home)
     return config_place._replace(
         runtime_dir=Path(chosen or config_place.runtime_dir),
         of_folder=main not in (own_file(home), SYSTEM_FILE),
@@ -138,10 +138,10 @@ def service_state(main: Path | None, environ: Mapping[str, str], home: Path) -> 
     of_service = Path(runtime.SERVICE_STATE_DIR)
     if main != SYSTEM_FILE or os.geteuid() != 0 or not of_service.is_dir():
         return None
-    return Path(_written(main, "state_dir", environ, home) or of_service)
+    return Path(_read_directory(main, "state_dir", environ, home) or of_service)
 
 
-def _written(main: Path, key: str, environ: Mapping[str, str], home: Path) -> str:
+def _read_directory(main: Path, key: str, environ: Mapping[str, str], home: Path) -> str:
     """Return the directory `key` of [gateway] in this file; empty if it is not set or the file
     cannot be read."""
     if main.suffix != ".toml":

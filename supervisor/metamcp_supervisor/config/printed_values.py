@@ -79,13 +79,13 @@ class PrintedValues:
             subject = f"the command '{shown(words[0])}'"
             if kind == "keyring":
                 subject = f"the look-up of '{shown(argument)}' in the keyring"
-            self._found[base, reference] = self._printed(words, base, subject)
+            self._found[base, reference] = self._run_program(words, base, subject)
         value, reason = self._found[base, reference]
         if reason:
             raise Unresolved(reason)
         return value
 
-    def _printed(self, words: Sequence[str], base: Path, subject: str) -> tuple[str, str]:
+    def _run_program(self, words: Sequence[str], base: Path, subject: str) -> tuple[str, str]:
         """Run a program. Return what it printed, or why there is nothing, as a sentence."""
         data, reason = program_output(words, base, self._environ, subject)
         try:

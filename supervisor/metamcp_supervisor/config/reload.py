@@ -177,7 +177,7 @@ def _server(old: Server, new: Server) -> PlannedChange:
     if old.mistake != new.mistake:
         reason = new.mistake or "its mistake is mended"
         return PlannedChange(server=new.name, action="restart", why=reason)
-    changed = list(_changed(old, new))
+    changed = list(_find_changes(old, new))
     if not changed:
         return PlannedChange(server=new.name, action="unchanged")
     runs = old.enabled or new.enabled
@@ -189,7 +189,7 @@ def _server(old: Server, new: Server) -> PlannedChange:
     )
 
 
-def _changed(old: Server, new: Server) -> Iterator[tuple[str, str]]:
+def _find_changes(old: Server, new: Server) -> Iterator[tuple[str, str]]:
     """Return the key of each setting that differs, and the words for the change."""
     for each in fields(Server):
         was, now = getattr(old, each.name), getattr(new, each.name)
@@ -322,9 +322,11 @@ def _plain(
     for each in fields(value):
         if each.name in _NOT_COMPARED:
             continue
-        content = _lasting(getattr(value, each.name), getattr(value, f"{each.name}_written", None))
+        content = _replace_printed_values(
+            getattr(value, each.name), getattr(value, f"{each.name}_written", None)
+        )
         if isinstance(content, IssuerSpec) and isinstance(value, Endpoint):
-            secret = _lasting(content.client_secret, value.secret_written)
+            secret = _replace_printed_values(content.client_secret, value.secret_written)
             content = structs.replace(content, client_secret=secret)
         if each.name in _BY_NAME and (values := table_of(content)) is not None:
             settings[each.name] = {name: _digest(str(values[name])) for name in sorted(values)}
@@ -334,19 +336,21 @@ def _plain(
     return settings
 
 
-def _lasting(content: object, written: object) -> object:
+def _replace_printed_values(content: object, written: object) -> object:
     """Return a setting, each text in it as written where a program prints a part of it."""
     if isinstance(content, str) and isinstance(written, str):
         return written if starts_program(written) else content
     if isinstance(content, OAuth) and isinstance(written, OAuth):
         pairs = [(getattr(each, key.name) for key in fields(OAuth)) for each in (content, written)]
-        return tuple(map(_lasting, *pairs))
+        return tuple(map(_replace_printed_values, *pairs))
     values, texts = table_of(content), table_of(written)
     if values is not None and texts is not None:
-        return {key: _lasting(value, texts.get(key)) for key, value in values.items()}
+        return {
+            key: _replace_printed_values(value, texts.get(key)) for key, value in values.items()
+        }
     words, written_words = _words(content), _words(written)
     if words and len(words) == len(written_words):
-        return tuple(map(_lasting, words, written_words))
+        return tuple(map(_replace_printed_values, words, written_words))
     return content
 
 

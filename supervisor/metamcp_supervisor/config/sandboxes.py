@@ -179,11 +179,11 @@ def known(command: Sequence[str]) -> KnownServer | None:
 
 def needs(server: Server) -> tuple[str, ...]:
     """Return the names of what a server needs: as its table says, or else as it is known."""
-    entry = _known(server)
+    entry = _find_applicable(server)
     return entry.needs if entry is not None else server.needs or ()
 
 
-def _known(server: Server) -> KnownServer | None:
+def _find_applicable(server: Server) -> KnownServer | None:
     """Return the known server whose needs count: none if the table of the server has its own, or if
     the server is not confined."""
     counts = server.needs is None and profile(server) != "none"
@@ -193,7 +193,7 @@ def _known(server: Server) -> KnownServer | None:
 def needs_text(server: Server) -> str:
     """Return what is opened for the needs of a server, and who says that it has them; empty for a
     server without needs."""
-    entry = _known(server)
+    entry = _find_applicable(server)
     whose = "its table" if entry is None else f"{entry.name} is known since {known_table().version}"
     texts = [
         known_table().needs[name].text for name in needs(server) if name in known_table().needs
@@ -206,7 +206,7 @@ def needed_rights(server: Server, home: str) -> NeededRights:
     """Return what the needs of a server open. `home`: of the operator; a working directory that is
     the home or around it is not opened as a whole."""
     each = [known_table().needs[name] for name in needs(server)]
-    entry = _known(server)
+    entry = _find_applicable(server)
     own = [f"{folder}/" for folder in (entry.own if entry else ())]
     working_dir = str(server.cwd or server.folder).rstrip("/")
     wide = f"{home}/".startswith(f"{working_dir}/")

@@ -74,7 +74,7 @@ def secrets_of(server: Server) -> tuple[str, ...]:
 def certain_secrets(server: Server) -> list[str]:
     """Return the values whose name or reference says that they are secrets."""
     client_secret = server.oauth.client_secret if server.oauth is not None else None
-    named = [*_named(server.env), *_named(server.options), client_secret]
+    named = [*_secret_values(server.env), *_secret_values(server.options), client_secret]
     return [*server.referred, *filter(None, named)]
 
 
@@ -117,7 +117,7 @@ def password(url: str) -> str:
     return secret if colon else named.get("password", "")
 
 
-def _named(values: Mapping[str, str]) -> Iterator[str]:
+def _secret_values(values: Mapping[str, str]) -> Iterator[str]:
     return (value for name, value in values.items() if looks_secret(name))
 
 
@@ -189,7 +189,7 @@ def tables(config: Config) -> dict[str, object]:
         **_workflows(config.workflows),
         "gateway": _gateway(config.gateway),
         "log": _log(config.log),
-        "recording": _recording(config.recording),
+        "recording": _recording_table(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
         **middleware_tables.written(config.middleware),
@@ -294,7 +294,7 @@ def _log(log: Log) -> dict[str, object]:
     return {"format": log.format, "level": log.level, "levels": dict(log.levels)}
 
 
-def _recording(recording: RecordingConfig) -> dict[str, object]:
+def _recording_table(recording: RecordingConfig) -> dict[str, object]:
     return {
         "calls": recording.calls,
         "file_max": size_text(recording.file_max),
@@ -317,7 +317,7 @@ def _traces(traces: TracesConfig) -> dict[str, object]:
     return {
         **({"endpoint": masked_url(endpoint)} if endpoint else {}),
         "sample": traces.sample,
-        "headers": _hidden(traces.headers),
+        "headers": _mask_values(traces.headers),
     }
 
 
@@ -430,11 +430,11 @@ def _run_or_reached(server: Server) -> dict[str, object]:
         return {
             "url": masked_url(server.url_written or server.url),
             "transport": server.transport,
-            "headers": _hidden(server.headers),
+            "headers": _mask_values(server.headers),
             "oauth": _oauth(server.oauth_written),
         }
     context = {
-        "env": _hidden(server.env),
+        "env": _mask_values(server.env),
         "inherit_env": list(server.inherit_env),
         "cwd": str(server.cwd),
     }
@@ -442,10 +442,10 @@ def _run_or_reached(server: Server) -> dict[str, object]:
         return {"command": list(masked(server.command_written)), **context}
     if server.module is not None:
         return {"module": server.module, **context}
-    return {"transport": server.transport, "options": _hidden(server.options), **context}
+    return {"transport": server.transport, "options": _mask_values(server.options), **context}
 
 
-def _hidden(values: Mapping[str, str]) -> dict[str, str]:
+def _mask_values(values: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys(values, MASK)
 
 
