@@ -239,7 +239,7 @@ def ruleset(version: int, *, files: bool = True, tcp: bool = False) -> int:
     ports = _TCP if tcp and version >= TCP_ABI else 0
     scope = _SCOPE if version >= SCOPE_ABI else 0
     size = 24 if version >= SCOPE_ABI else 16 if version >= TCP_ABI else 8
-    return _checked(CREATE, struct.pack("=QQQ", rights, ports, scope)[:size], size, 0)
+    return _call_or_raise(CREATE, struct.pack("=QQQ", rights, ports, scope)[:size], size, 0)
 
 
 def allow(rules: int, version: int, path: str, rights: int) -> None:
@@ -254,19 +254,21 @@ def allow(rules: int, version: int, path: str, rights: int) -> None:
     try:
         if not os.path.isdir(f"/proc/self/fd/{fd}"):
             rights &= _OF_A_FILE
-        _checked(ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights & supported, fd), 0)
+        _call_or_raise(
+            ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights & supported, fd), 0
+        )
     finally:
         os.close(fd)
 
 
 def allow_port(rules: int, port: int) -> None:
     """Add a rule for connections to a TCP port. Raises OSError."""
-    _checked(ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
+    _call_or_raise(ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
 
 
 def restrict(rules: int) -> None:
     """Put the rules in force for this process for good. Raises OSError."""
-    _checked(RESTRICT, rules, 0)
+    _call_or_raise(RESTRICT, rules, 0)
 
 
 def no_new_privileges() -> None:
@@ -284,7 +286,7 @@ def drop_capabilities() -> None:
         return  # a unit of systemd may refuse the call
     _libc.prctl(_CAP_AMBIENT, _CAP_CLEAR_ALL, 0, 0, 0)
     if os.uname().machine in MACHINES:
-        _checked(number_of("capset"), struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
+        _call_or_raise(number_of("capset"), struct.pack("=Ii", _CAP_VERSION_3, 0), bytes(24))
 
 
 def filter_bytes(
@@ -455,7 +457,7 @@ def _names() -> dict[int, str]:
 
 def copy_descriptor(pidfd: int, number: int) -> int:
     """Return a copy of a descriptor of another process. Raises OSError."""
-    return _checked(number_of("pidfd_getfd"), pidfd, number, 0)
+    return _call_or_raise(number_of("pidfd_getfd"), pidfd, number, 0)
 
 
 def connect(sock: int, address: bytes) -> None:
@@ -470,7 +472,7 @@ def number_of(name: str) -> int:
     return CALLS[name][MACHINES.index(os.uname().machine)]
 
 
-def _checked(number: int, *arguments: int | bytes | None) -> int:
+def _call_or_raise(number: int, *arguments: int | bytes | None) -> int:
     result = _call(number, *arguments)
     if result < 0:
         error = ctypes.get_errno()

@@ -325,7 +325,7 @@ class _Cell:
         files = not self._strict and not spec.trial
         if filters:
             self._filter = partial(
-                kernel.filter_bytes, os.uname().machine, self._allowed(),
+                kernel.filter_bytes, os.uname().machine, self._list_allowed_calls(),
                 arguments=self._arguments(closed), flags=0 if self.sandboxed else NAMESPACES,
             )  # fmt: skip
         if version >= (kernel.SCOPE_ABI if spec.trial else 1):
@@ -344,7 +344,7 @@ class _Cell:
             os.lseek(self._filter_fd, 0, os.SEEK_SET)
             os.set_inheritable(self._filter_fd, True)
 
-    def _allowed(self) -> set[str]:
+    def _list_allowed_calls(self) -> set[str]:
         """Return the system calls that this process may make."""
         more = BROWSER_CALLS if self.sandboxed else frozenset[str]()
         less = frozenset[str]() if self._strict else kernel.SHARED_BY_KEY
