@@ -180,7 +180,7 @@ def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
         ui.link(ui.address("audit", str(record["seq"])), str(record["seq"])),
         ui.when(record["ts"] / 1e9),
         ui.shown(text("event"), 40),
-        _who(record, names),
+        _render_actor(record, names),
         ui.shown(text("server"), 80),
         ui.shown(subject or (f"{record['count']} lost" if record.get("count") else ""), 200),
         outcome and ui.state(outcome, _TONES.get(outcome, "bad")),
@@ -188,7 +188,7 @@ def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
     ]
 
 
-def _who(record: Mapping[str, Any], names: Mapping[str, str]) -> Node:
+def _render_actor(record: Mapping[str, Any], names: Mapping[str, str]) -> Node:
     key = str(record.get("key", ""))
     if key in names:
         return keys_page.named(key, names)

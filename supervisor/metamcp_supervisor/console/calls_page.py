@@ -127,7 +127,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     from metamcp_worker.bridge.http_client import Trust
 
     status = codec.typed(GatewayStatus, await ask("status"))
-    call = await _found(ask, request, bodies=True, state_dir=status.state_dir)
+    call = await _get_call(ask, request, bodies=True, state_dir=status.state_dir)
     params = replay.params(call)
     order = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
     target = codec.typed(TryPlace, await ask("tool-try", order))
@@ -140,7 +140,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await recent_calls(status.state_dir)
     names = await keys_page.names(ask, request.role)
-    return _kept([repeated(call, ended, result), page(call, recent, request.role, names)])
+    return _keep_part([repeated(call, ended, result), page(call, recent, request.role, names)])
 
 
 async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mapping[str, object]:
@@ -158,18 +158,20 @@ async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mappi
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
     bodies = request.role >= Role.DEVELOPER
-    call = await _found(ask, request, bodies=bodies, state_dir=status.state_dir)
+    call = await _get_call(ask, request, bodies=bodies, state_dir=status.state_dir)
     names = await keys_page.names(ask, request.role)
-    return _kept(page(call, await recent_calls(status.state_dir), request.role, names))
+    return _keep_part(page(call, await recent_calls(status.state_dir), request.role, names))
 
 
-def _kept(node: Node) -> Element:
+def _keep_part(node: Node) -> Element:
     """Return a part that news of the gateway do not replace: a call that is over does not
     change."""
     return h.div(data_keep=True)[node]
 
 
-async def _found(ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str) -> FinishedCall:
+async def _get_call(
+    ask: Ask, request: PageRequest, *, bodies: bool, state_dir: str
+) -> FinishedCall:
     """Return a recorded call; with what was said in it, if the gateway allows that. Raises
     Failed."""
     if len(request.path) != 1:
@@ -389,7 +391,7 @@ def page(
         ),
         call.outcome != REFUSED and timing(call, recent),
         role >= Role.DEVELOPER and _repeat(call),
-        [_said(body, call, role) for body in bodies],
+        [_render_body(body, call, role) for body in bodies],
     ]
 
 
@@ -448,7 +450,7 @@ def _repeat(call: FinishedCall) -> Node:
     ]
 
 
-def _said(body: _Body, call: FinishedCall, role: Role) -> Node:
+def _render_body(body: _Body, call: FinishedCall, role: Role) -> Node:
     reductions = {"cut": call.cut, "masked": call.masked}
     marks = [word for word, fields in reductions.items() if body.what in fields]
     head = h.h2[", ".join([f"{body.title} ({ui.amount(body.size)} bytes", *marks]) + ")"]

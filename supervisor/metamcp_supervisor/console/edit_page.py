@@ -201,7 +201,7 @@ def overview(settings: SettingsShown) -> Node:
     """Return links to all forms, and what the files switch off."""
     rows = [
         (ui.shown(subject, 200), word, ui.link(address(verb, **values), FORMS[verb].title))
-        for subject, word, verb, values in _switched(settings)
+        for subject, word, verb, values in _list_switched_off(settings)
     ]
     heads = ("Server or tool", "State", "Edit")
     empty = "No file switches off or hides anything."
@@ -215,7 +215,7 @@ def overview(settings: SettingsShown) -> Node:
     )
 
 
-def _switched(settings: SettingsShown) -> Iterator[tuple[str, str, str, dict[str, str]]]:
+def _list_switched_off(settings: SettingsShown) -> Iterator[tuple[str, str, str, dict[str, str]]]:
     """Yield what the files switch off: what, a word, and the verb with values of its fields."""
     for setting in settings.settings:
         match = _OFF.fullmatch(setting.table)

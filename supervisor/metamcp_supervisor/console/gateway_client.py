@@ -47,7 +47,7 @@ class GatewayClient:
     ) -> bytes:
         async with self._turn:
             await self._send(verb, params)
-            return (await self._answered(timeout_s))[1]
+            return (await self._read_answer(timeout_s))[1]
 
     async def items(
         self, verb: str, params: object = None, *, timeout_s: float = ANSWER_S
@@ -55,13 +55,13 @@ class GatewayClient:
         """Return the raw items that a verb sends before its result. Raises Failed."""
         async with self._turn:
             await self._send(verb, params)
-            return (await self._answered(timeout_s))[0]
+            return (await self._read_answer(timeout_s))[0]
 
     async def stream(self, verb: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield kind and raw parameters of each notification of a verb that follows, to its end.
         Raises Failed."""
         await self._send(verb, None)
-        await self._answered(ANSWER_S)
+        await self._read_answer(ANSWER_S)
         while True:
             message = await self._read(None)
             if message.method is None:
@@ -79,7 +79,7 @@ class GatewayClient:
             client.result(message)
         params = {"token": client.token(directory), "session": session}
         await self._send("hello", params)
-        _, raw = await self._answered(ANSWER_S)
+        _, raw = await self._read_answer(ANSWER_S)
         welcome = codec.typed(_Welcome, raw)
         self.role, self.key = Role.named(welcome.role) or Role.VIEWER, welcome.key
 
@@ -90,7 +90,7 @@ class GatewayClient:
             request["params"] = params
         self._writer.write(codec.dump(request) + b"\n")
 
-    async def _answered(self, timeout_s: float) -> tuple[list[bytes], bytes]:
+    async def _read_answer(self, timeout_s: float) -> tuple[list[bytes], bytes]:
         """Return the items of an answer and its raw result. Raises Failed, and SessionEnded."""
         items: list[bytes] = []
         while True:

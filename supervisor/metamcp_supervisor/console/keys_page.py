@@ -75,7 +75,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     if made.key:
         return new_key(made, status)
     outcome = {"Expire": "has expired", "Revoke": "is revoked"}[str(order["type"])]
-    notice = ui.notice(f"The key {made.name} ({made.id}) {outcome}.", details=_late(made))
+    notice = ui.notice(
+        f"The key {made.name} ({made.id}) {outcome}.", details=_list_unconfirmed(made)
+    )
     return [notice, await show(ask, PageRequest(role=request.role))]
 
 
@@ -183,7 +185,7 @@ def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
         ui.heading(["Key ", ui.shown(made.name, 80)], ui.link("/keys", "all keys")),
         ui.notice(
             f"The key {made.name} ({made.id}) is made. It is shown this once.",
-            details=[*made.doubts, *_late(made)],
+            details=[*made.doubts, *_list_unconfirmed(made)],
         ),
         ui.pairs(valid),
         ui.code(made.key, copy=True, label="Key"),
@@ -290,7 +292,7 @@ def _number(name: str) -> Node:
     return h.input(name=name, type="number", min="0", max="1000000000")
 
 
-def _late(made: KeyChanged) -> list[str]:
+def _list_unconfirmed(made: KeyChanged) -> list[str]:
     return [f"{front} did not confirm this in time." for front in made.unconfirmed]
 
 

@@ -105,7 +105,7 @@ def page(
     if not status.servers:
         return _welcome(status, client_files, request.role)
     steers = request.role >= Role.OPERATOR
-    servers = _kept(status, request.query)
+    servers = _filter_servers(status, request.query)
     heads = (*(("Tick",) if steers else ()), *HEADS)
     return [
         ui.heading("Servers", h.p[columns.status_head(status)]),
@@ -138,7 +138,7 @@ def page(
     ]
 
 
-def _kept(status: GatewayStatus, query: Mapping[str, str]) -> list[ServerStatus]:
+def _filter_servers(status: GatewayStatus, query: Mapping[str, str]) -> list[ServerStatus]:
     """Return the servers that fit the filter, those that are not ready first."""
     missed = {server.name for server in not_ready(status, ())}
     word, state = query.get("q", "").casefold(), query.get("state", "")

@@ -179,7 +179,7 @@ class ConsoleSite:
     # Answers
 
     @contextlib.asynccontextmanager
-    async def _asking(self, session: str) -> AsyncGenerator[GatewayClient]:
+    async def _connect(self, session: str) -> AsyncGenerator[GatewayClient]:
         """Connect to the gateway, when it is this request's turn. Raises Failed."""
         own = self._own_asks.setdefault(session, asyncio.Semaphore(OWN_ASKS_MAX))
         async with own, self._asks, connected(self._on.runtime_dir, session) as ask:
@@ -204,13 +204,13 @@ class ConsoleSite:
         session = self._session(request.head)
         if kind == "logout":
             self._check_method(request.head, "POST")
-            return self._answered(request, session, self._logout)
+            return self._send_fragment(request, session, self._logout)
         if kind == "events":
             self._check_method(request.head, "GET")
             return self._events(request, session)
         if kind == "frame":
             self._check_method(request.head, "GET")
-            return self._answered(request, session, self._frame)
+            return self._send_fragment(request, session, self._frame)
         if kind == "download":
             self._check_method(request.head, "GET")
             if path == "/download/audit":
@@ -238,7 +238,7 @@ class ConsoleSite:
         try:
             login = codec.typed(_Login, body)
             params = {"link": login.link, "key": login.key, "address": request.address}
-            async with self._asking("") as ask:
+            async with self._connect("") as ask:
                 begun = await ask("console-login", params)
         except codec.Malformed:
             self._send(request, 400, TEXT, b"A login is a JSON object with a link or a key.\n")
@@ -289,9 +289,9 @@ class ConsoleSite:
                     return pages.content(page, [notice, await page.show(ask, page_request)])
                 return pages.content(page, notice)
 
-        await self._answered(request, session, content)
+        await self._send_fragment(request, session, content)
 
-    async def _answered(
+    async def _send_fragment(
         self,
         request: HttpRequest,
         session: str,
@@ -299,7 +299,7 @@ class ConsoleSite:
     ) -> None:
         """Answer with a fragment, or with the reason why there is none."""
         try:
-            async with self._asking(session) as ask:
+            async with self._connect(session) as ask:
                 body = str(h.fragment[await content(ask)])
                 status = 200
         except SessionEnded:
@@ -317,7 +317,7 @@ class ConsoleSite:
     async def _download(self, request: HttpRequest, session: str, name: str) -> None:
         """Answer with all lines of a server that are kept."""
         try:
-            async with self._asking(session) as ask:
+            async with self._connect(session) as ask:
                 items = await ask.items("logs", {"name": name, "n": None})
         except Failed as error:
             status = 401 if isinstance(error, SessionEnded) else _STATUS.get(error.exit, 502)
@@ -331,7 +331,7 @@ class ConsoleSite:
         """Answer with all records of the audit, piece by piece; an answer that ends early is cut
         off, so that the browser does not take it for all of them."""
         try:
-            async with self._asking(session) as ask:
+            async with self._connect(session) as ask:
                 async for piece in audit_page.exported(ask):
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
@@ -351,9 +351,11 @@ class ConsoleSite:
             if self.streams >= STREAMS_MAX:
                 reason = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
                 raise NotServed(503, reason)
-            with _counted(self._sessions, session):
+            with _count_stream(self._sessions, session):
                 async with connected(self._on.runtime_dir, session) as ask:
-                    with _counted(self._keys, ask.key) if ask.key else contextlib.nullcontext():
+                    with (
+                        _count_stream(self._keys, ask.key) if ask.key else contextlib.nullcontext()
+                    ):
                         request.begin(self._head(200, "text/event-stream"))
                         await self._pass_on(request, ask)
         except NotServed as error:
@@ -392,7 +394,7 @@ class ConsoleSite:
 
 
 @contextlib.contextmanager
-def _counted(streams: Counter[str], who: str) -> Generator[None]:
+def _count_stream(streams: Counter[str], who: str) -> Generator[None]:
     """Count a stream of a session or an API key. Raises NotServed if it is one too many."""
     if streams[who] >= OWN_STREAMS_MAX:
         reason = f"{OWN_STREAMS_MAX} pages follow the gateway for you already; close one of them."

@@ -59,7 +59,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Call a tool, and show what came back above its form."""
-    tool, definition = await _found(ask, request)
+    tool, definition = await _find_tool(ask, request)
     outcome = await try_out.tried(ask, request, tool, definition)
     status = codec.typed(GatewayStatus, await ask("status"))
     states = await _elsewhere(ask, tool, status)
@@ -82,30 +82,30 @@ async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[
     return states
 
 
-def _seen(request: PageRequest) -> dict[str, str]:
+def _view_params(request: PageRequest) -> dict[str, str]:
     """Return the endpoint and the API key whose holder sees the tools of a page."""
     return {name: request.query.get(name, "") for name in ("endpoint", "key")}
 
 
-async def _found(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
+async def _find_tool(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
     """Return the tool of a page and its definition. Raises Failed."""
     if len(request.path) != 1:
         raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; tools are listed at /tools")
-    params = {"name": request.path[0], **_seen(request)}
+    params = {"name": request.path[0], **_view_params(request)}
     tool_list = codec.typed(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
     if not tool_list.tools:
-        reason = _refused(tool_list, request.role) or f"{request.path[0]} is not seen here"
+        reason = _explain_refusal(tool_list, request.role) or f"{request.path[0]} is not seen here"
         raise Failed(Exit.DENIED, reason)
     return tool_list.tools[0], tool_form.table(codec.value(tool_list.tools[0].definition))
 
 
 async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
-    tool, definition = await _found(ask, request)
+    tool, definition = await _find_tool(ask, request)
     match request.query.get("tab", ""):
         case "definition":
             tab_content: Node = definition_tab(tool, definition)
         case "way":
-            params = {"tool": tool.name, **_seen(request)}
+            params = {"tool": tool.name, **_view_params(request)}
             call_path = codec.typed(PathShown, await ask("explain", params))
             tab_content = way(call_path, _approval(tool, request.role))
         case _:
@@ -132,7 +132,7 @@ def listed(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> 
         controls.append(ui.field("As API key", box))
     location = f"at the endpoint {ui.shown(tool_list.endpoint)}"
     if tool_list.refused:
-        notice = ui.notice(_refused(tool_list, request.role), "warn")
+        notice = ui.notice(_explain_refusal(tool_list, request.role), "warn")
         return [
             ui.heading("Tools", h.p[location]),
             ui.search("/tools", query, "Search", controls),
@@ -148,7 +148,7 @@ def listed(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> 
             [_row(tool, tool_list.endpoint, query.get("key", "")) for tool in tool_list.tools],
             empty="No tool matches.",
             numbers=NUMBERS,
-            orders={head: _ordering(head, query) for head in ORDERS},
+            orders={head: _order_link(head, query) for head in ORDERS},
         ),
         _more(tool_list, query),
     ]
@@ -160,7 +160,7 @@ def _order(query: Mapping[str, str]) -> str:
     return value if value in {order for order, _ in ORDERS.values()} else ""
 
 
-def _ordering(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
+def _order_link(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
     """Return the page that a head of the table leads to, ordered by it or as before, and whether it
     is ordered by it now."""
     order, direction = ORDERS[head]
@@ -169,7 +169,7 @@ def _ordering(head: str, query: Mapping[str, str]) -> tuple[str, ui.Sorted]:
     return path, direction if now else "none"
 
 
-def _refused(tool_list: ToolList, role: Role) -> str:
+def _explain_refusal(tool_list: ToolList, role: Role) -> str:
     """Return why an endpoint shows no tool, in the words of this page."""
     if tool_list.refused != KEY_NEEDED:
         return tool_list.refused
@@ -238,7 +238,7 @@ def page(
     tab = request.query.get("tab", "")
 
     def path(name: str) -> str:
-        return ui.address("tools", tool.name, query={**_seen(request), "tab": name})
+        return ui.address("tools", tool.name, query={**_view_params(request), "tab": name})
 
     approved = _approval(tool, request.role)
     items = [(path(""), "Try"), (path("definition"), "Definition")]
@@ -303,7 +303,7 @@ def form(
         outcome,
         h.h2["Call it"],
         ui.form(
-            ui.address("tools", tool.name, query=_seen(request)),
+            ui.address("tools", tool.name, query=_view_params(request)),
             [
                 try_out.control(field, inputs.get(f"a.{field.name}", ""))
                 for field in tool_form.fields(schema)

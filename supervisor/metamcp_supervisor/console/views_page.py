@@ -66,10 +66,10 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             names = await keys_page.names(ask, request.role)
             return overview(views, sets, status, request.role, names)
         case ("new",):
-            return _kept(choose(await _tools(ask), ToolSetDraft()))
+            return _keep_part(choose(await _tools(ask), ToolSetDraft()))
         case ("set", name):
             sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
-            return _kept(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
+            return _keep_part(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
         case _:
             raise Failed(Exit.UNKNOWN_NAME, "this page of views does not exist")
 
@@ -80,9 +80,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     order = form.get("order", "").rpartition("\n")[2]  # the button's own comes last
     draft = drafted(form)
     if order == "choose":
-        return _kept(choose(await _tools(ask, draft.filter), draft))
+        return _keep_part(choose(await _tools(ask, draft.filter), draft))
     if order == "review":
-        return _kept(review((await _tools(ask)).tools, draft))
+        return _keep_part(review((await _tools(ask)).tools, draft))
     # A set that is changed may have tools that no server offers just now.
     params = {
         "order": _order(order, draft),
@@ -91,11 +91,11 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     }
     changed = codec.typed(ToolSetChanged, await ask("toolsets-change", params))
     page = await show(ask, PageRequest(role=request.role))
-    notice = ui.notice(_done(order, draft.name, changed), details=changed.warnings)
-    return _kept([notice, page])
+    notice = ui.notice(_describe_outcome(order, draft.name, changed), details=changed.warnings)
+    return _keep_part([notice, page])
 
 
-def _kept(node: Node) -> Element:
+def _keep_part(node: Node) -> Element:
     """Return a part that news of the gateway do not replace."""
     return h.div(data_keep=True)[node]
 
@@ -128,7 +128,7 @@ def _order(order: str, draft: ToolSetDraft) -> AnyOrder:
             raise Failed(Exit.USAGE, "this page does not know that order")
 
 
-def _done(order: str, name: str, changed: ToolSetChanged) -> str:
+def _describe_outcome(order: str, name: str, changed: ToolSetChanged) -> str:
     location = f" on the endpoint {changed.endpoint}" if changed.endpoint else ""
     word = {"build": "saved", "delete": "deleted", "equip": "equipped"}.get(order)
     return (
@@ -254,7 +254,7 @@ def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
     for tool in tool_list.tools:
         if tool.server:
             servers.setdefault(tool.server, []).append(tool)
-    there = {_written(tool) for ours in servers.values() for tool in ours}
+    there = {_full_name(tool) for ours in servers.values() for tool in ours}
     name = ui.shown(draft.name, 100)
     title = f"Tool set {name}" if draft.replaces else "New tool set"
     box = h.input(
@@ -267,9 +267,9 @@ def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
         ui.heading(title, h.p["tick tools; nothing changes before you have seen the cost"]),
         ui.form(
             "/views/new",
-            _hidden({"order": "review", "replaces": "yes" if draft.replaces else ""}),
+            _hidden_inputs({"order": "review", "replaces": "yes" if draft.replaces else ""}),
             # Ticked, and not among the tools that match.
-            [_hidden({"tool": ticked}) for ticked in draft.ticked if ticked not in there],
+            [_hidden_inputs({"tool": ticked}) for ticked in draft.ticked if ticked not in there],
             ui.field("Name", box),
             ui.field("Description", about),
             ui.field("Only tools that match", words),
@@ -283,7 +283,7 @@ def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
     ]
 
 
-def _hidden(values: Mapping[str, str]) -> Node:
+def _hidden_inputs(values: Mapping[str, str]) -> Node:
     return [h.input(type="hidden", name=name, value=value) for name, value in values.items()]
 
 
@@ -295,8 +295,8 @@ def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> 
                 h.input(
                     type="checkbox",
                     name="tool",
-                    value=_written(tool),
-                    checked=_written(tool) in ticked,
+                    value=_full_name(tool),
+                    checked=_full_name(tool) in ticked,
                 ),
                 ui.shown(tool.tool, 200),
             ],
@@ -312,7 +312,7 @@ def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> 
 
 def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     """Return what a tool set would have and cost, and the button that saves it."""
-    tools_by_name = {_written(tool): tool for tool in tools}
+    tools_by_name = {_full_name(tool): tool for tool in tools}
     everything = sum(tool.tokens for tool in tools)
     tokens = sum(tools_by_name[name].tokens for name in draft.ticked if name in tools_by_name)
     percent = 100 - tokens * 100 // everything if everything else 0
@@ -342,7 +342,7 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     ]
 
 
-def _written(tool: ToolListed) -> str:
+def _full_name(tool: ToolListed) -> str:
     return f"{tool.server}.{tool.tool}"
 
 
