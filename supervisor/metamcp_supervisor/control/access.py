@@ -90,11 +90,11 @@ def sentence(verb: str, names: Sequence[str], caller: str, refusal: str, left_ou
     """Return the journal's sentence about a refused order. `left_out`: number of refusals before
     it that the journal does not show."""
     more = [f"and {len(names) - NAMES_MAX} more"] if len(names) > NAMES_MAX else []
-    words = [verb, *map(_shown, names[:NAMES_MAX]), *more]
+    words = [verb, *map(_sanitize_name, names[:NAMES_MAX]), *more]
     before = backoff.left_out(left_out)
     return f"'{' '.join(words)}' asked by {caller}: {refusal[:WHY_CHARACTERS_MAX]}{before}"
 
 
-def _shown(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """Return a name cut short, on one line, and without characters that control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in name[:NAME_CHARACTERS_MAX])

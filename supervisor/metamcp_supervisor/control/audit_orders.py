@@ -103,7 +103,7 @@ async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> 
     )  # fmt: skip
     result = await _read(audit_segments.found, _folder(steering), question, SEARCHED_MAX)
     return AuditRecords(
-        records=tuple(_shown(record, bodies=False) for record in result.records),
+        records=tuple(_format_record(record, bodies=False) for record in result.records),
         searched=result.searched,
         whole=result.whole,
     )
@@ -113,7 +113,7 @@ async def show(steering: Steering, line: ControlStream, params: RecordWanted) ->
     """Return one record, for developers with arguments and result. Raises ProtocolError."""
     record = await _read(audit_segments.one, _folder(steering), params.seq)
     bodies = line.role >= Role.DEVELOPER
-    return AuditRecords(records=(_shown(record, bodies=bodies),), searched=1, whole=True)
+    return AuditRecords(records=(_format_record(record, bodies=bodies),), searched=1, whole=True)
 
 
 async def verify(steering: Steering, line: ControlStream, params: ChainCheck) -> object:
@@ -159,7 +159,7 @@ async def _read(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         raise ProtocolError(Exit.of(error), str(error)) from None
 
 
-def _shown(record: StoredRecord, *, bodies: bool) -> Raw:
+def _format_record(record: StoredRecord, *, bodies: bool) -> Raw:
     members = record.shown()
     return Raw(
         codec.dump({name: value for name, value in members.items() if bodies or name not in BODIES})

@@ -255,12 +255,12 @@ async def diff(steering: Steering, line: ControlStream, params: NoParams) -> obj
 
 async def preview(steering: Steering, line: ControlStream, params: FileEdit) -> object:
     """Return what an edit would change. Raises ProtocolError."""
-    return await _edited(steering, line, params, ["--dry-run"])
+    return await _run_edit(steering, line, params, ["--dry-run"])
 
 
 async def edit(steering: Steering, line: ControlStream, params: FileEdit) -> object:
     """Edit the file of the configuration, or those of a client. Raises ProtocolError."""
-    done = await _edited(steering, line, params, [])
+    done = await _run_edit(steering, line, params, [])
     text = " ".join(about_edit(params, done))
     steering.journal.add("gateway", "edit", f"'{text}' by {line.caller}")
     return done
@@ -271,7 +271,7 @@ def about_edit(params: FileEdit, result: object) -> Sequence[str]:
     return (params.verb, *params.words[:1]) if params.verb != "config set" else (params.verb,)
 
 
-async def _edited(
+async def _run_edit(
     steering: Steering, line: ControlStream, params: FileEdit, last: Sequence[str]
 ) -> FileEdited:
     """Run the verb in a process of its own. Raises ProtocolError."""

@@ -107,7 +107,7 @@ class ConsoleSessions:
                 f"this link was used, or is older than {LINK_S:g} s; 'metamcp console' makes a new"
                 " one"
             )
-            raise self._refused(address, reason)
+            raise self._refuse_login(address, reason)
         return self._begin(role, "")
 
     def login_by_key(self, key: KeySpec | None, address: str) -> tuple[str, ConsoleSession]:
@@ -117,10 +117,10 @@ class ConsoleSessions:
         self._forget()
         role = None if key is None else Role.of_key(key.scopes)
         if key is None or role is None:
-            raise self._refused(address, "this API key does not open the console")
+            raise self._refuse_login(address, "this API key does not open the console")
         return self._begin(role, key.id)
 
-    def _refused(self, address: str, reason: str) -> ProtocolError:
+    def _refuse_login(self, address: str, reason: str) -> ProtocolError:
         """Count a failed login. A valid link or key is accepted at any time, so nobody can lock out
         anybody."""
         wait_s = self._failures.failed(address, self._clock())

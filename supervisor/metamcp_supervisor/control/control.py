@@ -140,7 +140,7 @@ class Control:
             sock = sock or _bind(claim.socket_path)
             token = os.path.join(claim.directory, runtime.TOKEN)
             self._group = access_io.share(claim.directory, (claim.socket_path, token), self._group)
-            self._acceptor = Acceptor(sock, self._made, reserve=DESCRIPTORS_KEPT)
+            self._acceptor = Acceptor(sock, self._make_protocol, reserve=DESCRIPTORS_KEPT)
             self._acceptor.admit(admits)
         except OSError as error:
             if sock is not None:
@@ -206,7 +206,7 @@ class Control:
                 logger.warning("%s; the next start removes them", problem)
             self._claim = None
 
-    def _made(self) -> asyncio.StreamReaderProtocol:
+    def _make_protocol(self) -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(LINE_BYTES_MAX), self._accept)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -262,16 +262,16 @@ class Control:
         limits = self._limits
         if line.of_server:
             servers = sum(other.of_server for other in self._lines)
-            _bound(servers, limits.servers_max, "connections of servers")
+            _check_limit(servers, limits.servers_max, "connections of servers")
             return
         people = [other for other in self._lines if not other.of_server]
         if line.own_role is Role.ADMIN:
             admins = [other for other in people if other.own_role is Role.ADMIN]
-            _bound(len(admins), limits.connections_max, "connections")
+            _check_limit(len(admins), limits.connections_max, "connections")
             return
         others = [other.uid for other in people if other.own_role is not Role.ADMIN]
-        _bound(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
-        _bound(len(others), limits.others_max, "connections of other users")
+        _check_limit(others.count(line.uid), limits.user_max, f"connections of user id {line.uid}")
+        _check_limit(len(others), limits.others_max, "connections of other users")
 
     def _check(self, line: "ControlConnection") -> None:
         """Raise ProtocolError for another user if the socket is not shared; then it is for its
@@ -372,7 +372,7 @@ class ControlConnection:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.
         Raises ProtocolError for a line that is not JSON-RPC."""
         self.asked = _NULL
-        begun = await self._watched()
+        begun = await self._end_watch()
         try:
             async with asyncio.timeout(timeout_s):
                 line = begun + await self._reader.readuntil(b"\n")
@@ -436,7 +436,7 @@ class ControlConnection:
         if self._left.done():
             raise PeerGone("the client left")
 
-    async def _watched(self) -> bytes:
+    async def _end_watch(self) -> bytes:
         """End the watch of `woken`; the byte that it has read belongs to the next request."""
         watch, self._left = self._left, None
         if watch is None:
@@ -450,7 +450,7 @@ class ControlConnection:
         self._writer.close()
         try:
             async with asyncio.timeout(LINGER_S):
-                await self._watched()
+                await self._end_watch()
                 await self._writer.wait_closed()
         except (TimeoutError, asyncio.CancelledError):
             self._writer.transport.abort()
@@ -475,7 +475,7 @@ class ControlConnection:
             raise PeerGone("the client left") from None
 
 
-def _bound(count: int, most: int, noun: str) -> None:
+def _check_limit(count: int, most: int, noun: str) -> None:
     """Raise ProtocolError if `count` is above `most`."""
     if count > most:
         raise ProtocolError(Exit.FAILED, f"{most} {noun} to the control socket are open; close one")

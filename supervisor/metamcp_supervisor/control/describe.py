@@ -77,7 +77,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
             if process.pid in roots  # a fork of the nursery, with the nursery's command
-            else _shown(process, particulars.hidden, private=private)
+            else _mask_command(process, particulars.hidden, private=private)
             for process in processes
         ),
         overrides=particulars.overrides,
@@ -166,7 +166,9 @@ def _without(argument: str, hidden: Mapping[str, str]) -> str:
     return argument
 
 
-def _shown(process: ServerProcess, hidden: Mapping[str, str], *, private: bool) -> ServerProcess:
+def _mask_command(
+    process: ServerProcess, hidden: Mapping[str, str], *, private: bool
+) -> ServerProcess:
     command = command_shown(process.command, hidden) if private else process.command[:1]
     return structs.replace(process, command=command)
 

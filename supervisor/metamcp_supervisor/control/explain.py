@@ -62,19 +62,19 @@ def _idle(server: ServerStatus, tries: Tries) -> str:
     return "no process of it runs; the first call starts it"
 
 
-def _disabled(server: ServerStatus, tries: Tries) -> str:
+def _explain_disabled(server: ServerStatus, tries: Tries) -> str:
     start = f"'metamcp ctl start {server.name}' starts it"
     if trouble := _trouble(server):
         policy = f'restart = "{tries.restart}" leaves it down'
         return f"it ended by itself ({trouble}) and {policy}; {start}"
-    return f"{_quoted(tries.because) or 'it is switched off'}; {start}"
+    return f"{_shorten(tries.because) or 'it is switched off'}; {start}"
 
 
-def _queued(server: ServerStatus, tries: Tries) -> str:
+def _explain_queued(server: ServerStatus, tries: Tries) -> str:
     return f"it waits for its turn to start{_after(_trouble(server))}{_for_others(tries)}"
 
 
-def _warming(server: ServerStatus, tries: Tries) -> str:
+def _explain_warming(server: ServerStatus, tries: Tries) -> str:
     limit = duration_text(tries.start_timeout_s)
     before = _after(_trouble(server))
     alone = tries.probing and not tries.for_others
@@ -98,34 +98,34 @@ def _ready(server: ServerStatus, tries: Tries) -> str:
     return f"it answers calls{again}"
 
 
-def _draining(server: ServerStatus, tries: Tries) -> str:
-    cause = f" ({_quoted(tries.because)})" if tries.because else ""
+def _explain_draining(server: ServerStatus, tries: Tries) -> str:
+    cause = f" ({_shorten(tries.because)})" if tries.because else ""
     return f"it takes no new calls{cause}; {server.inflight} in flight are finished, then it ends"
 
 
-def _stopping(server: ServerStatus, tries: Tries) -> str:
-    cause = f" ({_quoted(tries.because)})" if tries.because else ""
+def _explain_stopping(server: ServerStatus, tries: Tries) -> str:
+    cause = f" ({_shorten(tries.because)})" if tries.because else ""
     return f"it was told to end{cause}, and what does not end by itself is killed"
 
 
 def _backoff(server: ServerStatus, tries: Tries) -> str:
-    return f"{_down(server)}; {counted(tries)}; {_next(server, 'next start')}"
+    return f"{_explain_down(server)}; {counted(tries)}; {_next(server, 'next start')}"
 
 
-def _failed(server: ServerStatus, tries: Tries) -> str:
+def _explain_failed(server: ServerStatus, tries: Tries) -> str:
     if server.reason == CONFIGURATION:
         mended = "mend it and run 'metamcp reload'"
         return f"it is not started: its configuration has a mistake ({server.message}); {mended}"
     if server.retry_in_s is None:
         policy = f'restart = "{tries.restart}" plans no start'
-        return f"{_down(server)}; {policy}, 'metamcp ctl start {server.name}' does"
+        return f"{_explain_down(server)}; {policy}, 'metamcp ctl start {server.name}' does"
     opened = f"the circuit is open for the {_nth(tries.trips)} time in a row"
     coming = _next(server, "one attempt")
-    return f"{_down(server)}; {counted(tries)}; {opened}; {coming}, or with the next call"
+    return f"{_explain_down(server)}; {counted(tries)}; {opened}; {coming}, or with the next call"
 
 
-def _quarantined(server: ServerStatus, tries: Tries) -> str:
-    trouble = _trouble(server) or _quoted(tries.because)
+def _explain_quarantined(server: ServerStatus, tries: Tries) -> str:
+    trouble = _trouble(server) or _shorten(tries.because)
     because = f" ({trouble})" if trouble else ""
     only = f"'metamcp ctl clear {server.name}' does"
     return f"it is kept out{because}; no timer and no call starts it, {only}"
@@ -133,19 +133,19 @@ def _quarantined(server: ServerStatus, tries: Tries) -> str:
 
 _BY_PHASE: Mapping[str, Callable[[ServerStatus, Tries], str]] = {
     "idle": _idle,
-    "disabled": _disabled,
-    "queued": _queued,
-    "warming": _warming,
+    "disabled": _explain_disabled,
+    "queued": _explain_queued,
+    "warming": _explain_warming,
     "ready": _ready,
-    "draining": _draining,
-    "stopping": _stopping,
+    "draining": _explain_draining,
+    "stopping": _explain_stopping,
     "backoff": _backoff,
-    "failed": _failed,
-    "quarantined": _quarantined,
+    "failed": _explain_failed,
+    "quarantined": _explain_quarantined,
 }
 
 
-def _down(server: ServerStatus) -> str:
+def _explain_down(server: ServerStatus) -> str:
     return f"it went down ({_trouble(server)})" if _trouble(server) else "it went down"
 
 
@@ -157,10 +157,10 @@ def _next(server: ServerStatus, noun: str) -> str:
 
 
 def _trouble(server: ServerStatus) -> str:
-    return ": ".join(text for text in (server.reason, _quoted(server.message)) if text)
+    return ": ".join(text for text in (server.reason, _shorten(server.message)) if text)
 
 
-def _quoted(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return `text` on one line, cut to MESSAGE_CHARACTERS_MAX."""
     flat = " ".join(text.split())
     return flat if len(flat) <= MESSAGE_CHARACTERS_MAX else flat[: MESSAGE_CHARACTERS_MAX - 1] + "…"

@@ -116,7 +116,7 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
     )
     if not call_path.server:
         raise unknown_tool(steering, params.tool, call_path.endpoint, call_path.names)
-    steps = (*_placed(steering, call_path), *_server(steering, call_path))
+    steps = (*_locate_overrides(steering, call_path), *_server(steering, call_path))
     return PathShown(
         endpoint=call_path.endpoint,
         server=call_path.server,
@@ -176,7 +176,7 @@ def _places(
     return [] if endpoint_config is None else tools.places(config, endpoint_config, server, tool)
 
 
-def _placed(steering: Steering, call_path: CallPath) -> Iterator[PathStep]:
+def _locate_overrides(steering: Steering, call_path: CallPath) -> Iterator[PathStep]:
     """Yield the steps that a front knows; one about an override says where it is written."""
     for step in call_path.steps:
         by = _places(steering, call_path.endpoint, call_path.server, call_path.tool)

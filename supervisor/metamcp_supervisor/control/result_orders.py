@@ -83,7 +83,7 @@ def about(params: ResultsPurge, result: object) -> Sequence[str]:
 
 async def results(steering: Steering, line: ControlStream, params: Results) -> object:
     all_results = await steering.results.listed()
-    listed = tuple(map(_shown, all_results[-LISTED_MAX:]))
+    listed = tuple(map(_describe_result, all_results[-LISTED_MAX:]))
     return ResultList(
         results=listed,
         more=len(all_results) - len(listed),
@@ -101,7 +101,9 @@ async def show(steering: Steering, line: ControlStream, params: ResultWanted) ->
         raise _unknown(params.handle)
     result, piece = stored
     steering.journal.add("gateway", "results", f"{result.handle} shown to {line.caller}")
-    return ResultList(results=(_shown(result),), bytes=result.size_bytes, text=fitting(piece.text))
+    return ResultList(
+        results=(_describe_result(result),), bytes=result.size_bytes, text=fitting(piece.text)
+    )
 
 
 async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
@@ -127,7 +129,7 @@ def _unknown(handle: str) -> ProtocolError:
     return ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-def _shown(result: KeptResult) -> ResultShown:
+def _describe_result(result: KeptResult) -> ResultShown:
     return ResultShown(
         handle=result.handle,
         endpoint=result.endpoint,

@@ -85,7 +85,7 @@ def listed(store: ScriptStore, workspace: str) -> ScriptList:
     ours = (
         script for script in store.everything().scripts if workspace_of(script.name) == workspace
     )
-    return ScriptList(workspace=workspace, scripts=tuple(map(_shown, ours)))
+    return ScriptList(workspace=workspace, scripts=tuple(map(_describe_script, ours)))
 
 
 async def found(store: ScriptStore, query: ScriptWanted) -> ScriptList:
@@ -104,7 +104,7 @@ async def found(store: ScriptStore, query: ScriptWanted) -> ScriptList:
         listing = ", ".join(map(str, by_version))
         message = f"version {version} of {query.name!r} is not kept; there are: {listing}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
-    shown_script = _shown(by_version[version], code=True, versions=tuple(by_version))
+    shown_script = _describe_script(by_version[version], code=True, versions=tuple(by_version))
     return ScriptList(workspace=query.workspace, scripts=(shown_script,))
 
 
@@ -119,11 +119,13 @@ async def ordered(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
     made = outcome.script
-    shown_script = None if made is None else _shown(made)
+    shown_script = None if made is None else _describe_script(made)
     return ScriptChanged(workspace=workspace, script=shown_script)
 
 
-def _shown(script: Script, *, code: bool = False, versions: tuple[int, ...] = ()) -> ScriptShown:
+def _describe_script(
+    script: Script, *, code: bool = False, versions: tuple[int, ...] = ()
+) -> ScriptShown:
     return ScriptShown(
         name=label(script.name),
         version=script.version,

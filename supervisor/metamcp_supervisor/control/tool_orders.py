@@ -157,7 +157,7 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
     }
     return ToolList(
         endpoint=shown_tools.endpoint,
-        tools=tuple(_listed(tool, counts, drifts) for tool in shown_tools.tools),
+        tools=tuple(_describe_tool(tool, counts, drifts) for tool in shown_tools.tools),
         more=shown_tools.more,
         refused=shown_tools.refused,
     )
@@ -177,7 +177,7 @@ def _drifts(steering: Steering, server: str) -> Mapping[str, str]:
     return {tool: words for tool, _, words in lines}
 
 
-def _listed(
+def _describe_tool(
     tool: ShownTool,
     counts: Mapping[tuple[str, str], tuple[int, int]],
     drifts: Mapping[str, Mapping[str, str]],

@@ -118,13 +118,15 @@ async def toolsets_change(
     outcome = await shelf.carry_out(Wish(ViewOwner(endpoint, PRINCIPAL), order))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
-    steering.journal.add("gateway", "tool sets", f"{_said(params, endpoint)} by {line.caller}")
+    steering.journal.add(
+        "gateway", "tool sets", f"{_describe_order(params, endpoint)} by {line.caller}"
+    )
     return ToolSetChanged(
         toolset=None if outcome.toolset is None else shown(outcome.toolset),
         endpoint=endpoint,
         before=outcome.before.toolset,
         after=outcome.after.toolset,
-        warnings=tuple(_skipped(steering, outcome.after.tools)) if equips else (),
+        warnings=tuple(_explain_skipped(steering, outcome.after.tools)) if equips else (),
         tools_before=len(outcome.before.tools),
         servers_before=len(outcome.before.servers),
         exposure=shelf.endpoints().get(endpoint, ""),
@@ -194,14 +196,16 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
     problems: list[str] = []
     for server, tool in tools:
         if server not in servers:
-            problems.append(f"no server is named {_told(server)}; {hint(server, servers)}")
+            problems.append(f"no server is named {_quote_name(server)}; {hint(server, servers)}")
             continue
         if server not in offered:
             offered[server] = steering.shelf.tools(server)
         if not offered[server]:
             problems.append(f"{server} has not said yet what it offers; start it first")
         elif tool not in offered[server]:
-            problems.append(f"{server} has no tool {_told(tool)}; {hint(tool, offered[server])}")
+            problems.append(
+                f"{server} has no tool {_quote_name(tool)}; {hint(tool, offered[server])}"
+            )
     distinct = list(dict.fromkeys(problems))
     if distinct:
         more = [f"and {len(distinct) - PROBLEMS_MAX} more"] if len(distinct) > PROBLEMS_MAX else []
@@ -213,7 +217,7 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
         )
 
 
-def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
+def _explain_skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
     states = {server.name: server.state for server in steering.status().servers}
     quarantined = steering.shelf.kept()
@@ -232,7 +236,7 @@ def _skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
         yield f"{reason}, skipping tools: {', '.join(names[:PROBLEMS_MAX])}{more}"
 
 
-def _told(name: str) -> str:
+def _quote_name(name: str) -> str:
     return repr(name[:TOLD_CHARACTERS_MAX])
 
 
@@ -242,7 +246,7 @@ def about(params: ToolsetsChange, result: object) -> Sequence[str]:
     return [word for word in (_WORDS[type(params.order)], name, params.endpoint) if word]
 
 
-def _said(params: ToolsetsChange, endpoint: str) -> str:
+def _describe_order(params: ToolsetsChange, endpoint: str) -> str:
     """Return an order in the words of the journal."""
     order = params.order
     on = f" on endpoint '{endpoint}'" if endpoint else ""

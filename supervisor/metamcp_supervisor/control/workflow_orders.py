@@ -103,8 +103,8 @@ async def workflow(
 
 async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
     """Relay until the order is over. A run takes days, so an upgrade does not wait for it. Raises
-    as `_relayed`, and PeerGone when the client leaves."""
-    relay = asyncio.create_task(_relayed(reader, line))
+    as `_relay_progress`, and PeerGone when the client leaves."""
+    relay = asyncio.create_task(_relay_progress(reader, line))
     relay.add_done_callback(lambda _: line.wake())
     try:
         while not relay.done():
@@ -114,7 +114,7 @@ async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> Orde
         relay.cancel()
 
 
-async def _relayed(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
+async def _relay_progress(reader: asyncio.StreamReader, line: ControlStream) -> OrderResult:
     """Relay progress until the order is over. Raises OSError, EOFError and codec.Malformed."""
     while True:
         (size,) = FRAME.unpack(await reader.readexactly(FRAME.size))
