@@ -213,7 +213,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     try:
         with client.connect(runtime_dir) as gateway:
             status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
-            descriptions = [_described(gateway, name) for name in _failed(status)]
+            descriptions = [_describe_server(gateway, name) for name in _failed_servers(status)]
             flags = _flags(gateway) if path is None else {}
         yield DoctorFinding("gateway", "ok", f"{status.state}, process {status.pid}")
     except (client.Failed, codec.Malformed) as error:
@@ -244,7 +244,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
         yield _wrong(invalid.problems)
         yield from doctor_checks.clock((), time.time())
         return
-    yield from _configured(config, status)
+    yield from _check_config(config, status)
 
 
 def _wrong(problems: Sequence[Problem]) -> DoctorFinding:
@@ -253,7 +253,7 @@ def _wrong(problems: Sequence[Problem]) -> DoctorFinding:
     return DoctorFinding("configuration", "fail", text, "'metamcp config check' tells everything")
 
 
-def _configured(config: Config, status: verbs.GatewayStatus | None) -> Iterator[DoctorFinding]:
+def _check_config(config: Config, status: verbs.GatewayStatus | None) -> Iterator[DoctorFinding]:
     """Yield the findings about a configuration."""
     if config.problems:
         yield _wrong(config.problems)
@@ -335,13 +335,13 @@ def _config(
     )
 
 
-def _failed(status: verbs.GatewayStatus) -> list[str]:
+def _failed_servers(status: verbs.GatewayStatus) -> list[str]:
     """Return the names of servers that went down by themselves, DESCRIBED_MAX at most."""
     names = [each.name for each in status.servers if each.reason and each.state != "active"]
     return names[:DESCRIBED_MAX]
 
 
-def _described(gateway: client.ControlClient, name: str) -> verbs.Description:
+def _describe_server(gateway: client.ControlClient, name: str) -> verbs.Description:
     return codec.typed(verbs.Description, gateway.call("describe", {"name": name}))
 
 
