@@ -71,11 +71,11 @@ class Model:
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return a vector of length 1 for each text. Raises ModelUnfit."""
         try:
-            return [self._embedded(text) for text in texts]
+            return [self._embed_text(text) for text in texts]
         except (KeyError, ValueError, IndexError) as error:
             raise ModelUnfit(f"the model lacks what a BERT encoder has: {error}") from None
 
-    def _embedded(self, text: str) -> list[float]:
+    def _embed_text(self, text: str) -> list[float]:
         ids = np.array(self._tokenizer.encode(text).ids)
         weights = self._weights
         at = "embeddings."

@@ -130,7 +130,7 @@ class EmbedderWorker(RoleWorker):
             else:
                 self._source = EmbeddingsEndpoint(spec)
         except NoVectors as error:
-            self._failed(str(error))
+            self._on_failure(str(error))
 
     # Texts
 
@@ -139,13 +139,13 @@ class EmbedderWorker(RoleWorker):
             self._answer(ticket, Vectors(pause_s=PAUSE_S_MIN))
         else:
             work = self._query(texts) if query else self._of_tools(texts)
-            self._chores.begin(self._answered(ticket, work))
+            self._chores.begin(self._answer_when_done(ticket, work))
 
-    async def _answered(self, ticket: int, work: Coroutine[None, None, Vectors]) -> None:
+    async def _answer_when_done(self, ticket: int, work: Coroutine[None, None, Vectors]) -> None:
         try:
             vectors = await work
         except NoVectors as error:
-            self._failed(str(error))
+            self._on_failure(str(error))
             vectors = Vectors(pause_s=self._pause_s)
         self._answer(ticket, vectors)
 
@@ -253,7 +253,7 @@ class EmbedderWorker(RoleWorker):
     def _pause_s(self) -> float:
         return max(0.0, self._until - self._loop.time())
 
-    def _failed(self, reason: str) -> None:
+    def _on_failure(self, reason: str) -> None:
         """Leave the source alone for a while, and log the reason unless it was logged."""
         now = self._loop.time()
         if not self._pause_s:  # failures during a pause count once
@@ -297,13 +297,13 @@ class Machine:
         vectors: list[list[float]] = []
         for text in texts:  # one by one: a query that comes meanwhile has its turn
             loop = asyncio.get_running_loop()
-            vectors += await loop.run_in_executor(self._thread, self._embedded, text)
+            vectors += await loop.run_in_executor(self._thread, self._embed_text, text)
         return vectors
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _embedded(self, text: str) -> list[list[float]]:
+    def _embed_text(self, text: str) -> list[list[float]]:
         os.environ.update(ONE_THREAD)
         from metamcp_worker.embedder.local_model import Model, ModelUnfit
 

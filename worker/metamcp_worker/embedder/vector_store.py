@@ -53,7 +53,7 @@ class VectorStore:
             self._database = database = sqlite3.connect(
                 path, timeout=busy_s, isolation_level=None, check_same_thread=False
             )
-            self._start = self._begun()
+            self._start = self._prepare()
         except (sqlite3.Error, OSError) as error:
             if database is not None:
                 database.close()
@@ -99,7 +99,7 @@ class VectorStore:
     def close(self) -> None:
         self._database.close()
 
-    def _begun(self) -> int:
+    def _prepare(self) -> int:
         """Prepare the file and return the number of this start, which `used` refers to. Raises
         sqlite3.Error."""
         ((version,),) = self._database.execute("PRAGMA user_version")
