@@ -275,7 +275,7 @@ class Agent:
             return
         text, failed = bytes(done.result).decode("utf-8", "replace"), False
         if use.name == "search_tools":
-            text = _listed(tools(done.result))
+            text = _format_hits(tools(done.result))
         elif use.name == "describe_tool":
             text = described(done.result)
         else:
@@ -410,7 +410,7 @@ def tools(result: bytes | Raw) -> list[Mapping[str, str]]:
     ]
 
 
-def _listed(best: Sequence[Mapping[str, str]]) -> str:
+def _format_hits(best: Sequence[Mapping[str, str]]) -> str:
     if not best:
         return "No tool fits these words; try others."
     return "\n".join(f"{hit['name']}: {hit.get('description', '')}" for hit in best[:HITS_MAX])
@@ -466,7 +466,7 @@ def skeleton(
     lines.append(f"return {results[0] if len(results) == 1 else '[' + ', '.join(results) + ']'};")
     code = "\n".join(lines) if results else ""
     text = f"No model is configured, so the task was not carried out. {how}\n\n"
-    text += f"Tools that fit:\n{_listed(best)}"
+    text += f"Tools that fit:\n{_format_hits(best)}"
     text += f"\n\nA program to begin with, for run_code:\n\n{code}" if code else ""
     structured: dict[str, object] = {
         "result": None, "ended": "no_model", "code": code, "tools": best, "steps": 0, "tokens": 0,

@@ -167,7 +167,7 @@ class DbosExecutor(Executor):
         self.trouble = ""
         self.tried.set()
         self._turns = asyncio.get_running_loop().create_task(self._take_turns(runs))
-        self._turns.add_done_callback(self._turned)
+        self._turns.add_done_callback(self._on_task_done)
 
     def close(self) -> None:
         """Write what was posted, and let the lock go. DBOS ends with this process: what it notes of
@@ -185,7 +185,7 @@ class DbosExecutor(Executor):
     def put_run(self, run: RunRecord, definition: bytes) -> asyncio.Future[None]:
         """Have DBOS note that this engine has a run, then add it: DBOS' note of a run without a
         row does nothing, and there is not a row without it."""
-        return asyncio.ensure_future(self._added(run, definition))
+        return asyncio.ensure_future(self._add_run(run, definition))
 
     async def open_runs(self) -> list[RunRecord]:
         """Return none: DBOS hands over each run that this engine is to go on with."""
@@ -223,7 +223,7 @@ class DbosExecutor(Executor):
                 if number not in self._obeying and runs.has(run):
                     task = asyncio.ensure_future(self._obey(number, run, step, decision, runs))
                     self._obeying[number] = task
-                    task.add_done_callback(self._turned)
+                    task.add_done_callback(self._on_task_done)
             if dead:
                 await self._dbos.recover(dead)
                 await self._threaded(self._unlock, dead)
@@ -241,11 +241,11 @@ class DbosExecutor(Executor):
         finally:
             del self._obeying[number]
 
-    def _turned(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    async def _added(self, run: RunRecord, definition: bytes) -> None:
+    async def _add_run(self, run: RunRecord, definition: bytes) -> None:
         assert self._dbos is not None
         try:
             await self._dbos.begin(run.id)
@@ -263,9 +263,9 @@ class DbosExecutor(Executor):
                 return await super()._threaded(work, *values)
         except (psycopg.Error, OSError, TimeoutError) as error:
             self._stuck = isinstance(error, TimeoutError)
-            raise JournalError(f"the database of workflows {self._why(error)}") from None
+            raise JournalError(f"the database of workflows {self._explain_error(error)}") from None
 
-    def _why(self, error: Exception) -> str:
+    def _explain_error(self, error: Exception) -> str:
         """Return what an error means, without the password of the database."""
         try:
             parts = conninfo_to_dict(self._url)

@@ -252,7 +252,7 @@ def step_value(result: Raw | bytes) -> dict[str, object]:
     if members.get("isError") is True:
         return {"result": None, "text": text, "error": text or "the tool failed without words"}
     if structured is None:
-        return {"result": _parsed(text), "text": text, "error": None}
+        return {"result": _parse_value(text), "text": text, "error": None}
     if is_map(structured) and list(structured) == ["result"]:
         structured = structured["result"]
     return {"result": structured, "text": text, "error": None}
@@ -263,7 +263,7 @@ def step_result(value: object) -> dict[str, object]:
     return {"result": value, "text": _inside(value) if value is not None else "", "error": None}
 
 
-def _parsed(text: str) -> object:
+def _parse_value(text: str) -> object:
     try:
         return codec.value(text.encode())
     except (codec.Malformed, UnicodeError):

@@ -87,9 +87,11 @@ class Evaluator:
         if len(data) > VALUE_BYTES_MAX:
             raise ExpressionError(expression.told(f"it is given more than {VALUE_BYTES_MAX} bytes"))
         async with self._turn:
-            answer = await self._asked(data)
+            answer = await self._ask_process(data)
             if isinstance(answer, int) and answer != -signal.SIGALRM:
-                answer = await self._asked(data)  # the first one may have ended because it was idle
+                answer = await self._ask_process(
+                    data
+                )  # the first one may have ended because it was idle
         if isinstance(answer, int):
             limits = f"more than {EVALUATION_S_MAX:.0f} s, or too much memory"
             raise ExpressionError(expression.told(f"it takes {limits}; use a step run_code"))
@@ -97,7 +99,7 @@ class Evaluator:
             raise ExpressionError(answer.error)
         return json.decode(answer.value)
 
-    async def _asked(self, data: bytes) -> _Value | int:
+    async def _ask_process(self, data: bytes) -> _Value | int:
         """Ask the process. If it ends without an answer, return its exit code."""
         try:
             if self._process is None:

@@ -151,7 +151,7 @@ class _Files:
             document = self._read(file)
             if document is None or document.data is None:
                 continue
-            name = self._checked(document, document.data, ())
+            name = self._check_workflow(document, document.data, ())
             if name:
                 self._add(workspace, name, document)
 
@@ -207,9 +207,13 @@ class _Files:
         if isinstance(template, str):
             inner = self._read(folder / template)
             template = inner.data if inner else None
-            name = self._checked(inner, template, ()) if inner and inner.data is not None else ""
+            name = (
+                self._check_workflow(inner, template, ())
+                if inner and inner.data is not None
+                else ""
+            )
         else:
-            name = self._checked(document, template, (*pointer, "template"))
+            name = self._check_workflow(document, template, (*pointer, "template"))
         label = rule.get("name", name)
         if not isinstance(label, str) or len(label) > KEYWORD_CHARACTERS_MAX:
             document.problem((*pointer, "name"), "must be a short text")
@@ -217,7 +221,7 @@ class _Files:
             made = SuggestionRule(label, tuple(words), match, template)
             self.loaded.rules.append(Raw(msgspec.json.encode(made)))
 
-    def _checked(self, document: _Text, data: object, pointer: Place) -> str:
+    def _check_workflow(self, document: _Text, data: object, pointer: Place) -> str:
         """Return the name of a workflow; empty if it has problems, which are noted."""
         made, problems = definition.parse(data)
         for problem in problems:
@@ -241,7 +245,7 @@ class _Files:
             if name in names:
                 yield _SHIPPED_FOLDER / f"{name}.yaml"
             else:
-                self._failed(path, f"is not shipped; {hint(name, names)}")
+                self._add_problem(path, f"is not shipped; {hint(name, names)}")
             return
         target = Path(path)
         if not target.is_dir():
@@ -251,7 +255,7 @@ class _Files:
         try:
             inside = sorted(target.iterdir())
         except OSError as error:
-            self._failed(path, f"cannot be read: {error.strerror}")
+            self._add_problem(path, f"cannot be read: {error.strerror}")
             return
         for entry in inside:
             if entry.suffix in SUFFIXES and not entry.name.startswith("."):
@@ -263,17 +267,17 @@ class _Files:
         self._count += 1
         if self._count > FILES_MAX:
             if self._count == FILES_MAX + 1:
-                self._failed(file, f"is one file too many; {FILES_MAX} are possible")
+                self._add_problem(file, f"is one file too many; {FILES_MAX} are possible")
             return None
         if file not in self.loaded.files:
             self.loaded.files.append(file)
         try:
             text = _content(path)
         except OSError as error:
-            self._failed(file, f"cannot be read: {error.strerror or error}")
+            self._add_problem(file, f"cannot be read: {error.strerror or error}")
             return None
         except ValueError as error:
-            self._failed(file, str(error))
+            self._add_problem(file, str(error))
             return None
         document = _Text(file)
         document.read(text)
@@ -281,7 +285,7 @@ class _Files:
             self.loaded.problems += document.problems
         return document
 
-    def _failed(self, file: str, message: str) -> None:
+    def _add_problem(self, file: str, message: str) -> None:
         self.loaded.problems.append(DefinitionProblem((), message, file))
 
 

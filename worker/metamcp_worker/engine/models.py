@@ -306,10 +306,10 @@ def answer(settings: AiSettings, prompt: Prompt, body: bytes) -> ModelAnswer:
             model_answer = _read_openai(codec.typed(_OpenAiAnswer, body))
     except codec.Malformed as error:
         raise BadAnswer(f"its answer is none of the API of {settings.provider}: {error}") from None
-    return model_answer if model_answer.tokens > 0 else _estimated(prompt, model_answer)
+    return model_answer if model_answer.tokens > 0 else _with_estimates(prompt, model_answer)
 
 
-def _estimated(prompt: Prompt, model_answer: ModelAnswer) -> ModelAnswer:
+def _with_estimates(prompt: Prompt, model_answer: ModelAnswer) -> ModelAnswer:
     output_tokens = len(codec.dump(model_answer.turn)) // CHARACTERS_PER_TOKEN
     return ModelAnswer(model_answer.turn, model_answer.stop, estimate(prompt), output_tokens)
 
@@ -450,7 +450,7 @@ def sampled(prompt: Prompt, result: bytes | Raw) -> ModelAnswer:
     turn = ModelTurn(text)
     if prompt.tools:
         turn = ModelTurn(text, _use_in(text, len(prompt.turns)))
-    return _estimated(prompt, ModelAnswer(turn, stop))
+    return _with_estimates(prompt, ModelAnswer(turn, stop))
 
 
 def _use_in(text: str, number: int) -> tuple[ToolUse, ...]:

@@ -115,7 +115,7 @@ class HttpModel:
             except TimeoutError:
                 result = _Again("it gave no answer in time", models.pause_s("", attempt))
             except (Untrusted, TooLarge) as error:
-                raise self._failed(str(error), attempt) from None
+                raise self._make_error(str(error), attempt) from None
             except (Unreachable, Broken) as error:
                 result = _Again(str(error), models.pause_s("", attempt))
             if isinstance(result, ModelAnswer):
@@ -124,10 +124,10 @@ class HttpModel:
             remaining_s = until - asyncio.get_running_loop().time()
             if remaining_s <= result.pause_s:
                 late = f"; the next attempt would be in {result.pause_s:g} s, after the time limit"
-                raise self._failed(reason + (late if remaining_s > 0 else ""), attempt)
+                raise self._make_error(reason + (late if remaining_s > 0 else ""), attempt)
             if attempt + 1 < models.TRIES_MAX:
                 await asyncio.sleep(result.pause_s)
-        raise self._failed(reason, models.TRIES_MAX - 1)
+        raise self._make_error(reason, models.TRIES_MAX - 1)
 
     async def close(self) -> None:
         if self._origin is not None:
@@ -136,7 +136,7 @@ class HttpModel:
     async def _attempt(self, prompt: Prompt, attempt: int) -> "ModelAnswer | _Again":
         """Return the answer, or why another attempt is to be made. Raises NoAnswer, Unreachable,
         Broken and TooLarge."""
-        origin = self._connected()
+        origin = self._open_origin()
         body = models.request(self.settings, prompt, completion=self._completion)
         async with await origin.send("POST", {}, body, answer_s=ATTEMPT_S_MAX) as response:
             if response.status == 200:
@@ -152,10 +152,10 @@ class HttpModel:
                 return _Again("it wants max_completion_tokens", 0.0)
             refusal = models.refusal(self.settings, response.status, data)
             if not refusal.again:
-                raise self._failed(refusal.why, attempt)
+                raise self._make_error(refusal.why, attempt)
             return _Again(refusal.why, models.pause_s(response.header("retry-after"), attempt))
 
-    def _connected(self) -> Origin:
+    def _open_origin(self) -> Origin:
         """Return the connection. Raises NoAnswer for a URL or key that cannot be used."""
         if self._origin is None:
             # A connection is closed after its answer: steps are seconds apart, and an endpoint
@@ -168,7 +168,7 @@ class HttpModel:
                 raise NoAnswer("The model cannot be asked: [ai] url or key is wrong.") from None
         return self._origin
 
-    def _failed(self, reason: str, attempt: int) -> NoAnswer:
+    def _make_error(self, reason: str, attempt: int) -> NoAnswer:
         tries = f" (tried {attempt + 1} times)" if attempt else ""
         name = f"The model {self.settings.model!r} at {self._origin or 'its endpoint'}"
         return NoAnswer(f"{name} gave no answer{tries}: {reason}.")

@@ -171,17 +171,17 @@ class Executor:
             conditions.append("status = ?")
             values.append(status)
         sql = f"SELECT {_RUN}, {self.NO_BYTES} FROM runs WHERE {' AND '.join(conditions)}"  # noqa: S608 - constants
-        return await self._found(f"{sql} ORDER BY created DESC LIMIT ?", (*values, limit))
+        return await self._find_runs(f"{sql} ORDER BY created DESC LIMIT ?", (*values, limit))
 
     async def run(self, run: str) -> RunRecord | None:
-        records = await self._found(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608 - constants
+        records = await self._find_runs(f"SELECT {_RUN}, output FROM runs WHERE id = ?", (run,))  # noqa: S608 - constants
         return records[0] if records else None
 
     async def open_runs(self) -> list[RunRecord]:
         """Return all runs that have not ended, the oldest first, if this engine is to go on with
         them at once."""
         sql = f"SELECT {_RUN}, output FROM runs WHERE ended = 0 ORDER BY created"  # noqa: S608 - constants
-        return await self._found(sql, ())
+        return await self._find_runs(sql, ())
 
     async def definition(self, digest: str) -> bytes:
         rows = await self._rows("SELECT data FROM definitions WHERE hash = ?", (digest,))
@@ -204,7 +204,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         if self._future is None:
             self._future = loop.create_future()
-            self._future.add_done_callback(_seen)
+            self._future.add_done_callback(_retrieve_error)
             if not self._writing:
                 loop.call_soon(self._write)
         return self._future
@@ -234,7 +234,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, work, *values)
 
-    async def _found(self, sql: str, values: Sequence[object]) -> list[RunRecord]:
+    async def _find_runs(self, sql: str, values: Sequence[object]) -> list[RunRecord]:
         return [_run(row) for row in await self._rows(sql, values)]
 
     async def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -263,7 +263,7 @@ class RunJournal(Executor):
         """Wait until no other engine has the journal, and open it."""
         try:
             self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            while not self._locked():  # noqa: ASYNC110 - a lock has no event
+            while not self._try_lock():  # noqa: ASYNC110 - a lock has no event
                 await asyncio.sleep(LOCK_STEP_S)
         except OSError as error:
             raise JournalError(f"{self._path}.lock cannot be locked: {error.strerror}") from None
@@ -294,16 +294,16 @@ class RunJournal(Executor):
             raise JournalError(f"the journal {self._path} cannot be used: {error}") from None
 
     def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._connected().execute(sql, values).fetchall()
+        return self._require_connection().execute(sql, values).fetchall()
 
-    def _locked(self) -> bool:
+    def _try_lock(self) -> bool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def _connected(self) -> sqlite3.Connection:
+    def _require_connection(self) -> sqlite3.Connection:
         if self._base is None:
             raise sqlite3.OperationalError("it is not open")
         return self._base
@@ -320,7 +320,7 @@ class RunJournal(Executor):
         self._base = base
 
     def _commit(self, batch: Sequence[Write]) -> None:
-        base = self._connected()
+        base = self._require_connection()
         base.execute("BEGIN IMMEDIATE")
         try:
             for sql, values in batch:
@@ -331,7 +331,7 @@ class RunJournal(Executor):
             raise
 
 
-def _seen(future: asyncio.Future[None]) -> None:
+def _retrieve_error(future: asyncio.Future[None]) -> None:
     """Take note of an error, of which `failed` was told."""
     if not future.cancelled():
         future.exception()

@@ -188,7 +188,7 @@ class RunningWorkflow:
         try:
             value = await self._value(step, path, scope)
         except ExpressionError as error:
-            await self._put(StepRecord(path, 1, "failed", error=self._masked(str(error))))
+            await self._put(StepRecord(path, 1, "failed", error=self._mask_error(str(error))))
             raise self._failure(path, str(error)) from None
         if step.id:
             scope.steps[step.id] = value
@@ -267,7 +267,7 @@ class RunningWorkflow:
 
     async def _leaf(self, step: AnyStep, path: str, scope: Scope) -> dict[str, object]:
         row = self._rows.get(path, StepRecord(path, key=f"{self.record.id}:{path}"))
-        if (value := self._known(step, row)) is not None:
+        if (value := self._read_value(step, row)) is not None:
             return value
         if isinstance(step, ElicitStep):
             return await self._elicit(step, row, scope)
@@ -277,12 +277,14 @@ class RunningWorkflow:
         lost = 0
         while True:
             if reason:
-                row = await self._decided(replace(row, status="needs_decision", error=reason))
-                if (value := self._known(step, row)) is not None:
+                row = await self._wait_for_decision(
+                    replace(row, status="needs_decision", error=reason)
+                )
+                if (value := self._read_value(step, row)) is not None:
                     return value
             outcome, row = await self._attempt(step, row, scope)
             if not outcome.trouble:
-                return await self._done(row, outcome.value)
+                return await self._record_value(row, outcome.value)
             lost = lost + 1 if outcome.lost else 0
             reason = ""
             if outcome.lost and lost <= INTERRUPTIONS_MAX:
@@ -291,13 +293,13 @@ class RunningWorkflow:
                 continue
             pause_ms = workflow_run.next_pause_ms(step, row.attempt, outcome)
             if pause_ms is None:
-                return await self._over(step, row, outcome)
+                return await self._record_failure(step, row, outcome)
             if workflow_run.is_open(step, outcome):
                 reason = outcome.error
                 continue
             await self._pause(pause_ms / 1000)
 
-    def _known(self, step: AnyStep, row: StepRecord) -> dict[str, object] | None:
+    def _read_value(self, step: AnyStep, row: StepRecord) -> dict[str, object] | None:
         """Return the value of a step that is over, None if it is not. Raises StepFailed."""
         if row.status in {"done", "skipped"} or (row.status == "failed" and step.may_fail):
             return json.decode(row.output, type=dict[str, object])
@@ -305,7 +307,7 @@ class RunningWorkflow:
             raise self._failure(row.path, row.error)
         return None
 
-    async def _done(self, row: StepRecord, value: dict[str, object]) -> dict[str, object]:
+    async def _record_value(self, row: StepRecord, value: dict[str, object]) -> dict[str, object]:
         """Note the value of a step. The next transaction is not awaited: nothing that follows is
         durable before it."""
         clean = workflow_run.masked(value, self._secrets)
@@ -320,21 +322,23 @@ class RunningWorkflow:
         self._post(replace(row, status="done", output=output, error=""))
         return json.decode(output, type=dict[str, object])
 
-    async def _over(self, step: AnyStep, row: StepRecord, end: StepOutcome) -> dict[str, object]:
+    async def _record_failure(
+        self, step: AnyStep, row: StepRecord, end: StepOutcome
+    ) -> dict[str, object]:
         """Note the failure of a step, and go on if it may fail. Raises StepFailed."""
-        error = self._masked(end.error)
-        value = workflow_run.failed_value(error, self._masked(str(end.value.get("text", ""))))
+        error = self._mask_error(end.error)
+        value = workflow_run.failed_value(error, self._mask_error(str(end.value.get("text", ""))))
         await self._put(replace(row, status="failed", error=error, output=json.encode(value)))
         if step.may_fail:
             return value
         raise self._failure(row.path, error)
 
-    async def _decided(self, row: StepRecord) -> StepRecord:
+    async def _wait_for_decision(self, row: StepRecord) -> StepRecord:
         """Wait for a decision or an answer, and return the row after it."""
         future: asyncio.Future[StepRecord] = asyncio.get_running_loop().create_future()
         self._parked[row.path] = future
         try:
-            await self._put(replace(row, error=self._masked(row.error)))
+            await self._put(replace(row, error=self._mask_error(row.error)))
             if self._failed is not None:
                 self._give(row.path, "fail")
             self._state()
@@ -379,17 +383,17 @@ class RunningWorkflow:
         left_s = None if question.until is None else max(question.until - time.time(), 0.0)
         try:
             async with asyncio.timeout(left_s):
-                row = await self._decided(row)
+                row = await self._wait_for_decision(row)
         except TimeoutError:
             row = self._rows[row.path]
             if row.status == "needs_answer":
-                return await self._over(step, row, workflow_run.late(step))
+                return await self._record_failure(step, row, workflow_run.late(step))
             await self._put(row)  # the answer was in time
         finally:
             if (task := self.asking.pop(row.path, None)) is not None:
                 task.cancel()
         self._bytes += len(row.output)
-        return self._known(step, row) or {}
+        return self._read_value(step, row) or {}
 
     async def ask_client(
         self, path: str, owner: RunOwner, host: OrderHost, order: int, *, cancels: bool = True
@@ -434,13 +438,13 @@ class RunningWorkflow:
         try:
             if isinstance(step, WaitStep):
                 return await self._wait(step, row, scope), replace(row, attempt=1)
-            filled = await self._filled(step, scope)
+            filled = await self._evaluate_input(step, scope)
             row = replace(row, attempt=row.attempt + 1, status="running", error="")
             await self._put(row)
             self._progress(step)
             try:
                 async with asyncio.timeout(self._limit_s(step)):
-                    return await self._made(step, filled, row), row
+                    return await self._make_attempt(step, filled, row), row
             except TimeoutError:
                 return workflow_run.late(step), row
         finally:
@@ -450,7 +454,7 @@ class RunningWorkflow:
         if self.halts:
             await asyncio.get_running_loop().create_future()  # until this process ends
 
-    async def _filled(self, step: AnyStep, scope: Scope) -> object:
+    async def _evaluate_input(self, step: AnyStep, scope: Scope) -> object:
         """Return what an attempt is made with. Raises ExpressionError."""
         match step:
             case CallStep(arguments=value) | CodeStep(arguments=value):
@@ -460,17 +464,17 @@ class RunningWorkflow:
             case _:
                 return None
 
-    async def _made(self, step: AnyStep, filled: object, row: StepRecord) -> StepOutcome:
+    async def _make_attempt(self, step: AnyStep, filled: object, row: StepRecord) -> StepOutcome:
         """Make an attempt and return its end."""
         match step:
             case CallStep(tool=tool, server=server):
                 kind: Kind = "server" if server else "call"
                 done = await self._ask(step, kind, filled, row, name=tool, server=server)
-                return _lost(done, workflow_run.of_call(done))
+                return _mark_lost(done, workflow_run.of_call(done))
             case CodeStep(code=code, language=language):
                 arguments = {"code": code, "language": language, "args": filled}
                 done = await self._ask(step, "code", arguments, row)
-                return _lost(done, workflow_run.of_code(done))
+                return _mark_lost(done, workflow_run.of_code(done))
             case AiStep(schema=schema):
                 raw_schema = None if schema is None else Raw(json.encode(schema))
                 text = filled if isinstance(filled, str) else json.encode(filled).decode()
@@ -541,7 +545,7 @@ class RunningWorkflow:
     def _failure(self, path: str, error: str) -> StepFailed:
         """Note that the run fails: steps that wait for a decision fail too, and pauses end."""
         if self._failed is None:
-            self._failed = StepFailed(path, self._masked(error))
+            self._failed = StepFailed(path, self._mask_error(error))
             self._fails.set()
             for each in list(self._parked):
                 self._give(each, "fail")
@@ -550,7 +554,7 @@ class RunningWorkflow:
     def _clean(self, text: str) -> str:
         return str(workflow_run.masked(text, self._secrets))
 
-    def _masked(self, text: str) -> str:
+    def _mask_error(self, text: str) -> str:
         return self._clean(text)[: workflow_run.ERROR_CHARACTERS_MAX]
 
     def _post(self, row: StepRecord) -> asyncio.Future[None]:
@@ -596,5 +600,5 @@ class RunningWorkflow:
                 tell(len(self._begun), self._total, text)
 
 
-def _lost(done: HostDone, outcome: StepOutcome) -> StepOutcome:
+def _mark_lost(done: HostDone, outcome: StepOutcome) -> StepOutcome:
     return replace(outcome, lost=True) if done.error == LOST else outcome

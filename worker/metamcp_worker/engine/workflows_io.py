@@ -101,7 +101,7 @@ class Workflows:
         if self._journal is None and (spec.journal or spec.database):
             self._journal = _executor(spec, self._failed)
             self._chores.begin(self._live(self._journal))
-        self._changed()
+        self._schedule_next()
 
     def halt(self) -> None:
         """Begin no further step."""
@@ -169,33 +169,33 @@ class Workflows:
         self._open[record.id] = run
         self._new.add(record.id)
         noted = journal.put_run(record, data)
-        noted.add_done_callback(lambda _: self._noted(record.id))
+        noted.add_done_callback(lambda _: self._on_run_stored(record.id))
         await asyncio.shield(noted)
         self._start(run, resumes=False)
         try:
             if wait_s != 0.0:
-                await self._waited(run, tell, wait_s)
+                await self._wait_for_run(run, tell, wait_s)
         finally:
             run.leave()
-        return await self._told(order, run.record, journal)
+        return await self._describe_run(order, run.record, journal)
 
     async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/status`."""
         journal = await self._ready()
         arguments = _arguments(RunQuestion, order)
-        record = await self._seen(order, host, arguments.run, journal)
+        record = await self._find_visible_run(order, host, arguments.run, journal)
         if arguments.ask and order.asks and (run := self._open.get(record.id)) is not None:
-            await self._asked(order, host, run)
+            await self._ask_client(order, host, run)
             record = run.record
         while arguments.wait and record.status in OPEN:
             if (run := self._open.get(record.id)) is not None:
                 await asyncio.wait([run.ended], timeout=LOOK_S)
             else:
                 await asyncio.sleep(LOOK_S)
-            record = await self._seen(order, host, arguments.run, journal)
-        return await self._told(order, record, journal, failure=False)
+            record = await self._find_visible_run(order, host, arguments.run, journal)
+        return await self._describe_run(order, record, journal, failure=False)
 
-    async def _asked(self, order: EngineOrder, host: OrderHost, run: RunningWorkflow) -> None:
+    async def _ask_client(self, order: EngineOrder, host: OrderHost, run: RunningWorkflow) -> None:
         """Ask a client what its run waits for, unless another one is asked already."""
         for row in run.parked:
             if row.status != "needs_answer" or row.path in run.asking:
@@ -210,27 +210,29 @@ class Workflows:
     async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/cancel`: calls under way are dropped."""
         journal = await self._ready()
-        record = await self._seen(order, host, _arguments(RunQuestion, order).run, journal)
+        record = await self._find_visible_run(
+            order, host, _arguments(RunQuestion, order).run, journal
+        )
         if record.status not in OPEN:
             raise Refused(f"Run {record.id} has ended already: it is {record.status}.")
         record = await self._changed_by(record, "", None, journal)
-        return await self._told(order, record, journal, failure=False)
+        return await self._describe_run(order, record, journal, failure=False)
 
     async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
         arguments = _arguments(RunDecision, order)
         journal = await self._ready()
-        record = await self._seen(order, host, arguments.run, journal)
-        await self._parked(record, arguments.step, journal, answer=False)
+        record = await self._find_visible_run(order, host, arguments.run, journal)
+        await self._find_parked_step(record, arguments.step, journal, answer=False)
         record = await self._changed_by(record, arguments.step, arguments.decision, journal)
-        return await self._told(order, record, journal, failure=False)
+        return await self._describe_run(order, record, journal, failure=False)
 
     async def answer(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/answer`: the first answer counts, and the run goes on by itself."""
         arguments = _arguments(RunAnswer, order)
         journal = await self._ready()
-        record = await self._seen(order, host, arguments.run, journal)
-        row = await self._parked(record, arguments.step, journal, answer=True)
+        record = await self._find_visible_run(order, host, arguments.run, journal)
+        row = await self._find_parked_step(record, arguments.step, journal, answer=True)
         if arguments.action == "accept" and (
             problem := workflow_run.wrong_answer(row, arguments.content)
         ):
@@ -242,12 +244,12 @@ class Workflows:
         try:
             record = await self._changed_by(record, arguments.step, arguments.text, journal)
             if run is not None:
-                await self._waited(run, tell, None)
+                await self._wait_for_run(run, tell, None)
                 record = run.record
         finally:
             if run is not None and waits:
                 run.leave()
-        return await self._told(order, record, journal, failure=arguments.wait)
+        return await self._describe_run(order, record, journal, failure=arguments.wait)
 
     async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
@@ -293,7 +295,7 @@ class Workflows:
             _, workflow = self._definition(order, RunOrder(name=arguments.name))
         else:
             journal = await self._ready()
-            run = await self._seen(order, host, arguments.run, journal)
+            run = await self._find_visible_run(order, host, arguments.run, journal)
             parsed, _ = parse(codec.value(await journal.definition(run.hash)))
             if parsed is None:
                 raise Refused(f"This version of MetaMCP cannot read the definition of {run.id}.")
@@ -314,7 +316,7 @@ class Workflows:
         try:
             if under_way is None and (record := await journal.run(run)) and not record.ended:
                 under_way = await self._gone_on_with(record, journal)
-                self._changed()
+                self._schedule_next()
         except Exception as error:
             self._failed(error)
             raise
@@ -351,7 +353,7 @@ class Workflows:
         for record in await journal.open_runs():
             await self._gone_on_with(record, journal)
         self._opened.set()
-        self._changed()
+        self._schedule_next()
         while True:
             await asyncio.shield(journal.forget(time.time() - self._spec.keep_s))
             await asyncio.sleep(SWEEP_S)
@@ -379,23 +381,23 @@ class Workflows:
             record, workflow, inputs, host, journal, self._evaluator, self._complete
         )
         run.halts = self._halts
-        run.changed = self._changed
+        run.changed = self._schedule_next
         return run
 
-    def _noted(self, run: str) -> None:
+    def _on_run_stored(self, run: str) -> None:
         self._new.discard(run)
-        self._changed()
+        self._schedule_next()
 
     def _start(self, run: RunningWorkflow, *, resumes: bool, at_once: bool = False) -> None:
         """Let a run go on as soon as there is a place. `resumes`: its journal may have steps."""
         under_way = sum(open_run.record.status == "running" for open_run in self._open.values())
         if run.record.id in self._tasks or (under_way >= self._spec.runs_max and not at_once):
             return
-        task = asyncio.get_running_loop().create_task(self._carried(run, resumes=resumes))
+        task = asyncio.get_running_loop().create_task(self._execute_run(run, resumes=resumes))
         self._tasks[run.record.id] = task
         run.begin()
 
-    async def _carried(self, run: RunningWorkflow, *, resumes: bool) -> None:
+    async def _execute_run(self, run: RunningWorkflow, *, resumes: bool) -> None:
         assert self._journal is not None
         number = run.record.id
         try:
@@ -409,9 +411,9 @@ class Workflows:
             self._open.pop(number, None)
         finally:
             self._tasks.pop(number, None)
-            self._changed()
+            self._schedule_next()
 
-    def _changed(self) -> None:
+    def _schedule_next(self) -> None:
         """Begin runs that wait for a place, soon."""
         if not self._due:
             self._due = True
@@ -430,7 +432,7 @@ class Workflows:
             samples=run.samples,
         )  # fmt: skip
 
-    async def _waited(self, run: RunningWorkflow, tell: Tell, within_s: float | None) -> None:
+    async def _wait_for_run(self, run: RunningWorkflow, tell: Tell, within_s: float | None) -> None:
         """Wait for the end of a run, or until it needs somebody else, and tell its progress."""
         run.watchers.add(tell)
         try:
@@ -475,7 +477,7 @@ class Workflows:
             raise Refused(f"The definition is wrong: {faults}.")
         return data, workflow
 
-    async def _seen(
+    async def _find_visible_run(
         self, order: EngineOrder, host: OrderHost, run: str, journal: Executor
     ) -> RunRecord:
         """Return a run that the client may see. Raises Refused."""
@@ -485,7 +487,7 @@ class Workflows:
             raise Refused(f"No run has the id '{run[:64]}'.")
         return record
 
-    async def _parked(
+    async def _find_parked_step(
         self, run: RunRecord, step: str, journal: Executor, *, answer: bool
     ) -> StepRecord:
         """Return a step that waits for an answer, or else for a decision. Raises Refused."""
@@ -502,7 +504,7 @@ class Workflows:
             raise Refused(f"{about} does not wait for {noun}{others}.")
         return parked[step]
 
-    async def _told(
+    async def _describe_run(
         self, order: EngineOrder, run: RunRecord, journal: Executor, *, failure: bool = True
     ) -> Done:
         steps = await journal.steps(run.id, STEPS_SHOWN_MAX, outputs=False)
