@@ -124,7 +124,7 @@ class IndexBuilder:
         if not self._indexes.is_behind(endpoint):
             done()
             return
-        timer = asyncio.get_running_loop().call_later(INDEX_WAIT_S_MAX, self._late, done)
+        timer = asyncio.get_running_loop().call_later(INDEX_WAIT_S_MAX, self._on_timeout, done)
         self._waiting.append((endpoint, timer, done))
         self.begin()
 
@@ -144,7 +144,7 @@ class IndexBuilder:
                 done()
         self.begin()
 
-    def _late(self, done: Callable[[], None]) -> None:
+    def _on_timeout(self, done: Callable[[], None]) -> None:
         self._waiting = [each for each in self._waiting if each[2] is not done]
         done()
 
@@ -351,7 +351,9 @@ class Builtins:
         if waiting is None:
             return
         waiting.timer.cancel()
-        waiting.done(self._replied(waiting.whose, partial(waiting.ask.then, _labelled(outcome))))
+        waiting.done(
+            self._make_reply(waiting.whose, partial(waiting.ask.then, _label_outcome(outcome)))
+        )
 
     def late(self, ticket: int) -> None:
         """Answer the call whose order took too long."""
@@ -384,14 +386,14 @@ class Builtins:
 
     def _seek(self, whose: ViewOwner, seek: Seek, done: Callable[[ToolReply], None]) -> None:
         def ranked(others: Rankings) -> None:
-            done(self._replied(whose, partial(seek.then, others)))
+            done(self._make_reply(whose, partial(seek.then, others)))
 
         if self._seeking is None:
             ranked(())
         else:
             self._seeking.rank(whose.endpoint, seek.query, seek.allowed, ranked)
 
-    def _replied(self, whose: ViewOwner, then: Callable[[ToolContext], ToolReply]) -> ToolReply:
+    def _make_reply(self, whose: ViewOwner, then: Callable[[ToolContext], ToolReply]) -> ToolReply:
         """Make the reply after a wait, with the view as it is now."""
         view = self._viewers.get(whose.endpoint, whose.principal)
         if view is None:
@@ -415,12 +417,12 @@ class Builtins:
         return ToolContext(
             view.spec,
             self._viewers.everything(view.endpoint),
-            _shown(view.shown),
+            _label_content(view.shown),
             self._toolsets_of(view.spec.workspace),
             self._states,
             self._viewers.is_listed,
             partial(self._search, view.endpoint),
-            _dated,
+            _format_date,
             self._scripts_of.get(view.spec.workspace, {}),
             self._viewers.scripts_of(view.endpoint),
         )
@@ -432,7 +434,7 @@ def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -
     if task:
         if reply.failed or reply.structured is None:
             return server_links.error(Code.INVALID_PARAMS, reply.text, {})
-        return CallAnswer(engine_tools.task_result(method, reply, _dated))
+        return CallAnswer(engine_tools.task_result(method, reply, _format_date))
     if method == CALL:
         return CallAnswer(builtin.result(reply, modern=modern))
     if reply.failed or reply.structured is None:
@@ -470,25 +472,25 @@ def _owner(view: View) -> ResultOwner:
     return ResultOwner(view.spec.workspace, view.whole, view.principal)
 
 
-def _shown(content: Shown) -> Shown:
+def _label_content(content: Shown) -> Shown:
     """Return what is in view, with the name that the tool set has within its workspace."""
     if process_names.WORKSPACE_MARK not in content.toolset:
         return content
     return structs.replace(content, toolset=process_names.label(content.toolset))
 
 
-def _labelled(outcome: OrderOutcome) -> OrderOutcome:
+def _label_outcome(outcome: OrderOutcome) -> OrderOutcome:
     toolset = outcome.toolset
     return structs.replace(
         outcome,
-        before=_shown(outcome.before),
-        after=_shown(outcome.after),
+        before=_label_content(outcome.before),
+        after=_label_content(outcome.after),
         toolset=None if toolset is None else labelled(toolset),
         script=None if outcome.script is None else labelled(outcome.script),
     )
 
 
-def _dated(when: float) -> str:
+def _format_date(when: float) -> str:
     return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
 
 
@@ -507,7 +509,7 @@ def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
     """Return what would happen to a call."""
     now, date = asyncio.get_running_loop().time(), _date()
     try:
-        who, view = _seen(calls, app, query, date)
+        who, view = _find_view(calls, app, query, date)
     except ViewUnseen as unseen:
         if not str(unseen):
             return CallPath(endpoint=unseen.endpoint)
@@ -524,7 +526,7 @@ def tools(
 ) -> None:
     """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
     try:
-        _, view = _seen(calls, app, query, _date())
+        _, view = _find_view(calls, app, query, _date())
     except ViewUnseen as unseen:
         done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
         return
@@ -540,7 +542,7 @@ def _date() -> float:
     return time.time_ns() / 1e9
 
 
-def _seen(
+def _find_view(
     calls: "Calls", app: "App | None", query: ShowPath | ShowTools, date: float
 ) -> tuple[Principal, View]:
     """Return the holder of the key that is meant, and the view that the holder sees. Raises

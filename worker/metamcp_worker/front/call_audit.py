@@ -93,7 +93,7 @@ class CallAudit:
         if self._link is None:
             keeps = settings.required or bool(settings.spools)
             self._link = AuditLink(
-                self._connect, self._gap, self._told, keeps=keeps, spools=settings.spools
+                self._connect, self._gap, self._release_answers, keeps=keeps, spools=settings.spools
             )
         return self
 
@@ -142,7 +142,7 @@ class CallAudit:
                 "trace": (codec.text(trace) or "")[3:35] if trace is not None else "",
                 "run": run,
                 "parent": "" if request.run is None else request.run.id,
-                "arguments": self._shown(arguments) if self._shows else "",
+                "arguments": self._format_body(arguments) if self._shows else "",
             })  # fmt: skip
         call.record = subject, members
 
@@ -180,7 +180,8 @@ class CallAudit:
         return AuditRecord(
             ts=0, n=0, origin=self._link.origin, worker=self._worker, event=EVENTS[call.label],
             workspace=self._workspaces.get(of.endpoint, ""), endpoint=of.endpoint,
-            key=of.principal.key, principal=self._named(of.principal) if has_origin else "",
+            key=of.principal.key,
+            principal=self._format_principal(of.principal) if has_origin else "",
             auth=of.principal.auth if has_origin else "",
             session=self._session(of.who), client=client, protocol=of.version,
             server=process_names.base(call.server),
@@ -226,7 +227,9 @@ class CallAudit:
         waiting: list[tuple[Call, CallAnswer]] = []
         if self._drops(link):
             link.lost += len(over)
-            self._told([(call, answer) for call, _, answer, *_ in over if answer is not None], 0)
+            self._release_answers(
+                [(call, answer) for call, _, answer, *_ in over if answer is not None], 0
+            )
             return
         bodies: list[bytes] = []
         for number, (call, begun, answer, ts, seconds, failed) in enumerate(over, link.number):
@@ -235,25 +238,25 @@ class CallAudit:
                 waiting.append((call, answer))
                 end = b'%b,"result_bytes":%d' % (end, len(answer.body))
                 if answer.code or self._shows:
-                    end, outcome = self._ended(end, answer, outcome)
+                    end, outcome = self._build_end(end, answer, outcome)
             common = self._members(call, subject)
             bodies.append(audit.of_call(ts, number, common, end, outcome, seconds))
         link.send_all(bodies, waiting)
 
-    def _ended(self, end: bytes, answer: CallAnswer, outcome: str) -> tuple[bytes, str]:
+    def _build_end(self, end: bytes, answer: CallAnswer, outcome: str) -> tuple[bytes, str]:
         """Return the last members of a record, and the outcome."""
         if answer.code:
             end = b'%b,"code":%d' % (end, answer.code)
             outcome = outcome if outcome == "refused" else "error"
         if self._shows:
-            end += audit.behind({"result": self._shown(answer.body)})
+            end += audit.behind({"result": self._format_body(answer.body)})
         return end, outcome
 
     def _drops(self, link: _Link) -> bool:
         """Whether a record is dropped, and the next gap tells of it."""
         return not self._spec.required and bool(link.full or link.down)
 
-    def _told(self, waiting: list[tuple[Call, CallAnswer]], error: int) -> None:
+    def _release_answers(self, waiting: list[tuple[Call, CallAnswer]], error: int) -> None:
         """Pass on the answers whose records are safe, or could not be written."""
         refusal: CallAnswer | None = None
         if error and self._spec.required:
@@ -292,7 +295,7 @@ class CallAudit:
             ts=time_ns(), n=link.number, origin=link.origin, worker=self._worker, event=event,
             workspace=self._workspaces.get(endpoint, ""), endpoint=endpoint, method=method,
             key=principal.key if principal is not None else key,
-            principal=self._named(principal) if principal is not None else "",
+            principal=self._format_principal(principal) if principal is not None else "",
             auth=principal.auth if principal is not None else "",
             exposed="" if read else subject[:NAME_CHARS_MAX],
             uri=self._pseudonym(subject) if read else "",
@@ -325,7 +328,7 @@ class CallAudit:
             )
         )  # fmt: skip
 
-    def _named(self, principal: Principal) -> str:
+    def _format_principal(self, principal: Principal) -> str:
         """Return the name of a principal; of a person, as an authorization server names one, a
         pseudonym."""
         oauth = principal.auth == "oauth"
@@ -343,7 +346,7 @@ class CallAudit:
             pseudonym = self._sessions[who] = self._pseudonym(who)
         return pseudonym
 
-    def _shown(self, body: bytes) -> str:
+    def _format_body(self, body: bytes) -> str:
         """Return as much of arguments or of a result as the level shows."""
         if self._spec.level == audit.FULL:
             return body[:FULL_CHARS_MAX].decode("utf-8", "replace")

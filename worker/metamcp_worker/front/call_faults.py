@@ -45,7 +45,7 @@ def went_down(
     else:
         problem = "went down while this call was with it"
     text = f"server '{link.name}' {problem}: {message}"
-    data = _down(link, wire.generation, reason, ran=True)
+    data = _build_down_data(link, wire.generation, reason, ran=True)
     return error(Code.SERVER_DOWN, text, {**data, "attempts": 2} if twice else data)
 
 
@@ -66,7 +66,7 @@ def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer
         )
     else:
         text = f"server '{link.name}' is not available: {reason}"
-    data = _down(link, link.generation, link.reason or link.state, ran=bool(call.ends))
+    data = _build_down_data(link, link.generation, link.reason or link.state, ran=bool(call.ends))
     return error(Code.SERVER_DOWN, text, data)
 
 
@@ -129,7 +129,9 @@ class _ErrorHead(Struct, gc=False):
     code: int
 
 
-def _down(link: ServerLink, generation: int, reason: str, *, ran: bool) -> dict[str, object]:
+def _build_down_data(
+    link: ServerLink, generation: int, reason: str, *, ran: bool
+) -> dict[str, object]:
     return {
         "reason": reason,
         "server": link.name,

@@ -122,9 +122,9 @@ class CallLog:
         if begun.body is not None:
             self._begun_bytes -= len(begun.body)
             body = self._window(view) if answer is not None else None
-        self._over_bytes += _kept(begun.body) + _kept(body)
+        self._over_bytes += _count_bytes(begun.body) + _count_bytes(body)
         if len(self._over) >= PENDING_MAX or self._over_bytes > PENDING_BYTES_MAX:
-            self._over_bytes -= _kept(begun.body) + _kept(body)
+            self._over_bytes -= _count_bytes(begun.body) + _count_bytes(body)
             self._lost += 1
             self.overrun += 1
             return True
@@ -149,10 +149,10 @@ class CallLog:
         calls = size = 0
         while self._over and most and size < SLICE_BYTES_MAX:
             over = self._over.popleft()
-            entry_bytes = _kept(over.begun.body) + _kept(over.body)
+            entry_bytes = _count_bytes(over.begun.body) + _count_bytes(over.body)
             size += entry_bytes
             self._over_bytes -= entry_bytes
-            lines.append(codec.dump(self._said(over)) + b"\n")
+            lines.append(codec.dump(self._build_record(over)) + b"\n")
             calls += 1
             most -= 1
         return Slice(b"".join(lines), calls, lost)
@@ -162,12 +162,12 @@ class CallLog:
         """Whether there is more to write."""
         return bool(self._over)
 
-    def _said(self, over: _Over) -> FinishedCall:
+    def _build_record(self, over: _Over) -> FinishedCall:
         begun, origin = over.begun, over.origin
         cut: list[str] = []
         masked: list[str] = []
-        arguments = self._shown(ARGUMENTS, begun.body, begun.size, cut, masked)
-        result = self._shown(RESULT, over.body, over.size, cut, masked)
+        arguments = self._format_body(ARGUMENTS, begun.body, begun.size, cut, masked)
+        result = self._format_body(RESULT, over.body, over.size, cut, masked)
         return FinishedCall(
             id=records.word(over.began_ms, self._front, over.id),
             time=self._stamp(over.began_ms / 1000),
@@ -195,7 +195,7 @@ class CallLog:
         fits = view.nbytes <= self._body_bytes
         return bytes(view if fits else view[: self._body_bytes + self._margin])
 
-    def _shown(
+    def _format_body(
         self, member: str, body: bytes | None, size: int, cut: list[str], masked: list[str]
     ) -> Raw | UnsetType:
         """Return a body as the file has it: JSON if it is whole, else a JSON string."""
@@ -225,5 +225,5 @@ def _one_line(text: str) -> Raw:
     return Raw(line)
 
 
-def _kept(body: bytes | None) -> int:
+def _count_bytes(body: bytes | None) -> int:
     return len(body) if body is not None else 0

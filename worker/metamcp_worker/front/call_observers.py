@@ -74,7 +74,7 @@ class Overhead:
         now = monotonic()
         since = self._arrived if call.started - self._arrived < 1.0 else call.started
         self._under_way[call.id] = _Times(now - since, now)
-        call.answer.then(partial(self._answered, call))
+        call.answer.then(partial(self._on_answer, call))
 
     def told(self, server: str, notice: bytes) -> None:
         """Take over the notice in which a worker says how long it had a call."""
@@ -89,15 +89,15 @@ class Overhead:
             for stage, buckets in self._buckets.items()
         }
 
-    def _answered(self, call: Call, answer: CallAnswer | None) -> None:
+    def _on_answer(self, call: Call, answer: CallAnswer | None) -> None:
         """Finish the times of a call in the next turn of the loop, after the code that waits for
         the answer. The times of a call that was sent again are dropped: it waited for another
         server."""
         times = self._under_way.pop(call.id, None)
         if times is not None and answer is not None and times.total_s and not call.ends:
-            asyncio.get_running_loop().call_soon(self._over, times, monotonic())
+            asyncio.get_running_loop().call_soon(self._observe_times, times, monotonic())
 
-    def _over(self, times: _Times, answered: float) -> None:
+    def _observe_times(self, times: _Times, answered: float) -> None:
         self._observe("front", times.to_s + monotonic() - answered)
         self._observe("pipe", answered - times.sent - times.total_s)
         self._observe("worker", times.own_s)

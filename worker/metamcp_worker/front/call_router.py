@@ -128,7 +128,10 @@ class Routing:
         link = self._link(server)
         wire = Wire(link, generation, legacy=legacy)
         wire.pipe = await Pipe.open(
-            fd, partial(self._frame, wire), lambda reason: self._gone(wire, reason), self._on_read
+            fd,
+            partial(self._frame, wire),
+            lambda reason: self._on_wire_lost(wire, reason),
+            self._on_read,
         )
         if wire.gone.is_set():
             return
@@ -173,7 +176,7 @@ class Routing:
 
     def start(self, call: Call) -> None:
         """Send the call, hold it, or answer it with the error that prevents both."""
-        link = self._links.get(call.server) or self._called(call.server)
+        link = self._links.get(call.server) or self._find_link(call.server)
         if link.target is not None:
             self._send(link.target, call)
         else:
@@ -222,7 +225,7 @@ class Routing:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _called(self, server: str) -> ServerLink:
+    def _find_link(self, server: str) -> ServerLink:
         """Return the link for a call to a process without a link. If a place for another client was
         missing a moment ago, return the link that says so, without asking the supervisor."""
         full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
@@ -300,13 +303,13 @@ class Routing:
 
     def _frame(self, wire: Wire, frame: Frame) -> None:
         if type(frame) is Result:
-            self._answered(wire, frame.id, CallAnswer(frame.body))
+            self._on_answer_frame(wire, frame.id, CallAnswer(frame.body))
             return
         match frame:
             case Error(id, body):
-                self._answered(wire, id, CallAnswer(body, call_faults.code_of(body)))
+                self._on_answer_frame(wire, id, CallAnswer(body, call_faults.code_of(body)))
             case Progress(id, body):
-                self._progressed(wire, id, body)
+                self._on_progress(wire, id, body)
             case Notice(method, body, 0):
                 self._on_notice(wire.link.server, method, body)
             case Notice(method, body, id):
@@ -314,7 +317,7 @@ class Routing:
                 if caller is not None:
                     caller.told(method, body)
             case Ask():
-                self._asked(wire, frame)
+                self._on_question(wire, frame)
             case KeptFrame(id, note):
                 wire.claimed(id, note)
             case Withdraw(number):
@@ -328,7 +331,7 @@ class Routing:
             case _:
                 pass  # All other frames go from front to worker only.
 
-    def _progressed(self, wire: Wire, number: int, params: bytes) -> None:
+    def _on_progress(self, wire: Wire, number: int, params: bytes) -> None:
         """Let the time of a call begin anew; the worker limits how often. Pass on the progress, if
         the client asked for it."""
         call = wire.waiting.get(number)
@@ -340,7 +343,7 @@ class Routing:
         if caller is not None:
             caller.progressed(params)
 
-    def _asked(self, wire: Wire, ask: Ask) -> None:
+    def _on_question(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
             wire.questions.pop(question.number, None)
             self._go_on(wire, question.call)
@@ -364,7 +367,7 @@ class Routing:
         ):
             call.deadline = self.loop.time() + wire.link.timeout_s + MARGIN_S
 
-    def _answered(self, wire: Wire, number: int, answer: CallAnswer) -> None:
+    def _on_answer_frame(self, wire: Wire, number: int, answer: CallAnswer) -> None:
         call = wire.waiting.pop(number, None)
         if call is None:
             self._on_late(wire.link.name)
@@ -373,7 +376,7 @@ class Routing:
             wire.over(call)
         self._on_answer(call, answer)
 
-    def _gone(self, wire: Wire, reason: str) -> None:
+    def _on_wire_lost(self, wire: Wire, reason: str) -> None:
         wire.gone.set()
         self.wires.discard(wire)
         self._fail(wire, "worker", f"its worker process is gone ({reason})")
@@ -393,10 +396,10 @@ class Routing:
         for call in waiting.values():
             frame = link.unkeep(call)
             wire.over(call)
-            if frame is None or last or not self._again(link, call, frame):
+            if frame is None or last or not self._retry(link, call, frame):
                 self._on_answer(call, answers[call.ends > 0])
 
-    def _again(self, link: ServerLink, call: Call, frame: CallFrame) -> bool:
+    def _retry(self, link: ServerLink, call: Call, frame: CallFrame) -> bool:
         """Send this call to the next generation, or hold it until there is one. Returns False if
         the time of the call is up, or no generation is likely to come."""
         now = self.loop.time()
@@ -446,7 +449,7 @@ class QuarantinedCalls:
             pair: reason for pair, reason in reasons.items() if process_names.whose(pair[0])
         }
         for call, state in list(self._routing.under_way()) if reasons else ():
-            if state == "held" and (reason := _why(call, reasons)):
+            if state == "held" and (reason := _find_reason(call, reasons)):
                 data: dict[str, object] = {"reason": "quarantine", "may_have_run": call.ends > 0}
                 answer = server_links.error(Code.INVALID_PARAMS, reason, data)
                 self._routing.cancel(call, reason, answer)
@@ -458,7 +461,7 @@ class QuarantinedCalls:
             raise mcp_request.quarantined(reason)
 
 
-def _why(call: Call, reasons: Mapping[Pair, str]) -> str:
+def _find_reason(call: Call, reasons: Mapping[Pair, str]) -> str:
     tool = "" if call.origin is None else _text(call.origin.tool)
     return reasons.get((call.server, tool)) or reasons.get(
         (process_names.base(call.server), tool), ""

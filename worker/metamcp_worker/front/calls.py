@@ -109,7 +109,7 @@ class Calls:
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
-            self.answered, stats.late, self.processes.wanted, self._notified, self._read
+            self.answered, stats.late, self.processes.wanted, self._on_notification, self._read
         )
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self, self.connectors)
@@ -229,7 +229,7 @@ class Calls:
         """Send a call that counts at its limits, or hold it, and return it."""
         try:
             if self.witness is not None or self.audit is not None:
-                self._begun(call, subject, request, params)
+                self._report_start(call, subject, request, params)
             if owner.guard is not None and request.method in guard_rules.KINDS:
                 return self.guarded.start(call, owner, view, request, params)
             self._routing.start(call)
@@ -240,7 +240,7 @@ class Calls:
             self.overhead.started(call)
         return call
 
-    def _begun(
+    def _report_start(
         self,
         call: Call,
         subject: str,
@@ -264,7 +264,7 @@ class Calls:
             forwarded = structs.replace(request, params=request.params | named)
             code_calls.check_consent(view.of(modern=request.modern), decision.name, request)
             return self._start(view, forwarded, caller)
-        return self._decided(view, name, request, caller, decision)
+        return self._start_builtin_call(view, name, request, caller, decision)
 
     def run_code(
         self, view: View, request: McpRequest, caller: Caller | None, decision: Decision
@@ -272,9 +272,9 @@ class Calls:
         """Begin a run of code for a run of the engine. Raises ProtocolError and Unasked."""
         if self.audit is not None:
             self.audit.check()
-        return self._decided(view, "run_code", request, caller, decision)
+        return self._start_builtin_call(view, "run_code", request, caller, decision)
 
-    def _decided(
+    def _start_builtin_call(
         self, view: View, name: str, request: McpRequest, caller: Caller | None, decision: Decision
     ) -> Call:
         """Begin the call of a built-in tool that has decided."""
@@ -302,9 +302,9 @@ class Calls:
         )  # fmt: skip
         if isinstance(decision, Run | EngineWork):
             call.caller = caller
-        self._begun(call, name, request, request.params, run)
+        self._report_start(call, name, request, request.params, run)
         task = isinstance(decision, EngineWork) and decision.task
-        done = partial(self._replied, call, task)
+        done = partial(self._on_reply, call, task)
         if isinstance(decision, Run):
             self.code.begin(RunUnderWay(run, call, view, request, done), decision)
         elif isinstance(decision, EngineWork):
@@ -313,7 +313,7 @@ class Calls:
             self.builtins.carry_out(view, request, decision, done)
         return call
 
-    def _replied(self, call: Call, task: bool, reply: ToolReply) -> None:
+    def _on_reply(self, call: Call, task: bool, reply: ToolReply) -> None:
         if not call.answer.cancelled():
             answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
             self.answered(call, answer)
@@ -540,7 +540,7 @@ class Calls:
         if changed and whose in ("", process_names.LEGACY):
             self.lists_changed(changed)
 
-    def _notified(self, server: str, method: str, params: bytes) -> None:
+    def _on_notification(self, server: str, method: str, params: bytes) -> None:
         tell = self._on_notice.get(method)
         if tell is not None:
             tell(server, params)

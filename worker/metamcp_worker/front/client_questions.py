@@ -103,13 +103,13 @@ _MISSING = Raw()
 def may_be_asked(caller: bytes, method: str, params: bytes) -> bool:
     """Whether the client that `caller` describes (see `frames.CallFrame`) declares the capabilities
     that a question needs. `params`: raw, as the server sent them."""
-    need = _needed(method, params)
-    return need is not None and need <= _known(caller)
+    need = _find_requirements(method, params)
+    return need is not None and need <= _get_capabilities(caller)
 
 
 def may_be_asked_anything(caller: bytes) -> bool:
     """Whether this client declares to understand any question."""
-    return bool(_known(caller))
+    return bool(_get_capabilities(caller))
 
 
 def has_extension(caller: bytes, name: str) -> bool:
@@ -118,7 +118,7 @@ def has_extension(caller: bytes, name: str) -> bool:
     return _is_object(extensions.get(name))
 
 
-def _needed(method: str, params: bytes) -> frozenset[str] | None:
+def _find_requirements(method: str, params: bytes) -> frozenset[str] | None:
     """Return the capabilities that a question needs; None if it is not a question for clients."""
     try:
         members = codec.level(params) if params else {}
@@ -139,11 +139,11 @@ def _needed(method: str, params: bytes) -> frozenset[str] | None:
     return None
 
 
-def _known(caller: bytes) -> frozenset[str]:
-    return _remembered(caller) if len(caller) <= CALLER_BYTES_MAX else _declared(caller)
+def _get_capabilities(caller: bytes) -> frozenset[str]:
+    return _remembered(caller) if len(caller) <= CALLER_BYTES_MAX else _parse_capabilities(caller)
 
 
-def _declared(caller: bytes) -> frozenset[str]:
+def _parse_capabilities(caller: bytes) -> frozenset[str]:
     capabilities = _capabilities(caller)
     declared: set[str] = set()
     if _is_object(capabilities.get("roots")):
@@ -168,7 +168,7 @@ def _declared(caller: bytes) -> frozenset[str]:
     return frozenset(declared)
 
 
-_remembered = functools.lru_cache(CALLERS_KEPT)(_declared)
+_remembered = functools.lru_cache(CALLERS_KEPT)(_parse_capabilities)
 
 
 def _capabilities(caller: bytes) -> dict[str, Raw]:

@@ -124,7 +124,7 @@ class CodeRuns:
         self._names: dict[str, ToolNames] = {}
         self._connectors = connectors
         connect = partial(connectors.connect, ROLE)
-        self._link = FrameLink("the process of the sandboxes", self._frame, self._lost, connect)
+        self._link = FrameLink("the process of the sandboxes", self._frame, self._on_lost, connect)
 
     def configure(self) -> None:
         """Adapt to another configuration. Runs go on with the settings that they began with."""
@@ -133,7 +133,7 @@ class CodeRuns:
     def close(self) -> None:
         """End all runs, and close the connection."""
         self._link.close()
-        self._lost()
+        self._on_lost()
 
     def under_way(self) -> Iterable[Call]:
         """Return the calls that are runs."""
@@ -169,12 +169,12 @@ class CodeRuns:
         if self._take(number) is not None and self._link.there:
             self._link.send(EndRun(run=number))
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         """End all runs."""
         for run in self._runs.values():
             run.starts.clear()
         for number in list(self._runs):
-            self._over(RunEnded(run=number, failure="crashed", message=_GONE))
+            self._on_run_ended(RunEnded(run=number, failure="crashed", message=_GONE))
 
     def _frame(self, body: bytes) -> None:
         """Take a message. Raises codec.Malformed."""
@@ -186,9 +186,9 @@ class CodeRuns:
             self._unread(body)
             return
         if isinstance(message, RunEnded):
-            self._over(message)
+            self._on_run_ended(message)
         elif (run := self._runs.get(message.run)) is not None:
-            self._asked(run, message)
+            self._on_host_call(run, message)
 
     def _unread(self, body: bytes) -> None:
         """End the run whose code made a value that cannot be read. Raises codec.Malformed for any
@@ -203,18 +203,18 @@ class CodeRuns:
     def _time(self, run: RunUnderWay, limits: CodeLimits) -> None:
         run.limits = limits
         after_s = limits.timeout_ms / 1000 + RUN_WAIT_S_MAX
-        run.timer = asyncio.get_running_loop().call_later(after_s, self._late, run.number)
+        run.timer = asyncio.get_running_loop().call_later(after_s, self._on_timeout, run.number)
 
-    def _late(self, number: int) -> None:
+    def _on_timeout(self, number: int) -> None:
         self._end(RunEnded(run=number, failure="timeout", message=_LATE))
 
     def _end(self, end: RunEnded) -> None:
         """End a run from this side."""
         if end.run in self._runs and self._link.there:
             self._link.send(EndRun(run=end.run))
-        self._over(end)
+        self._on_run_ended(end)
 
-    def _over(self, end: RunEnded) -> None:
+    def _on_run_ended(self, end: RunEnded) -> None:
         run = self._take(end.run)
         if run is not None:
             run.done(code_tools.ended(end))
@@ -243,14 +243,14 @@ class CodeRuns:
 
     # --- calls of a run -----------------------------------------------------------------------
 
-    def _asked(self, run: RunUnderWay, host_call: HostCall) -> None:
+    def _on_host_call(self, run: RunUnderWay, host_call: HostCall) -> None:
         name = host_call.name if host_call.kind == "call" else ""
         view = run.view
         try:
             view = self._view(run)
             if host_call.kind == "tools":
                 self._pipeline.authorize(view, run.request.principal, "tools/list")
-                done = partial(self._listed, run, host_call.call)
+                done = partial(self._on_tools, run, host_call.call)
                 self._builtins.tools(view, run.base, host_call.name, done)
                 return
             self._pipeline.authorize(view, run.request.principal, "tools/call")
@@ -272,7 +272,7 @@ class CodeRuns:
             self._refuse(run, host_call.call, _UNASKED)
         else:
             run.calls[host_call.call] = call
-            call.answer.then(partial(self._answered, run, host_call, name))
+            call.answer.then(partial(self._on_answer, run, host_call, name))
 
     def _ask(self, run: RunUnderWay, host_call: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
@@ -289,13 +289,13 @@ class CodeRuns:
         def answered(question: Question, body: bytes, failed: bool) -> None:
             if run.number in self._runs:
                 self._hold(run, hold=False)
-                self._consented(run, name, *code_calls.consented(body, error=failed))
+                self._on_consent(run, name, *code_calls.consented(body, error=failed))
 
         run.question = Question("", run.call.id, 0, ELICIT, params, answered)
         self._hold(run, hold=True)
         caller.asked(run.question)
 
-    def _consented(self, run: RunUnderWay, name: str, agreed: bool, further: bool) -> None:
+    def _on_consent(self, run: RunUnderWay, name: str, agreed: bool, further: bool) -> None:
         """Make the call that the user has agreed to, or stop the agent."""
         waiting, run.asking, run.question = run.asking, [], None
         allowed = None if run.base.run is None else run.base.run.allowed
@@ -303,12 +303,12 @@ class CodeRuns:
             self._stop(run, code_calls.DECLINED.format(name))
             return
         allowed.add(name)
-        self._asked(run, waiting[0][0])
+        self._on_host_call(run, waiting[0][0])
         if not further:
             allowed.discard(name)
         for host_call, _ in waiting[1:]:
             if run.number in self._runs:
-                self._asked(run, host_call)
+                self._on_host_call(run, host_call)
 
     def hold(self, within: InnerRun, *, hold: bool) -> None:
         """Let the time of the run whose code makes a call stand still, or go on, if there is such a
@@ -364,11 +364,11 @@ class CodeRuns:
             if view is None or early.server in view.merged.unknown:
                 self._refuse(run, host_call.call, early.message)
             else:
-                self._asked(run, host_call)
+                self._on_host_call(run, host_call)
 
         first.answer.then(told)
 
-    def _answered(
+    def _on_answer(
         self, run: RunUnderWay, host_call: HostCall, name: str, answer: CallAnswer | None
     ) -> None:
         if run.calls.pop(host_call.call, None) is None:
@@ -378,7 +378,7 @@ class CodeRuns:
         if run.request.wants_progress and run.call.caller is not None:
             run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
 
-    def _listed(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
+    def _on_tools(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
         if reply.structured is None:
             self._refuse(run, number, reply.text)
         else:

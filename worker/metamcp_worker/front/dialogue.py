@@ -66,10 +66,10 @@ class Inquiry:
         self.cancelled = False
         self._session = session
         self._over: Callable[[], None] | None = over
-        self._question = Question("", 0, 0, roots.METHOD, b"{}", self._replied)
+        self._question = Question("", 0, 0, roots.METHOD, b"{}", self._on_reply)
         self._wait_s = wait_s
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(wait_s, self._late)
+        self._timer = loop.call_later(wait_s, self._on_timeout)
         ask(self._question)
 
     def cancel(self, reason: str) -> None:
@@ -78,12 +78,12 @@ class Inquiry:
         self._question.withdraw()
         self._end()
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         log.warning("a client did not say its roots within %g s", self._wait_s)
         self._question.withdraw()
         self._end()
 
-    def _replied(self, question: Question, body: bytes, failed: bool) -> None:
+    def _on_reply(self, question: Question, body: bytes, failed: bool) -> None:
         try:
             if not failed:
                 self._session.has_roots(body)
@@ -177,11 +177,11 @@ class Dialogue:
             view = self._calls.viewers.own(view, session.who)
         raw_id, method = bytes(envelope.id), envelope.method
         if method is None:
-            self._answered(session, raw_id, bytes(envelope.result), bytes(envelope.error))
+            self._on_answer(session, raw_id, bytes(envelope.result), bytes(envelope.error))
             outlet.empty(202)
             return None
         if not raw_id:
-            self._notified(session, view, method, params, bytes(envelope.params))
+            self._on_notification(session, view, method, params, bytes(envelope.params))
             outlet.empty(202)
             return None
         if method == "ping":
@@ -201,7 +201,7 @@ class Dialogue:
             )
         at_once = method in LIST_METHODS and not self._calls.builtins.unmet_s(view)
         if at_once and not facts.prefers_sse:
-            return _listed(outlet, raw_id, method, params, view)
+            return _send_list_page(outlet, raw_id, method, params, view)
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, rooted=session.rooted, project=session.project,
@@ -218,7 +218,9 @@ class Dialogue:
 
     # --- what needs no answer -------------------------------------------------------------------
 
-    def _answered(self, session: ClientSession, raw_id: bytes, result: bytes, error: bytes) -> None:
+    def _on_answer(
+        self, session: ClientSession, raw_id: bytes, result: bytes, error: bytes
+    ) -> None:
         """Take the answer to a question; count an answer to no open question of this session."""
         question = session.asked.take(request_key(raw_id))
         if question is None:
@@ -228,7 +230,7 @@ class Dialogue:
         else:
             question.answer(result)
 
-    def _notified(
+    def _on_notification(
         self, session: ClientSession, view: View, method: str, params: dict[str, Raw], raw: bytes
     ) -> None:
         """Pass on a notification of the client to the request, the question or the only server that
@@ -316,7 +318,7 @@ class Dialogue:
         """Send the request to its server, and answer with the result."""
         client.as_task = "task" in request.params
         try:
-            call = self._begun(client, request)
+            call = self._start_call(client, request)
         except NotUpYet as early:
             if client.outlet.waits and not client.outlet.facts.prefers_sse:
                 self._close(client)
@@ -332,7 +334,7 @@ class Dialogue:
             return self._inquire(client, request)
         return client.outlet.expect(call, partial(self._brought, client))
 
-    def _begun(self, client: SessionRequest, request: McpRequest) -> Call:
+    def _start_call(self, client: SessionRequest, request: McpRequest) -> Call:
         """Begin the call of a request. Raises ProtocolError and Unasked."""
         call = self._calls.start(client.view, request, client)
         client.session.inflight[client.key] = call
@@ -356,9 +358,11 @@ class Dialogue:
         try:
             await roots_known.wait()
             self._calls.rooted(session)
-            _placed(request, session)
+            _copy_client_data(request, session)
             request.unasked = False
-            answer = None if inquiry.cancelled else await self._begun(client, request).answer.wait()
+            answer = (
+                None if inquiry.cancelled else await self._start_call(client, request).answer.wait()
+            )
             brought = True
             pending = self._brought(client, answer)
         except ProtocolError as refused:
@@ -380,12 +384,12 @@ class Dialogue:
         finally:
             if pending is None:
                 self._close(client)
-        return None if pending is None else self._closing(client, pending)
+        return None if pending is None else self._close_after(client, pending)
 
     async def _drive(self, client: SessionRequest, answer: CallAnswer) -> None:
         call = client.call
         assert call is not None
-        start = partial(self._again, client)
+        start = partial(self._resend, client)
         drive = Drive(call, client.kept, start, client.ask, self._mint)
         client.session.inflight[client.key] = drive
         try:
@@ -401,7 +405,7 @@ class Dialogue:
             self._tasks.created(client.view, answer.body, session)
         return client.finish(answer, self._now())
 
-    async def _closing(self, client: SessionRequest, pending: Awaitable[None]) -> None:
+    async def _close_after(self, client: SessionRequest, pending: Awaitable[None]) -> None:
         try:
             await pending
         finally:
@@ -416,7 +420,7 @@ class Dialogue:
         if client.kept_bytes:
             self._kept.give(client.kept_bytes)
 
-    def _again(self, client: SessionRequest, request: McpRequest) -> Call:
+    def _resend(self, client: SessionRequest, request: McpRequest) -> Call:
         """Send a request again, with the endpoint as it is now. Raises ProtocolError."""
         view = self._calls.again(client.view)
         if view is None:
@@ -470,13 +474,13 @@ class Dialogue:
             await outlet.settle()
 
 
-def _placed(request: McpRequest, session: ClientSession) -> None:
+def _copy_client_data(request: McpRequest, session: ClientSession) -> None:
     """Write into the request the data of its client that decide on the process of a server."""
     request.rooted, request.project = session.rooted, session.project
     request.unasked, request.roots = session.unasked, session.roots
 
 
-def _listed(
+def _send_list_page(
     outlet: AnswerOutlet, raw_id: bytes, method: str, params: Mapping[str, Raw], view: View
 ) -> Pending:
     """Answer with a page of a list. No task is needed, because the bytes are there."""
@@ -500,8 +504,8 @@ class Notices:
         self._tasks = tasks
         self._servers: Mapping[str, Sequence[str]] = {}
         self._between: frozenset[str] = frozenset()
-        calls.on_notice(client_questions.MESSAGE, self._logged)
-        calls.on_notice(ELICITED, self._elicited)
+        calls.on_notice(client_questions.MESSAGE, self._on_log_message)
+        calls.on_notice(ELICITED, self._on_elicitation_complete)
         calls.notified = self._other
 
     def configure(self, endpoints: Sequence[EndpointSpec]) -> None:
@@ -514,25 +518,25 @@ class Notices:
         count = Counter(server for server, _ in seen)
         self._between = frozenset(server for server, places in count.items() if places > 1)
 
-    def _logged(self, server: str, params: bytes) -> None:
+    def _on_log_message(self, server: str, params: bytes) -> None:
         """Pass a log message to the sessions that asked for messages by setting a level."""
         if self._tell_owner(server, client_questions.MESSAGE, params):
             return
         if process_names.base(server) in self._between:
             return
         message = jsonrpc_bytes.notification(client_questions.MESSAGE, params)
-        for session in self._heard(server):
-            may_hear = session.level and process_names.base(server) in self._exposed(session)
+        for session in self._find_listeners(server):
+            may_hear = session.level and process_names.base(server) in self._get_servers(session)
             if may_hear and client_questions.passes(session.level, params):
                 session.tell(message)
 
-    def _elicited(self, server: str, params: bytes) -> None:
+    def _on_elicitation_complete(self, server: str, params: bytes) -> None:
         """Tell the client that was asked to visit a URL that the visit is over."""
         try:
             elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
         except codec.Malformed:
             return
-        for session in self._heard(server):
+        for session in self._find_listeners(server):
             if elicitation is not None and (server, elicitation) in session.elicitations:
                 session.tell(jsonrpc_bytes.notification(ELICITED, params))
 
@@ -543,8 +547,8 @@ class Notices:
         if process_names.base(server) in self._between:
             return
         message = jsonrpc_bytes.notification(method, params)
-        for session in self._heard(server):
-            if tuple(self._exposed(session)) == (process_names.base(server),):
+        for session in self._find_listeners(server):
+            if tuple(self._get_servers(session)) == (process_names.base(server),):
                 session.tell(message)
 
     def _tell_owner(self, server: str, method: str, params: bytes) -> bool:
@@ -562,7 +566,7 @@ class Notices:
                 session.tell(jsonrpc_bytes.notification(method, own))
         return True
 
-    def _heard(self, server: str) -> Iterable[ClientSession]:
+    def _find_listeners(self, server: str) -> Iterable[ClientSession]:
         """Return the sessions that may hear this server; a process for one client, or for the
         clients with the same roots, speaks to these only."""
         who = process_names.whose(server)
@@ -571,5 +575,5 @@ class Notices:
             session for session in self._sessions if every or who in (session.who, session.project)
         )
 
-    def _exposed(self, session: ClientSession) -> Sequence[str]:
+    def _get_servers(self, session: ClientSession) -> Sequence[str]:
         return self._servers.get(session.endpoint, ())

@@ -140,7 +140,7 @@ class EngineCalls:
         self._names: dict[str, tuple[ToolNames, Repeatable]] = {}
         self._connectors = connectors
         connect = partial(connectors.connect, ROLE)
-        self._link = FrameLink("the engine", self._frame, self._lost, connect)
+        self._link = FrameLink("the engine", self._frame, self._on_lost, connect)
         self._again: asyncio.TimerHandle | None = None
 
     def configure(self, *, at_once: bool) -> None:
@@ -158,7 +158,7 @@ class EngineCalls:
             self._again.cancel()
             self._again = None
         self._link.close()
-        self._lost()
+        self._on_lost()
 
     def under_way(self) -> Iterable[Call]:
         """Return the calls that are orders."""
@@ -194,11 +194,11 @@ class EngineCalls:
         if not self._link.there:
             self._link.open(FrontHello(front=self.front))
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         """End everything that needs the connection; connect again if that is wanted."""
         works, self._works = self._works, {}
         for work in works.values():
-            _over(work, _DROPPED)
+            _end_work(work, _DROPPED)
         orders, self._orders = self._orders, {}
         for order in orders.values():
             order.done(ToolReply(engine_calls.lost(order.work.method), failed=True))
@@ -209,11 +209,11 @@ class EngineCalls:
         """Take a message. Raises codec.Malformed."""
         message = _read(body)
         if isinstance(message, HostAsk):
-            self._asked(message)
+            self._on_ask(message)
         elif isinstance(message, HostDrop):
             work = self._works.pop(message.call, None)
             if work is not None:
-                _over(work, _DROPPED)
+                _end_work(work, _DROPPED)
         elif isinstance(message, Done):
             order = self._orders.pop(message.id, None)
             if order is not None:
@@ -224,14 +224,14 @@ class EngineCalls:
 
     # --- what the engine asks for -------------------------------------------------------------
 
-    def _asked(self, ask: HostAsk) -> None:
+    def _on_ask(self, ask: HostAsk) -> None:
         if len(self._works) >= ASKS_MAX or ask.call in self._works:
             self._send(engine_calls.failed(ask.call, _FULL, "unavailable", repeatable=True))
             return
         work = self._works[ask.call] = _HostWork(ask)
         if ask.timeout_ms > 0:
             loop = asyncio.get_running_loop()
-            work.timer = loop.call_later(ask.timeout_ms / 1000, self._late, work)
+            work.timer = loop.call_later(ask.timeout_ms / 1000, self._on_timeout, work)
         self._carry_out(work)
 
     def _carry_out(self, work: _HostWork) -> None:
@@ -276,7 +276,7 @@ class EngineCalls:
             raise ProtocolError(Code.OVERLOADED, _FULL)
         return view
 
-    def _named(self, view: View, request: McpRequest) -> tuple[ToolNames, Repeatable]:
+    def _get_tool_names(self, view: View, request: McpRequest) -> tuple[ToolNames, Repeatable]:
         merged, key = view.of(modern=request.modern), f"{view.endpoint}\n{request.modern}"
         entry = self._names.get(key)
         if entry is None or entry[0].merged is not merged:
@@ -287,7 +287,7 @@ class EngineCalls:
         """Return the exposed name of the tool. Raises ProtocolError."""
         if not ask.server:
             return ask.name
-        return self._named(view, request)[0].find(ask.server, ask.name)
+        return self._get_tool_names(view, request)[0].find(ask.server, ask.name)
 
     def _call(
         self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
@@ -295,7 +295,7 @@ class EngineCalls:
         ask = work.ask
         self._pipeline.authorize(view, request.principal, "tools/call")
         name = self._name(ask, view, request)
-        work.repeatable = self._named(view, request)[1].has(name)
+        work.repeatable = self._get_tool_names(view, request)[1].has(name)
         made = code_calls.call(request, name, ask.arguments)
         call = self._pipeline.start(view, made, order)
         self._follow(work, call, lambda answer: answer)
@@ -376,7 +376,7 @@ class EngineCalls:
         work.end = lambda reason: question.withdraw()
         caller.asked(question)
 
-    def _late(self, work: _HostWork) -> None:
+    def _on_timeout(self, work: _HostWork) -> None:
         reason = _LATE.format(work.ask.timeout_ms / 1000)
         late = engine_calls.failed(work.ask.call, reason, "timeout", repeatable=work.repeatable)
         end = work.end
@@ -392,7 +392,7 @@ class EngineCalls:
         self._send(done)
 
 
-def _over(work: _HostWork, reason: str) -> None:
+def _end_work(work: _HostWork, reason: str) -> None:
     """End what was begun for a request that nobody waits for."""
     if work.timer is not None:
         work.timer.cancel()

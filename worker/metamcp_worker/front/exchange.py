@@ -86,9 +86,9 @@ class Exchange(HttpRequest):
 
     def stepped(self) -> None:
         if self._then is None:
-            self._over()
+            self._end_exchange()
 
-    def _over(self) -> None:
+    def _end_exchange(self) -> None:
         if self._stream is not None:
             self._stream.end()  # also if the code that was to answer has failed
             # The two refer to each other, and the answer may be large: the collector runs rarely.

@@ -155,7 +155,7 @@ class Claims:
 
         for wire in self._of(servers):
             number = self._routing.new_id()
-            on_note = _telling(heard, wire, number)
+            on_note = _make_note_handler(heard, wire, number)
             if wire.claim(Claim(number, owner, name, peer), on_note):
                 open_claims.add(number)
         if not open_claims:
@@ -192,7 +192,7 @@ class Claims:
         return call
 
 
-def _telling(
+def _make_note_handler(
     heard: Callable[[Wire, int, bytes], None], wire: Wire, number: int
 ) -> Callable[[bytes], None]:
     return lambda note: heard(wire, number, note)

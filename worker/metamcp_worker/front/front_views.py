@@ -274,14 +274,14 @@ class Viewers:
                 self.indexes.drop(name)
                 self._opened.pop(name, None)
         affected = dict.fromkeys((*self._of_endpoints(stale), *touched))
-        before = {whose: self._seen(whose) for whose in affected}
+        before = {whose: self._find_view(whose) for whose in affected}
         own = [whose for whose in affected if whose.session and whose in self._views]
         for whose in affected:
             self._place(whose)
         # A view that is gone is named too, with nothing: the changes of its principal's view are
         # not for the session.
         removed = {whose: _NO_KINDS for whose in own if whose not in self._views}
-        return removed | dict(_changed(before, self._seen))
+        return removed | dict(_find_changes(before, self._find_view))
 
     def _note_failures(self, failures: Mapping[str, PolicyNote]) -> None:
         """Tell of policies that failed, each once."""
@@ -321,7 +321,7 @@ class Viewers:
             yield from (whose for whose in self._views if whose.endpoint in names)
             yield from (whose for whose in self._shown if whose.endpoint in names)
 
-    def _seen(self, whose: ViewOwner) -> View | None:
+    def _find_view(self, whose: ViewOwner) -> View | None:
         """Return the view that this owner sees now: a session without its own view sees the view of
         its principal."""
         return self._views.get(whose) or self._views.get(ViewOwner(whose.endpoint, whose.principal))
@@ -383,7 +383,7 @@ _Like = tuple[_Opened, bool, Shown]
 """Key of views that show the same: their merge, whether the principal is local, what is shown."""
 
 
-def _changed(
+def _find_changes(
     before: Mapping[ViewOwner, View | None], seen: Callable[[ViewOwner], View | None]
 ) -> Iterator[tuple[ViewOwner, frozenset[str]]]:
     for whose, old in before.items():

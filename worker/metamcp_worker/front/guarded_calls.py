@@ -208,7 +208,7 @@ class _GuardedWork:
             self._calls.host.pause(self._request.run, on=on)
 
     def send(self, more: Callable[[bytes], None] | None, consent: str) -> None:
-        if reason := self._changed():
+        if reason := self._explain_change():
             self.refuse(reason)
             return
         del self._calls.works[self.call.id]
@@ -234,7 +234,7 @@ class _GuardedWork:
         self._calls.host.agreed(call, why)
         self._calls.host.answered(call, answer, "refused")
 
-    def _changed(self) -> str:
+    def _explain_change(self) -> str:
         """Return why the call is not the same any more that was held; empty if it is."""
         calls, request, view = self._calls, self._request, self._view
         who, rule = request.principal, METHODS[request.method]
@@ -273,10 +273,10 @@ class _HookedCall:
             OF_METHOD[call.label], guard.server, guard.name, Raw(guard.annotations),
             facts.endpoint, facts.workspace, facts.principal.name, Raw(facts.client or b"null"),
         )  # fmt: skip
-        self._request = HookedRequest(lines, about, self._send, self._leave, self._done)
+        self._request = HookedRequest(lines, about, self._send, self._leave, self._on_hooks_done)
 
     def begin(self, arguments: bytes) -> None:
-        self.call.hooks = self._heard
+        self.call.hooks = self._on_server_answer
         self._request.chain.begin(arguments)
 
     def cancel(self, reason: str) -> None:
@@ -306,7 +306,7 @@ class _HookedCall:
         self.call.started = time.monotonic()
         self._calls.routing.start(self.call)
 
-    def _heard(self, answer: CallAnswer | None) -> None:
+    def _on_server_answer(self, answer: CallAnswer | None) -> None:
         """Take the answer of the server; None: the call was cancelled there."""
         self.sent = False
         if answer is None:
@@ -318,7 +318,7 @@ class _HookedCall:
     def _leave(self, reason: str) -> None:
         self._calls.routing.cancel(self.call, reason)
 
-    def _done(self, answer: HookAnswer) -> None:
+    def _on_hooks_done(self, answer: HookAnswer) -> None:
         call, body, code = self.call, answer.body, answer.code
         if self._answer is None or body != self._answer.body:
             call.legacy = not call.modern  # from here on it has the form of the client's era

@@ -216,7 +216,7 @@ class HeaderPolicy:
         by_name = dict(headers)
         repeated = b""
         if len(by_name) != len(headers):
-            by_name, repeated = _merged(headers)
+            by_name, repeated = _merge_headers(headers)
             if repeated in _SINGLE:
                 name = repeated.decode().title()
                 return HeaderRefusal(
@@ -307,12 +307,13 @@ class HeaderPolicy:
         if authority is None:
             return HeaderRefusal(400, "The Host header is malformed.", "host")
         if not self._hosts.allow(authority):
-            message = f"This gateway does not answer to the name {_shown(authority)}; {_ALLOW}."
+            name = _format_authority(authority)
+            message = f"This gateway does not answer to the name {name}; {_ALLOW}."
             return HeaderRefusal(421, message, "host_foreign")
         if origin is not None:
             authority = origin_place(origin)
             if authority is None or not self._hosts.allow(authority):
-                who = _shown(authority) if authority else "this Origin"
+                who = _format_authority(authority) if authority else "this Origin"
                 message = f"Pages of {who} may not use this gateway; {_ALLOW}."
                 return HeaderRefusal(403, message, "origin")
         return None
@@ -323,7 +324,7 @@ def _host(value: bytes) -> bytes | None:
     return authority[0] if authority else None
 
 
-def _shown(authority: Place) -> str:
+def _format_authority(authority: Place) -> str:
     return authority[0].decode()
 
 
@@ -379,7 +380,7 @@ def _length_ok(value: bytes | None) -> bool:
     return digits is not None and int(digits[0]) <= BODY_BYTES_MAX
 
 
-def _merged(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
+def _merge_headers(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
     """Return the headers, and the worst of the repeated ones. An Accept header may come in several
     pieces, which are joined."""
     merged: dict[bytes, bytes] = {}

@@ -119,7 +119,7 @@ class App:
         self._notices = Notices(calls, self._sessions, self._tasks)
         states = partial(_name, STATE_BYTES, front)
         self._modern = ModernEra(calls, self._subscriptions, self._tasks, states)
-        self._rest = Rest(calls, self._lapsed)
+        self._rest = Rest(calls, self._refuse_if_expired)
         self._dialogue = Dialogue(
             calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
         )
@@ -258,7 +258,7 @@ class App:
         if self._overhead.armed:
             self._overhead.arrived()
         facts = self._policy.facts(exchange)
-        exchange.streams, exchange.on_over = self._streams, self._done
+        exchange.streams, exchange.on_over = self._streams, self._on_exchange_end
         if self.door.guarded:
             return self._enter(exchange, facts)
         if isinstance(facts, HeaderRefusal):
@@ -297,7 +297,7 @@ class App:
             except Elsewhere as elsewhere:
                 return self._post_elsewhere(exchange, elsewhere, arrival)
         if isinstance(outcome, Entered | Denial):
-            return self._entered(exchange, refusal, outcome)
+            return self._on_verdict(exchange, refusal, outcome)
         return self._enter_later(exchange, refusal, outcome, arrival)
 
     async def _enter_later(
@@ -312,11 +312,13 @@ class App:
             if exchange.lost:  # the client has left, so its call must not run
                 return
             after = Entered(after.principal)
-        pending = self._entered(exchange, refusal, after)
+        pending = self._on_verdict(exchange, refusal, after)
         if pending is not None:
             await pending
 
-    def _entered(self, exchange: Exchange, refusal: HeaderRefusal | None, result: Found) -> Pending:
+    def _on_verdict(
+        self, exchange: Exchange, refusal: HeaderRefusal | None, result: Found
+    ) -> Pending:
         if isinstance(result, Denial):
             if self._calls.audit is not None and result.status != FLOODED:
                 endpoint = exchange.facts.endpoint
@@ -358,9 +360,9 @@ class App:
             if body is not None:
                 self._go(exchange, error, body)
         except Declined:
-            self._entered(exchange, None, self.door.failed(arrival))
+            self._on_verdict(exchange, None, self.door.failed(arrival))
 
-    def _done(self) -> None:
+    def _on_exchange_end(self) -> None:
         self._open -= 1
         if self._idle is not None and not self._open and not self._idle.done():
             self._idle.set_result(None)
@@ -382,7 +384,7 @@ class App:
             legacy = facts.version in _LEGACY and facts.repeated != b"mcp-protocol-version"
             if method == "POST":
                 era = self._legacy if legacy else self._modern
-                return self._post(exchange, self._said, era.post, view)
+                return self._post(exchange, self._handle_message, era.post, view)
             if legacy:
                 get = self._legacy.get if method == "GET" else self._legacy.delete
                 return self._get(exchange, get, view)
@@ -397,7 +399,7 @@ class App:
         elif kind == request_facts.SSE:
             return self._get(exchange, self._sse.get, view)
         else:
-            return self._post(exchange, self._said, self._sse.post, view)
+            return self._post(exchange, self._handle_message, self._sse.post, view)
         return None
 
     async def _get(
@@ -437,7 +439,7 @@ class App:
     async def _post_later(self, exchange: Exchange, answer: Callable[[bytes], Pending]) -> None:
         body = await self._body(exchange)
         if body is not None:
-            if self._lapsed(exchange):
+            if self._refuse_if_expired(exchange):
                 return
             pending = answer(body)
             # A call may wait for long; its body need not be kept as long.
@@ -445,7 +447,7 @@ class App:
             if pending is not None:
                 await pending
 
-    def _lapsed(self, exchange: Exchange) -> bool:
+    def _refuse_if_expired(self, exchange: Exchange) -> bool:
         """Refuse a request whose credential ended while it waited; False if it may go on."""
         facts = exchange.facts
         still = self.door.still(facts.principal, facts.endpoint, time.time_ns() / 1e9)
@@ -474,7 +476,7 @@ class App:
             self._refuse(exchange, header_policy.too_large(bytes_max=error.limit_bytes))
             return None
 
-    def _said(
+    def _handle_message(
         self,
         exchange: Exchange,
         post: Callable[[Exchange, Envelope, View, str], Pending],
@@ -499,8 +501,10 @@ class App:
                 return self._refused(exchange, raw_id, early)
             call = self._calls.first_list(early.server)
             exchange.on_lost = partial(call.cancel, "the client went away")
-            again = partial(self._said, exchange, post, body=body)
-            return exchange.expect(call, partial(self._up, exchange, view, again, raw_id, early))
+            again = partial(self._handle_message, exchange, post, body=body)
+            return exchange.expect(
+                call, partial(self._on_server_up, exchange, view, again, raw_id, early)
+            )
         except ProtocolError as error:
             return self._refused(exchange, mcp_request.answer_id(message), error)
         except Declined as declined:
@@ -510,7 +514,7 @@ class App:
             return None
         return self._later(exchange, mcp_request.answer_id(message), pending)
 
-    def _up(
+    def _on_server_up(
         self,
         exchange: Exchange,
         before: View,
@@ -522,7 +526,7 @@ class App:
         """Answer the request again, now that its server has told what it offers; or refuse it with
         the reason why the server is not there."""
         exchange.on_lost = None
-        if self._lapsed(exchange):
+        if self._refuse_if_expired(exchange):
             return None
         view = self._calls.again(before)
         if view is not None and early.server not in view.merged.unknown:

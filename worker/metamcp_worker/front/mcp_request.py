@@ -53,7 +53,7 @@ def read(body: bytes) -> Envelope:
         message = codec.envelope(body)
     except codec.Malformed as error:
         raise _unreadable(body, error) from None
-    beside = _beside(body, message) if len(body) > SMALL_BYTES else body
+    beside = _without_params(body, message) if len(body) > SMALL_BYTES else body
     count = beside.count
     if (
         count(b'"id"') > 1
@@ -61,7 +61,7 @@ def read(body: bytes) -> Envelope:
         or count(b'"params"') > 1
         or codec.BACKSLASH in beside
     ):
-        _check_keys(_beside(body, message))
+        _check_keys(_without_params(body, message))
     if message.jsonrpc != "2.0":
         raise ProtocolError(Code.INVALID_REQUEST, 'The member "jsonrpc" must be "2.0".')
     if message.id and not codec.id_ok(bytes(message.id)):
@@ -155,7 +155,7 @@ def _unreadable(body: bytes, error: codec.Malformed) -> ProtocolError:
     return ProtocolError(Code.INVALID_REQUEST, "The body must be one JSON-RPC object.")
 
 
-def _beside(body: bytes, message: Envelope) -> bytes:
+def _without_params(body: bytes, message: Envelope) -> bytes:
     """Return the message with a number for its params, because names of members are common
     there."""
     params = message.params
@@ -353,11 +353,11 @@ def _tool(merged: Merged, name: str) -> Owner | None:
     return merged.tools.get(name) or merged.tool(name)
 
 
-def _renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+def _with_name(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
     return {**params, "name": Raw(original)} if original else params
 
 
-def _moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
+def _with_uri(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
     return {**params, "uri": Raw(original)} if original else params
 
 
@@ -369,12 +369,12 @@ def _ref(params: Mapping[str, Raw]) -> dict[str, Raw]:
 
 
 def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
-    return {**params, "ref": Raw(codec.dump(_renamed(_ref(params), original)))}
+    return {**params, "ref": Raw(codec.dump(_with_name(_ref(params), original)))}
 
 
 def _ref_moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
     # A reference is written anew even with the same URI, without members that are repeated.
-    return {**params, "ref": Raw(codec.dump(_moved(_ref(params), original)))}
+    return {**params, "ref": Raw(codec.dump(_with_uri(_ref(params), original)))}
 
 
 def _task(params: Mapping[str, Raw]) -> str | None:
@@ -429,22 +429,22 @@ def _visible(
     return found
 
 
-_RESOURCE = Rule("resource", _uri, Merged.resource, _moved, URI_BYTES_MAX)
+_RESOURCE = Rule("resource", _uri, Merged.resource, _with_uri, URI_BYTES_MAX)
 TASK = Rule(
     "task", _task, lambda merged, subject: None, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True
 )
 """Rule of a request about a task, whose server `task_ids.TaskOwner` finds."""
-_WATCHED = Rule("resource", _uri, _visible("resources", Merged.resource), _moved, URI_BYTES_MAX)
+_WATCHED = Rule("resource", _uri, _visible("resources", Merged.resource), _with_uri, URI_BYTES_MAX)
 METHODS: Mapping[str, Rule] = {
-    task_ids.CALL: Rule("tool", _name, _tool, _renamed, named=True),
-    "prompts/get": Rule("prompt", _name, Merged.prompt, _renamed, named=True),
+    task_ids.CALL: Rule("tool", _name, _tool, _with_name, named=True),
+    "prompts/get": Rule("prompt", _name, Merged.prompt, _with_name, named=True),
     READ: _RESOURCE,
     "resources/subscribe": _WATCHED,
     "resources/unsubscribe": _WATCHED,
     **dict.fromkeys(sorted(task_ids.METHODS), TASK),
     task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
     "resources/directory/read": Rule(
-        "resource", _uri, _visible("resources", Merged.directory), _moved, URI_BYTES_MAX
+        "resource", _uri, _visible("resources", Merged.directory), _with_uri, URI_BYTES_MAX
     ),
     "metamcp/get_catalog": _own_rule("get_catalog"),
     "metamcp/suggest_workflow": _own_rule("suggest_workflow"),

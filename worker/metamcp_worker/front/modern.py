@@ -166,9 +166,9 @@ class ModernEra:
         if "inputResponses" in checked.params:
             checked.params, client.roots = client_identity.taken(checked.params)
         try:
-            call = self._resumed(client, method, checked, view)
+            call = self._resume_call(client, method, checked, view)
             if call is None:
-                call = self._started(client, method, checked, view, exchange.facts)
+                call = self._start_call(client, method, checked, view, exchange.facts)
         except Unasked:
             return exchange.result(raw_id, client_identity.asks())
         exchange.on_lost = partial(call.cancel, "the client went away")
@@ -207,7 +207,7 @@ class ModernEra:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def _started(
+    def _start_call(
         self,
         client: "_Client",
         method: str,
@@ -237,11 +237,13 @@ class ModernEra:
         if interactive and client_questions.may_be_asked_anything(checked.caller):
             subject = subject_of(METHODS[method], request)
             owner = METHODS[method].find(view.merged, subject)
-            bound = _bound(view, method, owner.server if owner is not None else "", checked.params)
+            bound = _make_binding(
+                view, method, owner.server if owner is not None else "", checked.params
+            )
             client.talk = Talk(self._parking, call, bound, checked.caller)
         return call
 
-    def _resumed(
+    def _resume_call(
         self, client: "_Client", method: str, checked: CheckedRequest, view: View
     ) -> Call | None:
         """Return the call that this request goes on with; None if the request begins a call. Raises
@@ -257,7 +259,7 @@ class ModernEra:
         owner = rule.find(view.merged, subject)
         state = codec.text(params.get("requestState", _NONE))
         if mrtr.is_state(state):
-            bound = _bound(view, method, owner.server if owner is not None else "", params)
+            bound = _make_binding(view, method, owner.server if owner is not None else "", params)
             responses = _responses(params)
             talk = self._parking.take(state or "", bound)
             client.talk = talk
@@ -269,7 +271,7 @@ class ModernEra:
                 raise ProtocolError(Code.INVALID_PARAMS, mrtr.OVER)
             checked.params = mrtr.original(params)
         elif owner is not None and bytes(params.get("requestState", b"null")) != b"null":
-            bound = _bound(view, method, owner.server, params)
+            bound = _make_binding(view, method, owner.server, params)
             own = mrtr.unseal_state(self._calls.handle_key, bound, params["requestState"])
             checked.params = {**params, "requestState": own}
         return None
@@ -292,7 +294,7 @@ class ModernEra:
         if answer is not None and not answer.code:
             body, server = answer.body, process_names.base(call.server)
             if over and not call.legacy and method in mrtr.METHODS and wants_input(answer):
-                bound = _bound(view, method, server, checked.params, checked.digest)
+                bound = _make_binding(view, method, server, checked.params, checked.digest)
                 body = mrtr.seal_state(self._calls.handle_key, bound, body)
             if client.roots and not call.legacy and call.server != server:
                 body = client_identity.asks_too(body)
@@ -455,7 +457,7 @@ def visits(answer: CallAnswer, caller: bytes) -> CallAnswer:
     return CallAnswer(codec.dump(error), Code.MISSING_CAPABILITY)
 
 
-def _bound(
+def _make_binding(
     view: View, method: str, server: str, params: Mapping[str, Raw], digest: bytes = b""
 ) -> mrtr.StateBinding:
     """Return the scope of a state. `params`: the parameters of the request, or their digest."""

@@ -57,8 +57,8 @@ def parse(body: bytes) -> InputRequired | None:
     members = codec.level(body)
     if codec.text(members.get("resultType", _NONE)) != _MARK.decode():
         return None
-    raw = _given(members, "inputRequests")
-    state = _given(members, "requestState")
+    raw = _get_member(members, "inputRequests")
+    state = _get_member(members, "requestState")
     if raw is None and state is None:
         raise codec.Malformed("it asks for input and has neither inputRequests nor requestState")
     if state is not None and len(state) > STATE_BYTES_MAX:
@@ -66,7 +66,9 @@ def parse(body: bytes) -> InputRequired | None:
     requests = {} if raw is None else codec.level(raw)
     if len(requests) > REQUESTS_MAX:
         raise codec.Malformed(f"it asks {len(requests)} questions, {REQUESTS_MAX} are allowed")
-    return InputRequired({key: _wanted(key, request) for key, request in requests.items()}, state)
+    return InputRequired(
+        {key: _parse_input_request(key, request) for key, request in requests.items()}, state
+    )
 
 
 def retry(
@@ -122,12 +124,12 @@ def links(error: bytes) -> dict[str, WantedInput]:
     }
 
 
-def _given(members: Mapping[str, Raw], name: str) -> Raw | None:
+def _get_member(members: Mapping[str, Raw], name: str) -> Raw | None:
     raw = members.get(name)
     return None if raw is None or bytes(raw) == b"null" else raw
 
 
-def _wanted(key: str, raw: Raw) -> WantedInput:
+def _parse_input_request(key: str, raw: Raw) -> WantedInput:
     members = codec.level(raw)
     method = codec.text(members.get("method", _NONE))
     params = bytes(members.get("params", b"{}"))
@@ -210,7 +212,7 @@ def seal_state(key: bytes, bound: StateBinding, body: bytes) -> bytes:
         members = codec.level(body)
     except codec.Malformed:
         return body
-    state = _given(members, "requestState")
+    state = _get_member(members, "requestState")
     if state is None or codec.text(members.get("resultType", _NONE)) != _MARK.decode():
         return body
     sealed = task_ids.seal(key, bound.scope, bytes(state))

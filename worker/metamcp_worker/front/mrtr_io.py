@@ -103,7 +103,7 @@ class Drive:
         for rounds in range(ROUNDS_MAX + 1):
             if self._cancelled:  # when the answer was on its way already
                 return None
-            outcome = self._wanted(answer)
+            outcome = self._read_answer(answer)
             if isinstance(outcome, CallAnswer):
                 return outcome
             if rounds == ROUNDS_MAX:
@@ -113,25 +113,29 @@ class Drive:
             ended = await self._round(outcome.requests, responses, pause_s)
             if self._cancelled or ended is not None:
                 return ended
-            brought = await self._again(responses, outcome.state)
+            brought = await self._retry_call(responses, outcome.state)
             if brought is None:
                 return None
             answer = brought
-        return self._failed(Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times")
+        return self._make_error(
+            Code.INTERNAL_ERROR, f"asked for input more than {ROUNDS_MAX} times"
+        )
 
-    def _wanted(self, answer: CallAnswer) -> InputRequired | CallAnswer:
+    def _read_answer(self, answer: CallAnswer) -> InputRequired | CallAnswer:
         """Return the input that this answer asks for, or the answer that the call ends with."""
         try:
             required = None if answer.code else mrtr.parse(answer.body)
         except codec.Malformed as broken:
-            return self._failed(Code.INTERNAL_ERROR, f"asks for input, but {broken}")
+            return self._make_error(Code.INTERNAL_ERROR, f"asks for input, but {broken}")
         if required is None:
             return answer
         if self._request is None:
-            return self._failed(Code.OVERLOADED, "asks for input to a call too large to repeat")
+            return self._make_error(Code.OVERLOADED, "asks for input to a call too large to repeat")
         return self._refusal(self._request.caller, required.requests) or required
 
-    async def _again(self, responses: Mapping[str, bytes], state: Raw | None) -> CallAnswer | None:
+    async def _retry_call(
+        self, responses: Mapping[str, bytes], state: Raw | None
+    ) -> CallAnswer | None:
         """Send the call again, and wait for its answer."""
         request = self._request
         assert request is not None
@@ -152,7 +156,7 @@ class Drive:
                 problem = (
                     f"asks the client {request.method}, which it has not declared to understand"
                 )
-                return self._failed(Code.MISSING_CAPABILITY, problem)
+                return self._make_error(Code.MISSING_CAPABILITY, problem)
         return None
 
     async def _round(
@@ -163,7 +167,9 @@ class Drive:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[CallAnswer | None] = loop.create_future()
         self._turn = turn
-        late = self._failed(Code.TIMED_OUT, f"got no answer from the client in {ROUND_S_MAX:g} s")
+        late = self._make_error(
+            Code.TIMED_OUT, f"got no answer from the client in {ROUND_S_MAX:g} s"
+        )
         timer = loop.call_later(
             ROUND_S_MAX if requests else pause_s, self._end_round, late if requests else None
         )
@@ -211,7 +217,7 @@ class Drive:
         for question in still:
             question.withdraw()
 
-    def _failed(self, code: Code, problem: str) -> CallAnswer:
+    def _make_error(self, code: Code, problem: str) -> CallAnswer:
         server = process_names.base(self._call.server)
         return error(code, f"server '{server}' {problem}", {"server": server})
 
@@ -287,7 +293,7 @@ class Talk:
             self._count += 1
             key = f"k{self._count}"
             self._open[key] = question
-            question.on_withdrawn = functools.partial(self._closed, key)
+            question.on_withdrawn = functools.partial(self._close_question, key)
             self._plan()
 
     # --- the client ---------------------------------------------------------------------------
@@ -301,10 +307,10 @@ class Talk:
         self.call.caller = client
         for key, question in list(self._open.items()):
             if key in responses:
-                self._closed(key)
+                self._close_question(key)
                 question.answer(bytes(responses[key]))
             elif not client_questions.may_be_asked(capabilities, question.method, question.params):
-                self._closed(key)
+                self._close_question(key)
                 question.decline(_UNDECLARED)
         self._plan()
 
@@ -312,7 +318,7 @@ class Talk:
         """End the call, because the client does not come back, and free everything."""
         self._unpark()
         for key, question in list(self._open.items()):
-            self._closed(key)
+            self._close_question(key)
             if question.method == mrtr.ELICIT:
                 question.answer(_CANCEL)
             else:
@@ -335,7 +341,7 @@ class Talk:
             self._state = self._parking.park(self)
         except TooManyParked as full:
             for key, question in list(self._open.items()):
-                self._closed(key)
+                self._close_question(key)
                 question.refuse(str(full))
             return
         self._attended = False
@@ -351,14 +357,14 @@ class Talk:
 
         def ended(answer: CallAnswer | None) -> None:
             if own is self.call.answer:  # and not only more questions, after which the call goes on
-                self._ended(answer)
+                self._on_call_ended(answer)
 
         own.then(ended)
 
     def _expire(self) -> None:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
 
-    def _ended(self, answer: CallAnswer | None) -> None:
+    def _on_call_ended(self, answer: CallAnswer | None) -> None:
         """Keep the answer of a finished call until its client comes back. The answer of a server
         that is gone is not kept: the state ends with the server."""
         if not self._state:
@@ -381,7 +387,7 @@ class Talk:
         self._parking.parked.release(self._size)
         self._state, self._size = "", 0
 
-    def _closed(self, key: str) -> None:
+    def _close_question(self, key: str) -> None:
         question = self._open.pop(key)
         question.on_withdrawn = None
         self._parking.parked.release(len(question.params))
@@ -395,11 +401,11 @@ class Parking:
         self.loop = loop
         self.parked: Parked[Talk] = Parked(mint())
         self._mint = mint
-        self._closed = False
+        self._is_closed = False
 
     def park(self, talk: Talk) -> str:
         """Return the state with which the client comes back. Raises TooManyParked."""
-        if self._closed:
+        if self._is_closed:
             raise TooManyParked("The gateway is stopping.")
         client = "" if talk.call.origin is None else talk.call.origin.who
         if (oldest := self.parked.crowded(talk.bound, client)) is not None:
@@ -418,6 +424,6 @@ class Parking:
 
     def close(self) -> None:
         """Give up all talks, because no client comes back to a front that ends."""
-        self._closed = True
+        self._is_closed = True
         for talk in self.parked.everything():
             talk.give_up("the gateway is stopping")

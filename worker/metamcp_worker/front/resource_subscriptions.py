@@ -61,9 +61,9 @@ class ResourceSubscriptions:
         """Tell `watcher` of updates from now on, if the answer is a result. The answer comes from
         the server for the first client that watches, and is empty for others. None: the watcher was
         forgotten meanwhile. Raises ProtocolError."""
-        owner, original = owner_of_resource(_seen(view, watcher), uri)
+        owner, original = owner_of_resource(_get_merged(view, watcher), uri)
         key = (self._calls.process(owner.server, watcher), original)
-        self._later(self._watches.moved(key, watcher, uri))
+        self._enqueue(self._watches.moved(key, watcher, uri))
         number = next(self._numbers)
         try:
             if self._watches.watch(key, watcher, uri, number):
@@ -80,7 +80,7 @@ class ResourceSubscriptions:
         key = self._watches.unwatch(watcher, uri, number)
         if key is not None:
             return await self._outcome(number, key)
-        owner_of_resource(_seen(view, watcher), uri)
+        owner_of_resource(_get_merged(view, watcher), uri)
         return _NOTHING
 
     def adopt(self, view: View, uri: str, watcher: Watcher) -> None:
@@ -88,9 +88,9 @@ class ResourceSubscriptions:
         turn, or when it is there. A resource that the endpoint does not have any more is left
         out."""
         try:
-            owner, original = owner_of_resource(_seen(view, watcher), uri)
+            owner, original = owner_of_resource(_get_merged(view, watcher), uri)
             server = self._calls.process(owner.server, watcher)
-            self._later(self._watches.adopt((server, original), watcher, uri))
+            self._enqueue(self._watches.adopt((server, original), watcher, uri))
         except (ProtocolError, TooManyWatched) as error:
             log.info("a subscription of a session that was taken over is dropped: %s", error)
 
@@ -102,7 +102,7 @@ class ResourceSubscriptions:
         keys, numbers = self._watches.leave(watcher)
         for number in numbers:
             self._resolve(number, None)
-        self._later(keys)
+        self._enqueue(keys)
         for key in before:
             call = self._asked.get(key)
             if call is not None and call.wire is None and not self._watches.watched(key):
@@ -132,7 +132,7 @@ class ResourceSubscriptions:
         self._take_along(server)
         sent_keys = {key for key, call in self._asked.items() if _sent_to_newest(call)}
         for process in self._processes(server):
-            self._later(self._watches.renew(process, sent_keys))
+            self._enqueue(self._watches.renew(process, sent_keys))
 
     # --- underneath ---------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ class ResourceSubscriptions:
         for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
             if self._calls.process(base, watcher) == server:
                 key = (server, uri)
-                self._later(self._watches.moved(key, watcher, exposed))
-                self._later(self._watches.adopt(key, watcher, exposed))
+                self._enqueue(self._watches.moved(key, watcher, exposed))
+                self._enqueue(self._watches.adopt(key, watcher, exposed))
 
     def _processes(self, server: str) -> list[str]:
         """Return this process, and the process in whose place it is."""
@@ -167,26 +167,26 @@ class ResourceSubscriptions:
             return await future
         finally:
             self._futures.pop(number, None)
-            self._later(self._watches.give_up(number))  # nothing, unless this task was cancelled
+            self._enqueue(self._watches.give_up(number))  # nothing, unless this task was cancelled
 
     def _ask(self, key: Key, *, attended: bool = True) -> bool:
         """Send the server the next request for this resource, if there is one. Returns whether a
         request is on its way now."""
         server, uri = key
         while (wish := self._watches.next(key)) is not None:
-            if not wish and self._shared(key):
-                self._done(key, _NOTHING)
+            if not wish and self._is_shared(key):
+                self._settle(key, _NOTHING)
             elif self._calls.reachable(server) or (attended and wish):
                 method = SUBSCRIBE if wish else UNSUBSCRIBE
                 call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
-                call.answer.then(partial(self._answered, key))
+                call.answer.then(partial(self._on_answer, key))
                 return True
             else:
                 # What a server held is gone with its process; what it lacks is asked for later.
-                self._done(key, None if wish else _NOTHING)
+                self._settle(key, None if wish else _NOTHING)
         return False
 
-    def _shared(self, key: Key) -> bool:
+    def _is_shared(self, key: Key) -> bool:
         """Whether another client watches the resource at the same process, under another name of
         the process."""
         server, uri = key
@@ -195,15 +195,15 @@ class ResourceSubscriptions:
         )
         return any(self._watches.watched((process, uri)) for process in others)
 
-    def _answered(self, key: Key, answer: CallAnswer | None) -> None:
+    def _on_answer(self, key: Key, answer: CallAnswer | None) -> None:
         del self._asked[key]
-        self._done(key, answer)
+        self._settle(key, answer)
         server = key[0]
         if not self._ask(key) and key in self._unattended.get(server, ()):
             self._unattended[server].discard(key)
             self._take_turns(server)
 
-    def _done(self, key: Key, answer: CallAnswer | None) -> None:
+    def _settle(self, key: Key, answer: CallAnswer | None) -> None:
         ok = answer is not None and not answer.code
         for settled in self._watches.done(key, ok=ok):
             self._resolve(settled.number, answer if settled.answered else _NOTHING)
@@ -213,7 +213,7 @@ class ResourceSubscriptions:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def _later(self, keys: Sequence[Key]) -> None:
+    def _enqueue(self, keys: Sequence[Key]) -> None:
         servers = {server for server, _ in keys}
         for key in keys:
             self._turns.setdefault(key[0], {})[key] = None
@@ -234,7 +234,7 @@ class ResourceSubscriptions:
             del self._unattended[server]
 
 
-def _seen(view: View, watcher: Watcher) -> Merged:
+def _get_merged(view: View, watcher: Watcher) -> Merged:
     return view.of(modern=not process_names.has_session(watcher.who))
 
 

@@ -97,7 +97,9 @@ class Rest:
             if server := not_up_yet(view.merged, name):
                 first = self._calls.first_list(server)
                 exchange.on_lost = partial(first.cancel, "the client went away")
-                again = partial(self._up, exchange, name, body, view, version, NotUpYet(server))
+                again = partial(
+                    self._on_server_up, exchange, name, body, view, version, NotUpYet(server)
+                )
                 return exchange.expect(first, again)
             short_name = name[:NAME_BYTES_MAX]
             reason = (
@@ -113,7 +115,7 @@ class Rest:
         exchange.on_lost = partial(call.cancel, "the client went away")
         return exchange.expect(call, partial(self._brought, exchange))
 
-    def _up(
+    def _on_server_up(
         self,
         exchange: Exchange,
         name: str,
@@ -134,7 +136,7 @@ class Rest:
                 return self._call(exchange, name, body, view, version)
             if first is None or not first.code:
                 raise early
-            exchange.json(*_answered(first))
+            exchange.json(*_render_answer(first))
         except ProtocolError as refused:
             code = refused.code
             exchange.json(STATUSES.get(code, 502), rest_error(code, refused.message))
@@ -142,12 +144,12 @@ class Rest:
 
     def _brought(self, exchange: Exchange, answer: CallAnswer | None) -> None:
         exchange.on_lost = None
-        exchange.json(*_answered(answer))
+        exchange.json(*_render_answer(answer))
 
     def _list(self, view: View) -> bytes:
         listing = self._lists.get(view)
         if listing is None:
-            tools = [_shown(tool) for tool in _tools(view)]
+            tools = [_render_tool(tool) for tool in _tools(view)]
             listing = self._lists[view] = codec.dump({"tools": tools})
         return listing
 
@@ -171,7 +173,7 @@ def _tools(view: View) -> list[OpenApiTool]:
     return [OpenApiTool(key, definition) for key, definition in definitions]
 
 
-def _shown(tool: OpenApiTool) -> dict[str, object]:
+def _render_tool(tool: OpenApiTool) -> dict[str, object]:
     members = {key: tool.definition[key] for key in _SHOWN if key in tool.definition}
     return {"name": tool.name, **members}
 
@@ -200,7 +202,7 @@ def _request(name: str, body: bytes, version: str, exchange: Exchange) -> McpReq
     )  # fmt: skip
 
 
-def _answered(answer: CallAnswer | None) -> tuple[int, bytes]:
+def _render_answer(answer: CallAnswer | None) -> tuple[int, bytes]:
     """Return status and body for the answer to a call."""
     if answer is None:
         return 503, rest_error(Code.OVERLOADED, "The call was cancelled.")

@@ -207,7 +207,7 @@ class FrontWorker:
             try:
                 await self._carry_out(message, fds)
             except (codec.Malformed, TooLarge, OSError) as error:
-                self._failed(message, error)
+                self._on_failure(message, error)
             finally:
                 packets.close_all(fds)
             if self._inbox.empty():
@@ -224,9 +224,9 @@ class FrontWorker:
         begin = time.monotonic()
         self._calls.refresh()
         pause_s = (time.monotonic() - begin) / BUILDING_SHARE_MAX
-        self._pause = self._loop.call_later(min(pause_s, BUILDING_PAUSE_S_MAX), self._rested)
+        self._pause = self._loop.call_later(min(pause_s, BUILDING_PAUSE_S_MAX), self._on_pause_end)
 
-    def _rested(self) -> None:
+    def _on_pause_end(self) -> None:
         self._pause = None
         if self._calls.viewers.deferred:
             self._refresh()
@@ -293,7 +293,7 @@ class FrontWorker:
                     self._chores.begin(self._drain(message.grace_s, heirs=message.heirs))
                     await asyncio.sleep(0)  # a connection that comes next finds a front that ends
 
-    def _failed(self, message: ToFront, error: Exception) -> None:
+    def _on_failure(self, message: ToFront, error: Exception) -> None:
         """Report a message that could not be carried out. The front goes on with the others, unless
         it cannot serve without this one."""
         about = {"server": message.server} if isinstance(message, AttachServer | Catalogue) else {}
@@ -512,7 +512,7 @@ class Disclosing:
         """Number of the last round that was carried out."""
         self.several = False
         self.clients: Callable[[ListChanges], None] = lambda changed: None
-        calls.lists_changed = self._changed
+        calls.lists_changed = self._on_list_changes
         calls.builtins.send = self._order
 
     def disclosed(self, message: Disclosed, blob: bytes) -> None:
@@ -548,7 +548,7 @@ class Disclosing:
             self.clients(changed)
         self._calls.refresh()  # lists that wait for the end of a pause
 
-    def _changed(self, changed: ListChanges) -> None:
+    def _on_list_changes(self, changed: ListChanges) -> None:
         if self._round:
             self._held[self._round].append(changed)
         elif self.several:

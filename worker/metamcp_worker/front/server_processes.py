@@ -89,9 +89,9 @@ class ServerProcesses:
         apart = self.apart.get(server)
         if apart is None:
             return server
-        if calls and client.unasked and self._ahead(apart, client):
+        if calls and client.unasked and self._needs_roots_first(apart, client):
             raise Unasked
-        rooted = self._ahead(apart, client) and client.rooted
+        rooted = self._needs_roots_first(apart, client) and client.rooted
         if apart.by == "project":
             word = client.project
         elif apart.by == "client":
@@ -109,9 +109,9 @@ class ServerProcesses:
         """Whether the client has to be asked for its roots before it may call any of these
         servers."""
         apart = (self.apart[server] for server in servers if server in self.apart)
-        return client.unasked and any(self._ahead(rule, client) for rule in apart)
+        return client.unasked and any(self._needs_roots_first(rule, client) for rule in apart)
 
-    def _ahead(self, apart: _Apart, client: ProcessClient) -> bool:
+    def _needs_roots_first(self, apart: _Apart, client: ProcessClient) -> bool:
         """Whether the roots of this client must be known before its call. A server that asks for
         roots itself during the call, as every server does in the later era, does not need them
         before."""

@@ -98,7 +98,7 @@ class Stats:
             if self.per_tool:
                 name = counts.name
         key = (server, method, version, error_type, name)
-        series = self._series.get(key) or self._begun(key)
+        series = self._series.get(key) or self._add_series(key)
         series.seconds += seconds
         if seconds > series.longest:
             series.longest = seconds
@@ -145,7 +145,7 @@ class Stats:
             for server, tools in self._tools.items()
         )
 
-    def _begun(self, key: Key) -> Series:
+    def _add_series(self, key: Key) -> Series:
         """Begin a series for this key; an error type that is too long or one too many becomes
         OTHER."""
         server, method, version, error_type, tool = key
@@ -187,10 +187,12 @@ def shown(
         and (not servers or call.server in servers or process_names.base(call.server) in servers)
     ]
     longest = heapq.nsmallest(most, selected, key=lambda pair: (pair[0].started, pair[0].id))
-    return [_shown(call, state, now) for call, state in longest], len(selected) - len(longest)
+    return [_describe_call(call, state, now) for call, state in longest], len(selected) - len(
+        longest
+    )
 
 
-def _shown(call: Call, state: str, now: float) -> CallUnderWay:
+def _describe_call(call: Call, state: str, now: float) -> CallUnderWay:
     origin = call.origin
     return CallUnderWay(
         id=call.id,

@@ -161,7 +161,7 @@ class Stream:
                     chunk = b"".join(events)
                     count, size = len(events), len(chunk)
                     events.clear()
-                    sent = self._sent(chunk)
+                    sent = self._send_chunk(chunk)
                     del chunk  # it may be large, and sending may take long
                     await sent
                     self._waiting_events -= count
@@ -174,7 +174,7 @@ class Stream:
         finally:
             self._streams.running -= 1
 
-    async def _sent(self, chunk: bytes) -> None:
+    async def _send_chunk(self, chunk: bytes) -> None:
         self._blocked = True
         await self._outlet.send(chunk)
         self._blocked = False

@@ -113,7 +113,7 @@ class SubscriptionsListen:
         lost = asyncio.get_running_loop().create_future()
         on_lost = partial(lost.set_result, None)
         exchange.on_lost = on_lost
-        tasks = [asyncio.ensure_future(self._confirmed(uri, listener, view)) for uri in uris]
+        tasks = [asyncio.ensure_future(self._watch_resource(uri, listener, view)) for uri in uris]
         confirmed = asyncio.gather(*tasks)
         try:
             await asyncio.wait(
@@ -127,7 +127,7 @@ class SubscriptionsListen:
             exchange.on_lost = None
         return None if lost.done() else [uri for uri, ok in zip(uris, done, strict=True) if ok]
 
-    async def _confirmed(self, uri: str, listener: "SubscriptionClient", view: View) -> bool:
+    async def _watch_resource(self, uri: str, listener: "SubscriptionClient", view: View) -> bool:
         try:
             answer = await self._subscriptions.watch(view, uri, listener)
         except ProtocolError:

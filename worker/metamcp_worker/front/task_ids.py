@@ -126,7 +126,7 @@ def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
     if _ID not in body:
         return body
     members = _level(body)
-    changed = _related(members, expose)
+    changed = _expose_related(members, expose)
     if method == CALL:
         created = codec.text(members.get("resultType", b"null")) == "task"
         changed = (created and _own(members, expose)) or _inner(members, "task", expose) or changed
@@ -157,7 +157,7 @@ def in_params(params: bytes, expose: Exposing) -> bytes:
     if _ID not in params:
         return params
     members = _level(params)
-    return codec.dump(members) if _related(members, expose) else params
+    return codec.dump(members) if _expose_related(members, expose) else params
 
 
 def related(params: bytes) -> str | None:
@@ -215,7 +215,7 @@ def _inner(members: dict[str, Raw], name: str, expose: Exposing) -> bool:
     return True
 
 
-def _related(members: dict[str, Raw], expose: Exposing) -> bool:
+def _expose_related(members: dict[str, Raw], expose: Exposing) -> bool:
     meta = _level(members.get("_meta", Raw()))
     if not _inner(meta, RELATED, expose):
         return False

@@ -77,7 +77,7 @@ class Tasks:
         for exposed in ids:
             owner = self._owner(view, view.merged, exposed)
             if owner is not None and not owner.legacy:
-                watched[exposed] = self._watched(owner, watcher, kept=True)
+                watched[exposed] = self._make_watched(owner, watcher, kept=True)
         own = self._watchers.get(watcher, {})
         new = [exposed for exposed in watched if exposed not in own]
         full = self._count + len(new) > TASKS_MAX
@@ -101,7 +101,7 @@ class Tasks:
         own = self._watchers.get(watcher, {})
         if len(own) >= WATCHER_TASKS_MAX:
             self._drop(watcher, next(iter(own)))
-        watched = self._watched(owner, watcher, kept=False)
+        watched = self._make_watched(owner, watcher, kept=False)
         room = self._count < TASKS_MAX and self._bytes + watched.size_bytes <= BYTES_MAX
         if exposed not in own and room:
             self._add(watcher, exposed, watched)
@@ -138,7 +138,7 @@ class Tasks:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _watched(self, owner: Owner, watcher: TaskWatcher, *, kept: bool) -> _Watched:
+    def _make_watched(self, owner: Owner, watcher: TaskWatcher, *, kept: bool) -> _Watched:
         task = codec.text(owner.original)
         assert task is not None
         size_bytes = len(owner.original)

@@ -208,7 +208,7 @@ class Watches:
         if not topics or len(uri) > URI_BYTES_MAX:
             return []
         uris: dict[Watcher, str] = {}
-        for above in _above(uri):
+        for above in _list_ancestors(uri):
             if above in topics:
                 for watcher, exposed in topics[above].pairs:
                     uris.setdefault(watcher, exposed + uri[len(above) :])
@@ -310,7 +310,7 @@ class Watches:
             del self._topics[key[0]]
 
 
-def _above(uri: str) -> list[str]:
+def _list_ancestors(uri: str) -> list[str]:
     """Return the URI itself and those above it, the nearest first."""
     uris = [uri]
     for at in range(len(uri) - 1, 0, -1):
