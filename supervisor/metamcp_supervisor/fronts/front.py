@@ -132,7 +132,7 @@ class FrontProcess:
         """Callback for `disclosure.Applied`, called with its number."""
         self._ear = ear
         self._channel = packets.Channel(
-            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._on_descriptors_lost
         )
 
     @property
@@ -215,7 +215,7 @@ class FrontProcess:
         finally:
             packets.close_all(fds)
 
-    def _lost(self, data: bytes) -> None:
+    def _on_descriptors_lost(self, data: bytes) -> None:
         """Handle a message whose descriptors were lost. Figures come again in a moment. A session
         without a record here is lost only if this front dies: its client opens a new one. Spans
         are counted. The front that asked for a change or for vectors is told."""

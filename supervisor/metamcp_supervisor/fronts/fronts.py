@@ -267,7 +267,7 @@ class Fronts:
             worker = await self._forker.fork("front", f"front-{slot}")
         except NotForked as error:
             raise NotRolled(f"front-{slot} stays: {error}") from None
-        new = self._born(slot, worker)
+        new = self._create_front(slot, worker)
         self.roster.beside.add(new)
         self._tell(new)
         if self._draining:
@@ -343,9 +343,9 @@ class Fronts:
     def _relaunch(self, slot: int, delay_s: float) -> None:
         task = self._loop.create_task(self._launch(slot, delay_s))
         self._launches[slot] = task
-        task.add_done_callback(lambda done: self._launched(slot, done))
+        task.add_done_callback(lambda done: self._on_launch_done(slot, done))
 
-    def _launched(self, slot: int, task: asyncio.Task[None]) -> None:
+    def _on_launch_done(self, slot: int, task: asyncio.Task[None]) -> None:
         if self._launches.get(slot) is task:
             del self._launches[slot]
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -365,14 +365,14 @@ class Fronts:
                 delay_s = backoff.delay(failures, self._dice())
                 self._journal.add(f"front-{slot}", "error", str(error))
                 continue
-            front = self.roster.slots[slot] = self._born(slot, worker)
+            front = self.roster.slots[slot] = self._create_front(slot, worker)
             self._tell(front)
             return
 
-    def _born(self, slot: int, worker: ForkedWorker) -> FrontProcess:
+    def _create_front(self, slot: int, worker: ForkedWorker) -> FrontProcess:
         self.roster.last += 1
         front = FrontProcess(self.roster.last, slot, worker, self._loop.time(), self)
-        front.deadline = self._loop.call_later(self._ready_s_max, self._late, front)
+        front.deadline = self._loop.call_later(self._ready_s_max, self._on_ready_timeout, front)
         self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
         self._journal.add(front.who, "warming", f"process {front.pid}")
         return front
@@ -472,7 +472,7 @@ class Fronts:
         if verdict is PulseVerdict.DEAD:
             self._kill(front)
 
-    def _late(self, front: FrontProcess) -> None:
+    def _on_ready_timeout(self, front: FrontProcess) -> None:
         self._journal.add(front.who, "error", f"not ready within {self._ready_s_max:g} s")
         self._kill(front)
 

@@ -152,9 +152,9 @@ class Handovers:
         elif owner is not None and owner.number != moving.asker:
             self._send(owner, moving)
         else:
-            self._back(fronts.get(moving.asker), moving)
+            self._send_back(fronts.get(moving.asker), moving)
 
-    def _back(self, asker: FrontProcess | None, moving: _Moving) -> None:
+    def _send_back(self, asker: FrontProcess | None, moving: _Moving) -> None:
         """Send a connection back to the front that accepted it, or to any other front, to tell the
         client that no front has what it asked for."""
         asker = asker or next((front for front in self._fronts() if front.able), None)
