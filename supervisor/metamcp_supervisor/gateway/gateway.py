@@ -151,7 +151,7 @@ class Gateway:
         self._code, self._end = Exit.OK, ""
         self._nursery = Nurseries(
             on_exit=self._exited,
-            on_halt=self._halted,
+            on_halt=self._on_halt_changed,
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
@@ -165,14 +165,14 @@ class Gateway:
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
-        self._house.tree = self._tree = self._planted(config, environ)
+        self._house.tree = self._tree = self._make_tree(config, environ)
         self._reloads = self.settings = Reloads(
             config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
             service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
         self._reloads.processes = self._pids
-        self._control = self._controlled(config)
-        self.succession = self._prepared(environ)
+        self._control = self._make_control(config)
+        self.succession = self._prepare_succession(environ)
         own = self._nursery, self._house.roles
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
         running = self._fronts, self._hearts, *own, self._listeners, self._house.waiting
@@ -206,7 +206,7 @@ class Gateway:
     def console(self) -> ConsoleProcess:
         return self._house.console
 
-    def _planted(self, config: Config, environ: Mapping[str, str]) -> Tree:
+    def _make_tree(self, config: Config, environ: Mapping[str, str]) -> Tree:
         return Tree(
             forker=self._nursery,
             hearts=self._hearts,
@@ -228,7 +228,7 @@ class Gateway:
             gateway_id=self._house.gateway_id,
         )
 
-    def _controlled(self, config: Config) -> Control:
+    def _make_control(self, config: Config) -> Control:
         return Control(
             self,
             config.gateway.runtime_dir,
@@ -237,7 +237,7 @@ class Gateway:
             config=str(config.files[0]) if config.files else "",
         )
 
-    def _prepared(self, environ: Mapping[str, str]) -> Succession:
+    def _prepare_succession(self, environ: Mapping[str, str]) -> Succession:
         self._house.furnish(
             self._fronts, self._routes, self.journal, lambda: self.config, self.version, environ
         )
@@ -590,7 +590,7 @@ class Gateway:
         if not (self._closed or self._fronts.exited(end) or self._house.exited(end)):
             self._tree.crew.exited(end)
 
-    def _halted(self, pid: int, yes: bool) -> None:
+    def _on_halt_changed(self, pid: int, yes: bool) -> None:
         self._hearts.halted(pid, yes)
         self._fronts.halted(pid, yes)
         self._tree.crew.halted(pid, yes)

@@ -139,7 +139,7 @@ class Reloads:
         self._metrics.reloaded(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
-            stamps = _stamps(self._watched())
+            stamps = _stamps(self._watched_files())
             self._attend(self._watch(stamps), "changed files")
 
     @property
@@ -163,7 +163,7 @@ class Reloads:
         plan must have; `yes`: the operator confirms the new configuration. Raises ConfigInvalid,
         NotNow and ReloadRefused; then nothing has changed."""
         try:
-            reload_plan = await self._reloaded(dry_run, expect, yes)
+            reload_plan = await self._run_reload(dry_run, expect, yes)
         except (ConfigInvalid, ReloadRefused) as error:
             if not dry_run:
                 self.refused = _sentence(error)
@@ -171,10 +171,10 @@ class Reloads:
         self.refused = "" if reload_plan.applied else self.refused
         return reload_plan
 
-    async def _reloaded(self, dry_run: bool, expect: str | None, yes: bool) -> ReloadPlan:
+    async def _run_reload(self, dry_run: bool, expect: str | None, yes: bool) -> ReloadPlan:
         async with self._changing, self._service.reloading(announced=not dry_run):
             self._check()
-            new, draft, reload_plan = await self._planned(dry_run=dry_run, yes=yes)
+            new, draft, reload_plan = await self._make_plan(dry_run=dry_run, yes=yes)
             if expect is not None and expect != reload_plan.hash:
                 raise ReloadRefused(
                     f"the plan is {reload_plan.hash} now and not {expect}: the files have changed"
@@ -185,7 +185,7 @@ class Reloads:
                 if refusal is not None:
                     raise Unconfirmed(str(refusal), refusal.question, reload_plan.hash)
                 if new.unrun:  # now the commands in it may run
-                    new, draft, reload_plan = await self._planned(dry_run=dry_run, yes=yes)
+                    new, draft, reload_plan = await self._make_plan(dry_run=dry_run, yes=yes)
                 if new.unrun:
                     raise ReloadRefused("the files changed while they were confirmed; try again")
                 self._check()  # reading took its time
@@ -202,7 +202,7 @@ class Reloads:
         and NotNow."""
         async with self._changing:
             self._check()
-            new, _, reload_plan = await self._planned(dry_run=True, yes=False)
+            new, _, reload_plan = await self._make_plan(dry_run=True, yes=False)
             refusal = await asyncio.to_thread(self._refusal, new, False)
             question = "" if refusal is None else refusal.question
             return structs.replace(reload_plan, question=question), new
@@ -242,7 +242,9 @@ class Reloads:
             self._fronts.reconfigure()
             return len(now.tools)
 
-    async def _planned(self, *, dry_run: bool, yes: bool) -> tuple[Config, ReloadDraft, ReloadPlan]:
+    async def _make_plan(
+        self, *, dry_run: bool, yes: bool
+    ) -> tuple[Config, ReloadDraft, ReloadPlan]:
         """Read the files, and return what a reload would do. Raises ConfigInvalid."""
         try:
             new, lock = await asyncio.to_thread(self._read)
@@ -272,7 +274,7 @@ class Reloads:
         new = self._load()
         return new, lock_io.load(lock_io.beside(new))
 
-    def _watched(self) -> tuple[Path, ...]:
+    def _watched_files(self) -> tuple[Path, ...]:
         return (*self._files, *self.config.workflows.files, lock_io.beside(self.config))
 
     def _apply(self, new: Config, reload_plan: ReloadPlan) -> None:
@@ -303,7 +305,7 @@ class Reloads:
         self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
         for override in levels_set:
             self._journal.add(
-                "gateway", "set over", self._again(override, "the files were read anew")
+                "gateway", "set over", self._describe_end(override, "the files were read anew")
             )
 
     def _provide(self) -> None:
@@ -417,9 +419,9 @@ class Reloads:
         self._tune(dict.fromkeys(each.server for each in over))
         for each in over:
             who = each.server or "gateway"
-            self._journal.add(who, "set over", self._again(each, "its time is over"))
+            self._journal.add(who, "set over", self._describe_end(each, "its time is over"))
 
-    def _again(self, override: Override, reason: str) -> str:
+    def _describe_end(self, override: Override, reason: str) -> str:
         return f"{override.key} is {self._as_in_file(override)} again: {reason}"
 
     def _as_in_file(self, each: Override) -> str:
@@ -436,10 +438,10 @@ class Reloads:
 
     def _attend(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         self._tasks.append(task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             text = f"{task.get_name()} are not attended to any more: {error!r}"
             self._journal.add("gateway", "bug", text)
@@ -461,7 +463,7 @@ class Reloads:
             if quiet.look(now, self._loop.time()):
                 await self._reload_unasked()
                 # It may include other files now. Old ones may have changed during the reload.
-                others = await asyncio.to_thread(_stamps, self._watched())
+                others = await asyncio.to_thread(_stamps, self._watched_files())
                 quiet = Quiet({path: now.get(path, others[path]) for path in others})
 
     async def _reload_unasked(self) -> None:

@@ -319,7 +319,7 @@ class Succession:
         self.upgrade = Upgrades(
             version,
             check=check,
-            unsettled=self._unsettled,
+            unsettled=self._upgrade_blocker,
             has_orders=lambda: parts.control.busy,
             admit=parts.control.admit,
             collect=self._collect,
@@ -384,7 +384,7 @@ class Succession:
         except Exception as error:  # noqa: BLE001 - the root of a task
             parts.journal.add("gateway", "bug", f"fronts are of the version before: {error!r}")
 
-    def _unsettled(self) -> str:
+    def _upgrade_blocker(self) -> str:
         if self._reloads.busy:
             return "a reload is under way"
         if self._views.busy:

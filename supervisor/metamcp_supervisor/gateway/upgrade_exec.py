@@ -93,7 +93,7 @@ class Upgrades:
             raise NotNow("nothing is changed: another upgrade is under way")
         self._busy, self._quiet_by = True, 0.0
         try:
-            theirs = await self._tried()
+            theirs = await self._try_program()
             if reason := upgrade_state.foreign(self._ours, theirs):
                 raise NotNow(
                     f"version {theirs.version} cannot take over: {reason}; restart the gateway"
@@ -106,7 +106,7 @@ class Upgrades:
             self._admit(True)
             self._busy = False
 
-    async def _tried(self) -> ProgramContract:
+    async def _try_program(self) -> ProgramContract:
         """Start the new program once, only to read its description. Raises NotNow."""
         process = _begin()
         self._spared.add(process.pid)
@@ -130,19 +130,19 @@ class Upgrades:
         end = asyncio.get_running_loop().time() + SETTLE_S_MAX
         while True:
             self._check()
-            if not (reason := self._why()):
+            if not (reason := self._reason_to_wait()):
                 signals.hold()
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
                 self._check()
-                if not (reason := self._why()):
+                if not (reason := self._reason_to_wait()):
                     return
                 signals.let_go()
             if asyncio.get_running_loop().time() > end:
                 raise NotNow(f"nothing is changed, try again: {reason}")
             await asyncio.sleep(LOOK_S)
 
-    def _why(self) -> str:
+    def _reason_to_wait(self) -> str:
         """Return why an upgrade has to wait, as a sentence, or ""."""
         now = asyncio.get_running_loop().time()
         reason = self._unsettled()

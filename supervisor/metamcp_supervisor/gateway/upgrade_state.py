@@ -121,12 +121,12 @@ def config(state: State) -> Config | None:
     """Return the configuration that the previous program read from the files last; None if this
     program cannot decode it."""
     try:
-        return msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_decoded)
+        return msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_decode_value)
     except msgspec.DecodeError:
         return None
 
 
-def _decoded(kind: Any, value: Any) -> object:
+def _decode_value(kind: Any, value: Any) -> object:
     """Return a value of a type that the format does not have. The files that the previous program
     read are gone, and with them the places of its settings."""
     return kind(value) if isinstance(kind, type) else no_origin
