@@ -236,7 +236,7 @@ class Variables:
     def known(self) -> "cel.Context":
         """Return those that are known when lists are made."""
         if self._context is None:
-            self._context = expressions.context(_known(self._facts, self._reads))
+            self._context = expressions.context(_make_list_variables(self._facts, self._reads))
         return self._context
 
     def of(self, call: CallKnows) -> tuple["cel.Context", Mapping[str, str]]:
@@ -251,11 +251,11 @@ class Variables:
             self._said = call.client, call.source
         if ARGUMENTS not in self._reads:
             return context, _READABLE
-        arguments, unread = self._given(call.arguments)
+        arguments, unread = self._read_arguments(call.arguments)
         context.add_variable(_GIVEN, arguments)
         return context, unread
 
-    def _given(self, raw: bytes) -> tuple[dict[str, object], Mapping[str, str]]:
+    def _read_arguments(self, raw: bytes) -> tuple[dict[str, object], Mapping[str, str]]:
         try:
             members = codec.exact_level(raw) if raw and raw != b"null" else {}
         except codec.Malformed as error:
@@ -274,7 +274,7 @@ class Variables:
         return values, unread
 
 
-def _known(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, object]:
+def _make_list_variables(facts: Mapping[str, object], reads: Iterable[str]) -> dict[str, object]:
     """Return what is known when lists are made as variables, as far as it is read. Annotations that
     cannot be read are left out, so that conditions that read them fail."""
     variables: dict[str, object] = {}

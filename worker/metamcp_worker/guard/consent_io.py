@@ -122,7 +122,7 @@ class ConsentStep:
         self.grants.replace(grants)
         for question in self._open.values():
             if question.told:
-                self.tell(ConsentOpened(question=self._shown(question)))
+                self.tell(ConsentOpened(question=self._describe_question(question)))
 
     def decided(self, message: ConsentDecided) -> None:
         """Take the answer of an operator; too late, it has no effect."""
@@ -130,7 +130,7 @@ class ConsentStep:
         if question is None:
             return
         if message.scope:
-            self._agreed(question.held, message.scope, message.by, "operator_approved")
+            self._approve(question.held, message.scope, message.by, "operator_approved")
         else:
             self._refuse(question.held, "operator_denied", DECLINED)
 
@@ -151,9 +151,9 @@ class ConsentStep:
             return
         params = consent.question(call.guard, call.facts, question.arguments, call.verdict.why)
         loop = asyncio.get_running_loop()
-        question.timer = loop.call_later(rules.timeout_s, self._late, number)
+        question.timer = loop.call_later(rules.timeout_s, self._on_timeout, number)
         question.asked = True
-        withdraw = call.work.ask(params, partial(self._answered, number))
+        withdraw = call.work.ask(params, partial(self._on_answer, number))
         if withdraw is None:
             question.asked = False
             self._unaskable(number)
@@ -161,7 +161,7 @@ class ConsentStep:
             question.withdraw = withdraw
             self._wait(question)
 
-    def _answered(self, number: int, body: bytes, failed: bool) -> None:
+    def _on_answer(self, number: int, body: bytes, failed: bool) -> None:
         if failed:
             if (question := self._open.get(number)) is not None:
                 question.asked = False
@@ -176,7 +176,7 @@ class ConsentStep:
             self._refuse(question.held, outcome, _WHY[answer])
         else:
             scope: ConsentScope = next(each for each in consent.SCOPES if each == answer)
-            self._agreed(question.held, scope, _CLIENT, "approved")
+            self._approve(question.held, scope, _CLIENT, "approved")
 
     def _unaskable(self, number: int) -> None:
         """Do what the rules say about a call whose client cannot be asked."""
@@ -191,13 +191,13 @@ class ConsentStep:
         elif self._let(question.held, "allowed"):
             question.held.go_on()
 
-    def _late(self, number: int) -> None:
+    def _on_timeout(self, number: int) -> None:
         question = self._close(number)
         if question is not None:
             timeout_s = question.held.guard.rules.consent.timeout_s
             self._refuse(question.held, "expired", LATE.format("{}", timeout_s))
 
-    def _agreed(self, call: HeldCall, scope: ConsentScope, by: str, outcome: str) -> None:
+    def _approve(self, call: HeldCall, scope: ConsentScope, by: str, outcome: str) -> None:
         """Let a call through, and keep the grant; other questions that it answers are closed."""
         now, calls = self._date(), consent.covered(call.guard, call.facts)
         if scope == "session":
@@ -227,10 +227,10 @@ class ConsentStep:
         """Note that a call may go on; return True. `by`: who agreed, and how far."""
         self.counts[outcome] += 1
         call.consent = by or outcome
-        call.more = partial(self._wanted, call)
+        call.more = partial(self._expect_round, call)
         return True
 
-    def _wanted(self, call: HeldCall, state: bytes) -> None:
+    def _expect_round(self, call: HeldCall, state: bytes) -> None:
         calls = consent.covered(call.guard, call.facts)
         self._rounds.expect(calls, call.facts, state, self._date())
 
@@ -254,9 +254,9 @@ class ConsentStep:
         if not question.told:
             question.told = True
             question.held.work.pause(on=True)
-            self.tell(ConsentOpened(question=self._shown(question)))
+            self.tell(ConsentOpened(question=self._describe_question(question)))
 
-    def _shown(self, question: _Question) -> OpenConsent:
+    def _describe_question(self, question: _Question) -> OpenConsent:
         facts, guard = question.held.facts, question.held.guard
         return OpenConsent(
             id=question_id(self.front, question.held.number),

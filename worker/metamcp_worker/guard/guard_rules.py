@@ -256,13 +256,13 @@ class GuardRules:
         made up, can make it stricter; only those of a trusted server can also make it milder."""
         if not self._strict:
             return "allow"
-        effect = self._matched(server, name)
+        effect = self._find_effect(server, name)
         trusted = effect == "ask" and server in self.consent.trusted
         if not trusted and not (effect == "allow" and self.consent.hints):
             return effect
         return "allow" if _only_reads(definition) else "ask"
 
-    def _matched(self, server: str, name: str) -> GuardEffect:
+    def _find_effect(self, server: str, name: str) -> GuardEffect:
         """Return the effect of the first rule with a glob for this name. A server of a workspace
         matches under its full name and under the name that it has there."""
         paths = process_names.paths(server, name)

@@ -277,7 +277,7 @@ class Policies:
         closed = thing.kind in self._closed
         named = _normal(thing)
         formless = named is None and (closed or self._judges(thing))
-        rules = self._concerned(named or thing)
+        rules = self._find_rules(named or thing)
         if not rules and not closed and not formless:
             return None
         facts = conditions.facts(named or thing, subject)
@@ -294,17 +294,17 @@ class Policies:
         """Yield the value of each rule that concerns a thing, in the order of the configuration.
         `call`: None if none is known."""
         thing = _normal(thing) or thing
-        facts, rules = conditions.facts(thing, subject), self._concerned(thing)
+        facts, rules = conditions.facts(thing, subject), self._find_rules(thing)
         variables = _variables(rules, facts)
         for rule in rules:
             spec = rule.spec
             if not rule.late:
-                value = _shown(rule.known(facts, variables))
+                value = _format_value(rule.known(facts, variables))
             else:
-                value = AT_CALL if call is None else _shown(rule.value(*variables.of(call)))
+                value = AT_CALL if call is None else _format_value(rule.value(*variables.of(call)))
             yield PolicyValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
-    def _concerned(self, thing: Thing) -> list[PolicyRule]:
+    def _find_rules(self, thing: Thing) -> list[PolicyRule]:
         rules = (self._rules[at] for at in self._of(thing.server).of(thing.name))
         return [rule for rule in rules if thing.kind in rule.kinds]
 
@@ -330,5 +330,5 @@ def _normal(thing: Thing) -> Thing | None:
     return None if name is None else structs.replace(thing, name=name)
 
 
-def _shown(value: bool | ConditionFails) -> str:
+def _format_value(value: bool | ConditionFails) -> str:
     return f"fails: {value}" if isinstance(value, ConditionFails) else str(value).lower()
