@@ -104,7 +104,7 @@ class KnownHead:
             if own != self.trace:
                 if _TRACE.fullmatch(own) is None:
                     return None
-                head = _traced(head, own)
+                head = _with_trace(head, own)
                 compared = b"%b%b%b" % (read[:at], self.trace, read[at + len(own) : start])
         if self.secret:
             same = compare_digest(compared[:first] + compared[last:start], before + behind)
@@ -136,7 +136,7 @@ def known_head(read: bytes, head: Head, size: int) -> KnownHead | None:
     return KnownHead(head, before, behind, secret, traced[1], at if at < first else at - start)
 
 
-def _traced(head: Head, trace: bytes) -> Head:
+def _with_trace(head: Head, trace: bytes) -> Head:
     """Return the same head with another value of `traceparent`."""
     headers = [(name, trace if name == _TRACEPARENT else value) for name, value in head.headers]
     return Head(

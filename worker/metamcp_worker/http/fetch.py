@@ -207,7 +207,7 @@ class Origin:
     ) -> None:
         self._url = _parse(url)
         self._name = _origin(self._url)
-        self._headers = _encoded({"Accept-Encoding": "identity", **(headers or {})})
+        self._headers = _encode_headers({"Accept-Encoding": "identity", **(headers or {})})
         self._auth = auth
         self._proxy = proxy
         self._limits = limits or FetchLimits()
@@ -251,12 +251,12 @@ class Origin:
         with the same body. Raises Unreachable and Broken.
         """
         target = httpx2.URL(self.join(url)) if url else self._url
-        raw = [*self._headers, *_encoded(headers)]
+        raw = [*self._headers, *_encode_headers(headers)]
         sent = _Body(body, written)
         try:
             async with asyncio.timeout(answer_s):
                 for _ in range(REDIRECTS_MAX + 1):
-                    response = await self._once(method, target, raw, sent)
+                    response = await self._send_once(method, target, raw, sent)
                     location = response.header("location")
                     if response.status not in _REDIRECTS or not location:
                         sent.data = b""  # the layers below keep it as long as the answer
@@ -297,7 +297,7 @@ class Origin:
             self._lanes.remove(lane)
             await lane.aclose()
 
-    async def _once(
+    async def _send_once(
         self, method: str, url: httpx2.URL, headers: list[tuple[bytes, bytes]], body: "_Body"
     ) -> Response:
         if self._active >= self._limits.requests_max:
@@ -439,7 +439,7 @@ def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLCont
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _encoded(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: Mapping[str, str | bytes]) -> list[tuple[bytes, bytes]]:
     return [
         (name.encode("ascii"), value.encode() if isinstance(value, str) else value)
         for name, value in headers.items()

@@ -135,7 +135,7 @@ class Tapes:
         match = _ID.fullmatch(event_id.strip(b" \t"))
         if match is None or match["nonce"] == self.memory.nonce:
             return None
-        request = _decoded(match["request"] or b"")
+        request = _decode_id(match["request"] or b"")
         return Lost(_name(match), request) if request else None
 
     def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
@@ -208,7 +208,7 @@ class Tape:
         self.over = False
         self._tapes = tapes
         self._events_max = events_max
-        self.request = _encoded(request)
+        self.request = _encode_id(request)
 
     def prime(self) -> None:
         """Put an event without content: with its id a client can come back before there is news."""
@@ -297,14 +297,14 @@ def _name(match: re.Match[bytes]) -> bytes:
     return match["nonce"] + b"-" + match["tape"]
 
 
-def _encoded(request: bytes) -> bytes:
+def _encode_id(request: bytes) -> bytes:
     """Return the text for this raw id in the ids of events; empty for an id that is too long."""
     if not request or len(request) > REQUEST_BYTES_MAX:
         return b""
     return base64.urlsafe_b64encode(request).rstrip(b"=")
 
 
-def _decoded(word: bytes) -> bytes:
+def _decode_id(word: bytes) -> bytes:
     """Return the raw id for this text; empty if it does not stand for one, because any client may
     have written it."""
     try:

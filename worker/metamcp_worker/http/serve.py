@@ -149,10 +149,10 @@ class HttpServer:
             await self._acceptors.pop().close()
         for connection in list(self.open):
             connection.shutdown()
-        if not await self._emptied(grace_s):
+        if not await self._wait_until_empty(grace_s):
             for connection in list(self.open):
                 connection.transport.abort()
-            await self._emptied(client_limits.END_S)
+            await self._wait_until_empty(client_limits.END_S)
         tasks = list(self.tasks)
         for task in tasks:
             task.cancel()
@@ -219,7 +219,7 @@ class HttpServer:
     def _empty(self) -> bool:
         return not (self.open or self.arriving)
 
-    async def _emptied(self, wait_s: float) -> bool:
+    async def _wait_until_empty(self, wait_s: float) -> bool:
         self._quiet = asyncio.get_running_loop().create_future()
         self.gone()
         done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
