@@ -235,7 +235,7 @@ class AuditLink(Generic[Waits]):
         if not self._spools:
             self._flush()
             if self._overdue is None:
-                self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
+                self._overdue = self._loop.call_later(WAIT_S_MAX, self._on_timeout, self._number)
             return
         self._tell(batch, 0)
         if self._due is None and self._sock is not None:
@@ -348,7 +348,7 @@ class AuditLink(Generic[Waits]):
         self._in = data[complete_bytes:]
         for number, error in VERDICT.iter_unpack(data[:complete_bytes]):
             if not error:
-                self._committed(number)
+                self._on_commit(number)
                 continue
             # The writer reads nothing more here, so nothing later overtakes what was refused.
             self._release(error)
@@ -357,7 +357,7 @@ class AuditLink(Generic[Waits]):
 
     # Verdicts
 
-    def _committed(self, number: int) -> None:
+    def _on_commit(self, number: int) -> None:
         batches = self._kept
         while batches and batches[0].last <= number:
             batch = batches.popleft()
@@ -387,7 +387,7 @@ class AuditLink(Generic[Waits]):
             self._kept_bytes = 0
             self._sent = self._safe = self._number
 
-    def _late(self, number: int) -> None:
+    def _on_timeout(self, number: int) -> None:
         """Wait no longer for a writer that does not come."""
         self._overdue = None
         if self._spools:
@@ -395,4 +395,4 @@ class AuditLink(Generic[Waits]):
         if self._kept and self._kept[0].first <= number:
             self._release(errno.ETIMEDOUT)
         if self._kept:
-            self._overdue = self._loop.call_later(WAIT_S_MAX, self._late, self._number)
+            self._overdue = self._loop.call_later(WAIT_S_MAX, self._on_timeout, self._number)

@@ -78,7 +78,7 @@ def envelope(data: bytes) -> Envelope:
     try:
         return _decode_envelope(data)
     except _FAILURES as error:
-        return _mended(_decode_envelope, data, error)
+        return _decode_surrogates(_decode_envelope, data, error)
 
 
 ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'
@@ -194,7 +194,7 @@ def level(data: bytes | Raw) -> dict[str, Raw]:
     try:
         return _decode_level(data)
     except _FAILURES as error:
-        return _mended(_decode_level, data, error)
+        return _decode_surrogates(_decode_level, data, error)
 
 
 def items(data: bytes | Raw) -> list[Raw]:
@@ -202,7 +202,7 @@ def items(data: bytes | Raw) -> list[Raw]:
     try:
         return _decode_items(data)
     except _FAILURES as error:
-        return _mended(_decode_items, data, error)
+        return _decode_surrogates(_decode_items, data, error)
 
 
 def check(data: bytes | Raw) -> None:
@@ -210,7 +210,7 @@ def check(data: bytes | Raw) -> None:
     try:
         _decode_raw(data)
     except _FAILURES as error:
-        _mended(_decode_raw, data, error)
+        _decode_surrogates(_decode_raw, data, error)
 
 
 def value(data: bytes | Raw) -> Any:
@@ -218,7 +218,7 @@ def value(data: bytes | Raw) -> Any:
     try:
         return _decode_any(data)
     except _FAILURES as error:
-        return _mended(_decode_any, data, error)
+        return _decode_surrogates(_decode_any, data, error)
 
 
 def exact(data: bytes | Raw) -> Any:
@@ -275,7 +275,7 @@ def text(data: bytes | Raw) -> str | None:
         decoded = _decode_any(data)
     except _FAILURES as error:
         try:
-            decoded = _mended(_decode_any, data, error)
+            decoded = _decode_surrogates(_decode_any, data, error)
         except Malformed:
             return None
     return decoded if isinstance(decoded, str) else None
@@ -286,7 +286,7 @@ def typed(kind: type[T], data: bytes | Raw) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except _FAILURES as error:
-        return _mended(msgspec.json.Decoder(kind).decode, data, error)
+        return _decode_surrogates(msgspec.json.Decoder(kind).decode, data, error)
 
 
 @overload
@@ -302,12 +302,14 @@ def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
         try:
             return decode(data)
         except _FAILURES as error:
-            return _mended(decode, data, error)
+            return _decode_surrogates(decode, data, error)
 
     return read
 
 
-def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Exception) -> T:
+def _decode_surrogates(
+    decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Exception
+) -> T:
     """Decode `data` with stand-ins for the halves of surrogate pairs, if `data` has any. Raises
     Malformed."""
     raw = bytes(data)
@@ -318,7 +320,9 @@ def _mended(decode: Callable[[bytes | Raw], T], data: bytes | Raw, error: Except
         raise Malformed(_reason(error)) from None
     try:
         stands = mark + b"(.{4})" + mark
-        return cast(T, _restored(decode(plain), re.compile(stands), re.compile(stands.decode())))
+        return cast(
+            T, _restore_halves(decode(plain), re.compile(stands), re.compile(stands.decode()))
+        )
     except _FAILURES as again:
         raise Malformed(_reason(again)) from None
 
@@ -331,7 +335,7 @@ def _without(data: bytes, stand: Callable[[re.Match[bytes]], bytes]) -> tuple[by
     return plain.replace(b"\0\0", rb"\\"), halves
 
 
-def _restored(decoded: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> object:
+def _restore_halves(decoded: object, raw: re.Pattern[bytes], read: re.Pattern[str]) -> object:
     """Return `decoded` with its own bytes in raw values and U+FFFD in decoded text."""
     if isinstance(decoded, Raw):
         return Raw(raw.sub(lambda stand: rb"\u" + stand[1], bytes(decoded)))
@@ -339,13 +343,17 @@ def _restored(decoded: object, raw: re.Pattern[bytes], read: re.Pattern[str]) ->
         return read.sub("\N{REPLACEMENT CHARACTER}", decoded)
     if isinstance(decoded, dict):
         table = cast("dict[object, object]", decoded)
-        return {_restored(k, raw, read): _restored(v, raw, read) for k, v in table.items()}
+        return {
+            _restore_halves(k, raw, read): _restore_halves(v, raw, read) for k, v in table.items()
+        }
     if isinstance(decoded, list | tuple):
-        parts = [_restored(element, raw, read) for element in cast("list[object]", decoded)]
+        parts = [_restore_halves(element, raw, read) for element in cast("list[object]", decoded)]
         return parts if isinstance(decoded, list) else tuple(parts)
     if isinstance(decoded, Struct):
         members = structs.asdict(decoded).items()
-        return type(decoded)(**{name: _restored(member, raw, read) for name, member in members})
+        return type(decoded)(
+            **{name: _restore_halves(member, raw, read) for name, member in members}
+        )
     return decoded
 
 

@@ -129,14 +129,14 @@ def parted(
     steps = dict.fromkeys(names, 0)
     if fixed_names:
         reserved = {*reserved, *fixed_names.values()}
-    clashing = _clashing(names, reserved)
+    clashing = _find_clashes(names, reserved)
     for _ in range(STEPS_MAX):
         if not clashing:
             return [names[pair] if pair in names else fixed_names[pair] for pair in pairs]
         for pair in clashing:
             steps[pair] += 1
             names[pair] = _name(pair, steps[pair], naming)
-        clashing = _clashing(names, reserved)
+        clashing = _find_clashes(names, reserved)
     raise AssertionError(f"{STEPS_MAX} hashes of {len(clashing)} pairs are equal")
 
 
@@ -166,7 +166,7 @@ def _flaw(name: str, length_max: int, *, dots: bool) -> str:
     return ""
 
 
-def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
+def _find_clashes(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
     distinct = set(names.values())
     if len(distinct) == len(names) and distinct.isdisjoint(reserved):
         return []
@@ -183,7 +183,7 @@ def _clashing(names: dict[Pair, str], reserved: Collection[str]) -> list[Pair]:
 
 def _name(pair: Pair, step: int, naming: NamingSpec) -> str:
     """Return the name of `pair` after `step` steps of parting; 0 is the name of `alone`."""
-    joined = _joined(pair, naming)
+    joined = _join_name(pair, naming)
     length_max = max(naming.length_max, LENGTH_MIN)
     if step == 0 and len(joined) <= length_max:
         return joined
@@ -194,21 +194,21 @@ def _name(pair: Pair, step: int, naming: NamingSpec) -> str:
     return f"{joined[: length_max - len(tail) - 1]}_{tail}"
 
 
-def _joined(pair: Pair, naming: NamingSpec) -> str:
+def _join_name(pair: Pair, naming: NamingSpec) -> str:
     server, _ = pair
     foreign = _FOREIGN_BUT_DOTS if _has_dots(naming) else _FOREIGN
     if naming.style == "bare":
-        name = _spelled(pair, foreign)
+        name = _replace_foreign(pair, foreign)
     else:
         separator = naming.separator or SEPARATORS[naming.style]
         label = foreign.sub("_", process_names.label(server) + separator)
-        name = label + _spelled(pair, foreign)
+        name = label + _replace_foreign(pair, foreign)
     if naming.hyphens == "underscore":
         name = name.replace("-", "_")
     return name or "_"
 
 
-def _spelled(pair: Pair, foreign: re.Pattern[str]) -> str:
+def _replace_foreign(pair: Pair, foreign: re.Pattern[str]) -> str:
     """Return the original name in characters that clients accept."""
     original = pair[1]
     latin = original if original.isascii() else "".join(map(_latin, original))

@@ -92,25 +92,25 @@ def _other_parts(frame: Frame) -> tuple[bytes, bytes]:
         case Cancel(id, reason):
             return _head(Kind.CANCEL, id, len(reason)), reason
         case Notice(method, body, id):
-            return _named(Kind.NOTICE, id, 0, method, body), body
+            return _pack_method_head(Kind.NOTICE, id, 0, method, body), body
         case Down(body):
             return _head(Kind.DOWN, 0, len(body)), body
         case Ask(id, question, method, params):
-            return _named(Kind.ASK, id, question, method, params), params
+            return _pack_method_head(Kind.ASK, id, question, method, params), params
         case ReplyFrame(question, body, failed):
             return _head(Kind.REPLY, 0, len(body), failed, question), body
         case Withdraw(question):
             return _head(Kind.WITHDRAW, 0, 0, 0, question), b""
         case Tell(method, body):
-            return _named(Kind.TELL, 0, 0, method, body), body
+            return _pack_method_head(Kind.TELL, 0, 0, method, body), body
         case KeptFrame(id, note):
             return _head(Kind.KEPT, id, len(note)), note
         case Keep(id, owner, name, note):
-            return _owned(Kind.KEEP, id, 0, owner, name, note), note
+            return _pack_owner_head(Kind.KEEP, id, 0, owner, name, note), note
         case Claim(id, owner, name, peer):
-            return _owned(Kind.CLAIM, id, peer, owner, name), b""
+            return _pack_owner_head(Kind.CLAIM, id, peer, owner, name), b""
         case Release(owner):
-            return _owned(Kind.RELEASE, 0, 0, owner), b""
+            return _pack_owner_head(Kind.RELEASE, 0, 0, owner), b""
 
 
 def unpack(payload: bytes) -> Frame:
@@ -314,12 +314,12 @@ def _head(
     return _pack_head(size, VERSION, kind, id, deadline, number, first, second, third)
 
 
-def _named(kind: Kind, id: int, number: int, method: str, body: bytes) -> bytes:  # noqa: A002 - as above
+def _pack_method_head(kind: Kind, id: int, number: int, method: str, body: bytes) -> bytes:  # noqa: A002 - as above
     name = _method_bytes(method)
     return _head(kind, id, len(body), 0, number, len(name)) + name
 
 
-def _owned(
+def _pack_owner_head(
     kind: Kind,
     id: int,  # noqa: A002 - as above
     number: int,

@@ -17,7 +17,7 @@ from metamcp_worker.ipc.envelope import Message
 log = logging.getLogger("metamcp.front")
 
 
-def _packed(message: Message) -> bytes:
+def _pack_frame(message: Message) -> bytes:
     body = codec.dump(message)
     return FRAME.pack(len(body)) + body
 
@@ -55,7 +55,7 @@ class FrameLink:
 
     def send(self, message: Message) -> None:
         """Send a message, on a new connection if there is none."""
-        frame = _packed(message)
+        frame = _pack_frame(message)
         if self._stream is not None:
             self._stream.write(frame)
         else:
@@ -66,7 +66,7 @@ class FrameLink:
     def open(self, hello: Message | None = None) -> None:
         """Open the connection, unless it is there. `hello`: goes before all other messages."""
         if not self.there:
-            self._early = [] if hello is None else [_packed(hello)]
+            self._early = [] if hello is None else [_pack_frame(hello)]
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class FrameLink:
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
-        stream = FrameStream(self._peer, self._frame, self._closed)
+        stream = FrameStream(self._peer, self._frame, self._on_closed)
         try:
             await loop.create_unix_connection(lambda: stream, sock=self._connect())
         except OSError as error:
@@ -94,7 +94,7 @@ class FrameLink:
         for frame in early:
             stream.write(frame)
 
-    def _closed(self, stream: "FrameStream") -> None:
+    def _on_closed(self, stream: "FrameStream") -> None:
         if stream is self._stream:
             self._stream = None
             self._lost()
@@ -112,7 +112,7 @@ class FrameStream(asyncio.Protocol):
     ) -> None:
         self._peer = peer
         self._frame = frame
-        self._closed = closed
+        self._on_closed = closed
         self._transport: asyncio.Transport | None = None
         self._data = bytearray()
 
@@ -125,7 +125,7 @@ class FrameStream(asyncio.Protocol):
 
     def send(self, message: Message) -> None:
         """Send a message, unless the connection has ended."""
-        self.write(_packed(message))
+        self.write(_pack_frame(message))
 
     def write(self, frame: bytes) -> None:
         if self._transport is not None:
@@ -142,7 +142,7 @@ class FrameStream(asyncio.Protocol):
             (size,) = FRAME.unpack_from(self._data, start)
             end = start + FRAME.size + size
             if size > FRAME_BYTES_MAX:
-                self._broken(f"a frame of {size} bytes")
+                self._on_malformed(f"a frame of {size} bytes")
                 return
             if len(self._data) < end:
                 break
@@ -151,11 +151,11 @@ class FrameStream(asyncio.Protocol):
             try:
                 self._frame(body)
             except codec.Malformed as error:
-                self._broken(str(error))
+                self._on_malformed(str(error))
                 return
         del self._data[:start]
 
-    def _broken(self, reason: str) -> None:
+    def _on_malformed(self, reason: str) -> None:
         log.error("%s sent what cannot be read: %s", self._peer, reason)
         self._data.clear()
         if self._transport is not None:
@@ -163,4 +163,4 @@ class FrameStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._closed(self)
+        self._on_closed(self)

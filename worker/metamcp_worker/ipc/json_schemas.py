@@ -232,7 +232,7 @@ class _Reading:
                     if key in ("$ref", "$dynamicRef"):
                         self._references.append(_Reference(schema, made, key, path, uri))
                 else:
-                    self._note(f"{path}.{key}", f"expected {check[1]}", _refusing(key))
+                    self._note(f"{path}.{key}", f"expected {check[1]}", _find_refusers(key))
                     _mend(made, key, value)
             elif (kind := _SCHEMATA.get(key)) is not None:
                 self._inner(schema, made, key, kind, path, uri)
@@ -285,7 +285,7 @@ class _Reading:
                 return value
             return self._note(here, "expected a list of different names")
         if key == "patternProperties" and not is_pattern(name):
-            return self._note(here, f"expected {PATTERN}", _refusing("pattern"))
+            return self._note(here, f"expected {PATTERN}", _find_refusers("pattern"))
         made = self._schema(value, here, uri)
         return {} if made is None and key == "properties" else made
 
@@ -315,7 +315,7 @@ class _Reading:
                 self._note(f"{path}.$id", "is an anchor, which is '$anchor' since draft 2019-09")
             self._anchor(schema, own[1:], path, uri)
         elif isinstance(own, str) and own:
-            uri = _joined(uri, own.removesuffix("#"))
+            uri = _join_uri(uri, own.removesuffix("#"))
             if self._resources.setdefault(uri, schema) is not schema:
                 self._note(f"{path}.$id", "is the name of another schema too")
         for key in ("$anchor", "$dynamicAnchor"):
@@ -345,7 +345,7 @@ class _Reading:
     def _target(self, uri: str, reference: str) -> Any:
         """Return what a reference means; None if it means nothing in this schema."""
         base, _, fragment = reference.partition("#")
-        uri = _joined(uri, base) if base else uri
+        uri = _join_uri(uri, base) if base else uri
         target: Any = self._resources.get(uri)
         if not fragment or target is None:
             return target
@@ -379,7 +379,7 @@ class _Reading:
         return False
 
 
-def _joined(uri: str, reference: str) -> str:
+def _join_uri(uri: str, reference: str) -> str:
     try:
         return urljoin(uri, reference)
     except ValueError:
@@ -406,7 +406,7 @@ def _mend(made: dict[str, Any], key: str, value: Any) -> None:
         made[key] = [*dict.fromkeys(name for name in value if isinstance(name, str))]
 
 
-def _refusing(key: str) -> frozenset[str]:
+def _find_refusers(key: str) -> frozenset[str]:
     """Return who refuses a wrong value of a keyword."""
     return frozenset({OPENAI}) if key == "pattern" else BROKEN
 
@@ -444,7 +444,7 @@ def tool_faults(tool: bytes) -> SchemaFaults:
             output, legacy = reason, True
     flaws = _input_flaws(codec.value(members.get("inputSchema", Raw(b"null"))))
     refusing = frozenset[str]().union(*(flaw.refused_by for flaw in flaws))
-    warning = f"{_named(refusing)} may refuse it, {_sentence(flaws)}" if flaws else ""
+    warning = f"{_format_refusers(refusing)} may refuse it, {_sentence(flaws)}" if flaws else ""
     return SchemaFaults(output, legacy, warning)
 
 
@@ -493,7 +493,7 @@ PLACE_CHARACTERS_MAX = 200
 """Characters of the place of a flaw in a sentence."""
 
 
-def _named(refusing: frozenset[str]) -> str:
+def _format_refusers(refusing: frozenset[str]) -> str:
     """Return who refuses, as the subject of a sentence."""
     names = [name for name in (ANTHROPIC, OPENAI, GEMINI) if name in refusing]
     *first, last = names

@@ -126,7 +126,7 @@ def _modern_result(method: str, body: bytes) -> bytes:
 
 def _modern_error(body: bytes, code: int) -> tuple[bytes, int]:
     if code == NOT_FOUND_LEGACY:
-        return _recoded(body, code, Code.INVALID_PARAMS)
+        return _replace_code(body, code, Code.INVALID_PARAMS)
     return body, code
 
 
@@ -148,11 +148,11 @@ def _legacy_result(body: bytes) -> bytes:
 
 def _legacy_error(method: str, body: bytes, code: int) -> tuple[bytes, int]:
     if code == Code.INVALID_PARAMS and method == READ:
-        return _recoded(body, code, NOT_FOUND_LEGACY)
+        return _replace_code(body, code, NOT_FOUND_LEGACY)
     return body, code
 
 
-def _recoded(body: bytes, before: int, after: int) -> tuple[bytes, int]:
+def _replace_code(body: bytes, before: int, after: int) -> tuple[bytes, int]:
     """Return the same error with another code; if it is malformed, as it came."""
     try:
         members = codec.level(body)

@@ -125,11 +125,11 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     Raises PeerGone, DescriptorsLost (with the packet's data), and BlockingIOError.
     """
     try:
-        data, ancillary, flags, _ = _received(sock)
+        data, ancillary, flags, _ = _receive(sock)
     except ConnectionResetError:
         # The reset of a peer that left packets unread comes before the last packets that it sent.
         try:
-            data, ancillary, flags, _ = _received(sock)
+            data, ancillary, flags, _ = _receive(sock)
         except ConnectionResetError:
             raise PeerGone("the control socket was reset") from None
     fds: list[int] = []
@@ -146,7 +146,7 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     return data, fds
 
 
-def _received(sock: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+def _receive(sock: socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
     return sock.recvmsg(PACKET_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
 
 

@@ -67,7 +67,7 @@ def _file(authority: str, path: str, *, glob: bool) -> str | None:
     local = authority.lower() in ("", "localhost")
     if not local or not path.startswith("/") or (not glob and _UNFIT_FILE.search(path)):
         return None
-    path = re.sub("/+", "/", _spelled(path, "!$&'()*+,;=:@", glob=glob))
+    path = re.sub("/+", "/", _normalize_escapes(path, "!$&'()*+,;=:@", glob=glob))
     return "file://" + (_without_dots(path).rstrip("/") or "/")
 
 
@@ -78,7 +78,7 @@ def _http(scheme: str, authority: str, path_and_query: str, *, glob: bool) -> st
     path, mark, query = path_and_query, "", ""
     if not glob:
         path, mark, query = path_and_query.partition("#")[0].partition("?")
-    written = _spelled(path, "", glob=glob)
+    written = _normalize_escapes(path, "", glob=glob)
     path = _without_dots(written)
     hidden = re.sub("%2F|%5C", "/", path)
     # Readers differ about what a segment of dots takes away here.
@@ -87,13 +87,13 @@ def _http(scheme: str, authority: str, path_and_query: str, *, glob: bool) -> st
         return None
     if not path and not _WILD.search(host_port):
         path = "/"
-    spelled_query = f"{mark}{_spelled(query, '', glob=glob)}" if query else ""
+    spelled_query = f"{mark}{_normalize_escapes(query, '', glob=glob)}" if query else ""
     return f"{scheme}://{host_port}{path}{spelled_query}"
 
 
 def _place(scheme: str, text: str, *, glob: bool) -> str | None:
     """Return host and port in their normal form."""
-    text = _spelled(text, "", glob=True).lower()
+    text = _normalize_escapes(text, "", glob=True).lower()
     literal = re.fullmatch(r"(\[[0-9a-f:.]+\])(?::([0-9]*))?", text)
     host, _, port = text.partition(":")
     if literal is not None:
@@ -121,7 +121,7 @@ def _unclear_number(host: str) -> bool:
         return True
 
 
-def _spelled(text: str, plain: str, *, glob: bool) -> str:
+def _normalize_escapes(text: str, plain: str, *, glob: bool) -> str:
     """Return a text in which a character is an escape exactly if it has to be one. `plain`:
     characters that need not be one, beside the unreserved ones."""
     fit = _UNRESERVED + plain

@@ -180,10 +180,10 @@ def fault(kind: str, definition: bytes | Raw) -> Fault | None:
     raw = bytes(definition)
     if (unread_fault := unreadable(raw)) is not None:
         return unread_fault
-    problem = _broken(_readers[kind], raw)
+    problem = _find_fault(_readers[kind], raw)
     if problem is None or kind != "tools":
         return problem
-    if (worse := _broken(_read_modern_tool, raw)) is not None:
+    if (worse := _find_fault(_read_modern_tool, raw)) is not None:
         return worse
     return Fault(problem.place, problem.reason, legacy=True)
 
@@ -210,11 +210,11 @@ def _name(kind: str, definition: Raw) -> str:
         return ""
 
 
-def _broken(read: Callable[[bytes], object], raw: bytes) -> Fault | None:
+def _find_fault(read: Callable[[bytes], object], raw: bytes) -> Fault | None:
     try:
         definition = read(raw)
     except msgspec.DecodeError as error:
-        return _told(error)
+        return _make_fault(error)
     if isinstance(definition, _Resource):
         return _resource(definition)
     return None
@@ -278,7 +278,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _told(error: msgspec.DecodeError) -> Fault:
+def _make_fault(error: msgspec.DecodeError) -> Fault:
     """Make a fault of an error of msgspec."""
     if not isinstance(error, msgspec.ValidationError):
         return Fault("$", "some parsers cannot read its JSON, as half of a surrogate pair")
