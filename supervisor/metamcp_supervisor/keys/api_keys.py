@@ -138,19 +138,19 @@ class ApiKeys:
         """Return the keys with these ids or names; without names, in the order of ids, those after
         the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
         await self._load_rows()
-        keys = [self._found(name) for name in names]
+        keys = [self._find_key(name) for name in names]
         if not names:
             later_keys = (key for key_id, key in self._keys.items() if key_id > after)
             keys = sorted(later_keys, key=lambda key: key.spec.id)
         now = self._clock()
-        page = tuple(_shown(key, now) for key in keys[:most])
+        page = tuple(_describe_key(key, now) for key in keys[:most])
         return KeyList(keys=page, more=len(keys) - len(page))
 
     async def used(self, name: str) -> KeyUse:
         """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
         Unstored."""
         await self._load_rows()
-        question = ShowKeyUse(ticket=0, key=self._found(name).spec.id)
+        question = ShowKeyUse(ticket=0, key=self._find_key(name).spec.id)
         fronts = self._fronts.serving() if self._fronts is not None else ()
         pending = (front.questions.ask(question, CONFIRM_S_MAX) for front in fronts)
         uses = [codec.typed(KeyUse, reply[1]) for reply in await asyncio.gather(*pending) if reply]
@@ -164,12 +164,12 @@ class ApiKeys:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has
         the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, KeysFull,
         PepperUnfit and Unstored."""
-        task = asyncio.create_task(self._ordered(order, by))
+        task = asyncio.create_task(self._carry_out(order, by))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def _ordered(self, order: KeyOrder, by: str) -> KeyChanged:
+    async def _carry_out(self, order: KeyOrder, by: str) -> KeyChanged:
         async with self._turn:
             try:
                 await self._load()
@@ -186,15 +186,15 @@ class ApiKeys:
                     order, self._keys.values(), key_id, digest, now, by, self._endpoints()
                 )
             else:
-                change = key_rules.ended(order, self._found(order.key), now)
+                change = key_rules.ended(order, self._find_key(order.key), now)
             late = await self._change(change)
-        fields = structs.asdict(_shown(change.about, now))
+        fields = structs.asdict(_describe_key(change.about, now))
         old = [_iso(key.spec.expires) for key in change.put if key is not change.about]
         return KeyChanged(
             **fields, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
         )
 
-    def _found(self, word: str) -> StoredKey:
+    def _find_key(self, word: str) -> StoredKey:
         return key_rules.found(self._keys.values(), word, self._clock())
 
     def _new(self) -> tuple[str, str, bytes]:
@@ -217,7 +217,7 @@ class ApiKeys:
     async def _load_rows(self) -> None:
         if not self._read:
             none: tuple[StoredKey, ...] = ()
-            rows = await self._database.read(_stored, none)
+            rows = await self._database.read(_read_keys, none)
             self._keys = {key.spec.id: key for key in rows}
             self._limits = None
             self._read = True
@@ -288,7 +288,7 @@ class ApiKeys:
         front.send(Keys(generation=self._generation), [packets.blob(codec.dump(changes))])
 
 
-def _shown(key: StoredKey, now: float) -> KeyShown:
+def _describe_key(key: StoredKey, now: float) -> KeyShown:
     spec = key.spec
     return KeyShown(
         id=spec.id,
@@ -310,7 +310,7 @@ def _iso(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _stored(rows: Rows) -> tuple[StoredKey, ...]:
+def _read_keys(rows: Rows) -> tuple[StoredKey, ...]:
     records = rows.read("SELECT body FROM api_key ORDER BY id")
     return tuple(codec.typed(StoredKey, body.encode()) for (body,) in records)
 

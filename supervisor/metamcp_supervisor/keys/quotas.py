@@ -59,7 +59,9 @@ class Quotas:
         """Read the counts of today. An error is noted; then counting begins anew."""
         self._day = day = self._today()
         try:
-            self._before = await self._database.read(lambda rows: _stored(rows, day), Counter())
+            self._before = await self._database.read(
+                lambda rows: _read_counts(rows, day), Counter()
+            )
         except Unstored as error:
             self._note(f"the calls of today before now do not count: {error}")
 
@@ -130,7 +132,7 @@ class Quotas:
             self._write = None
 
 
-def _stored(rows: Rows, day: int) -> Counter[Owner]:
+def _read_counts(rows: Rows, day: int) -> Counter[Owner]:
     records = rows.read("SELECT kind, name, used FROM quota WHERE day = ?", (day,))
     return Counter({(kind, name): used for kind, name, used in records})
 
