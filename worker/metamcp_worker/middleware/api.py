@@ -86,7 +86,7 @@ class HookRequest:
     def map_text(self, change: Callable[[str], str]) -> "HookRequest":
         """Return this request with `change(text)` for each string in its arguments; this request
         itself if no string becomes another."""
-        changed = cast("dict[str, Any]", _mapped(self.arguments, change, every=True))
+        changed = cast("dict[str, Any]", _map_texts(self.arguments, change, every=True))
         return self if changed == self.arguments else self.with_arguments(changed)
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "HookRequest":
@@ -135,10 +135,10 @@ class HookResult:
         changed: dict[str, object] = {}
         for key in self._LISTS:
             if key in self.members:
-                changed[key] = _mapped(self.members[key], change, every=False)
+                changed[key] = _map_texts(self.members[key], change, every=False)
         for key in self._VALUES:
             if key in self.members:
-                changed[key] = _mapped(self.members[key], change, every=True)
+                changed[key] = _map_texts(self.members[key], change, every=True)
         if all(self.members[key] == value for key, value in changed.items()):
             return self
         return self.replace(**changed)
@@ -219,15 +219,15 @@ def _items(value: object) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
 
 
-def _mapped(value: object, change: Callable[[str], str], *, every: bool) -> object:
+def _map_texts(value: object, change: Callable[[str], str], *, every: bool) -> object:
     """Return a value with other texts. `every`: each string is one, else those named `text`."""
     if isinstance(value, str):
         return change(value) if every else value
     if isinstance(value, list):
-        return [_mapped(item, change, every=every) for item in cast("list[object]", value)]
+        return [_map_texts(item, change, every=every) for item in cast("list[object]", value)]
     if isinstance(value, dict):
         return {
-            key: _mapped(member, change, every=every or key == "text")
+            key: _map_texts(member, change, every=every or key == "text")
             for key, member in cast("dict[str, object]", value).items()
         }
     return value

@@ -42,7 +42,7 @@ class Filter:
         result: ToolResult = await call_next(request)
         plain: object = result.structured
         if (self._drop or self._keep) and plain is not None:
-            filtered = self._filtered(plain)
+            filtered = self._filter_value(plain)
             if filtered != plain:
                 result = result.replace(structuredContent=filtered)
         return result.map_text(self._text)
@@ -62,12 +62,12 @@ class Filter:
             value = codec.value(text.encode())
         except (codec.Malformed, UnicodeEncodeError):
             return text
-        filtered = self._filtered(value)
+        filtered = self._filter_value(value)
         return text if filtered == value else codec.dump(filtered).decode()
 
-    def _filtered(self, value: object) -> object:
+    def _filter_value(self, value: object) -> object:
         if self._keep:
-            value = _kept(value, self._keep)
+            value = _keep_paths(value, self._keep)
         for path in self._drop:
             value = _without(value, path)
         return value
@@ -100,18 +100,20 @@ def _without(value: object, path: _Path) -> object:
     return value
 
 
-def _kept(value: object, paths: Sequence[_Path]) -> object:
+def _keep_paths(value: object, paths: Sequence[_Path]) -> object:
     """Return a value with only what these paths lead to."""
     if () in paths:
         return value
     if isinstance(value, dict):
         members = cast("dict[str, object]", value)
         rests_by_key = {key: _rests(paths, key) for key in members}
-        return {key: _kept(members[key], rests) for key, rests in rests_by_key.items() if rests}
+        return {
+            key: _keep_paths(members[key], rests) for key, rests in rests_by_key.items() if rests
+        }
     if isinstance(value, list):
         items = enumerate(cast("list[object]", value))
         rests_by_item = [(item, _rests(paths, str(at))) for at, item in items]
-        return [_kept(item, rests) for item, rests in rests_by_item if rests]
+        return [_keep_paths(item, rests) for item, rests in rests_by_item if rests]
     return value
 
 

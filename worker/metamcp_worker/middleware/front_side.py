@@ -87,7 +87,7 @@ class _Connection:
         self.parting = False
         self.requests: dict[int, tuple[HookedRequest, int]] = {}
         peer = f"the process of the middleware {line.spec.name}"
-        self.link = FrameLink(peer, self._frame, self._lost, line.connect)
+        self.link = FrameLink(peer, self._frame, self._on_lost, line.connect)
 
     def take(self, number: int) -> bool:
         """Forget a request; return whether the process had it."""
@@ -110,17 +110,19 @@ class _Connection:
             case HookNext(id=number, arguments=arguments):
                 if (entry := self.requests.get(number)) is not None:
                     request, level = entry
-                    request.chain.passed_on(level, _given(arguments))
+                    request.chain.passed_on(level, _read_unless_same(arguments))
             case HookEnded(id=number, result=result) as ended:
                 if (entry := self.requests.get(number)) is not None:
                     self.take(number)
                     request, level = entry
-                    request.ended(level, _given(result), ended.failure, refuses=ended.refuses)
+                    request.ended(
+                        level, _read_unless_same(result), ended.failure, refuses=ended.refuses
+                    )
             case _:
                 self._line.renew(self)
                 self.part()
 
-    def _lost(self) -> None:
+    def _on_lost(self) -> None:
         was, self.ready = self.ready, False
         requests, self.requests = self.requests, {}
         self._line.lost(self, was_ready=was)
@@ -362,7 +364,7 @@ class HookedRequest:
         """Let the time of a middleware run."""
         hook = self._places[level]
         hook.since = self._loop.time()
-        hook.timer = self._loop.call_later(hook.left_s, self._late, level)
+        hook.timer = self._loop.call_later(hook.left_s, self._on_timeout, level)
 
     def _halt(self, hook: _Place) -> None:
         if hook.timer is not None and hook.since is not None:
@@ -370,7 +372,7 @@ class HookedRequest:
             hook.left_s = max(0.0, hook.left_s - self._loop.time() + hook.since)
             hook.timer = hook.since = None
 
-    def _late(self, level: int) -> None:
+    def _on_timeout(self, level: int) -> None:
         seconds = self._places[level].line.spec.timeout_ms / 1000
         self.failed(level, _SLOW.format(seconds), "timeout")
 
@@ -438,7 +440,7 @@ class MiddlewareLines:
             self._gone[line.spec.name, outcome] += count
 
 
-def _given(raw: Raw) -> bytes | None:
+def _read_unless_same(raw: Raw) -> bytes | None:
     """Return a raw value; None if it is as the other side has it."""
     value = bytes(raw)
     return None if value == bytes(SAME) else value

@@ -115,7 +115,7 @@ class HookedLists:
         def done(answer: HookAnswer) -> None:
             hooked_list.why_none = _message(answer.body) if answer.code else ""
             hooked_list.shown = (
-                None if answer.code else _checked(server, hooked_list.plain, answer.body)
+                None if answer.code else _read_definitions(server, hooked_list.plain, answer.body)
             )
             if self._known.get(server) is hooked_list and server in self._lists.servers():
                 self._show(server, hooked_list)
@@ -142,7 +142,7 @@ def _message(error: bytes) -> str:
     return codec.text(codec.level(error).get("message", b"null")) or "Its middleware failed."
 
 
-def _checked(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
+def _read_definitions(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
     """Return the raw definitions that hooks have made, without tools that the server has not."""
     own = {tool.key for tool in keyed("tools", map(Raw, plain))}
     try:

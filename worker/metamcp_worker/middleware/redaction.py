@@ -41,7 +41,7 @@ def _is_iban(text: str) -> bool:
     return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
 
 
-def _hidden(
+def _make_replacer(
     pattern: re.Pattern[str], kind: str, is_one: Callable[[str], bool]
 ) -> Callable[[str], str]:
     def replace(match: re.Match[str]) -> str:
@@ -52,10 +52,10 @@ def _hidden(
 
 #: Functions that hide each kind, in the order in which they look at a text.
 _HIDE: Mapping[str, Callable[[str], str]] = {
-    "email": _hidden(_EMAIL, "email", lambda text: True),
-    "iban": _hidden(_IBAN, "iban", _is_iban),
-    "card": _hidden(_CARD, "card", _is_card),
-    "phone": _hidden(_PHONE, "phone", lambda text: True),
+    "email": _make_replacer(_EMAIL, "email", lambda text: True),
+    "iban": _make_replacer(_IBAN, "iban", _is_iban),
+    "card": _make_replacer(_CARD, "card", _is_card),
+    "phone": _make_replacer(_PHONE, "phone", lambda text: True),
     "token": _MASKS.text,
 }
 

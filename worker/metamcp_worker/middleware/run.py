@@ -183,7 +183,7 @@ class MiddlewareWorker(RoleWorker):
         self._name = spec.name
         signal.setitimer(signal.ITIMER_REAL, LOAD_S_MAX)
         try:
-            self._made = _loaded(spec)
+            self._made = _load_middleware(spec)
             hooks: list[Hook] = [
                 hook for hook in HOOKS if callable(getattr(self._made, hook, None))
             ]
@@ -206,12 +206,12 @@ class MiddlewareWorker(RoleWorker):
         for front in self._fronts:
             front.send(Parting())
         self._loop.call_later(within_s, self.finish, 0)
-        self._finished()
+        self._finish_when_idle()
 
-    def _finished(self) -> None:
+    def _finish_when_idle(self) -> None:
         """End when the fronts have closed their connections."""
         if self._fronts:
-            self._loop.call_later(RETIRE_STEP_S, self._finished)
+            self._loop.call_later(RETIRE_STEP_S, self._finish_when_idle)
         else:
             self.finish(0)
 
@@ -336,7 +336,7 @@ class MiddlewareWorker(RoleWorker):
         )
 
 
-def _loaded(spec: MiddlewareOn) -> object:
+def _load_middleware(spec: MiddlewareOn) -> object:
     """Make the object of a middleware. Raises Unloadable."""
     entry_points = [
         entry_point
