@@ -55,7 +55,7 @@ class Callback:
     taken if that is in use. Raises OSError."""
 
     def __init__(self, port: int) -> None:
-        self._sock = _bound(port)
+        self._sock = _bind_socket(port)
         self._host = f"127.0.0.1:{self._sock.getsockname()[1]}"
         self._state = ""
         self._answer: asyncio.Future[CallbackAnswer] = asyncio.get_running_loop().create_future()
@@ -68,7 +68,9 @@ class Callback:
     async def answer(self, state: str, *, wait_s: float) -> CallbackAnswer | None:
         """Wait for the answer with this `state`; None if none comes within `wait_s` seconds."""
         self._state = state
-        server = await asyncio.start_server(self._connected, sock=self._sock, limit=HEAD_BYTES_MAX)
+        server = await asyncio.start_server(
+            self._on_connection, sock=self._sock, limit=HEAD_BYTES_MAX
+        )
         try:
             async with asyncio.timeout(wait_s):
                 return await self._answer
@@ -83,7 +85,9 @@ class Callback:
     def close(self) -> None:
         self._sock.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             async with asyncio.timeout(HEAD_S_MAX):
                 if len(self._silent) < CONNECTIONS_MAX:
@@ -118,7 +122,7 @@ class Callback:
         return _page("200 OK", _DONE)
 
 
-def _bound(port: int) -> socket.socket:
+def _bind_socket(port: int) -> socket.socket:
     sock = socket.socket()
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

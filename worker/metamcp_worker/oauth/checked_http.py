@@ -53,28 +53,28 @@ class Guarded:
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         """Return the whole answer. Raises NotAuthorized for a forbidden URL, and Unreachable."""
         target = request.url
-        answer = await self._once(request, target)
+        answer = await self._send_once(request, target)
         for _ in range(REDIRECTS_MAX):
-            led = _led(answer, target) if request.method == "GET" else None
+            led = _find_redirect(answer, target) if request.method == "GET" else None
             if led is None:
                 break
             target = led
-            answer = await self._once(request, target)
+            answer = await self._send_once(request, target)
         return answer
 
-    async def _once(self, request: httpx2.Request, target: httpx2.URL) -> httpx2.Response:
+    async def _send_once(self, request: httpx2.Request, target: httpx2.URL) -> httpx2.Response:
         page(str(target))
-        addresses = await self._checked(target)
+        addresses = await self._find_allowed_addresses(target)
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                return await self._asked(request, target, addresses)
+                return await self._try_addresses(request, target, addresses)
         except TimeoutError:
             raise Unreachable(f"{origin(target)} gave no answer in {ANSWER_S_MAX:g} s") from None
         except httpx2.HTTPError as error:
             reason = _reason(error)
             raise Unreachable(f"{origin(target)} cannot be reached: {reason}") from None
 
-    async def _asked(
+    async def _try_addresses(
         self, request: httpx2.Request, target: httpx2.URL, addresses: list[str]
     ) -> httpx2.Response:
         """Return the answer from the first address that accepts a connection."""
@@ -104,12 +104,12 @@ class Guarded:
                 return await _whole(answer, request)
         raise AssertionError("there is an address")
 
-    async def _checked(self, target: httpx2.URL) -> list[str]:
+    async def _find_allowed_addresses(self, target: httpx2.URL) -> list[str]:
         """Return the addresses of the host. Raises NotAuthorized if any of them is forbidden, and
         Unreachable."""
         if self._reach is None:
-            self._reach = farthest(await _resolved(httpx2.URL(self._server_url)))
-        addresses = await _resolved(target)
+            self._reach = farthest(await _resolve_host(httpx2.URL(self._server_url)))
+        addresses = await _resolve_host(target)
         if not all(may_lead(self._reach, address) for address in addresses):
             raise NotAuthorized(
                 f"leads to {origin(target)}, which is not asked: its address is nearer to this"
@@ -157,7 +157,7 @@ def origin(url: httpx2.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode()}"
 
 
-def _led(answer: httpx2.Response, url: httpx2.URL) -> httpx2.URL | None:
+def _find_redirect(answer: httpx2.Response, url: httpx2.URL) -> httpx2.URL | None:
     """Return the target of a redirect, if it is to be followed."""
     location = answer.headers.get("location", "")
     if answer.status_code not in _REDIRECTS or not location:
@@ -169,7 +169,7 @@ def _led(answer: httpx2.Response, url: httpx2.URL) -> httpx2.URL | None:
     return led if origin(led) == origin(url) else None
 
 
-async def _resolved(url: httpx2.URL) -> list[str]:
+async def _resolve_host(url: httpx2.URL) -> list[str]:
     """Return the addresses of the host of a URL. Raises Unreachable."""
     port = url.port or {"http": 80, "https": 443}[url.scheme]
     try:

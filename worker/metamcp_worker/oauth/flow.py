@@ -107,7 +107,7 @@ class Flow:
         self._callback: Callback | None = None
         self._state = ""
         self._person_s = PERSON_S_MAX
-        self._said = _Said()
+        self._last_answer = _Said()
 
     async def refresh(self, token: str) -> TokenRecord | None:
         """Get newer tokens than this access token; None if a new authorization is needed. Only one
@@ -125,7 +125,7 @@ class Flow:
             after = self._shelf.record
             if after is not None and after.access_token != before.access_token:
                 return after
-            answer = self._said
+            answer = self._last_answer
             if answer.error == _SPENT:
                 await self._shelf.forget_tokens()
                 after = self._shelf.record
@@ -158,7 +158,7 @@ class Flow:
             await provider.begin(expired=False)
             if challenge.status == 401:
                 provider.context.clear_tokens()
-            await self._drive(provider, self._asking(challenge))
+            await self._drive(provider, self._add_scopes(challenge))
         finally:
             if self._callback is not None:
                 self._callback.close()
@@ -191,13 +191,13 @@ class Flow:
             ),
             shelf,
             redirect_handler=self._redirect,
-            callback_handler=self._returned,
+            callback_handler=self._wait_for_code,
             client_metadata_url=oauth.client_metadata_url,
         )
         person.shelf = shelf
         return person
 
-    def _asking(self, challenge: Challenge) -> Challenge:
+    def _add_scopes(self, challenge: Challenge) -> Challenge:
         """Return the challenge with the scopes of the server, else of the operator, and with the
         scopes that the server has asked for since."""
         record = self._shelf.record
@@ -213,7 +213,7 @@ class Flow:
         assert self._show is not None
         self._show(url)
 
-    async def _returned(self) -> AuthorizationCodeResult:
+    async def _wait_for_code(self) -> AuthorizationCodeResult:
         assert self._callback is not None
         answer = await self._callback.answer(self._state, wait_s=self._person_s)
         if self._show is not None:
@@ -249,16 +249,18 @@ class Flow:
             except MetaMCPError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a foreign answer makes of the SDK
-                raise self._failed(error, provider.context) from None
+                raise self._make_error(error, provider.context) from None
 
     async def _send(self, context: OAuthContext, request: httpx2.Request) -> httpx2.Response:
         metadata = context.oauth_metadata
         registers = request.headers.get("content-type", "").startswith("application/json")
         if registers and metadata is not None and metadata.registration_endpoint is None:
-            raise self._unregistered(str(metadata.issuer), "takes no registrations by itself")
+            raise self._make_registration_error(
+                str(metadata.issuer), "takes no registrations by itself"
+            )
         answer = await self._guarded.send(request)
-        self._said = _said(request, answer)
-        if self._said.error in _UNKNOWN and context.client_info is not None:
+        self._last_answer = _parse_answer(request, answer)
+        if self._last_answer.error in _UNKNOWN and context.client_info is not None:
             await self._shelf.forget_client(str(context.client_info.client_id))
         described = request.method == "GET" and request.url.path.startswith(_METADATA)
         if described and answer.is_success:
@@ -266,15 +268,16 @@ class Flow:
         to_authorization_server = request.method == "POST" or described
         if to_authorization_server and (answer.status_code >= 500 or answer.status_code in _LATER):
             raise Unreachable(
-                f"its authorization server {self._said.origin} answered {self._said.why}"
+                f"its authorization server {self._last_answer.origin} answered"
+                f" {self._last_answer.why}"
             )
         return answer
 
     # --- sentences --------------------------------------------------------------------------
 
-    def _failed(self, error: Exception, context: OAuthContext) -> NotAuthorized:
+    def _make_error(self, error: Exception, context: OAuthContext) -> NotAuthorized:
         """Return the error to raise, without words of the SDK that repeat an answer."""
-        answer = self._said
+        answer = self._last_answer
         match error:
             case OAuthRegistrationError() if context.oauth_metadata is None:
                 return NotAuthorized(
@@ -282,7 +285,7 @@ class Flow:
                     " OAuth clients; set `headers` of this server instead of `oauth`"
                 )
             case OAuthRegistrationError():
-                return self._unregistered(
+                return self._make_registration_error(
                     answer.origin, f"did not register the gateway ({answer.why})"
                 )
             case OAuthTokenError():
@@ -297,7 +300,7 @@ class Flow:
                     f"was not authorized: what {answer.origin} answered is not what it has to be"
                 )
 
-    def _unregistered(self, issuer: str, problem: str) -> NotAuthorized:
+    def _make_registration_error(self, issuer: str, problem: str) -> NotAuthorized:
         return NotAuthorized(
             f"needs authorization, but its authorization server {issuer} {problem}; register a"
             f" client there, with the redirect URI {self._shelf.callback_url}, and set `client_id`"
@@ -340,7 +343,7 @@ def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(challenge.status, headers=headers, request=request)
 
 
-def _said(request: httpx2.Request, answer: httpx2.Response) -> _Said:
+def _parse_answer(request: httpx2.Request, answer: httpx2.Response) -> _Said:
     origin = checked_http.origin(request.url)
     try:
         oauth_error = codec.typed(_Error, answer.content)

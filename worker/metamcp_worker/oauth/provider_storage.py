@@ -120,7 +120,7 @@ class ProviderStorage:
                 client_secret=self._oauth.client_secret,
                 redirect_uris=[AnyUrl(self.callback_url)] if self.callback_url else None,
             )
-        return self._registered(self.record)
+        return self._find_registration(self.record)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if client_info.redirect_uris is None:
@@ -158,7 +158,7 @@ class ProviderStorage:
         records = [record for record in self._records if issuers_match(record.issuer, issuer)]
         self.record = records[0] if records else None
         if self._oauth.client_id is None:
-            context.client_info = self._registered(self.record)
+            context.client_info = self._find_registration(self.record)
 
     def settle(self, context: OAuthContext) -> None:
         """Check, before credentials are sent, that the authorization server is the right one, and
@@ -246,10 +246,10 @@ class ProviderStorage:
             return record
         return structs.replace(
             record,
-            client=_written(context.client_info) or record.client,
+            client=_dump_model(context.client_info) or record.client,
             given=self._oauth.client_id is not None,
-            metadata=_written(context.oauth_metadata),
-            resource=_written(context.protected_resource_metadata),
+            metadata=_dump_model(context.oauth_metadata),
+            resource=_dump_model(context.protected_resource_metadata),
         )
 
     @contextlib.asynccontextmanager
@@ -294,7 +294,7 @@ class ProviderStorage:
         except VaultUnfit as error:
             self._vault.warnings.append(str(error))
 
-    def _registered(self, record: TokenRecord | None) -> OAuthClientInformationFull | None:
+    def _find_registration(self, record: TokenRecord | None) -> OAuthClientInformationFull | None:
         """Return the registration, unless it has expired or names another redirect URI."""
         client = _read(OAuthClientInformationFull, record.client) if record is not None else None
         if client is None or 0 < (client.client_secret_expires_at or 0) < time.time():
@@ -319,7 +319,7 @@ def _method(client: OAuthClientInformationFull, metadata: OAuthMetadata | None) 
     return _BASIC
 
 
-def _written(model: BaseModel | None) -> str:
+def _dump_model(model: BaseModel | None) -> str:
     return model.model_dump_json(exclude_none=True) if model is not None else ""
 
 

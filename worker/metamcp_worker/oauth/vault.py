@@ -133,19 +133,19 @@ class Vault:
         """Lock the records of this server against the same action of other processes. `action`:
         REFRESH or CHANGE. The kernel takes the lock from a process that dies. Where records cannot
         be stored, a lock is not taken. Raises VaultBusy after `wait_s` seconds."""
-        fd = await self._locked(self._path(_lock(server, principal, action)), wait_s)
+        fd = await self._acquire_lock(self._path(_lock(server, principal, action)), wait_s)
         try:
             yield
         finally:
             if fd >= 0:
                 os.close(fd)
 
-    async def _locked(self, path: str, wait_s: float) -> int:
+    async def _acquire_lock(self, path: str, wait_s: float) -> int:
         """Return the descriptor that holds the lock; -1 where records cannot be stored."""
         try:
             self._prepare()
             async with asyncio.timeout(wait_s):
-                while (fd := _locked(path)) < 0:  # noqa: ASYNC110 - another process has it
+                while (fd := _try_lock(path)) < 0:  # noqa: ASYNC110 - another process has it
                     await asyncio.sleep(_LOCK_S_STEP)
                 return fd
         except TimeoutError:  # an OSError, too
@@ -163,7 +163,7 @@ class Vault:
                 f" {record.issuer} have {len(data)} bytes, the limit is {RECORD_BYTES_MAX}"
             )
         nonce = os.urandom(_NONCE_BYTES)
-        sealed = _MAGIC + nonce + self._cipher().encrypt(nonce, data, _bound(name))
+        sealed = _MAGIC + nonce + self._cipher().encrypt(nonce, data, _make_associated_data(name))
         try:
             self._prepare()
             self._write(name, sealed)
@@ -211,7 +211,7 @@ class Vault:
 
     def _read(self, name: str) -> TokenRecord | None:
         try:
-            sealed = self._sealed(name)
+            sealed = self._read_sealed(name)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -220,9 +220,9 @@ class Vault:
         if sealed is None:
             self._unusable(name, "is not a file that the gateway wrote")
             return None
-        return self._opened(name, sealed)
+        return self._decrypt(name, sealed)
 
-    def _sealed(self, name: str) -> bytes | None:
+    def _read_sealed(self, name: str) -> bytes | None:
         """Return the content of a regular file of this user's, with the right first bytes and not
         too large; None for another file. Raises OSError."""
         fd = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -233,12 +233,14 @@ class Vault:
             data = file.read(limit + 1) if ours and status.st_size <= limit else b""
         return data if data.startswith(_MAGIC) and len(data) <= limit else None
 
-    def _opened(self, name: str, sealed: bytes) -> TokenRecord | None:
+    def _decrypt(self, name: str, sealed: bytes) -> TokenRecord | None:
         from cryptography.exceptions import InvalidTag
 
         begin = len(_MAGIC) + _NONCE_BYTES
         try:
-            data = self._cipher().decrypt(sealed[len(_MAGIC) : begin], sealed[begin:], _bound(name))
+            data = self._cipher().decrypt(
+                sealed[len(_MAGIC) : begin], sealed[begin:], _make_associated_data(name)
+            )
             return codec.typed(TokenRecord, data)
         except codec.Malformed:
             self._unusable(name, "was written by another version")
@@ -292,7 +294,7 @@ class Vault:
         return AESGCM(self._key)
 
 
-def _locked(path: str) -> int:
+def _try_lock(path: str) -> int:
     """Return a descriptor that holds the lock; -1 while another process has the lock, or if the
     file was removed meanwhile. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -331,7 +333,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _bound(name: str) -> bytes:
+def _make_associated_data(name: str) -> bytes:
     """Return the data that the cipher authenticates in addition to the content."""
     return _MAGIC + name.encode()
 
