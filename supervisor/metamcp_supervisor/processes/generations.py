@@ -137,7 +137,7 @@ class Nurseries:
 
     def _another(self) -> Nursery:
         return Nursery(
-            on_exit=self._exited,
+            on_exit=self._on_worker_exit,
             on_halt=self._on_halt,
             on_lost=self._on_lost,
             on_event=self._on_event,
@@ -150,7 +150,7 @@ class Nurseries:
     def _of(self, pid: int) -> Nursery:
         return next((nursery for nursery in self._older if nursery.knows(pid)), self._newest)
 
-    def _exited(self, end: WorkerExit) -> None:
+    def _on_worker_exit(self, end: WorkerExit) -> None:
         self._on_exit(end)
         self._thin()
 

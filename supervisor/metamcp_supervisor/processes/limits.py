@@ -205,7 +205,7 @@ def judge(
     `recycled_at`: when the server was last ordered to be recycled."""
     if now.at <= record.at:
         return record, FINE
-    broken = _broken(limits, now, crowded=record.crowded)
+    broken = _exceeded_limit(limits, now, crowded=record.crowded)
     crowded = limits.processes_max is not None and now.processes > limits.processes_max
     record = replace(record, at=now.at, memory_bytes=now.memory_bytes, crowded=crowded)
     if broken:
@@ -219,7 +219,9 @@ def judge(
     recently = recycled_at is not None and now.at - recycled_at < RECYCLE_S_MIN
     if record.over < LOOKS_MIN or record.asked or record.killed or recently:
         return record, FINE
-    reason = f"{_used(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
+    reason = (
+        f"{_format_usage(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
+    )
     return replace(record, asked=True), LimitVerdict(Fate.RECYCLE, reason)
 
 
@@ -234,7 +236,9 @@ def out_of_memory(record: LimitRecord, limits: Limits, *, signal: int, oom_kills
     if signal != _SIGKILL:
         return ""
     was_measured = record.memory_bytes > 0
-    used = f"; {_used(record.memory_bytes)} when it was last looked at" if was_measured else ""
+    used = (
+        f"; {_format_usage(record.memory_bytes)} when it was last looked at" if was_measured else ""
+    )
     if oom_kills > 0:
         limit = f", memory_max is {mebibytes(limits.memory_max)}" if limits.memory_max else ""
         return f"it was killed by the kernel because it was out of memory{used}{limit}"
@@ -306,16 +310,16 @@ def mebibytes(count: int) -> str:
     return f"{count / _MIB:.0f} MiB"
 
 
-def _used(count: int) -> str:
+def _format_usage(count: int) -> str:
     return f"it used {mebibytes(count)}"
 
 
-def _broken(limits: Limits, now: Sample, *, crowded: bool) -> str:
+def _exceeded_limit(limits: Limits, now: Sample, *, crowded: bool) -> str:
     """Return the hard limit that the sample exceeds, as a sentence, or "". `crowded`: there were
     too many processes at the last look, too."""
     most = limits.memory_max
     if most is not None and now.memory_bytes > most:
-        return f"{_used(now.memory_bytes)}, memory_max is {mebibytes(most)}"
+        return f"{_format_usage(now.memory_bytes)}, memory_max is {mebibytes(most)}"
     most = limits.processes_max
     if most is not None and now.processes > (most if crowded else CROWD_TIMES * most):
         return f"it had {now.processes} processes, processes_max is {most}"

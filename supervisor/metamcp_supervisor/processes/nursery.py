@@ -192,7 +192,7 @@ class Nursery:
         The end of the worker is reported after this has returned: await this method directly, not
         through another task, and note the worker before the next await. Raises NotForked.
         """
-        life, channel = await self._running(name)
+        life, channel = await self._wait_for_run(name)
         ticket = next(self._tickets)
         try:
             file = self.stacks.open(ticket, "" if role == "child" else name)
@@ -251,7 +251,7 @@ class Nursery:
 
     # Orders and answers
 
-    async def _running(self, name: str) -> tuple[NurseryRun, packets.Channel]:
+    async def _wait_for_run(self, name: str) -> tuple[NurseryRun, packets.Channel]:
         try:
             async with asyncio.timeout(BORN_S_MAX):
                 while not self._over:
@@ -307,7 +307,7 @@ class Nursery:
                 if not life.born.done():
                     life.born.set_result(message)
             case Forked() | ForkFailed():
-                self._answered(message)
+                self._on_fork_answer(message)
             case Halted(pid=pid):
                 self._workers.halted(pid, True)
             case Resumed(pid=pid):
@@ -315,7 +315,7 @@ class Nursery:
             case Exited(pid=pid, code=code, signal=number, orphans=orphaned):
                 self._exited(WorkerExit(pid, code, number, orphaned, "exit"))
 
-    def _answered(self, message: Forked | ForkFailed) -> None:
+    def _on_fork_answer(self, message: Forked | ForkFailed) -> None:
         answer = self._asked.get(message.ticket)
         if answer is not None and not answer.done():
             answer.set_result(message)
