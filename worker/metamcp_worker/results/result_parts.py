@@ -67,13 +67,13 @@ def value_at(data: bytes, pointer: str) -> bytes:
     value = Raw(data.strip())
     at = ""
     for step in pointer.split("/")[1:]:
-        value = _below(value, step.replace("~1", "/").replace("~0", "~"), at or "the top")
+        value = _resolve_step(value, step.replace("~1", "/").replace("~0", "~"), at or "the top")
         at += f"/{step}"
     text = codec.text(value) if bytes(memoryview(value)[:1]) == b'"' else None
     return bytes(value) if text is None else text.encode()
 
 
-def _below(value: Raw, step: str, at: str) -> Raw:
+def _resolve_step(value: Raw, step: str, at: str) -> Raw:
     try:
         first = bytes(memoryview(value)[:1])
         if first == b"{":
@@ -108,7 +108,7 @@ def hits(data: bytes, grep: str, offset: int, length: int) -> Piece:
     text = data[offset:].decode("utf-8", "replace")
     lines: list[str] = []
     used, end = 0, len(data)
-    for at, excerpt in _shown(text, pattern):
+    for at, excerpt in _find_excerpts(text, pattern):
         line = f"{offset + at}: {excerpt}\n"
         used += len(line.encode())
         if used > length and lines:
@@ -118,7 +118,7 @@ def hits(data: bytes, grep: str, offset: int, length: int) -> Piece:
     return Piece("".join(lines), offset, end, len(data))
 
 
-def _shown(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+def _find_excerpts(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """Yield the offset in bytes and the surroundings of each hit; hits that an earlier one shows
     are left out."""
     counted, at_bytes, shown_to = 0, 0, -1

@@ -61,10 +61,10 @@ class ResultReader:
 
 
 async def _take(request: PartWanted, part_s: float, done: Callable[[Piece | str], None]) -> None:
-    done(await _asked(request, part_s))
+    done(await _read_in_process(request, part_s))
 
 
-async def _asked(request: PartWanted, part_s: float) -> Piece | str:
+async def _read_in_process(request: PartWanted, part_s: float) -> Piece | str:
     """Let a process take the part, and end the process if it takes too long."""
     pipe = asyncio.subprocess.PIPE
     try:
