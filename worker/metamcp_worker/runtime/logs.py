@@ -101,21 +101,21 @@ class Lines(logging.Handler):
             message = (
                 f"… {left_out.count:,} more of these in the last {left_out.seconds:g} s: {template}"
             )
-            self.say(self._said(time.time_ns() / 1e9, "warning", room, message))
+            self.say(self._make_record(time.time_ns() / 1e9, "warning", room, message))
 
     def _fail(self, record: logging.LogRecord, error: Exception) -> None:
         """Log the failure, without the values for the line, which may be secret."""
         with contextlib.suppress(Exception):
             message = f"a line cannot be made of {str(record.msg)!r}: {type(error).__name__}"
-            self.say(self._said(record.created, "error", record.name, message))
+            self.say(self._make_record(record.created, "error", record.name, message))
 
     def _record(self, record: logging.LogRecord) -> LogRecord:
         level = level_of(record.levelno)
-        log_record = self._said(record.created, level, record.name, record.getMessage())
+        log_record = self._make_record(record.created, level, record.name, record.getMessage())
         about = {key: value for key in _FIELDS if (value := record.__dict__.get(key)) is not None}
         return structs.replace(log_record, error=self._error(record), **about)
 
-    def _said(self, created: float, level: str, logger: str, message: str) -> LogRecord:
+    def _make_record(self, created: float, level: str, logger: str, message: str) -> LogRecord:
         masked = self._cut(_text(message))
         fields: Mapping[str, object] = self.fields
         return structs.replace(

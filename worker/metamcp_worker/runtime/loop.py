@@ -64,7 +64,7 @@ class Chores:
     def begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
 
     async def close(self, within_s: float) -> None:
         """Cancel all tasks and wait for their end, for at most `within_s` seconds."""
@@ -74,7 +74,7 @@ class Chores:
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)

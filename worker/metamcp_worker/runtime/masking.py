@@ -115,7 +115,7 @@ class Masks:
         if "=" in text and _any("?&", text):
             text = _PARAMETER.sub(_parameter, text)
         if _any(_STEMS, low):
-            text = _ASSIGNED.sub(_assigned, text)
+            text = _ASSIGNED.sub(_mask_assignment, text)
         if _any(_ISSUERS, text):
             text = _ISSUED.sub(MASK, text)
         if "eyJ" in text:
@@ -213,7 +213,7 @@ def _parameter(match: re.Match[str]) -> str:
     return f"{name}={MASK}" if hidden else match[0]
 
 
-def _assigned(match: re.Match[str]) -> str:
+def _mask_assignment(match: re.Match[str]) -> str:
     name, sign, value = match.groups()
     # "unexpected token: something" is a sentence; a value with a digit is not part of one.
     plain = ":" in sign and '"' not in sign and "'" not in sign

@@ -142,11 +142,11 @@ def forget_lookups() -> None:
     """Clear the cache of method lookups. Python caches thousands, each with a reference to a name:
     a new entry in a worker would write to the page of the old name."""
     if sys.version_info < (3, 12):  # since then references to names are not counted
-        forget: Callable[[], None] = getattr(sys, "_clear_type_cache", _nothing)
+        forget: Callable[[], None] = getattr(sys, "_clear_type_cache", _do_nothing)
         forget()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

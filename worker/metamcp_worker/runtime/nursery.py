@@ -283,7 +283,7 @@ class NurseryLoop:
         """Report the exits. If workers died together, the first report counts all orphans."""
         orphaned = len(self._sweep.killed)
         for pid, status in self._dead:
-            self._tell(_exited(pid, status, orphaned))
+            self._tell(_parse_wait_status(pid, status, orphaned))
             orphaned = 0
         if self._dead:
             self._sweep = orphans.Sweep()
@@ -322,7 +322,7 @@ def _signal(order: Signal) -> None:
         log.error("no signal %d to %d: %s", order.number, order.pid, error.strerror)
 
 
-def _exited(pid: int, status: int, orphaned: int) -> Exited:
+def _parse_wait_status(pid: int, status: int, orphaned: int) -> Exited:
     if os.WIFSIGNALED(status):
         return Exited(pid=pid, signal=os.WTERMSIG(status), orphans=orphaned)
     return Exited(pid=pid, code=os.WEXITSTATUS(status), orphans=orphaned)
