@@ -266,7 +266,7 @@ class CodeRun:
                 else:
                     self._logs.append(line)
             case GuestValue(value=value):
-                self._returned(value)
+                self._on_value(value)
             case GuestLarge():
                 self._too_large("the code returned")
             case GuestThrew(message=message, stack=stack):
@@ -297,7 +297,7 @@ class CodeRun:
         )  # fmt: skip
         return (made,)
 
-    def _returned(self, value: Raw) -> None:
+    def _on_value(self, value: Raw) -> None:
         if self._output_bytes + len(value) > self.limits.output_bytes:
             self._too_large("the code returned and printed")
             return

@@ -195,9 +195,9 @@ class _Run:
             MontySyntaxError,
         )
 
-        inputs = {"mcp": self._wrapped(_Mcp()), "args": codec.value(self._order.args)}
+        inputs = {"mcp": self._wrap_object(_Mcp()), "args": codec.value(self._order.args)}
         try:
-            at = session.feed_start(self._order.code, inputs=inputs, print_callback=self._printed)
+            at = session.feed_start(self._order.code, inputs=inputs, print_callback=self._on_print)
             while not isinstance(at, MontyComplete):
                 if isinstance(at, FunctionSnapshot):
                     at = self._function(at)
@@ -208,9 +208,9 @@ class _Run:
         except (MontyRuntimeError, MontySyntaxError) as error:
             self._threw(error, unread=isinstance(error, MontySyntaxError))
         else:
-            self._returned(at.output)
+            self._send_value(at.output)
 
-    def _wrapped(self, value: object) -> object:
+    def _wrap_object(self, value: object) -> object:
         from pydantic_monty import ClassInstance
 
         made = ClassInstance(value, lazy_attrs="all", allowed_methods="all")
@@ -221,9 +221,9 @@ class _Run:
         owner = None if at.object_id is None else self._objects.get(at.object_id)
         name = at.variable_name
         if isinstance(owner, _Mcp) and name == "servers":
-            return at.resume(value=self._wrapped(_Servers()))
+            return at.resume(value=self._wrap_object(_Servers()))
         if isinstance(owner, _Servers):
-            return at.resume(value=self._wrapped(_Server(name)))
+            return at.resume(value=self._wrap_object(_Server(name)))
         return at.resume()
 
     def _function(self, at: "FunctionSnapshot") -> "SyncSnapshot":
@@ -253,7 +253,7 @@ class _Run:
         name = function if server else positional.pop(0) if positional else ""
         if isinstance(owner, _Mcp) and function == "tools":
             name = named.get("query", name)
-            return self._made("tools", name, "", {}), True
+            return self._make_call("tools", name, "", {}), True
         if not server and not (isinstance(owner, _Mcp) and function in {"call", "raw"}):
             raise _Failed(f"{function} is not a function here; mcp has call, raw, tools, servers")
         arguments: object = positional.pop(0) if positional else None
@@ -261,9 +261,9 @@ class _Run:
             raise _Failed("arguments of a tool are one dict, or named")
         everything = {**cast(dict[str, object], arguments or {}), **named}
         kind = "server" if server else "call"
-        return self._made(kind, name, server, everything), function == "raw" and not server
+        return self._make_call(kind, name, server, everything), function == "raw" and not server
 
-    def _made(
+    def _make_call(
         self, kind: str, name: object, server: str, arguments: Mapping[str, object]
     ) -> GuestCall:
         if not isinstance(name, str):
@@ -289,7 +289,7 @@ class _Run:
         number, wants_all = self._asked.pop(reply.call)
         return at.resume({number: _answer(reply, wants_all=wants_all)})
 
-    def _printed(self, stream: str, text: str) -> None:
+    def _on_print(self, stream: str, text: str) -> None:
         *lines, self._line = (self._line + text).split("\n")
         if len(self._line) > self._order.limits.output:
             lines, self._line = [*lines, self._line], ""
@@ -300,7 +300,7 @@ class _Run:
         if self._line:
             self._host.send(GuestLog(self._line))
 
-    def _returned(self, value: object) -> None:
+    def _send_value(self, value: object) -> None:
         self._flush()
         try:
             body = codec.dump(value)

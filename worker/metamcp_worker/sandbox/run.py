@@ -109,7 +109,8 @@ class CodeWorker(RoleWorker):
         self._fronts: dict[int, _Front] = {}
         self._queue = RunQueue[_Run](1)
         self._pools = {
-            python: SandboxPool[_Run](self._assign, self._unstarted) for python in (False, True)
+            python: SandboxPool[_Run](self._assign, self._on_start_failure)
+            for python in (False, True)
         }
         """By whether they run Python."""
         self._version = -1
@@ -263,7 +264,7 @@ class CodeWorker(RoleWorker):
         self._used = self._loop.time()
         sandbox.on_data = partial(self._guest, run)
         sandbox.on_exit = partial(self._exited, run)
-        run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._late, run)
+        run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._on_timeout, run)
         self._loop.call_later(BUSY_S, self._look, run, sandbox.cpu_s())
         try:
             sandbox.limit_memory(limits.memory_bytes)
@@ -272,7 +273,7 @@ class CodeWorker(RoleWorker):
             run.state.fail("crashed", f"the run cannot begin: {error}")
             self._settle(run)
 
-    def _unstarted(self, run: _Run, reason: str) -> None:
+    def _on_start_failure(self, run: _Run, reason: str) -> None:
         run.state.fail("crashed", reason)
         self._settle(run)
 
@@ -291,7 +292,7 @@ class CodeWorker(RoleWorker):
             run.left_s = timer.when() - self._loop.time()
             timer.cancel()
         elif not hold and timer.cancelled():
-            run.timer = self._loop.call_later(run.left_s, self._late, run)
+            run.timer = self._loop.call_later(run.left_s, self._on_timeout, run)
 
     def _look(self, run: _Run, begin_s: float) -> None:
         """Keep a busy run, and sandboxes that start soon, off one processor."""
@@ -305,7 +306,7 @@ class CodeWorker(RoleWorker):
                 pool.apart_until = self._loop.time() + APART_S
         self._loop.call_later(BUSY_S, self._look, run, begin_s)
 
-    def _late(self, run: _Run) -> None:
+    def _on_timeout(self, run: _Run) -> None:
         run.state.late()
         self._settle(run)
 

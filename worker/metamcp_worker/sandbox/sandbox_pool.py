@@ -94,44 +94,44 @@ class SandboxPool(Generic[T]):
             try:
                 for body in frames.feed(data):
                     code_run.check_ready(body)
-                    self._started(sandbox)
+                    self._on_ready(sandbox)
             except (codec.Malformed, TooLarge) as error:
                 sandbox.kill()
-                self._lost(sandbox, str(error))
+                self._on_lost(sandbox, str(error))
 
         def ended(_: int, stderr: str) -> None:
-            self._lost(sandbox, stderr.strip().partition("\n")[0] or "it ended")
+            self._on_lost(sandbox, stderr.strip().partition("\n")[0] or "it ended")
 
         def slow() -> None:
             sandbox.kill()
-            self._lost(sandbox, f"it was not ready within {START_S_MAX:g} s")
+            self._on_lost(sandbox, f"it was not ready within {START_S_MAX:g} s")
 
         assert self.spec is not None
         try:
             sandbox = SandboxProcess(self.spec, heard, ended)
         except OSError as error:
-            self._loop.call_soon(self._failed, str(error))
+            self._loop.call_soon(self._on_start_failure, str(error))
             return
         if self._loop.time() < self.apart_until:
             sandbox.leave_processor()
         self._starting[sandbox] = self._loop.call_later(START_S_MAX, slow)
 
-    def _started(self, sandbox: SandboxProcess) -> None:
+    def _on_ready(self, sandbox: SandboxProcess) -> None:
         self._starting.pop(sandbox).cancel()
         self._failures = 0
         self._ready.append(sandbox)
         self.go()
 
-    def _lost(self, sandbox: SandboxProcess, reason: str) -> None:
+    def _on_lost(self, sandbox: SandboxProcess, reason: str) -> None:
         """Note that a sandbox without a run is gone."""
         if sandbox in self._ready:
             self._ready.remove(sandbox)
             self.go()
         elif (timer := self._starting.pop(sandbox, None)) is not None:
             timer.cancel()
-            self._failed(reason)
+            self._on_start_failure(reason)
 
-    def _failed(self, reason: str) -> None:
+    def _on_start_failure(self, reason: str) -> None:
         """Note that a sandbox did not start; runs that wait fail after several."""
         self._failures += 1
         log.error("a sandbox does not start: %s", reason)

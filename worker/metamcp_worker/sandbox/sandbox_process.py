@@ -84,7 +84,7 @@ class SandboxProcess:
         finally:
             theirs.close()
             os.close(stderr)
-        self._stream = ByteStream(ours, self._data, self._ended)
+        self._stream = ByteStream(ours, self._data, self._on_stream_end)
 
     @property
     def alive(self) -> bool:
@@ -139,7 +139,7 @@ class SandboxProcess:
         if not self._killed:
             self.on_data(data)
 
-    def _ended(self) -> None:
+    def _on_stream_end(self) -> None:
         """Reap the process. The kernel frees memory before it closes descriptors. A
         signal to a process that is ending does not change its exit status."""
         ended_itself = not self._killed
@@ -208,11 +208,11 @@ class ByteStream:
             return
         if self._unsent:
             self._unsent += data
-        elif unsent := data[self._sent(data) :]:
+        elif unsent := data[self._send_some(data) :]:
             self._unsent += unsent
             self._loop.add_writer(self._sock, self._writable)
         if len(self._unsent) > UNSENT_BYTES_MAX:
-            self._ended()
+            self._end_stream()
 
     def close(self) -> None:
         """Close without a call of `on_end`."""
@@ -223,7 +223,7 @@ class ByteStream:
             self._unsent.clear()
             self._sock.close()
 
-    def _sent(self, data: bytes | bytearray) -> int:
+    def _send_some(self, data: bytes | bytearray) -> int:
         """Send what fits; return how much. An error is left to reading, which finds it too."""
         try:
             return self._sock.send(data)
@@ -233,7 +233,7 @@ class ByteStream:
             return len(data)
 
     def _writable(self) -> None:
-        del self._unsent[: self._sent(self._unsent)]
+        del self._unsent[: self._send_some(self._unsent)]
         if not self._unsent:
             self._loop.remove_writer(self._sock)
 
@@ -247,9 +247,9 @@ class ByteStream:
         if data:
             self._on_data(data)
         else:
-            self._ended()
+            self._end_stream()
 
-    def _ended(self) -> None:
+    def _end_stream(self) -> None:
         if self._open:
             self.close()
             self._on_end()
