@@ -146,32 +146,32 @@ Allowed = Callable[[int], bool]
 def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
     """Return at least the `depth` allowed documents with the highest scores, or all allowed
     documents if there are fewer. All documents that tie for the last place are included."""
-    ordered = _ordered(query)
+    ordered = _sort_terms(query)
     scores: dict[int, float] = {}
     for at, sought in enumerate(ordered):
         if len(scores) >= depth and len(sought.postings) > SHORT:
-            scores = _allowed(scores, allowed)
+            scores = _filter_allowed(scores, allowed)
             if len(scores) >= depth:
                 least = heapq.nlargest(depth, scores.values())[-1]
                 if _rest(ordered[at:]) < least:
                     matching = len(scores)
-                    scores = _finished(scores, ordered[at:], depth)
+                    scores = _finish_scores(scores, ordered[at:], depth)
                     return Best(scores, matching, counted=False)
         _add(scores, sought)
-    scores = _allowed(scores, allowed)
+    scores = _filter_allowed(scores, allowed)
     return Best(scores, len(scores), counted=True)
 
 
 def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float]:
     """Return the scores of these documents, equal to those of `best`."""
     totals = dict.fromkeys(documents, 0.0)
-    for sought in _ordered(query):
+    for sought in _sort_terms(query):
         for document in totals:
             totals[document] += sought.weight * sought.postings.impact(document)
     return totals
 
 
-def _ordered(query: Sequence[Sought]) -> list[Sought]:
+def _sort_terms(query: Sequence[Sought]) -> list[Sought]:
     return sorted(query, key=lambda sought: (-sought.bound, sought.postings.term))
 
 
@@ -190,13 +190,15 @@ def _add(scores: dict[int, float], sought: Sought) -> None:
         scores[document] = have(document, 0.0) + weight * impact
 
 
-def _allowed(scores: dict[int, float], allowed: Allowed | None) -> dict[int, float]:
+def _filter_allowed(scores: dict[int, float], allowed: Allowed | None) -> dict[int, float]:
     if allowed is None:
         return scores
     return {document: score for document, score in scores.items() if allowed(document)}
 
 
-def _finished(scores: dict[int, float], query: Sequence[Sought], depth: int) -> dict[int, float]:
+def _finish_scores(
+    scores: dict[int, float], query: Sequence[Sought], depth: int
+) -> dict[int, float]:
     """Add these terms to the scores; leave out documents that can no longer be among the best."""
     for at, sought in enumerate(query):
         least = heapq.nlargest(depth, scores.values())[-1] - _rest(query[at:])

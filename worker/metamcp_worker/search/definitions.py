@@ -100,7 +100,7 @@ def _parameters(root: Schema) -> Iterator[Parameter]:
 def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
     """Yield the schemas with properties in one parameter: itself, its items, its alternatives."""
     if "$ref" in schema:
-        schema = _referred(schema, root)
+        schema = _resolve_reference(schema, root)
     if "properties" in schema:
         yield schema
     for key in ("items", "anyOf", "oneOf", "allOf"):
@@ -108,12 +108,12 @@ def _objects(schema: Schema, root: Schema) -> Iterator[Schema]:
             continue
         value = schema[key]
         for subschema in _list(value) or [value]:
-            inner = _referred(_schema(subschema), root)
+            inner = _resolve_reference(_schema(subschema), root)
             if "properties" in inner:
                 yield inner
 
 
-def _referred(schema: Schema, root: Schema) -> Schema:
+def _resolve_reference(schema: Schema, root: Schema) -> Schema:
     """Return the target of a local reference (`#/$defs/Place`), or the schema if it has none."""
     for _ in range(DEPTH_MAX):
         reference = schema.get("$ref")
@@ -129,7 +129,7 @@ def _referred(schema: Schema, root: Schema) -> Schema:
 def _type(schema: Schema, root: Schema, depth: int) -> str:
     if depth == 0:
         return "any"
-    schema = _referred(schema, root)
+    schema = _resolve_reference(schema, root)
     choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
     if choices:
         literals = [codec.dump(choice).decode() for choice in choices[:CHOICES_MAX]]

@@ -244,16 +244,18 @@ class Index:
         """
         limit = max(0, min(limit, HITS_MAX))
         query = query[:QUERY_CHARACTERS_MAX]
-        query_terms = _asked(query)
-        permitted = self._permitted(allowed)
+        query_terms = _split_query(query)
+        permitted = self._make_filter(allowed)
         sought = self._sought(query_terms)
         named = {
             number: bonus
-            for number, bonus in self._named(query, sought).items()
+            for number, bonus in self._score_names(query, sought).items()
             if permitted is None or permitted(number)
         }
         if not sought and not named and not others:
-            return self._nothing(permitted) if query_terms else self._by_name(limit, allowed)
+            return (
+                self._make_empty_result(permitted) if query_terms else self._by_name(limit, allowed)
+            )
         terms = [term for _, term in sought]
         depth = max(1, limit, FUSED_DEPTH if others else 0)
         if len(named) > NAMED_MAX:
@@ -261,7 +263,7 @@ class Index:
         best = bm25.best(terms, depth, permitted)
         scores = best.scores
         if others:
-            scores = self._fused(scores, others, permitted)
+            scores = self._fuse_rankings(scores, others, permitted)
         elif len(named) <= NAMED_MAX:
             scores.update(bm25.scores(named.keys() - scores.keys(), terms))
         for number, bonus in named.items():
@@ -269,7 +271,7 @@ class Index:
         matching = len(scores) if others else max(best.matching, len(scores))
         hits = self._first(scores, limit)
         if not matching:
-            return self._nothing(permitted)
+            return self._make_empty_result(permitted)
         return SearchResult(hits, max(0, matching - len(hits)), best.counted)
 
     def _take(self, document: ToolDocument, terms: set[str]) -> None:
@@ -294,7 +296,7 @@ class Index:
             postings.documents.append(number)
             postings.impacts.append(weight / (weight + SATURATION))
 
-    def _permitted(self, allowed: Allowed | None) -> Callable[[int], bool] | None:
+    def _make_filter(self, allowed: Allowed | None) -> Callable[[int], bool] | None:
         if allowed is None:
             return None
         documents = self._documents
@@ -314,19 +316,19 @@ class Index:
             for other in synonyms(term):
                 others[other] = max(others.get(other, 0.0), weight)
             if (postings := self._postings.get(term)) is not None:
-                sought.append((term, self._weighed(postings, 1.0)))
+                sought.append((term, self._weigh_term(postings, 1.0)))
             elif guesses < GUESSES_MAX and len(query_terms) <= NAME_WORDS_MAX:
                 guesses += 1
-                sought.extend((term, guess) for guess in self._guessed(term))
+                sought.extend((term, guess) for guess in self._guess_terms(term))
         sought += [
-            (term, self._weighed(self._postings[term], weight))
+            (term, self._weigh_term(self._postings[term], weight))
             for term, weight in others.items()
             if term in self._postings and term not in query_terms
         ]
         sought.sort(key=lambda pair: (-pair[1].weight, pair[0], pair[1].postings.term))
         return sought[:TERMS_MAX]
 
-    def _guessed(self, term: str) -> list[Sought]:
+    def _guess_terms(self, term: str) -> list[Sought]:
         """Return terms for one that no document has: those that begin with it, or else its most
         frequent correction."""
         begun = self._begun.of(term, self._postings, NAMES_MAX)
@@ -334,26 +336,26 @@ class Index:
             most = heapq.nlargest(
                 BEGUN_MAX, begun, key=lambda candidate: len(self._postings[candidate])
             )
-            return [self._weighed(self._postings[candidate], BEGUN_WEIGHT) for candidate in most]
+            return [self._weigh_term(self._postings[candidate], BEGUN_WEIGHT) for candidate in most]
         meant = {candidate for candidate in misspelt(term) if candidate in self._postings}
         if not meant:
             return []
         likely = min(meant, key=lambda candidate: (-len(self._postings[candidate]), candidate))
-        return [self._weighed(self._postings[likely], MISSPELT_WEIGHT)]
+        return [self._weigh_term(self._postings[likely], MISSPELT_WEIGHT)]
 
-    def _weighed(self, postings: Postings, weight: float) -> Sought:
+    def _weigh_term(self, postings: Postings, weight: float) -> Sought:
         """Multiply the rarity of a term into its weight: terms of few documents weigh more."""
         rarity = math.log(1 + (len(self) - len(postings) + 0.5) / (len(postings) + 0.5))
         return Sought(postings, weight * rarity)
 
-    def _named(self, query: str, sought: Sequence[tuple[str, Sought]]) -> dict[int, float]:
+    def _score_names(self, query: str, sought: Sequence[tuple[str, Sought]]) -> dict[int, float]:
         """Return the bonus of each document whose name or server's name is the query, or begins
         with it."""
         if len(query.split()) > NAME_WORDS_MAX:
             return {}
-        bonuses = dict.fromkeys(self._beginning(words.plain(query)), NAME_BEGINS)
+        bonuses = dict.fromkeys(self._find_by_beginning(words.plain(query)), NAME_BEGINS)
         meant = {term: used.postings.term for term, used in sought}
-        spelt = "".join(meant.get(term, term) for term in _asked(query))
+        spelt = "".join(meant.get(term, term) for term in _split_query(query))
         keys = dict.fromkeys((
             words.key(query),
             words.key(query, without=words.AROUND_NAMES | words.STOP_WORDS),
@@ -379,12 +381,12 @@ class Index:
                     if shelf.first <= number < shelf.end:
                         yield number
 
-    def _beginning(self, text: str) -> Iterator[int]:
+    def _find_by_beginning(self, text: str) -> Iterator[int]:
         yield from self._plain_tools.beginning(text, NAMES_MAX)
         for server in self._plain_servers.beginning(text, NAMES_MAX):
             yield from self._shelves[server].ordered
 
-    def _fused(
+    def _fuse_rankings(
         self,
         scores: dict[int, float],
         others: Sequence[Ranking[Pair]],
@@ -411,7 +413,7 @@ class Index:
         )
         return tuple(Hit(documents[number], scores[number]) for number in ranked)
 
-    def _nothing(self, permitted: Callable[[int], bool] | None) -> SearchResult:
+    def _make_empty_result(self, permitted: Callable[[int], bool] | None) -> SearchResult:
         """Return the answer without hits, which says what servers there are."""
         servers: list[tuple[str, int, tuple[str, ...]]] = []
         for server in sorted(self._shelves):
@@ -425,7 +427,7 @@ class Index:
         return SearchResult((), 0, servers=tuple(servers))
 
     def _by_name(self, limit: int, allowed: Allowed | None) -> SearchResult:
-        permitted = self._permitted(allowed)
+        permitted = self._make_filter(allowed)
         numbers = [
             number
             for server in sorted(self._shelves)
@@ -436,7 +438,7 @@ class Index:
         return SearchResult(hits, len(numbers) - len(hits))
 
 
-def _asked(query: str) -> list[str]:
+def _split_query(query: str) -> list[str]:
     return list(dict.fromkeys(words.terms(query)))
 
 

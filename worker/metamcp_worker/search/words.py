@@ -100,7 +100,7 @@ def _terms(word: str) -> tuple[str, ...]:
     """Return the terms of a word; empty for a stop word."""
     word_pieces = pieces(word)
     stems = [stem(piece) for piece in word_pieces if piece not in STOP_WORDS]
-    folded = _folded(word).casefold()
+    folded = _fold_word(word).casefold()
     if len(word_pieces) > 1 and folded not in STOP_WORDS and not _UNSPACED.search(word):
         stems.append(stem(folded))
     return tuple(stems)
@@ -117,7 +117,7 @@ _KEYS = _Remembered(_key)
 def pieces(word: str) -> list[str]:
     """Split a word where its case changes, or digits or pairs of characters begin; return the
     pieces in lower case. A word with letters beyond ASCII is not split at changes of case."""
-    word = _folded(word)
+    word = _fold_word(word)
     if word.isascii():
         return [piece.lower() for piece in _PIECES.findall(word)[:PIECES_MAX]]
     parts: list[str] = []
@@ -140,14 +140,14 @@ def stem(term: str) -> str:
     for ending in ("ing", "ed"):
         root = term[: -len(ending)]
         if term.endswith(ending) and len(root) >= STEM_CHARACTERS_MIN and _VOWEL.search(root):
-            term = _undoubled(root)
+            term = _remove_doubled_letter(root)
             break
     if term.endswith("e") and len(term) > STEM_CHARACTERS_MIN:
         term = term[:-1]
     return term[:-1] + "i" if term.endswith("y") and len(term) > STEM_CHARACTERS_MIN else term
 
 
-def _undoubled(root: str) -> str:
+def _remove_doubled_letter(root: str) -> str:
     """Remove a doubled last letter: `stopp` becomes `stop`, but `pass` and `call` stay."""
     if root[-1] == root[-2] and root[-1] not in "lsz":
         return root[:-1]
@@ -158,7 +158,7 @@ def _pairs(run: str) -> Sequence[str]:
     return [run] if len(run) == 1 else [run[at : at + 2] for at in range(len(run) - 1)]
 
 
-def _folded(word: str) -> str:
+def _fold_word(word: str) -> str:
     """Cut a word to its maximum length, and make compatible forms of it equal."""
     word = word[:WORD_CHARACTERS_MAX]
     return word if word.isascii() else _even(word)[:WORD_CHARACTERS_MAX]
