@@ -132,11 +132,11 @@ class AuditWriter(SocketProcess):
             connect, spools = partial(packets.connect, self.connector), self._spools()
             self._link = AuditLink(connect, self._gap, keeps=True, spools=spools)
         if self._follower is None:
-            self._journal.ordered = self._ordered
-            self._follower = self._journal.follow(self._woken)
+            self._journal.ordered = self._add_order
+            self._follower = self._journal.follow(self._on_journal_events)
             # The start of the gateway; the program before this one recorded its own events.
             for event in self._journal.since(self._journal.inherited):
-                self._noted(event)
+                self._add_event(event)
 
     def _begun(self) -> None:
         self._count({}, True)
@@ -150,7 +150,7 @@ class AuditWriter(SocketProcess):
     def _delay_s(self) -> float:
         return min(AGAIN_S_MAX, AGAIN_S_FIRST * 2.0 ** min(self._failures, 16))
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, AuditFigures):
             self._count(self._grown(message.counts), None)
 
@@ -158,28 +158,28 @@ class AuditWriter(SocketProcess):
 
     def _forget(self) -> None:
         if self._follower is not None:
-            self._woken()
+            self._on_journal_events()
             self._journal.unfollow(self._follower)
             self._follower = None
             self._journal.ordered = lambda sentence: None
 
-    def _woken(self) -> None:
+    def _on_journal_events(self) -> None:
         follower, link = self._follower, self._link
         if follower is None or link is None:
             return
         for event in follower.take():
-            self._noted(event)
+            self._add_event(event)
         link.send()  # at once: this turn of the loop may be the last one before another program
         if follower.lagged:
             link.lost += 1
             self._journal.unfollow(follower)
-            self._follower = self._journal.follow(self._woken)
+            self._follower = self._journal.follow(self._on_journal_events)
 
-    def _noted(self, event: JournalEvent) -> None:
+    def _add_event(self, event: JournalEvent) -> None:
         text = f"{event.what}: {event.cause}" if event.cause else event.what
         self._add("gateway", int(event.time * 1e9), event.who, text)
 
-    def _ordered(self, sentence: str) -> None:
+    def _add_order(self, sentence: str) -> None:
         self._add("order", time.time_ns(), "", sentence)
 
     def _add(self, event: str, ts: int, who: str, text: str) -> None:

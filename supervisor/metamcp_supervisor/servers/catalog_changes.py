@@ -51,12 +51,12 @@ def changes(before: bytes, after: bytes) -> str:
 
 
 def _of_kind(kind: str, before: Iterable[Raw], after: Iterable[Raw]) -> str:
-    old, new = _named(kind, before), _named(kind, after)
+    old, new = _index_by_name(kind, before), _index_by_name(kind, after)
     both = old.keys() & new.keys()
     parts = [
-        _listed([name for name in new if name not in old], "added"),
-        _listed([name for name in old if name not in new], "removed"),
-        _listed([name for name in new if name in both and new[name] != old[name]], "changed"),
+        _format_names([name for name in new if name not in old], "added"),
+        _format_names([name for name in old if name not in new], "removed"),
+        _format_names([name for name in new if name in both and new[name] != old[name]], "changed"),
     ]
     text = ", ".join(filter(None, parts))
     if not text and list(old) != list(new):
@@ -64,7 +64,7 @@ def _of_kind(kind: str, before: Iterable[Raw], after: Iterable[Raw]) -> str:
     return f"{kind}: {text} ({len(new)} in all)" if text else ""
 
 
-def _listed(names: list[str], change: str) -> str:
+def _format_names(names: list[str], change: str) -> str:
     if not names:
         return ""
     shortened = [name[:NAME_CHARACTERS_MAX] for name in names[:NAMES_MAX]]
@@ -72,7 +72,7 @@ def _listed(names: list[str], change: str) -> str:
     return f"{', '.join(shortened)}{more} {change}"
 
 
-def _named(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
+def _index_by_name(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
     """Return definitions by name; a definition without a name has its place (`#0`) as key."""
     by_name: dict[str, bytes] = {}
     for index, definition in enumerate(definitions):

@@ -65,7 +65,7 @@ class CodeProcess(SocketProcess):
         if self._on is not None:
             self._count({}, self._now)
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, CodeFigures):
             self._now = message
             self._count(self._grown(message.counts), message)

@@ -140,7 +140,7 @@ class ConsoleProcess(SocketProcess):
         super()._part()
         self._now = ConsoleFigures()
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, ConsoleFigures):
             self._now = message
         elif isinstance(message, ConsoleIdle):

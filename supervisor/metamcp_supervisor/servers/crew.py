@@ -122,7 +122,7 @@ class Crew:
         """Start a worker for a copy."""
         task = asyncio.get_running_loop().create_task(self._launch(copy))
         copy.launch = task
-        task.add_done_callback(partial(self._launched, copy))
+        task.add_done_callback(partial(self._on_launch_done, copy))
 
     def adopt(self, copy: Copy, snapshot: CopySnapshot) -> None:
         """Continue with a copy of the previous program, whose worker still runs."""
@@ -229,7 +229,7 @@ class Crew:
         match message:
             case Beat():
                 instance.inflight, instance.queued = message.inflight, message.queued
-                self._probed(instance, message.probes_missed)
+                self._report_probes(instance, message.probes_missed)
                 self._hearts.beat(instance.pid, "worker", message.lag_ms)
                 self._lives.idle(copy, message.idle_s)
             case Spawned():  # the instance has noted the pid
@@ -238,7 +238,7 @@ class Crew:
                     self._journal.add(instance.server, "degraded", problem, instance.generation)
             case ServerDown():
                 self._lives.told(copy, message, blob)
-                self._down(copy, instance, message)
+                self._on_server_down(copy, instance, message)
             case Counted(counts=counts):
                 self._lives.told(copy, message, blob)
                 if THROTTLED in counts:
@@ -275,7 +275,7 @@ class Crew:
         lines = LogLines(stream="stacks", lines=tuple(filter(None, text.splitlines())))
         self._lives.told(copy, lines, b"")
 
-    def _probed(self, instance: Instance, missed: int) -> None:
+    def _report_probes(self, instance: Instance, missed: int) -> None:
         """Write to the journal when the server begins to miss probes, and when it answers again.
         Calls still go to the server, because it may only be slow."""
         if missed != instance.probes_missed:
@@ -298,7 +298,7 @@ class Crew:
                 name, catalog_changes.THROTTLED, catalog_changes.HELD_BACK, generation
             )
 
-    def _down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
+    def _on_server_down(self, copy: Copy, instance: Instance, message: ServerDown) -> None:
         if instance.reported:
             return
         entry = copy.entry
@@ -357,7 +357,7 @@ class Crew:
         except OSError as error:
             self.condemn(copy, ExitClass.EXIT, f"the gateway could not brief it: {error.strerror}")
 
-    def _launched(self, copy: Copy, task: asyncio.Task[None]) -> None:
+    def _on_launch_done(self, copy: Copy, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._journal.add(copy.entry.name, "bug", f"its start broke off: {error!r}")
 
@@ -386,14 +386,14 @@ class Crew:
         self._kill(copy)
 
     def _watch(self, copy: Copy, instance: Instance, *, halted: bool | None = None) -> None:
-        judged = partial(self._judged, copy, instance)
+        judged = partial(self._on_verdict, copy, instance)
         self._hearts.watch(instance.pid, judged, on_rest=partial(self._rests, copy), halted=halted)
 
     def _rests(self, copy: Copy) -> None:
         """Act on a worker that was not used since its last beat."""
         self._lives.idle(copy, asyncio.get_running_loop().time() - copy.entry.used_at)
 
-    def _judged(self, copy: Copy, instance: Instance, verdict: PulseVerdict) -> None:
+    def _on_verdict(self, copy: Copy, instance: Instance, verdict: PulseVerdict) -> None:
         if verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD):
             instance.condemned = ExitClass.HANG
         name, generation = copy.entry.name, instance.generation

@@ -108,7 +108,7 @@ class Embedder(RoleProcess):
         if spec is None:
             self._journal.add(WHO, "stopped", "nobody needs vectors any more")
             self._dismiss()
-        elif _silenced(spec) != _silenced(sent):
+        elif _without_log(spec) != _without_log(sent):
             self._dismiss()
         else:
             self._told = spec
@@ -179,7 +179,7 @@ class Embedder(RoleProcess):
             return
 
 
-def _silenced(spec: EmbeddingsSpec) -> EmbeddingsSpec:
+def _without_log(spec: EmbeddingsSpec) -> EmbeddingsSpec:
     """Return `spec` without log format and log levels, which can be changed while the process
     runs."""
     return structs.replace(spec, log=LogSpec(secrets=spec.log.secrets))

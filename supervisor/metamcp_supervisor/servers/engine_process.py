@@ -109,7 +109,7 @@ class EngineProcess(SocketProcess):
         if self._on is not None:
             self._count({}, self._now)
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, EngineFigures):
             for run in message.parked:
                 if run not in self._parked:

@@ -79,7 +79,7 @@ class Gauges:
         self.usages = await asyncio.to_thread(usage.sample, roots, closely, self._known)
         if folders := self._own_folders():
             self._disks = await asyncio.to_thread(self._disk_uses, folders)
-        self._seen(bool(self.usages))
+        self._note_measurable(bool(self.usages))
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())
         self._tree.bounds.look()
@@ -118,7 +118,7 @@ class Gauges:
         self._folders.forget(looked)
         return uses
 
-    def _seen(self, yes: bool) -> None:
+    def _note_measurable(self, yes: bool) -> None:
         """Note whether anything could be measured; write to the journal when that changes."""
         if yes != self._measured:
             self._measured = yes

@@ -120,7 +120,7 @@ class Instance:
         self.questions = Questions(self._send)
         self._ear = ear
         self._channel = packets.Channel(
-            worker.sock, self._packet, lambda: ear.fell_silent(self), self._lost
+            worker.sock, self._packet, lambda: ear.fell_silent(self), self._on_descriptors_lost
         )
 
     def handed(self) -> InstanceSnapshot:
@@ -217,7 +217,7 @@ class Instance:
                 pass
         self._ear.heard(self, message, blob)
 
-    def _lost(self, data: bytes) -> None:
+    def _on_descriptors_lost(self, data: bytes) -> None:
         # Only catalogues come with a descriptor; a start without one ends by its time limit.
         self._ear.unheard(self, "its catalogue was lost: the gateway has no free descriptors")
 

@@ -78,7 +78,7 @@ class MiddlewareProcess(SocketProcess):
         super()._part()
         self._now = MiddlewareFigures()
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, MiddlewareFigures):
             if message.trouble and message.trouble != self._now.trouble:
                 self._journal.add(self.who, "error", message.trouble)
@@ -96,7 +96,7 @@ class Middlewares:
         config: Callable[[], Config],
         roles: dict[str, RoleProcess],
     ) -> None:
-        self._make = partial(_made, forker, hearts, journal, config)
+        self._make = partial(_make_process, forker, hearts, journal, config)
         self._config = config
         self._roles = roles
         self._processes: dict[str, MiddlewareProcess] = {}
@@ -114,7 +114,7 @@ class Middlewares:
         return structs.replace(spec, middleware=tuple(map(_spec, in_order)))
 
 
-def _made(
+def _make_process(
     forker: Forker, hearts: Heartbeats, journal: Journal, config: Callable[[], Config], name: str
 ) -> MiddlewareProcess:
     return MiddlewareProcess(name, forker, hearts, journal, config)

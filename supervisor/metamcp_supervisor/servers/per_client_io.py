@@ -204,9 +204,9 @@ class Apart:
         if entry.life.phase is ServerPhase.IDLE and not entry.legacy:
             self._lives.drop(entry)
         elif entry.spent and entry.life.retry_at is None:
-            entry.retry_at(entry.used_at + entry.server.rest_s, self._expired)
+            entry.retry_at(entry.used_at + entry.server.rest_s, self._on_idle_timeout)
 
-    def _expired(self, entry: ServerEntry) -> None:
+    def _on_idle_timeout(self, entry: ServerEntry) -> None:
         """Drop a process that its client has not called for `idle_stop`."""
         if self._loop.time() < entry.used_at + entry.server.rest_s:
             self.settled(entry)

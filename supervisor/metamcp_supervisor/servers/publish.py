@@ -371,7 +371,7 @@ class Deliveries:
         """Make a pipe between the server, if it is ready, and this front, or every front."""
         entry = self._entries.get(server)
         if entry is None or entry.instance is None or entry.life.phase is not ServerPhase.READY:
-            self._arrived(server)
+            self._on_delivered(server)
             return
         try:
             self._routes.connect(entry.instance, front)
@@ -394,13 +394,13 @@ class Deliveries:
     def _await_failure(self, server: str) -> None:
         """Call the pipe missing until it is likely to be there: only its failure is told."""
         self._stop_timer(server)
-        self._arriving[server] = self._loop.call_later(ARRIVED_S, self._arrived, server)
+        self._arriving[server] = self._loop.call_later(ARRIVED_S, self._on_delivered, server)
 
     def _stop_timer(self, server: str) -> None:
         if (timer := self._arriving.pop(server, None)) is not None:
             timer.cancel()
 
-    def _arrived(self, server: str) -> None:
+    def _on_delivered(self, server: str) -> None:
         self._stop_timer(server)
         self.missing.pop(server, None)
 

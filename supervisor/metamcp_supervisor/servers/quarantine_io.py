@@ -275,7 +275,7 @@ class Pinned:
                     data[name] = stored
         else:
             data |= {name: each for name, each in offered.items() if pins.mode(name) == "enforce"}
-        judged = [_judged(pins, name, each) for name, each in data.items()]
+        judged = [_judge_catalogue(pins, name, each) for name, each in data.items()]
         return pins, data, judged, note, outdated
 
     def _hold(self, judged: Judged | None) -> bool:
@@ -333,7 +333,7 @@ class Pinned:
 
     async def _judge(self, server: str, data: bytes) -> None:
         try:
-            judged = await asyncio.to_thread(_judged, self._pins, server, data)
+            judged = await asyncio.to_thread(_judge_catalogue, self._pins, server, data)
         except OSError as error:  # a module cannot be loaded, as without a free descriptor
             problem = f"its tools are not judged yet, what is kept back stays so: {error.strerror}"
             self._say(server, "error", problem)
@@ -387,7 +387,7 @@ def _draft(
     pinnings = _pinnings(config)
     other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
     judged = {
-        name: _judged(other, name, each)
+        name: _judge_catalogue(other, name, each)
         for name, each in data.items()
         if process_names.base(name) in pinnings
     }
@@ -404,7 +404,7 @@ def _tools(data: bytes) -> Sequence[bytes | Raw]:
     return server_catalog.unpack(data).tools
 
 
-def _judged(pins: Pins, server: str, data: bytes) -> Judged:
+def _judge_catalogue(pins: Pins, server: str, data: bytes) -> Judged:
     """Judge a catalogue. Runs in a thread."""
     try:
         return pins.judge(server, _tools(data))

@@ -117,13 +117,13 @@ class Reports:
         }
         self._metrics.server_counts(copy.entry.base, counts)
         now = asyncio.get_running_loop().time()
-        self._refused(copy, message.counts, now)
+        self._report_refusals(copy, message.counts, now)
         if copy.entry.life.phase is not ServerPhase.READY:
             return  # The end of its start will be reported.
         for event, hint in copy.instance.hints(message.counts, now) if copy.instance else ():
             self._journal.add(copy.entry.name, event, hint, copy.generation)
 
-    def _refused(self, copy: Copy, counts: Iterable[str], now: float) -> None:
+    def _report_refusals(self, copy: Copy, counts: Iterable[str], now: float) -> None:
         """Report the first right of each kind that a sandbox refused, once an hour."""
         for name in counts:
             denied = denied_of(name)
@@ -190,7 +190,7 @@ async def calls(
     ]
     answers, waiting = await asyncio.gather(
         asyncio.gather(*(_ask(front.questions, request) for front in fronts)),
-        asyncio.gather(*(_waiting(questions) for questions in workers)),
+        asyncio.gather(*(_ask_waiting_calls(questions) for questions in workers)),
     )
     queued: Waiting = {call for worker_calls in waiting for call in worker_calls}
     seen: list[InFlight] = []
@@ -201,7 +201,7 @@ async def calls(
             silent.append(front.who)
             continue
         more += answer[0].more
-        seen += [_seen(front, call, queued) for call in _read(answer[1])]
+        seen += [_to_in_flight(front, call, queued) for call in _read(answer[1])]
     seen.sort(key=lambda call: -call.age_s)
     more += max(0, len(seen) - CALLS_SHOWN_MAX)
     return CallsUnderWay(calls=tuple(seen[:CALLS_SHOWN_MAX]), more=more, silent=tuple(silent))
@@ -241,7 +241,7 @@ async def _first(
     return None
 
 
-async def _waiting(questions: Questions) -> Waiting:
+async def _ask_waiting_calls(questions: Questions) -> Waiting:
     """Return the calls that wait in a worker; none if the worker does not answer."""
     answer = await _ask(questions, ShowCalls(ticket=0))
     try:
@@ -257,7 +257,7 @@ def _read(blob: bytes) -> list[CallUnderWay]:
         return []
 
 
-def _seen(front: FrontProcess, call: CallUnderWay, queued: Waiting) -> InFlight:
+def _to_in_flight(front: FrontProcess, call: CallUnderWay, queued: Waiting) -> InFlight:
     waits = call.state == "running" and (front.number, call.id) in queued
     return InFlight(
         server=call.server,

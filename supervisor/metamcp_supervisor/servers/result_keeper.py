@@ -51,7 +51,7 @@ class ResultKeeper:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(SWEEP_S, self.look)
         if self._sweep is None or self._sweep.done():
-            self._sweep = loop.create_task(self._swept())
+            self._sweep = loop.create_task(self._run_sweep())
 
     async def close(self) -> None:
         """Remove all results, because the gateway ends."""
@@ -64,36 +64,38 @@ class ResultKeeper:
 
     async def listed(self) -> list[KeptResult]:
         """Return what is kept, the oldest first."""
-        results = await asyncio.to_thread(lambda: [result for _, result in self._everything()])
+        results = await asyncio.to_thread(lambda: [result for _, result in self._scan_folders()])
         return sorted(results, key=lambda result: result.kept)
 
     async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
         """Return a result with the beginning of its text; None for an unknown handle. Raises
         OSError."""
-        return await asyncio.to_thread(self._shown, handle)
+        return await asyncio.to_thread(self._read_result, handle)
 
     async def purged(self, handles: Collection[str]) -> int:
         """Remove the results with these handles, all of them without handles. Return how many there
         were."""
-        return await asyncio.to_thread(self._purged, handles)
+        return await asyncio.to_thread(self._purge, handles)
 
-    def _everything(self) -> list[tuple[str, KeptResult]]:
+    def _scan_folders(self) -> list[tuple[str, KeptResult]]:
         return list(result_files.everything(self._root))
 
-    def _shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
-        for folder, result in self._everything():
+    def _read_result(self, handle: str) -> tuple[KeptResult, Piece] | None:
+        for folder, result in self._scan_folders():
             if result.handle == handle:
                 path = str(Path(folder, handle))
                 return result, result_files.piece_of(path, 0, SHOWN_BYTES_MAX)
         return None
 
-    def _purged(self, handles: Collection[str]) -> int:
-        selected = [each for each in self._everything() if not handles or each[1].handle in handles]
+    def _purge(self, handles: Collection[str]) -> int:
+        selected = [
+            each for each in self._scan_folders() if not handles or each[1].handle in handles
+        ]
         for folder, result in selected:
             result_files.remove(folder, result.handle)
         return len(selected)
 
-    async def _swept(self) -> None:
+    async def _run_sweep(self) -> None:
         keeping = {
             name for name, each in self._config().endpoints.items() if each.results is not None
         }

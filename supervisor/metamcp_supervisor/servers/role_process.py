@@ -87,7 +87,7 @@ class RoleProcess:
             return False
         self._journal.add(self.who, "error", f"it ended {self._how(end)}; {self.loss}")
         self._part()
-        self._failed()
+        self._count_failure()
         return True
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class RoleProcess:
 
     def _start(self) -> None:
         if self._launch is None and not self._pid and not self._closed:
-            self._launch = self._loop.create_task(self._forked(), name=self.who)
+            self._launch = self._loop.create_task(self._fork_process(), name=self.who)
 
     def _dismiss(self) -> None:
         """Let the process end by closing its control socket; kill it after `end_s_max`."""
@@ -147,7 +147,7 @@ class RoleProcess:
             self._hearts.forget(self._pid)
         self._channel, self._pid = None, 0
 
-    def _failed(self) -> None:
+    def _count_failure(self) -> None:
         """Count a failed process or fork; delay the next start unless the process was stable."""
         stable = self._since and self._loop.time() - self._since > STABLE_S
         self._failures = 0 if stable else self._failures + 1
@@ -161,7 +161,7 @@ class RoleProcess:
         before, self._figures = self._figures, counts
         return {name: n - before.get(name, 0) for name, n in counts.items()}
 
-    async def _forked(self) -> None:
+    async def _fork_process(self) -> None:
         try:
             worker = await self._forker.fork(self.role or self.who, self.who)
         except NotForked as error:
@@ -170,7 +170,7 @@ class RoleProcess:
         finally:
             self._launch = None
         if worker is None:
-            self._failed()
+            self._count_failure()
         else:
             self._begin(worker)
 
@@ -184,7 +184,7 @@ class RoleProcess:
         except OSError as error:
             self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
             self._dismiss()
-            self._failed()
+            self._count_failure()
 
     def _silent(self) -> None:
         """Kill the process, because its control socket is closed: it is ending or useless."""

@@ -201,17 +201,17 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
         case StopServer(restarting):
             return _stop(life, restarting, now)
         case Admitted(generation):
-            life, actions = _moved(life, ServerEvent.ADMIT)
+            life, actions = _apply_event(life, ServerEvent.ADMIT)
             generation = generation or life.generation + 1
             return replace(life, generation=generation, proven=False), actions
         case Replaced(generation):
-            return _promoted(life, generation, now)
+            return _promote(life, generation, now)
         case BecameReady():
             return _ready(life, now)
         case WentDown():
-            return _down(life, fact, now, jitter)
+            return _on_went_down(life, fact, now, jitter)
         case WorkerLeft():
-            return _left(life)
+            return _on_worker_left(life)
         case Answered():
             return replace(life, proven=True), ()
         case Responds(yes):
@@ -224,9 +224,9 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             # A server that was lazy and waits for a call starts without a call now.
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case Unneeded():
-            return _unneeded(life)
+            return _stop_unneeded(life)
         case OperatorQuarantine(message):
-            return _quarantined(life, message)
+            return _quarantine(life, message)
         case Parted(yes):
             return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
@@ -244,23 +244,23 @@ def _start(life: ServerLife, by: Starter, now: float) -> Step:
         # A person looked at it: the past does not count any more, and quarantine is lifted.
         life = replace(life, failures=0, window=(), trips=0, limits=(), planned_at=None)
         if life.phase is ServerPhase.QUARANTINED:
-            life, _ = _moved(replace(life, reason=None, message=""), ServerEvent.STOP)
+            life, _ = _apply_event(replace(life, reason=None, message=""), ServerEvent.STOP)
     if life.phase in _LEAVING and (by == "operator" or life.resting):
         life = replace(life, restarting=True, resting=False)
     if life.mistake and life.phase in (ServerPhase.DISABLED, ServerPhase.IDLE, *_WAITING):
-        return _refused(life)
+        return _refuse(life)
     probing = life.phase is ServerPhase.FAILED and by != "operator"
     planned_at = life.retry_at if by == "others" else life.planned_at
-    life, actions = _moved(life, ServerEvent.START)
+    life, actions = _apply_event(life, ServerEvent.START)
     if life.phase is ServerPhase.QUEUED:
         probing = life.probing or probing
         life = replace(life, retry_at=None, probing=probing, planned_at=planned_at)
     return life, actions
 
 
-def _refused(life: ServerLife) -> Step:
+def _refuse(life: ServerLife) -> Step:
     """Do not start a server whose table in the configuration has a mistake."""
-    life, actions = _moved(life, ServerEvent.REFUSE)
+    life, actions = _apply_event(life, ServerEvent.REFUSE)
     reason, message = ExitClass.CONFIGURATION, life.mistake
     return replace(life, reason=reason, message=message, retry_at=None, probing=False), actions
 
@@ -277,7 +277,7 @@ def call_delay_s(life: ServerLife, now: float) -> float | None:
 
 
 def _stop(life: ServerLife, restarting: bool, now: float) -> Step:
-    life, actions = _moved(life, ServerEvent.STOP)
+    life, actions = _apply_event(life, ServerEvent.STOP)
     life = replace(
         life, retry_at=None, probing=False, degraded=False, resting=False, parted=False,
         planned_at=None, vain=None, brief=False, reason=None, message="",
@@ -291,7 +291,7 @@ def _stop(life: ServerLife, restarting: bool, now: float) -> Step:
 
 
 def _ready(life: ServerLife, now: float) -> Step:
-    life, actions = _moved(life, ServerEvent.READY)
+    life, actions = _apply_event(life, ServerEvent.READY)
     life = replace(life, ready_at=now, planned_at=None, vain=None, brief=False)
     if life.excused:
         life = replace(life, excused=False, reason=None, message="")
@@ -302,8 +302,8 @@ def _ready(life: ServerLife, now: float) -> Step:
     return life, actions
 
 
-def _quarantined(life: ServerLife, message: str) -> Step:
-    life, actions = _moved(life, ServerEvent.QUARANTINE)
+def _quarantine(life: ServerLife, message: str) -> Step:
+    life, actions = _apply_event(life, ServerEvent.QUARANTINE)
     life = replace(
         life, reason=ExitClass.OPERATOR, message=message, retry_at=None, ready_at=None,
         probing=False, degraded=False, restarting=False, resting=False, parted=False,
@@ -312,29 +312,29 @@ def _quarantined(life: ServerLife, message: str) -> Step:
     return life, actions
 
 
-def _unneeded(life: ServerLife) -> Step:
+def _stop_unneeded(life: ServerLife) -> Step:
     if life.phase is not ServerPhase.READY or not life.lazy:
         return life, ()
-    life, actions = _moved(life, ServerEvent.REST)
+    life, actions = _apply_event(life, ServerEvent.REST)
     return replace(life, resting=True, degraded=False, parted=False), actions
 
 
-def _left(life: ServerLife) -> Step:
+def _on_worker_left(life: ServerLife) -> Step:
     restarting = life.restarting
-    life, actions = _moved(life, ServerEvent.RESTED if life.resting else ServerEvent.GONE)
+    life, actions = _apply_event(life, ServerEvent.RESTED if life.resting else ServerEvent.GONE)
     life = replace(life, ready_at=None, restarting=False, resting=False)
     if restarting and life.phase is ServerPhase.DISABLED:
         if life.mistake:
-            life, more = _refused(life)
+            life, more = _refuse(life)
             return life, (*actions, *more)
-        life, more = _moved(life, ServerEvent.START)
+        life, more = _apply_event(life, ServerEvent.START)
         return life, (*actions, *more)
     return life, actions
 
 
-def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
+def _on_went_down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
     if life.phase in _LEAVING:
-        return _moved(life, ServerEvent.DRAINED)
+        return _apply_event(life, ServerEvent.DRAINED)
     if life.phase not in _ALIVE:
         raise ImpossibleEvent(f"'went down' in phase '{life.phase}'")
     was_up = life.phase is ServerPhase.READY
@@ -351,15 +351,15 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
         brief=life.ready_at is not None and now - life.ready_at < backoff.BRIEF_S,
     )  # fmt: skip
     if reason is ExitClass.FLOOD:
-        return _moved(replace(life, probing=False, retry_at=None), ServerEvent.QUARANTINE)
+        return _apply_event(replace(life, probing=False, retry_at=None), ServerEvent.QUARANTINE)
     if fact.excused:
         return _retry(life, now, 0.0, fact.spare)
     if reason is ExitClass.CLEAN and life.restart != "always":
-        return _moved(replace(life, probing=False), ServerEvent.RESTED)
+        return _apply_event(replace(life, probing=False), ServerEvent.RESTED)
     if life.restart == "never":
-        return _moved(replace(life, probing=False, retry_at=None), ServerEvent.GIVE_UP)
+        return _apply_event(replace(life, probing=False, retry_at=None), ServerEvent.GIVE_UP)
     if planned_at is not None:
-        return _back(life, planned_at, now)
+        return _retry_as_planned(life, planned_at, now)
     if was_stable:
         return _retry(replace(life, failures=0, window=(), trips=0), now, 0.0, fact.spare)
     most = life.patience.restarts_max
@@ -369,11 +369,11 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
         limits = backoff.tally(life.limits, now, backoff.LIMITS_WINDOW_S, backoff.LIMITS_MAX)
         life = replace(life, limits=limits)
         if len(limits) >= backoff.LIMITS_MAX:
-            return _moved(replace(life, probing=False), ServerEvent.QUARANTINE)
+            return _apply_event(replace(life, probing=False), ServerEvent.QUARANTINE)
     if reason in _UNHEALED or life.probing or len(window) > most:
         trips = life.trips + 1
         retry_at = max(now + backoff.half_open(trips, jitter), life.not_before)
-        return _moved(
+        return _apply_event(
             replace(life, probing=False, trips=trips, retry_at=retry_at), ServerEvent.GIVE_UP
         )
     return _retry(
@@ -381,23 +381,23 @@ def _down(life: ServerLife, fact: WentDown, now: float, jitter: float) -> Step:
     )
 
 
-def _promoted(life: ServerLife, generation: int, now: float) -> Step:
-    life, actions = _moved(life, ServerEvent.PROMOTE)
+def _promote(life: ServerLife, generation: int, now: float) -> Step:
+    life, actions = _apply_event(life, ServerEvent.PROMOTE)
     return replace(life, generation=generation, ready_at=now, proven=False, degraded=False), actions
 
 
 def _retry(life: ServerLife, now: float, delay_s: float, spare: int) -> Step:
     if spare and life.phase is ServerPhase.READY:
-        return _promoted(life, spare, now)
+        return _promote(life, spare, now)
     retry_at = max(now + delay_s, life.not_before)
-    return _moved(replace(life, probing=False, retry_at=retry_at), ServerEvent.RETRY)
+    return _apply_event(replace(life, probing=False, retry_at=retry_at), ServerEvent.RETRY)
 
 
-def _back(life: ServerLife, planned_at: float, now: float) -> Step:
+def _retry_as_planned(life: ServerLife, planned_at: float, now: float) -> Step:
     """Wait for the time that was planned before this start."""
     retry_at = max(planned_at, now + backoff.DELAY_S_FLOOR, life.not_before)
     event = ServerEvent.GIVE_UP if life.probing else ServerEvent.RETRY
-    return _moved(replace(life, probing=False, retry_at=retry_at), event)
+    return _apply_event(replace(life, probing=False, retry_at=retry_at), event)
 
 
 def evidence(before: ServerLife, life: ServerLife) -> ExitClass | None:
@@ -421,6 +421,6 @@ def _sibling_recovered(life: ServerLife, reason: ExitClass, now: float, jitter: 
     return replace(life, retry_at=soon), (Action.ARM_RETRY,)
 
 
-def _moved(life: ServerLife, event: ServerEvent) -> Step:
+def _apply_event(life: ServerLife, event: ServerEvent) -> Step:
     phase, actions = move(life.phase, event)
     return replace(life, phase=phase), actions

@@ -109,7 +109,7 @@ class Tree:
         self._closed = False
         self.entries: dict[str, ServerEntry] = {}
         self.deliveries = Deliveries(self.entries, routes, pinned, journal, gateway_id)
-        self.starting = Starting(self.entries, self._admitted)
+        self.starting = Starting(self.entries, self._admit)
         self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)
         self.apart = Apart(self, routes, catalogues, journal)
@@ -426,7 +426,7 @@ class Tree:
         if old is not None and old.instance is not None and not old.instance.reported:
             self.crew.ask_to_stop(old, self._drain_s)
 
-    def _admitted(self, entry: ServerEntry) -> None:
+    def _admit(self, entry: ServerEntry) -> None:
         self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
 
     def retry(self, entry: ServerEntry) -> None:

@@ -118,9 +118,9 @@ class SocketProcess(RoleProcess):
     def _watch(self) -> None:
         """Start the process at the next connection."""
         if self._listener is not None and not self._pid and self._launch is None:
-            self._loop.add_reader(self._listener, self._connected)
+            self._loop.add_reader(self._listener, self._on_connection)
 
-    def _connected(self) -> None:
+    def _on_connection(self) -> None:
         assert self._listener is not None
         self._loop.remove_reader(self._listener)
         self._start()

@@ -271,7 +271,7 @@ def recording_spec(config: Config) -> RecordingSpec:
     )
 
 
-def _passing(config: Config) -> tuple[str, ...]:
+def _front_secrets(config: Config) -> tuple[str, ...]:
     """Return the secrets that a front must know: those of endpoints, and, because it writes down
     what passes, those of the servers whose calls are recorded in full, or all if the audit has
     arguments and results."""
@@ -390,7 +390,7 @@ def front_spec(
             for server in config.servers.values()
             if server.retry != "never"
         },
-        log=log_spec(config, _passing(config)),
+        log=log_spec(config, _front_secrets(config)),
         recording=recording_spec(config),
         policies=config.policies,
         consent=consent_spec(config),
@@ -488,10 +488,10 @@ def hosts(listen: Address) -> tuple[str, ...]:
 
 def allowed_hosts(listen: Address, gateway: GatewayConfig) -> tuple[str, ...]:
     """Return all values of `Host` that a listener accepts."""
-    return (*hosts(listen), *gateway.allowed_hosts, *_certified(gateway))
+    return (*hosts(listen), *gateway.allowed_hosts, *_certificate_names(gateway))
 
 
-def _certified(gateway: GatewayConfig) -> tuple[str, ...]:
+def _certificate_names(gateway: GatewayConfig) -> tuple[str, ...]:
     """Return the names in the certificate that the gateway makes itself: clients that trust it use
     them."""
     if gateway.tls is None or not gateway.tls.local:

@@ -136,7 +136,7 @@ class Outages:
     def _look(self) -> None:
         self._timer = None
         seen = [
-            Seen(entry.name, entry.launcher, entry.life, held=self._held(entry))
+            Seen(entry.name, entry.launcher, entry.life, held=self._is_blocked(entry))
             for entry in self._entries.values()
             if entry.life.vain is not None and not entry.own  # own: started again by calls
         ]
@@ -147,7 +147,7 @@ class Outages:
             cause = f"to see for {turn.others} more whether what they need is back"
             self._feed(self._entries[turn.name], Start("others"), cause)
 
-    def _held(self, entry: ServerEntry) -> bool:
+    def _is_blocked(self, entry: ServerEntry) -> bool:
         """Whether a server cannot start yet: an earlier copy is still leaving, or the server waits
         for another server, or it is removed."""
         if entry.life.phase is ServerPhase.WARMING:

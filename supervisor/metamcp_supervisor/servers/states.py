@@ -277,7 +277,7 @@ def told(before: ServerPhase, after: ServerPhase) -> str:
 
 def page() -> str:
     """Return the text of `docs/states.md`."""
-    return "\n".join([*_introduction(), *_drawing(), *_moves(), *_meanings()])
+    return "\n".join([*_introduction(), *_draw_diagram(), *_moves(), *_meanings()])
 
 
 def _introduction() -> list[str]:
@@ -308,7 +308,7 @@ def _steps() -> str:
     return " and ".join(steps)
 
 
-def _drawing() -> list[str]:
+def _draw_diagram() -> list[str]:
     arrows = [
         f"    {phase} --> {target}: {event}"
         for phase, row in TABLE.items()

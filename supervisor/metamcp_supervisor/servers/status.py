@@ -190,12 +190,12 @@ def particulars(config: Config, entry: ServerEntry, now: float) -> Particulars:
             probing=life.probing,
             for_others=life.planned_at is not None,
         ),
-        hidden=_hidden(server),
+        hidden=_secret_replacements(server),
         left_out=entry.offer.left_out,
     )
 
 
-def _hidden(server: Server) -> dict[str, str]:
+def _secret_replacements(server: Server) -> dict[str, str]:
     """Return replacements for secret texts: a resolved reference is shown as the reference, a value
     of the environment as a mask."""
     replacements = {

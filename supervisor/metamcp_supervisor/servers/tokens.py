@@ -65,16 +65,16 @@ class TokenKeys:
 
     def _find(self) -> str:
         if self._given:
-            return _checked(self._given, f"${VARIABLE}")
+            return _check_key(self._given, f"${VARIABLE}")
         if self._credentials:
             path = Path(self._credentials) / CREDENTIAL
             if (text := _credential(path)) is not None:
-                return _checked(text, f"the credential {path}")
+                return _check_key(text, f"the credential {path}")
         path = self._state_dir / FILE
         try:
             if not os.path.lexists(path):
                 _make(path)
-            return _checked(files.secret(path), str(path))
+            return _check_key(files.secret(path), str(path))
         except Unresolved as error:
             raise KeyUnfit(f"the tokens have no key: {error}") from None
         except OSError as error:
@@ -96,7 +96,7 @@ def _credential(path: Path) -> str | None:
         raise KeyUnfit(f"the credential {path} cannot be read: {error.strerror}") from None
 
 
-def _checked(text: str, source: str) -> str:
+def _check_key(text: str, source: str) -> str:
     """Return the key in base64. Raises KeyUnfit with words that do not repeat the key."""
     try:
         key = base64.b64decode(text.strip(), validate=True)
