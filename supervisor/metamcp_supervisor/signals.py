@@ -40,7 +40,7 @@ class Signals:
         self.hangup_ends = hangup_ends
         self._table = {
             signal.SIGTERM: self.stopping.set,
-            signal.SIGINT: self._interrupted,
+            signal.SIGINT: self._on_interrupt,
             signal.SIGQUIT: self._quit,
             signal.SIGHUP: self.stopping.set if hangup_ends else self.hangup.set,
         }
@@ -57,7 +57,7 @@ class Signals:
         for number in self._table:
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def _interrupted(self) -> None:
+    def _on_interrupt(self) -> None:
         if self.stopping.is_set():
             self.now.set()
         self.stopping.set()
