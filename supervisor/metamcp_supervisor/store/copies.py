@@ -48,7 +48,7 @@ def backup(state_dir: Path, target: Path) -> DatabaseContent:
     source = state_dir / FILE
     if not source.is_file():
         raise Unstored(f"{source} does not exist: nothing is stored yet")
-    return _copied(source, target)
+    return _copy_database(source, target)
 
 
 def restore(state_dir: Path, source: Path, now: float) -> Restored:
@@ -63,7 +63,7 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
     fresh = state_dir / f"{FILE}.new"
     try:
         fresh.unlink(missing_ok=True)  # of a restore that was interrupted
-        content = _copied(source, fresh)
+        content = _copy_database(source, fresh)
         if os.geteuid() == 0:
             owner = state_dir.stat()
             os.chown(fresh, owner.st_uid, owner.st_gid)
@@ -85,7 +85,7 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
     return Restored(content=content, replaced=replaced)
 
 
-def _copied(source: Path, target: Path) -> DatabaseContent:
+def _copy_database(source: Path, target: Path) -> DatabaseContent:
     """Copy a database to a new file, check the copy, and return what is in it. Raises Unstored;
     then nothing is left of it."""
     from sqlite3 import Error
@@ -103,7 +103,7 @@ def _copied(source: Path, target: Path) -> DatabaseContent:
         with closing(connected(source, COPY_S_MAX)) as old, closing(connected(target)) as new:
             version_of(old)
             old.backup(new)
-            content = _checked(new)
+            content = _check_database(new)
         _sync(target)
         done = True
         return content
@@ -116,7 +116,7 @@ def _copied(source: Path, target: Path) -> DatabaseContent:
     raise Unstored(f"{source} cannot be copied: {reason[:PROBLEM_CHARACTERS_MAX]}")
 
 
-def _checked(database: "sqlite3.Connection") -> DatabaseContent:
+def _check_database(database: "sqlite3.Connection") -> DatabaseContent:
     """Return what is in a database of this gateway that is not damaged. Raises sqlite3.Error."""
     from sqlite3 import DatabaseError
 

@@ -124,22 +124,22 @@ class Database:
         if file is None:
             self._read_once = True
             return empty
-        got = await asyncio.to_thread(self._told, how, end, lambda: self._read(work))
+        got = await asyncio.to_thread(self._run_work, how, end, lambda: self._read(work))
         self._read_once = True
         return got
 
     async def write(self, work: Callable[[Rows], None]) -> None:
         """Let `work` change the content, as one transaction. Raises Unstored; then nothing was
         changed."""
-        await asyncio.to_thread(self._told, "cannot be written", "", lambda: self._write(work))
+        await asyncio.to_thread(self._run_work, "cannot be written", "", lambda: self._write(work))
 
     async def close(self) -> None:
         if self._database is not None:
-            await asyncio.to_thread(self._told, "cannot be closed", "", self._close)
+            await asyncio.to_thread(self._run_work, "cannot be closed", "", self._close)
 
     # --- in a thread --------------------------------------------------------------------------
 
-    def _told(self, how: str, end: str, work: Callable[[], T]) -> T:
+    def _run_work(self, how: str, end: str, work: Callable[[], T]) -> T:
         """Return the result of `work`. An error closes the connection, which undoes an open
         transaction, and becomes a sentence. Raises Unstored."""
         from sqlite3 import Error
@@ -155,7 +155,7 @@ class Database:
         raise Unstored(f"{self.path} {how}: {reason}{end}")
 
     def _read(self, work: Callable[[Rows], T]) -> T:
-        database = self._opened()
+        database = self._get_connection()
         database.execute("BEGIN")
         if self._version(database) == 0:
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
@@ -172,7 +172,7 @@ class Database:
             self._make()
         done = False
         try:
-            database = self._opened()
+            database = self._get_connection()
             database.execute("BEGIN IMMEDIATE")
             if not made and not self._version(database):
                 raise _wrong(_EMPTIED)
@@ -205,7 +205,7 @@ class Database:
         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
         self._seen = self._file()
 
-    def _opened(self) -> "sqlite3.Connection":
+    def _get_connection(self) -> "sqlite3.Connection":
         """Return the connection to the existing file. Transactions begin and end by statements."""
         if self._database is None:
             self._database = connected(self.path, self._busy_s)
