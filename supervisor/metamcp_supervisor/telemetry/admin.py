@@ -110,7 +110,7 @@ class Admin:
             return None
         is_allowed = not request.address or path in PAGES or self._host_ok(head.headers)
         if is_allowed and path == METRICS and head.method in _READ:
-            return self._scraped(request)
+            return self._answer_scrape(request)
         _send(request, *(self._answer(head) if is_allowed else _STRANGER))
         return None
 
@@ -139,7 +139,7 @@ class Admin:
         there = ", ".join([METRICS, *PAGES])
         return 404, PLAIN, f"There is no such page; there are: {there}\n".encode()
 
-    async def _scraped(self, request: HttpRequest) -> None:
+    async def _answer_scrape(self, request: HttpRequest) -> None:
         headers = request.head.headers
         accept = b",".join(value for name, value in headers if name == b"accept")
         openmetrics = wants_openmetrics(accept.decode("latin-1"))
@@ -148,12 +148,12 @@ class Admin:
             kind, page, until = self._pages.get(openmetrics, ("", b"", float("-inf")))
             if now >= until:
                 snapshot = self._metrics.snapshot(self._status(), self._seen.read())
-                kind, page = await asyncio.to_thread(self._written, snapshot, openmetrics)
+                kind, page = await asyncio.to_thread(self._write_page, snapshot, openmetrics)
                 used_s = max(CACHE_S, (self._clock() - now) * CACHE_TIMES)
                 self._pages[openmetrics] = kind, page, now + used_s
         _send(request, 200, kind, page)
 
-    def _written(self, snapshot: MetricsSnapshot, as_openmetrics: bool) -> tuple[str, bytes]:
+    def _write_page(self, snapshot: MetricsSnapshot, as_openmetrics: bool) -> tuple[str, bytes]:
         """Return content type and text, in a thread, one page at a time: a hundred servers take the
         library 60 ms at first."""
         from metamcp_supervisor.telemetry.exposition import PageWriter

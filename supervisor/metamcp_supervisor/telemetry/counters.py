@@ -116,7 +116,7 @@ class Sums:
         """Add figures of a server's tools; in nearly all cases without a loop over single tools."""
         seen = self._seen.setdefault(("tool", stats.server), set())
         if not seen.issuperset(stats.tools):
-            names = tuple(_bounded(seen, name, TOOLS_MAX) for name in stats.tools)
+            names = tuple(_bound_value(seen, name, TOOLS_MAX) for name in stats.tools)
             stats = structs.replace(stats, tools=names)
         before = self.tools.get(stats.server)
         if before is not None and before.tools == stats.tools:
@@ -126,7 +126,9 @@ class Sums:
         elif before is None and stats.tools.count(OTHER) <= 1:
             self.tools[stats.server] = stats
         else:
-            self.tools[stats.server] = _merged(before or ToolStats(stats.server, (), (), ()), stats)
+            self.tools[stats.server] = _merge_stats(
+                before or ToolStats(stats.server, (), (), ()), stats
+            )
 
     def add_calls(self, stats: CallStats) -> None:
         labels = (stats.server, stats.method, stats.version, stats.error_type, stats.tool)
@@ -137,9 +139,9 @@ class Sums:
         """Return the histogram for these calls, a new one if they are the first of their kind.
         Values of labels beyond their limit are replaced by OTHER."""
         server, method = stats.server, stats.method if stats.method in METHODS else OTHER
-        error = self._bounded("error", (server, method), stats.error_type, ERROR_TYPES_MAX)
-        version = self._bounded("version", (server,), stats.version, VERSIONS_MAX)
-        tool = self._bounded("tool", (server,), stats.tool, TOOLS_MAX)
+        error = self._bound_value("error", (server, method), stats.error_type, ERROR_TYPES_MAX)
+        version = self._bound_value("version", (server,), stats.version, VERSIONS_MAX)
+        tool = self._bound_value("tool", (server,), stats.tool, TOOLS_MAX)
         key = (server, method, version, error, tool)
         histogram = self.calls.get(key)
         if histogram is None:
@@ -172,9 +174,9 @@ class Sums:
             del self._seen[seen]
         self.retries.pop(server, None)
 
-    def _bounded(self, kind: str, of: tuple[str, ...], value: str, most: int) -> str:
+    def _bound_value(self, kind: str, of: tuple[str, ...], value: str, most: int) -> str:
         """Return the value, or OTHER if its kind has the maximum number of values."""
-        return _bounded(self._seen.setdefault((kind, *of), set()), value, most) if value else ""
+        return _bound_value(self._seen.setdefault((kind, *of), set()), value, most) if value else ""
 
 
 class _Front(Struct):
@@ -216,8 +218,8 @@ class FrontCounters:
         if last is not None:
             self._base.add(last.figures)
             add_counts(self._refused, last.summary.refused, ERROR_TYPES_MAX)
-            self._late = _added((self._late, last.figures.late_replies))
-            self._recorded = _added((self._recorded, last.summary.recorded))
+            self._late = _sum_counts((self._late, last.figures.late_replies))
+            self._recorded = _sum_counts((self._recorded, last.summary.recorded))
 
     def forget(self, server: str) -> None:
         """Remove a server that was removed from the configuration. Figures that running fronts
@@ -281,27 +283,27 @@ class FrontCounters:
         }
 
     def inflight(self) -> dict[str, int]:
-        return _added(front.figures.inflight for front in self._live.values())
+        return _sum_counts(front.figures.inflight for front in self._live.values())
 
     def held(self) -> dict[str, int]:
-        return _added(front.figures.held for front in self._live.values())
+        return _sum_counts(front.figures.held for front in self._live.values())
 
     def sessions(self) -> dict[str, int]:
-        return _added(front.summary.sessions for front in self._live.values())
+        return _sum_counts(front.summary.sessions for front in self._live.values())
 
     def refused(self) -> dict[str, int]:
         live = (front.summary.refused for front in self._live.values())
-        return _added((self._refused, *live))
+        return _sum_counts((self._refused, *live))
 
     def late(self) -> dict[str, int]:
         """Return the number of answers that came when no client waited any more, by server."""
         live = (front.figures.late_replies for front in self._live.values())
-        return _added((self._late, *live))
+        return _sum_counts((self._late, *live))
 
     def recorded(self) -> dict[str, int]:
         """Return the number of calls that were to be recorded, by outcome."""
         live = (front.summary.recorded for front in self._live.values())
-        return _added((self._recorded, *live))
+        return _sum_counts((self._recorded, *live))
 
     def connections(self) -> int:
         return sum(front.summary.connections for front in self._live.values())
@@ -403,10 +405,10 @@ class WorkerCounters:
 
     def _error(self, server: str, method: str, error: str) -> str:
         errors = self._seen.setdefault((server, method), set())
-        return _bounded(errors, error, ERROR_TYPES_MAX) if error else ""
+        return _bound_value(errors, error, ERROR_TYPES_MAX) if error else ""
 
 
-def _bounded(values: set[str], value: str, most: int) -> str:
+def _bound_value(values: set[str], value: str, most: int) -> str:
     """Return the value, or OTHER if `values` has `most` values already. Values stay known for good:
     if a value with a series became OTHER later, two counters would fall."""
     if value in values or value == OTHER:
@@ -417,7 +419,7 @@ def _bounded(values: set[str], value: str, most: int) -> str:
     return value
 
 
-def _merged(stats: ToolStats, other: ToolStats) -> ToolStats:
+def _merge_stats(stats: ToolStats, other: ToolStats) -> ToolStats:
     counts: dict[str, int] = {}
     errors: dict[str, int] = {}
     for each in (stats, other):
@@ -434,7 +436,7 @@ def add_counts(total: dict[str, int], more: Mapping[str, int], keys_max: int) ->
         total[label] = total.get(label, 0) + n
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for more in counts:
         for key, n in more.items():

@@ -85,7 +85,7 @@ class PageWriter:
         elif before.rows == rows and before.exemplars == exemplars:
             return before
         written: dict[Labels, _Written | None] = {
-            row[0]: _again(before.written.get(row[0]), row[1], exemplars.get(row[0], _NONE))
+            row[0]: _update_row(before.written.get(row[0]), row[1], exemplars.get(row[0], _NONE))
             for row in rows
         }
         new = [row for row in rows if written[row[0]] is None]
@@ -117,7 +117,7 @@ class PageWriter:
         return cast("bytes", text).decode().removesuffix(_END)
 
 
-def _again(
+def _update_row(
     written: _Written | None, value: float | Durations, exemplars: Mapping[int, Exemplar]
 ) -> _Written | None:
     """Return what stands on the page for a row that was on the page before: the same text, or the

@@ -147,7 +147,7 @@ class Histories:
         history.since = event.time
         history.because = event.cause[:MESSAGE_CHARACTERS_MAX] or history.because
         if after in _ENDS.get(before, ()):
-            history.ends.append(_ended(event, after, history.ready_at))
+            history.ends.append(_parse_end(event, after, history.ready_at))
         history.ready_at = event.time if after == "ready" else 0.0
 
 
@@ -210,7 +210,7 @@ class Journal:
         self._feed.unfollow(follower)
 
 
-def _ended(event: JournalEvent, after: str, ready_at: float) -> Ended:
+def _parse_end(event: JournalEvent, after: str, ready_at: float) -> Ended:
     text = event.cause.partition(NEXT)[0]
     reason, colon, message = text.partition(": ")
     return Ended(

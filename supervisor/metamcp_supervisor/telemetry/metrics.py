@@ -390,11 +390,11 @@ class Metrics:
         table: Table = {}
         for name, rows in chain(  # one after the other: what a family is made of changes
             self._called(names),
-            self._supervised(servers, names, readings),
-            self._used(names, readings),
-            self._connected(readings),
+            self._server_families(servers, names, readings),
+            self._process_families(names, readings),
+            self._client_families(readings),
             limits_of_use(status.limits),
-            self._told(status, readings),
+            self._gateway_families(status, readings),
         ):
             table[name] = configured(name, rows, {*names, ""})
         table = self._caps.hold(table)
@@ -430,7 +430,7 @@ class Metrics:
         inflight = self._fronts.inflight()
         yield "metamcp_inflight_calls", (((name,), inflight.get(name, 0)) for name in names)
 
-    def _supervised(
+    def _server_families(
         self, servers: Sequence[ServerStatus], names: Sequence[str], readings: Readings
     ) -> Iterator[tuple[str, Values]]:
         """Yield the families about the states of servers and events at them."""
@@ -492,7 +492,9 @@ class Metrics:
         yield "metamcp_failover_duration_seconds", histograms(self._failovers)
         yield "metamcp_stop_escalations_total", by_two(self._steps, names, STEPS)
 
-    def _used(self, names: Sequence[str], readings: Readings) -> Iterator[tuple[str, Values]]:
+    def _process_families(
+        self, names: Sequence[str], readings: Readings
+    ) -> Iterator[tuple[str, Values]]:
         """Yield the families about resources of processes, and counters of events at servers."""
         processes = self._processes
         used = (
@@ -515,7 +517,7 @@ class Metrics:
             yield name, [((s,), counts.get(s, 0) + more.get(s, 0)) for s in names]
         yield "metamcp_protocol_errors_total", by_two(self._broken)
 
-    def _connected(self, readings: Readings) -> Iterator[tuple[str, Values]]:
+    def _client_families(self, readings: Readings) -> Iterator[tuple[str, Values]]:
         """Yield the families about clients, from reports of fronts."""
         refused = self._fronts.refused()
         slow = sum(n for reason, n in refused.items() if reason in SLOW)
@@ -531,7 +533,9 @@ class Metrics:
         yield "metamcp_consent_total", by_one(self._fronts.sums().consent)
         yield from of_views(self._fronts.views())
 
-    def _told(self, status: GatewayStatus, readings: Readings) -> Iterator[tuple[str, Values]]:
+    def _gateway_families(
+        self, status: GatewayStatus, readings: Readings
+    ) -> Iterator[tuple[str, Values]]:
         """Yield the families about the gateway itself."""
         recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
         yield "metamcp_recorded_calls_total", by_one(recorded)

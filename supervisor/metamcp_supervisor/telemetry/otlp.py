@@ -232,7 +232,7 @@ class Exporter:
     def export(self, spans: Iterable[Span], since_ns: int) -> ExportOutcome:
         """Send these spans. `since_ns`: nanoseconds from the epoch to zero on the monotonic
         clock."""
-        made = [self._made(span, since_ns) for span in spans]
+        made = [self._make_span(span, since_ns) for span in spans]
         # What the library said until here is of the words of clients, which no log repeats.
         self._said.first = ""
         session = self._session
@@ -246,14 +246,14 @@ class Exporter:
             reason = f"it answers with status {session.status}"
             return ExportOutcome(len(made), reason, session.pause_s)
         if done is SpanExportResult.SUCCESS and not session.why:
-            return _judged(session.body, len(made))
+            return _parse_outcome(session.body, len(made))
         reason = session.why or self._said.first or "the collector did not take them"
         return ExportOutcome(len(made), reason)
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not say
 
-    def _made(self, span: Span, since_ns: int) -> ReadableSpan:
+    def _make_span(self, span: Span, since_ns: int) -> ReadableSpan:
         state = TraceState.from_header([span.state]) if span.state else TraceState()
         flags = TraceFlags(span.flags)
         trace_id = int(span.trace_id, 16)
@@ -275,7 +275,7 @@ class Exporter:
         )
 
 
-def _judged(body: bytes, count: int) -> ExportOutcome:
+def _parse_outcome(body: bytes, count: int) -> ExportOutcome:
     """Return the outcome that a collector states for `count` spans, some of which it may have
     rejected."""
     try:

@@ -134,7 +134,7 @@ class Traces:
             elif way is None:
                 self._tell(LOST, job.count)
             else:
-                self._ordered.wait(self._exported(way, job))
+                self._ordered.wait(self._export_batch(way, job))
         if way is not None:
             way.exporter.close()
 
@@ -155,7 +155,7 @@ class Traces:
             return None
         return _Way(exporter, sections.origin(collector.endpoint))
 
-    def _exported(self, way: _Way, batch: _Batch) -> float:
+    def _export_batch(self, way: _Way, batch: _Batch) -> float:
         """Try to export a batch. Return the seconds of the pause that the collector asks for."""
         since_ns = time.time_ns() - time.monotonic_ns()
         try:
@@ -163,10 +163,10 @@ class Traces:
             outcome = way.exporter.export(spans, since_ns)
             batch_exemplars = [] if outcome.lost else exemplars(spans, since_ns)
         except Exception as error:  # noqa: BLE001 - one batch that cannot be exported is one batch
-            self._missed(way, batch.count, repr(error))
+            self._record_loss(way, batch.count, repr(error))
             return 0.0
         if outcome.lost == batch.count:
-            self._missed(way, batch.count, outcome.why or "the collector rejects them")
+            self._record_loss(way, batch.count, outcome.why or "the collector rejects them")
             return outcome.pause_s
         self._tell(EXPORTED, batch.count - outcome.lost, batch_exemplars)
         if outcome.lost:
@@ -177,7 +177,7 @@ class Traces:
         self._note(way, batch.count, outcome)
         return 0.0
 
-    def _missed(self, way: _Way, count: int, reason: str) -> None:
+    def _record_loss(self, way: _Way, count: int, reason: str) -> None:
         self._tell(LOST, count)
         if not way.failed:
             log.error("spans cannot be exported to %s: %s; calls go on", way.where, reason)

@@ -170,7 +170,7 @@ def _members(
     measured = {
         pid: measured_root
         for pid in owner_of
-        if (measured_root := _measured(pid, found_before)) is not None
+        if (measured_root := _measure_process(pid, found_before)) is not None
     }
     heirs = _heirs({owner_of[pid] for pid in measured})
     members: dict[K, dict[int, _Process]] = {}
@@ -189,7 +189,7 @@ def _members(
             for pid in parent.children:
                 if pid in owner_of or pid in heir:
                     continue
-                if (child := _measured(pid, old)) is not None:
+                if (child := _measure_process(pid, old)) is not None:
                     heir[pid] = child
                     waiting.append((pid, child))
                 if pid in old and child is not old[pid] and (child is None or child.ended):
@@ -203,7 +203,7 @@ def _count(pids: Collection[int]) -> int:
     return sum(os.path.exists(f"/proc/{pid}") for pid in pids) if _LINUX else len(pids)
 
 
-def _measured(pid: int, old: Mapping[int, _Process] | None = None) -> _Process | None:
+def _measure_process(pid: int, old: Mapping[int, _Process] | None = None) -> _Process | None:
     """Measure one process; None if it has ended, or if another user has it. `old`: returned again
     if nothing has changed. Raises OSError."""
     if not _LINUX:
@@ -389,7 +389,7 @@ def _tree(root: int, children: Callable[[int, int], Iterable[int]]) -> list[Serv
     waiting, seen = [root], {root}
     while waiting and len(seen) <= PROCESSES_MAX:
         pid = waiting.pop(0)
-        if (process := _described(pid)) is not None:
+        if (process := _describe_process(pid)) is not None:
             tree.append(process)
         more = [child for child in children(pid, _threads(pid)) if child not in seen]
         seen.update(more)
@@ -417,11 +417,11 @@ def holder(port: int) -> tuple[int, str] | None:
 
 def _threads(pid: int) -> int:
     """Return the number of threads of a process, 0 if it has ended."""
-    process = _measured(pid)
+    process = _measure_process(pid)
     return 0 if process is None else process.threads
 
 
-def _described(pid: int) -> ServerProcess | None:
+def _describe_process(pid: int) -> ServerProcess | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
