@@ -79,7 +79,7 @@ class Consents:
         """Read the grants. After an error, which is noted, there are none."""
         none: tuple[ConsentGrant, ...] = ()
         try:
-            grants = await self._database.read(_stored, none)
+            grants = await self._database.read(_read_grants, none)
         except Unstored as error:
             self._note(f"consent that was given before now does not count: {error}")
         else:
@@ -233,6 +233,6 @@ def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
     base.change("INSERT INTO consent VALUES (?, ?)", rows)
 
 
-def _stored(rows: Rows) -> tuple[ConsentGrant, ...]:
+def _read_grants(rows: Rows) -> tuple[ConsentGrant, ...]:
     records = rows.read("SELECT body FROM consent ORDER BY id")
     return tuple(codec.typed(ConsentGrant, body.encode()) for (body,) in records)

@@ -134,7 +134,7 @@ class Ledger:
     def decide(self, wish: Wish, now: float) -> Delta:
         """Return the changes of an order, without applying them. `now`: seconds since the epoch.
         Raises OrderImpossible."""
-        delta = self._decided(wish, now)
+        delta = self._decide(wish, now)
         fresh = sum(whose not in self._views and view != _NOTHING for whose, view in delta.views)
         if fresh and len(self._views) + fresh > VIEWS_MAX:
             raise OrderImpossible(
@@ -156,12 +156,12 @@ class Ledger:
             return True
         return any(self._views.get(whose, _NOTHING) != view for whose, view in delta.views)
 
-    def _decided(self, wish: Wish, now: float) -> Delta:
+    def _decide(self, wish: Wish, now: float) -> Delta:
         whose, order = wish.whose, wish.order
         view = self.shown(whose)
         match order:
             case Equip(name):
-                return self._view(whose, _equipped(self._known(name)))
+                return self._view(whose, _view_of_toolset(self._known(name)))
             case Unequip():
                 return self._view(whose, _NOTHING)
             case Activate(server):
@@ -176,7 +176,7 @@ class Ledger:
             case Unload(tools):
                 return self._view(whose, _without(view, tools))
             case Build():
-                return self._built(whose, order, now)
+                return self._build_toolset(whose, order, now)
             case Save(name, description):
                 if not view.tools:
                     raise OrderImpossible("nothing is loaded that could be saved")
@@ -184,17 +184,17 @@ class Ledger:
                 new_description = (
                     old.description if old is not None and not description else description
                 )
-                return self._built(
+                return self._build_toolset(
                     whose, Build(name, view.tools, new_description, replace=True), now
                 )
             case Amend():
-                return self._amended(whose, order, now)
+                return self._amend_toolset(whose, order, now)
             case Delete(name):
                 self._known(name)
-                views = self._following(name, ToolSet("", ()))
+                views = self._updated_views(name, ToolSet("", ()))
                 return Delta(tuple(views.items()), drop=name)
             case SaveScript():
-                return self._saved(order, now)
+                return self._save_script(order, now)
             case DeleteScript(name):
                 if name not in self._scripts:
                     raise OrderImpossible(self._no_script(name))
@@ -214,7 +214,7 @@ class Ledger:
             self._scripts[delta.script.name] = delta.script
         self._scripts.pop(delta.drop_script, None)
 
-    def _saved(self, order: SaveScript, now: float) -> Delta:
+    def _save_script(self, order: SaveScript, now: float) -> Delta:
         """Return a delta with the next version, or an empty one if the last version is the same."""
         name = order.script
         old = self._scripts.get(name)
@@ -253,7 +253,7 @@ class Ledger:
             for script_name in self._scripts
             if workspace_of(script_name) == workspace
         ]
-        names = _listed(sorted(ours)) or "none yet"
+        names = _format_names(sorted(ours)) or "none yet"
         return f"no script is named {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
 
     def _known(self, name: str) -> ToolSet:
@@ -265,7 +265,7 @@ class Ledger:
                 for toolset_name in self._toolsets
                 if workspace_of(toolset_name) == workspace
             ]
-            names = _listed(sorted(ours)) or "none yet"
+            names = _format_names(sorted(ours)) or "none yet"
             short_name = label(name)[:NAME_CHARACTERS_MAX]
             raise OrderImpossible(f"there is no tool set {short_name!r}; there are: {names}")
         return toolset
@@ -288,7 +288,7 @@ class Ledger:
             )
         return Delta(((whose, _of(whose, view)),))
 
-    def _built(self, whose: ViewOwner, order: Build, now: float) -> Delta:
+    def _build_toolset(self, whose: ViewOwner, order: Build, now: float) -> Delta:
         name = order.toolset
         old = self._toolsets.get(name)
         if old is not None and not order.replace:
@@ -309,25 +309,25 @@ class Ledger:
         )
         return self._put(whose, made, equip=order.equip)
 
-    def _amended(self, whose: ViewOwner, order: Amend, now: float) -> Delta:
+    def _amend_toolset(self, whose: ViewOwner, order: Amend, now: float) -> Delta:
         old = self._known(order.toolset)
         present, removed = frozenset(old.tools), frozenset(order.remove)
         if missing := [
             written(pair) for pair in dict.fromkeys(order.remove) if pair not in present
         ]:
-            raise OrderImpossible(f"the tool set {old.name!r} has no tool {_listed(missing)}")
+            raise OrderImpossible(f"the tool set {old.name!r} has no tool {_format_names(missing)}")
         remaining = (pair for pair in old.tools if pair not in removed)
         tools = tuple(dict.fromkeys((*remaining, *order.add)))
         return self._put(whose, structs.replace(old, tools=tools, updated=now), equip=False)
 
     def _put(self, whose: ViewOwner, made: ToolSet, *, equip: bool) -> Delta:
         _check(made)
-        views = self._following(made.name, made)
+        views = self._updated_views(made.name, made)
         if equip:
-            views[whose] = _of(whose, _equipped(made))
+            views[whose] = _of(whose, _view_of_toolset(made))
         return Delta(tuple(views.items()), put=made)
 
-    def _following(self, name: str, now: ToolSet) -> dict[ViewOwner, Shown]:
+    def _updated_views(self, name: str, now: ToolSet) -> dict[ViewOwner, Shown]:
         """Return the views in which this tool set is equipped, changed to the tools of `now`.
         Servers that are in view beside the tool set stay there."""
         return {
@@ -344,7 +344,7 @@ def _of(whose: ViewOwner, view: Shown) -> Shown:
     return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
 
 
-def _equipped(toolset: ToolSet) -> Shown:
+def _view_of_toolset(toolset: ToolSet) -> Shown:
     return Shown(toolset.tools, toolset=toolset.name)
 
 
@@ -365,7 +365,7 @@ def _weight(value: Shown | ToolSet) -> int:
     return sum(len(server) + len(tool) for server, tool in value.tools)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = len(names) - NAMES_TOLD_MAX
     text = ", ".join(name[:TOOL_CHARACTERS_MAX] for name in names[:NAMES_TOLD_MAX])
     return text + (f" and {more} more" if more > 0 else "")

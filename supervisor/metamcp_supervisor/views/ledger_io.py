@@ -87,7 +87,7 @@ class Keeper:
         try:
             self._ledger = Ledger(await self._store.read(self._living))
         except Unstored as error:
-            self._failed(error)
+            self._report_failure(error)
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Carry out an order and return its outcome. An order to equip is refused while another
@@ -95,9 +95,9 @@ class Keeper:
         whose, order = wish.whose, wish.order
         equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
         if self._closed:
-            return self._refused(whose, STOPS)
+            return self._refuse(whose, STOPS)
         if equips and self._busy[whose]:
-            return self._refused(whose, IN_PROGRESS)
+            return self._refuse(whose, IN_PROGRESS)
         self._busy[whose] += 1
         try:
             return await self._whole(self._carried_out(wish))
@@ -114,7 +114,7 @@ class Keeper:
         """Remove the views that belong to these sessions only, because the sessions have ended."""
         self._living -= frozenset(words)
         if self._under_way or (self._ledger is not None and self._ledger.sessions(words)):
-            await self._whole(self._forgotten(words))
+            await self._whole(self._forget_sessions(words))
 
     async def close(self) -> None:
         """Close the file after the orders that are under way, unless the disk hangs."""
@@ -137,7 +137,7 @@ class Keeper:
             async with asyncio.timeout(self._turn_s):
                 await self._turn.acquire()
         except TimeoutError:
-            return self._refused(whose, LATE)
+            return self._refuse(whose, LATE)
         try:
             ledger = await self._readable()
             before = ledger.shown(whose)
@@ -147,10 +147,10 @@ class Keeper:
                 self._noted = ""
                 self._apply(ledger, delta)
         except OrderImpossible as error:
-            return self._refused(whose, str(error))
+            return self._refuse(whose, str(error))
         except Unstored as error:
-            self._failed(error)
-            return self._refused(whose, str(error))
+            self._report_failure(error)
+            return self._refuse(whose, str(error))
         finally:
             self._turn.release()
         about: ToolSet | None = None
@@ -169,7 +169,7 @@ class Keeper:
             self._tell(self._ledger.everything())
         return self._ledger
 
-    async def _forgotten(self, words: Collection[str]) -> None:
+    async def _forget_sessions(self, words: Collection[str]) -> None:
         async with self._turn:
             ledger = self._ledger
             if ledger is None or not (owners := ledger.sessions(words)):
@@ -178,19 +178,19 @@ class Keeper:
             try:
                 await self._store.write(delta)
             except Unstored as error:  # rows that stay on disk are not read again
-                self._failed(error)
+                self._report_failure(error)
             self._apply(ledger, delta)
 
     def _apply(self, ledger: Ledger, delta: Delta) -> None:
         ledger.apply(delta)
         self._tell(ledger.everything())
 
-    def _failed(self, error: Unstored) -> None:
+    def _report_failure(self, error: Unstored) -> None:
         """Report an error of the file, once for each sentence."""
         if self._noted != str(error):
             self._noted = str(error)
             self._note(f"tool sets, views and scripts cannot be kept: {error}")
 
-    def _refused(self, whose: ViewOwner, reason: str) -> OrderOutcome:
+    def _refuse(self, whose: ViewOwner, reason: str) -> OrderOutcome:
         view = _NOTHING if self._ledger is None else self._ledger.shown(whose)
         return OrderOutcome(error=reason, before=view, after=view)

@@ -51,7 +51,7 @@ def tools(
     )
     reserved = {tool.name for tool in own}
     exposed = exposed_names.expose(
-        list(definitions), endpoint.naming, reserved, _given(endpoint, reserved)
+        list(definitions), endpoint.naming, reserved, _configured_names(endpoint, reserved)
     )
     hidden = {
         (override.server, override.tool) for override in endpoint.overrides if override.hidden
@@ -77,7 +77,7 @@ def at_start(
     return builtin_definitions.tokens_of_bytes(listed + own)
 
 
-def _given(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
+def _configured_names(endpoint: EndpointSpec, reserved: Collection[str]) -> dict[Pair, str]:
     """Return the names that the configuration gives to tools, whatever the rule for names says."""
     pairs: dict[str, Pair] = {}
     for override in endpoint.overrides:

@@ -233,19 +233,19 @@ class Views:
         self._fronts.sessions.outdated()
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
-        loop.call_later(APPLIED_S_MAX, self._late, number)
+        loop.call_later(APPLIED_S_MAX, self._on_timeout, number)
         message, blob = Disclosed(number=number, whole=complete), codec.dump(news)
         for front in fronts:
-            front.on_applied = partial(self._applied, front.number)
+            front.on_applied = partial(self._on_applied, front.number)
             self._send(front, message, blob)
         self._settle()
 
-    def _applied(self, front: int, number: int) -> None:
+    def _on_applied(self, front: int, number: int) -> None:
         """Note that a front has applied a round."""
         self._rounds.applied(front, number)
         self._settle()
 
-    def _late(self, number: int) -> None:
+    def _on_timeout(self, number: int) -> None:
         """Stop waiting for the fronts that have not applied this round."""
         self._rounds.late(number)
         self._settle()
@@ -275,9 +275,9 @@ class Views:
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_task_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._journal.add("gateway", "bug", repr(error))
