@@ -123,7 +123,9 @@ def test_a_traceback_names_file_function_and_line(program: Path, tmp_path: Path)
     said = run(program.with_name("python"), "-c", code, cwd=tmp_path, ok=False)
     lines = (ROOT / "worker/metamcp_worker/ipc/codec.py").read_text().splitlines()
     number = next(
-        number for number, line in enumerate(lines, 1) if "_mended(_decode_envelope" in line
+        number
+        for number, line in enumerate(lines, 1)
+        if "_decode_surrogates(_decode_envelope" in line
     )
     assert f'File "metamcp_worker/ipc/codec.py", line {number}, in envelope' in said
     assert "metamcp_worker.ipc.codec.Malformed: " in said

@@ -158,7 +158,7 @@ class Embedder(RoleProcess):
 
     # Messages of the process
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, EmbedFigures):
             self._count(self._grown(message.counts))
         elif isinstance(message, Embedded):

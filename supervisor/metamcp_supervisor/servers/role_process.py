@@ -106,7 +106,7 @@ class RoleProcess:
         """Send the first messages to a new process. Raises OSError."""
         raise NotImplementedError
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _on_message(self, message: Message, fds: list[int]) -> None:
         """Take a message of the process that is not a beat."""
         raise NotImplementedError
 
@@ -198,7 +198,7 @@ class RoleProcess:
                 self._hearts.beat(self._pid, self.role or self.who, message.lag_ms)
                 self._settle()
             else:
-                self._heard(message, fds)
+                self._on_message(message, fds)
         except codec.Malformed as error:
             self._journal.add(self.who, "bug", f"it sent something that cannot be read: {error}")
         finally:
