@@ -308,6 +308,7 @@ def test_redaction_cache_and_filter_do_what_they_say(era: str) -> None:
         line("short", "one/*", uses="filter", options={"text_max": 20}),
     ]
     with gateway(*lines) as running, closing(Client(running.port, era)) as client:
+        until(lambda: "result" in client.call("one__echo", text=""), "the cache has seen the tools")
         assert client.text("one__echo", text="to a@b.example") == "to [email]"
         assert (
             client.text("one__echo", text="a" * 25) == f"{'a' * 20}… (5 more characters were cut)"
