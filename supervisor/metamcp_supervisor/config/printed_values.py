@@ -88,11 +88,13 @@ class PrintedValues:
     def _run_program(self, words: Sequence[str], base: Path, subject: str) -> tuple[str, str]:
         """Run a program. Return what it printed, or why there is nothing, as a sentence."""
         data, reason = program_output(words, base, self._environ, subject)
+        if reason:
+            return "", reason
         try:
             text = data.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
             return "", f"{subject} printed something that is not UTF-8 text"
-        return text, reason or ("" if text else f"{subject} printed nothing")
+        return text, "" if text else f"{subject} printed nothing"
 
 
 def program_output(

@@ -66,7 +66,7 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
         content = _copy_database(source, fresh)
         if os.geteuid() == 0:
             owner = state_dir.stat()
-            os.chown(fresh, owner.st_uid, owner.st_gid)
+            os.chown(fresh, owner.st_uid, owner.st_gid, follow_symlinks=False)
         replaced = ""
         if path.exists():
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))

@@ -113,6 +113,7 @@ def test_no_command_runs_for_a_server_that_is_not_enabled(tmp_path: Path) -> Non
     ("body", "words"),
     [
         (f"echo {CANARY}; echo {CANARY} >&2; exit 3", "'./script.sh' failed with exit code 3"),
+        (r"printf '\377'; exit 3", "'./script.sh' failed with exit code 3"),
         (f"echo {CANARY}; kill -9 $$", "'./script.sh' died by signal 9"),
         ("echo", "'./script.sh' printed nothing"),
         (f"yes {CANARY}", "'./script.sh' printed more than 65536 bytes"),
