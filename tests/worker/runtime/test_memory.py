@@ -143,7 +143,7 @@ from metamcp_worker.runtime import memory
 
 first = memory.fill_holes()
 second = memory.fill_holes()
-print(sum(map(len, first)), sum(map(len, second)))
+print(*(sum(block.__sizeof__() for block in blocks) for blocks in (first, second)))
 """
 
 
@@ -157,14 +157,41 @@ def test_the_holes_between_small_objects_are_filled_once_and_for_all() -> None:
     assert second < first / 4
 
 
+_FIRST_HOLES = """
+from metamcp_worker.runtime import memory
+
+SIZE = 400
+blocks = [bytes(SIZE - b"".__sizeof__()) for _ in range(1000)]
+starts = [n for n, block in enumerate(blocks) if id(block) % memory.POOL_BYTES == 48]
+for n in range(0, 1000, 2):
+    blocks[n] = blocks[n] if n in starts else None
+for n in starts:  # the place that is freed last is used first
+    blocks[n] = None
+kept = memory.fill_holes()
+left = memory.fill_holes()
+print(*(sum(block.__sizeof__() == SIZE for block in blocks) for blocks in (kept, left)))
+"""
+
+
+@pytest.mark.process
+def test_holes_at_the_start_of_pools_are_filled_and_those_behind_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_HOLES], capture_output=True, text=True, timeout=30, check=True
+    )
+    filled, left = map(int, done.stdout.split())
+    assert filled > 400
+    assert left < memory.NEW_POOL_BLOCKS
+
+
 _LARGE_HOLES = """
 from metamcp_worker.runtime import memory
 
 blocks = [bytes(n) for n in range(1000, 20000, 100)]
 del blocks[::2]
 kept = memory.fill_holes()
-print(sum(len(block) for block in kept if len(block) > memory.SMALL_BYTES_MAX))
-print(sum(len(block) for block in memory.fill_holes() if len(block) > memory.SMALL_BYTES_MAX))
+for blocks in (kept, memory.fill_holes()):
+    sizes = [block.__sizeof__() for block in blocks]
+    print(sum(size for size in sizes if size > memory.SMALL_BYTES_MAX))
 """
 
 

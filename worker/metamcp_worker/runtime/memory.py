@@ -26,6 +26,11 @@ this size: for a page of metrics, or a list of tools."""
 SMALL_BYTES_MAX = 512
 """Maximum bytes of a block that Python places itself; the C library places larger blocks."""
 POOL_BYTES, POOL_HEADER_BYTES = 16 * 1024, 48
+NEW_POOL_BLOCKS = 2
+"""Maximum blocks of a pool that counts as new: the first one, and one of the check itself."""
+SMALLEST_BLOCKS = 1024
+"""Number of blocks of 16 bytes, and of 32, that are created in any case: a loop creates numbers of
+these sizes itself, and so cannot see that the holes are full."""
 LARGE_HOLE_BYTES = 64 * 1024
 """Bytes from which a hole does no harm: a block of this size fills pages of its own."""
 HOLES_BYTES_MAX = 2 * 1024 * 1024
@@ -99,7 +104,7 @@ def collect_as_usual() -> None:
     gc.set_threshold(*_GC_USUAL)
 
 
-def fill_holes() -> list[bytes]:
+def fill_holes() -> list[object]:
     """Fill every free place between living small objects; the caller keeps the returned blocks.
 
     A process that is forked after this puts its own objects on new pages. Without it the objects
@@ -107,15 +112,24 @@ def fill_holes() -> list[bytes]:
     kilobytes of holes, and more if modules are compiled first. Python has pools of 16 KiB for
     objects of one size; the first object of a new pool shows that the holes of this size are full.
     """
-    blocks = _fill_large_holes()
+    blocks: list[object] = [*_fill_large_holes()]
+    for number in range(SMALLEST_BLOCKS):
+        blocks += object(), complex(number)
     room = HOLES_BYTES_MAX
     for size in range(48, SMALL_BYTES_MAX + 1, 16):
         block = bytes(size - b"".__sizeof__())
-        while id(block) % POOL_BYTES != POOL_HEADER_BYTES and room > 0:
+        while not _is_in_new_pool(block) and room > 0:
             blocks.append(block)
             room -= size
             block = bytes(size - b"".__sizeof__())
     return blocks
+
+
+def _is_in_new_pool(block: object) -> bool:
+    """Whether the block is the first one of its pool, and the pool has hardly any others: it begins
+    with their number. A block at the start of a pool may also fill a hole there."""
+    start = id(block) - POOL_HEADER_BYTES
+    return start % POOL_BYTES == 0 and ctypes.c_uint.from_address(start).value <= NEW_POOL_BLOCKS
 
 
 def _fill_large_holes() -> list[bytes]:
