@@ -3,8 +3,9 @@
 Owns: the folders of a server, the fork, the report about what was achieved, the command line of
 bubblewrap. Never: which paths a server gets (`rules`), numbers of the kernel (`kernel`), pipes.
 
-A worker has one thread when it starts its server, so it may run Python between fork and exec; what
-that takes of memory goes with the process. A second interpreter would have to start for it.
+A worker has one thread when it starts its server, so it may run Python between fork and exec. All
+questions to the system are asked there: what that takes of memory goes with the process. A second
+interpreter would have to start for it.
 
 The new process reports over a pipe that closes at exec: first which paths it may read and that it
 is confined, then, if exec fails, why. A process without a report was not confined, and never runs.
@@ -49,6 +50,8 @@ TMP_BYTES_MAX = 24
 below one, whose path has 107 bytes at most, must still get a name."""
 BWRAP = "bwrap"
 _CONFINED = b"confined\n"
+_NO_ERROR = "0"
+"""Number in front of a failure that is a sentence, in place of an error number and a path."""
 _NO_START = 127
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
@@ -130,35 +133,16 @@ def start(
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. `processes_max`: number of processes that it may have; 0 if nobody is
     asked about new ones. Raises NotConfined, and OSError about the program."""
-    version, filters, asks = kernel.landlock_version(), kernel.has_filters(), kernel.has_asking()
-    root = os.geteuid() == 0
-    sandboxed = rules.has_own_sandbox(spec, command, env, root=root) and spec.profile == "basic"
-    browsers = not sandboxed or kernel.has_user_namespaces()
-    lacking = rules.lacking(spec, version, filters=filters, asks=asks, browsers=browsers)
-    if not browsers:
-        version, filters, asks = 0, False, False
-    if lacking and (spec.required or spec.profile == "strict"):
-        unprotected = " and ".join(lacking)
-        raise NotConfined(f"this kernel cannot keep it from {unprotected}, and its sandbox must")
-    if spec.trial and not asks:
-        raise NotConfined("this kernel does not tell what it opens, so nothing can be learnt")
-    places = _places(spec)
+    cell = _Cell(spec, command, env, os.getpid(), counted=processes_max > 0)
     try:
-        if spec.profile == "strict":
-            programs = [_bubblewrap()]
-        cell = _Cell(spec, version, filters, asks, places, command, env)
-        cell.sandboxed, cell.free = sandboxed, not browsers
-        cell.counted = asks and processes_max > 0
-        pid, granted, listener = cell.spawn(programs, streams)
+        pid, report, listener = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
-        remove(places.tmp)
+        _remove_temporary(spec, str(os.getpid()))
         raise
-    limit = ProcessLimit(processes_max, namespaces=sandboxed or spec.profile == "strict")
-    if spec.trial:
-        return Confined(pid, RECORDING, (), granted, places.tmp, limit, listener)
-    if asks and listener < 0 and spec.profile == "basic":
-        lacking = rules.lacking(spec, version, filters=filters, asks=False)
-    return Confined(pid, cell.achieved, lacking, granted, places.tmp, limit, listener)
+    namespaces = report.sandboxed or spec.profile == "strict"
+    limit = ProcessLimit(processes_max, namespaces=namespaces)
+    achieved = RECORDING if spec.trial else report.achieved
+    return Confined(pid, achieved, report.lacking, report.granted, report.tmp, limit, listener)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -187,23 +171,28 @@ def remove(folder: str) -> None:
         os.rmdir(folder)
 
 
-def _places(spec: ConfinementSpec) -> rules.ServerPlaces:
+def _remove_temporary(spec: ConfinementSpec, pid: str) -> None:
+    """Remove the temporary folder of the server of this worker, if there is one."""
+    link = os.path.join(spec.folder, TEMPORARY, pid)
+    with contextlib.suppress(OSError):
+        remove(os.readlink(link))
+        os.unlink(link)
+
+
+def _make_places(spec: ConfinementSpec, worker_pid: int) -> rules.ServerPlaces:
     """Make the folders of a server, and remove those of processes that are gone. Raises
     NotConfined."""
     every = os.path.join(spec.folder, TEMPORARY)
     home = os.path.expanduser("~")
     apart = rules.has_own_home(spec, home, usable=os.access(home, os.W_OK | os.X_OK))
-    for old in Files().names(every):
-        if not old.isdecimal() or not os.path.exists(f"/proc/{old}"):
-            link = os.path.join(every, old)
-            with contextlib.suppress(OSError):
-                remove(os.readlink(link))
-                os.unlink(link)
+    for pid in Files().names(every):
+        if not pid.isdecimal() or not os.path.exists(f"/proc/{pid}"):
+            _remove_temporary(spec, pid)
     cache = os.path.join(spec.folder, "cache") if apart else ""
     try:
         for folder in filter(None, (os.path.dirname(spec.folder), spec.folder, every, cache)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        tmp = _temporary_folder(os.path.join(every, str(os.getpid())))
+        tmp = _temporary_folder(os.path.join(every, str(worker_pid)))
         own = os.path.join(spec.folder if spec.lasting else tmp, "home") if apart else ""
         if own:
             os.makedirs(own, mode=0o700, exist_ok=True)
@@ -285,38 +274,98 @@ def _let_begin(listener: int, report: socket.socket) -> None:
             kernel.answer(listener, kernel.next_call(listener).id, goes_on=True)
 
 
+class _Report(NamedTuple):
+    """Report of a confined process to its worker: members of `Confined`, and whether it starts a
+    browser that makes namespaces for a sandbox of its own."""
+
+    granted: rules.FileRights
+    lacking: tuple[str, ...]
+    achieved: str
+    tmp: str
+    sandboxed: bool
+
+
+def _pack_report(report: _Report) -> bytes:
+    """Return the bytes of a report: paths may be no UTF-8, and none contains a NUL."""
+    scalars = (report.achieved, report.tmp, *(["sandboxed"] if report.sandboxed else []))
+    return os.fsencode("\0\0".join(map("\0".join, (*report.granted, report.lacking, scalars))))
+
+
+def _parse_report(data: bytes) -> _Report:
+    *lists, lacking, scalars = [
+        tuple(filter(None, text.split("\0"))) for text in os.fsdecode(data).split("\0\0")
+    ]
+    return _Report(rules.FileRights(*lists), lacking, scalars[0], scalars[1], len(scalars) > 2)
+
+
 class _Cell:
-    """Confinement of one process."""
+    """Confinement of one process. `worker_pid`: of the process that starts it; `counted`: whether
+    the worker is asked about each new process.
+
+    The members of the second part are set in the forked process, before anything is prepared."""
 
     def __init__(
         self,
         spec: ConfinementSpec,
-        version: int,
-        filters: bool,
-        asks: bool,
-        places: rules.ServerPlaces,
         command: tuple[str, ...],
         env: Mapping[str, str],
+        worker_pid: int,
+        *,
+        counted: bool,
     ) -> None:
-        self._spec, self._places = spec, places
-        self._command, self._env = command, env
+        self._spec, self._command, self._env = spec, command, env
+        self._worker_pid = worker_pid
         self._strict = spec.profile == "strict"
-        self._asks = asks and not self._strict
-        self._version, self._filters = version, filters
-        self.sandboxed = False
+        self._counted = counted
+
+        self._version, self._filters, self._asks = 0, False, False
+        self._lacking: tuple[str, ...] = ()
+        self._sandboxed = False
         """Whether it starts a browser that makes namespaces for a sandbox of its own."""
-        self.counted = False
-        """Whether the worker is asked about each new process."""
-        self.free = False
+        self._free = False
         """Whether nothing is put in force, because its browser could not start otherwise."""
         self._rules = self._filter_fd = -1
         self._filter: Callable[..., bytes] | None = None
-        self.achieved = " ".join(
-            filter(None, (
-                "bubblewrap" if self._strict else "",
-                f"landlock-{version}" if version else "", "seccomp" if filters else "",
-            ))
-        ) or "none"  # fmt: skip
+
+    def _ask_kernel(self) -> None:
+        """Find out what this kernel can keep the process from. Raises NotConfined if that is less
+        than it must be."""
+        spec = self._spec
+        version, filters, asks = (
+            kernel.landlock_version(),
+            kernel.has_filters(),
+            kernel.has_asking(),
+        )
+        root = os.geteuid() == 0
+        own_sandbox = rules.has_own_sandbox(spec, self._command, self._env, root=root)
+        self._sandboxed = own_sandbox and spec.profile == "basic"
+        browsers = not self._sandboxed or kernel.has_user_namespaces()
+        lacking = rules.lacking(spec, version, filters=filters, asks=asks, browsers=browsers)
+        if not browsers:
+            version, filters, asks = 0, False, False
+        if lacking and (spec.required or self._strict):
+            unprotected = " and ".join(lacking)
+            raise NotConfined(
+                f"this kernel cannot keep it from {unprotected}, and its sandbox must"
+            )
+        if spec.trial and not asks:
+            raise NotConfined("this kernel does not tell what it opens, so nothing can be learnt")
+        self._version, self._filters, self._lacking = version, filters, lacking
+        self._asks = asks and not self._strict
+        self._counted = self._counted and asks
+        self._free = not browsers
+
+    @property
+    def _achieved(self) -> str:
+        landlock = f"landlock-{self._version}" if self._version else ""
+        parts = ("bubblewrap" if self._strict else "", landlock, "seccomp" if self._filters else "")
+        return " ".join(filter(None, parts)) or "none"
+
+    def _report(self, granted: rules.FileRights, tmp: str, listener: int) -> _Report:
+        lacking = () if self._spec.trial else self._lacking
+        if self._asks and listener < 0 and self._spec.profile == "basic":
+            lacking = rules.lacking(self._spec, self._version, filters=self._filters, asks=False)
+        return _Report(granted, lacking, self._achieved, tmp, self._sandboxed)
 
     def _prepare(self, granted: rules.FileRights) -> None:
         """Make the rules and the filter. Raises OSError."""
@@ -326,7 +375,7 @@ class _Cell:
         if filters:
             self._filter = partial(
                 kernel.filter_bytes, os.uname().machine, self._list_allowed_calls(),
-                arguments=self._arguments(closed), flags=0 if self.sandboxed else NAMESPACES,
+                arguments=self._arguments(closed), flags=0 if self._sandboxed else NAMESPACES,
             )  # fmt: skip
         if version >= (kernel.SCOPE_ABI if spec.trial else 1):
             tcp = (closed or bool(spec.tcp_ports)) and not spec.trial
@@ -346,7 +395,7 @@ class _Cell:
 
     def _list_allowed_calls(self) -> set[str]:
         """Return the system calls that this process may make."""
-        more = BROWSER_CALLS if self.sandboxed else frozenset[str]()
+        more = BROWSER_CALLS if self._sandboxed else frozenset[str]()
         less = frozenset[str]() if self._strict else kernel.SHARED_BY_KEY
         return (kernel.ALLOWED.keys() | more).difference(less)
 
@@ -365,9 +414,9 @@ class _Cell:
 
     def spawn(
         self, programs: Sequence[str], streams: tuple[int, int, int]
-    ) -> tuple[int, rules.FileRights, int]:
-        """Return the pid of the program, the paths that it may use, and the descriptor that asks
-        about what it does. Raises NotConfined and OSError."""
+    ) -> tuple[int, _Report, int]:
+        """Return the pid of the program, its report, and the descriptor that asks about what it
+        does. Raises NotConfined and OSError."""
         report, report_sender = socket.socketpair()
         fds: list[int] = []
         try:
@@ -383,30 +432,33 @@ class _Cell:
                     fds += received[1]
                     if fds and self._spec.trial:
                         _let_begin(fds[0], report)
-        paths, confined, failure = message.rpartition(_CONFINED)
+        packed, confined, failure = message.rpartition(_CONFINED)
         if confined and not failure:
-            lists = os.fsdecode(paths).split("\0\0")
-            granted = rules.FileRights(*(tuple(filter(None, each.split("\0"))) for each in lists))
-            return pid, granted, fds[0] if fds else -1
+            return pid, _parse_report(packed), fds[0] if fds else -1
         packets.close_all(fds)
         os.waitpid(pid, 0)
-        number, _, path = os.fsdecode(failure).partition(" ")
+        number, _, text = os.fsdecode(failure).partition(" ")
+        if number == _NO_ERROR:
+            raise NotConfined(text)
         if not number:
             raise NotConfined("its process ended before it was confined")
-        error = OSError(int(number), os.strerror(int(number)), path)
+        error = OSError(int(number), os.strerror(int(number)), text)
         raise error if confined else NotConfined(f"it cannot be confined: {error}")
 
     def _become(
         self, programs: Sequence[str], streams: tuple[int, int, int], report_sender: socket.socket
     ) -> NoReturn:
-        """Become the program in the forked process."""
+        """Become the program in the forked process. `programs`: without bubblewrap."""
         spec, argv = self._spec, self._command
         try:
+            self._ask_kernel()
+            programs = [_bubblewrap()] if self._strict else programs
+            places = _make_places(spec, self._worker_pid)
             cwd = os.getcwd()
             files = Files()
-            env = rules.environment(spec, self._env, argv, self._places, files)
-            _make_missing(spec, argv, self._places, cwd)
-            granted = rules.grants(spec, argv, env, cwd, self._places, files)
+            env = rules.environment(spec, self._env, argv, places, files)
+            _make_missing(spec, argv, places, cwd)
+            granted = rules.grants(spec, argv, env, cwd, places, files)
             self._prepare(granted)
             if self._strict:
                 argv = _bubblewrap_command(spec, granted, cwd, self._filter_fd, argv)
@@ -416,12 +468,15 @@ class _Cell:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
             listener = self._confine()
-            paths = "\0\0".join(map("\0".join, granted))
+            report = _pack_report(self._report(granted, places.tmp, listener))
             fds = () if listener < 0 else (listener,)
-            socket.send_fds(report_sender, [os.fsencode(paths) + _CONFINED], fds)
+            socket.send_fds(report_sender, [report + _CONFINED], fds)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
+        except NotConfined as failed:
+            report_sender.sendall(b"%s %s" % (_NO_ERROR.encode(), os.fsencode(str(failed))))
         except OSError as error:
-            report_sender.sendall(b"%d %s" % (error.errno or 0, os.fsencode(error.filename or "")))
+            number, path = error.errno or errno.EIO, os.fsencode(error.filename or "")
+            report_sender.sendall(b"%d %s" % (number, path))
         except ValueError:  # a NUL in an argument or a variable
             report_sender.sendall(b"%d " % errno.EINVAL)
         finally:
@@ -430,7 +485,7 @@ class _Cell:
     def _confine(self) -> int:
         """Put everything in force for this process. Return the descriptor that asks about what it
         does, -1 without one. Raises OSError."""
-        if self.free:
+        if self._free:
             return -1
         kernel.no_new_privileges()
         if not self._strict:
@@ -439,7 +494,7 @@ class _Cell:
             if not self._strict and not self._spec.trial:
                 self._allow_process_files()
             kernel.restrict(self._rules)
-        if self._strict and self.counted:  # bubblewrap has the other filter
+        if self._strict and self._counted:  # bubblewrap has the other filter
             every = kernel.filter_bytes(os.uname().machine, kernel.CALLS, forks=True)
             return kernel.filter_asking(every)
         if self._strict or not self._filter:
@@ -448,7 +503,7 @@ class _Cell:
             trial, datagrams = self._spec.trial, bool(self._spec.unix_sockets)
             asked_calls = FILE_CALLS if trial else ()
             asking = self._filter(
-                asks=True, asked_calls=asked_calls, forks=self.counted, datagrams=datagrams
+                asks=True, asked_calls=asked_calls, forks=self._counted, datagrams=datagrams
             )
             if (listener := kernel.filter_asking(asking)) >= 0:
                 return listener
@@ -464,5 +519,5 @@ class _Cell:
         and files from them by Landlock. Raises OSError."""
         every = self._spec.browser or "/proc" in self._spec.read
         path = "/proc" if every else "/proc/self"
-        writes = kernel.WRITE_FILE if self.sandboxed else 0
+        writes = kernel.WRITE_FILE if self._sandboxed else 0
         kernel.allow(self._rules, self._version, path, kernel.READ | writes)
