@@ -36,6 +36,7 @@ QUEUE_PACKETS_MAX = 4096
 counts as gone."""
 BLOB_BYTES_MAX = 256 * 1024 * 1024
 
+_TRUNCATED = int(socket.MSG_CTRUNC)  # the operators of enums run in Python, for each packet
 _ANCILLARY_BYTES = socket.CMSG_SPACE(PACKET_FDS_MAX * array.array("i").itemsize)
 
 
@@ -137,7 +138,7 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             complete_bytes = len(payload) - len(payload) % array.array("i").itemsize
             fds.extend(array.array("i", payload[:complete_bytes]))
-    if flags & socket.MSG_CTRUNC:
+    if flags & _TRUNCATED:
         close_all(fds)
         raise DescriptorsLost(data)
     if not data:
