@@ -38,8 +38,8 @@ IS_NO_MAX = 19
 """Places that say "is no" where English says "is not a"; the goal is 0."""
 EMPTY_WORDS_MAX = 21
 """Parameters and locals that are one of EMPTY: 4,147 of 30,922 once."""
-PARTICIPLE_FUNCTIONS_MAX = 897
-"""Functions whose name is a participle or an adverb alone; the goal is 100."""
+PARTICIPLE_FUNCTIONS_MAX = 4
+"""Functions whose name is a participle or an adverb alone: 1,542 once."""
 
 EMPTY = frozenset(
     {"found", "one", "told", "said", "kept", "known", "given", "place", "whole", "part", "rest",

@@ -66,8 +66,8 @@ def meant(index: Index, sets: Sets, embed: Embed, weight: float) -> Search:
     meanings = Meanings()
     for server in dict.fromkeys(document.pair[0] for document in sets.documents):
         meanings.put(SETS, server, [one for one in sets.documents if one.pair[0] == server])
-    while meanings.unread or meanings.wanted(1):
-        wanted = meanings.wanted(BATCH)
+    while meanings.unread or meanings.collect_texts(1):
+        wanted = meanings.collect_texts(BATCH)
         made = embed(list(wanted.values()))
         meanings.learn(dict(zip(wanted, map(shrunk, made), strict=True)))
     known: dict[str, Vector] = {}

@@ -93,7 +93,7 @@ def tally(times: Sequence[float], now: float, window_s: float, most: int) -> tup
     return (*(time for time in times if now - time < window_s), now)[-most:]
 
 
-def crashed(
+def count_crash(
     crashes: Sequence[float], unready: int, now: float, jitter: float
 ) -> tuple[tuple[float, ...], float | None]:
     """Count a crash of one of our own processes. Return the times of crashes, and the seconds

@@ -37,7 +37,7 @@ class AlreadyRunning(MetaMCPError):
     """Another gateway holds the runtime directory or the state directory."""
 
 
-def given(environ: Mapping[str, str]) -> str:
+def read_environ_dir(environ: Mapping[str, str]) -> str:
     """Return the runtime directory that the environment names, or an empty string.
 
     systemd names the directory in RUNTIME_DIRECTORY (the first, if there are several).
@@ -56,7 +56,7 @@ SERVICE_STATE_DIR = "/var/lib/metamcp"
 def default(environ: Mapping[str, str]) -> str:
     """Return the runtime directory for gateway and `ctl` if neither a flag nor a file names one.
     `places` appends the digest of a project."""
-    if chosen := given(environ):
+    if chosen := read_environ_dir(environ):
         return chosen
     if session := environ.get("XDG_RUNTIME_DIR"):
         return os.path.join(session, "metamcp")

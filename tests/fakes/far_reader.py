@@ -24,29 +24,29 @@ class Sizes:
         self.sizes: dict[bytes, int] = {}
         self.news = asyncio.Event()
 
-    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+    def on_messages(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         if stream:
             self.sizes[stream] = len(lines[0])
             self.news.set()
 
-    def failed(self, key: bytes, error: bytes) -> None:
+    def on_request_failed(self, key: bytes, error: bytes) -> None:
         sys.exit(error.decode())
 
-    def skipped(self, size_bytes: int, lines: int = 0) -> None:
+    def on_skip(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
     def overlong(self, line: OverlongLine) -> None:
         sys.exit("a message was passed over")
 
-    def counted(self, counter: str, times: int = 1) -> None:
+    def count(self, counter: str, times: int = 1) -> None:
         pass
 
-    def logged(self) -> None: ...
+    def on_log(self) -> None: ...
 
     def secret(self, text: str) -> None:
         pass
 
-    def lost(self, failure: Fail) -> None:
+    def on_server_lost(self, failure: Fail) -> None:
         sys.exit(failure.message)
 
 

@@ -69,14 +69,16 @@ class Asks(Wire):
     def tool_ask_withdrawn(self, number: object) -> None:
         """A question that the server takes back at once. An answer to it goes to stderr; the call
         ends with the answer to a ping that is sent behind it."""
-        question = self.request("elicitation/create", self.form("Never mind")["params"], self.heard)
+        question = self.request(
+            "elicitation/create", self.form("Never mind")["params"], self.find_caller
+        )
         del self.waiting[json.dumps(question)]
         self.notify("notifications/cancelled", requestId=question, reason="solved")
         self.request("ping", {}, lambda _, __: self.reply(number, result=content("withdrawn")))
 
     def tool_ask_and_end(self, number: object) -> None:
         """A question that stays open when the call ends; its answer goes to stderr."""
-        self.request("elicitation/create", self.form("Too late")["params"], self.heard)
+        self.request("elicitation/create", self.form("Too late")["params"], self.find_caller)
         self.reply(number, result=content("ended"))
 
     def tool_ask_late(self, number: object, ms: float = 100) -> None:
@@ -84,7 +86,7 @@ class Asks(Wire):
         form = self.form("Still there?")["params"]
 
         def ask() -> None:
-            self.request("elicitation/create", form, self.heard)
+            self.request("elicitation/create", form, self.find_caller)
             self.reply(number, result=content("asked late"))
 
         self.later(ms, ask)
@@ -131,7 +133,7 @@ class Asks(Wire):
         form = self.form(f"Round {done}")["params"]
         self.request("elicitation/create", form, lambda _, __: self.round(number, done + 1, n))
 
-    def heard(self, _: Json, line: bytes) -> None:
+    def find_caller(self, _: Json, line: bytes) -> None:
         os.write(2, b"heard " + line)
 
     def form(self, message: str) -> Json:

@@ -72,7 +72,7 @@ class Soaked(Gateway):
     def look(self) -> verbs.GatewayStatus:
         """Raises client.Failed."""
         with client.connect(str(self.folder / "run")) as line:
-            return codec.typed(verbs.GatewayStatus, line.call("status"))
+            return codec.decode_as(verbs.GatewayStatus, line.call("status"))
 
     async def status_of(self) -> verbs.GatewayStatus:
         return await asyncio.to_thread(self.look)

@@ -127,7 +127,7 @@ def config(data: bytes) -> None:
 def _denies(when: str) -> PolicyRuling:
     """What is known of a tool that a policy denies under a condition."""
     policies = Policies([PolicySpec(name="p", match=("*/*",), when=when)])
-    found = policies.ruling(Thing("tools", "s", "t"), PolicySubject(PrincipalFacts()))
+    found = policies.find_ruling(Thing("tools", "s", "t"), PolicySubject(PrincipalFacts()))
     assert found is not None
     return found
 

@@ -219,7 +219,7 @@ class Gateway:
 
     def journal(self) -> str:
         """The lines of `metamcp ctl events`, without their times."""
-        events = (codec.typed(verbs.JournalEvent, codec.dump(event)) for event in self.events())
+        events = (codec.decode_as(verbs.JournalEvent, codec.dump(event)) for event in self.events())
         return "\n".join(columns.event_text(event, "") for event in events)
 
     def wait(self, *names: str, state: str = "ready", timeout_s: float = WAIT_S) -> None:

@@ -33,7 +33,7 @@ def main(sock: socket.socket) -> int:
             return 2
         match messages.unpack_to_front(data):
             case Adopt():
-                for record in codec.typed(list[SessionRecord], packets.read_blob(fds.pop(0))):
+                for record in codec.decode_as(list[SessionRecord], packets.read_blob(fds.pop(0))):
                     packets.send(sock, messages.pack(Wanted(server=record.id)))
             case Listen():
                 serve(sock)

@@ -17,7 +17,7 @@ def tool(name: str = "read", **members: Any) -> bytes:
 
 
 def approved(*tools: bytes, name: str = "mcp-files", version: str = "1.2") -> LockedServer:
-    return LockedServer(name, version, dict(map(lock_drift.locked, tools)))
+    return LockedServer(name, version, dict(map(lock_drift.build_locked_tool, tools)))
 
 
 def lock(**servers: LockedServer) -> Lock:

@@ -66,17 +66,17 @@ class SmallShelf:
             "program": "code",
         }
 
-    def everything(self) -> Everything:
-        return self.ledger.everything()
+    def read_everything(self) -> Everything:
+        return self.ledger.read_everything()
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
-        before = self.ledger.shown(wish.whose)
+        before = self.ledger.find_view(wish.whose)
         try:
             delta = self.ledger.decide(wish, 1_700_000_000.25)
         except OrderImpossible as why:
             return OrderOutcome(str(why), before, before)
         self.ledger.apply(delta)
-        after = self.ledger.shown(wish.whose)
+        after = self.ledger.find_view(wish.whose)
         return OrderOutcome("", before, after, delta.put, delta.script)
 
     async def versions(self, script: str) -> tuple[Script, ...]:
@@ -86,7 +86,7 @@ class SmallShelf:
     def endpoints(self) -> Mapping[str, Exposure]:
         return self.exposures
 
-    def kept(self) -> frozenset[Pair]:
+    def list_quarantined(self) -> frozenset[Pair]:
         return self.quarantined
 
     def tools(self, server: str) -> frozenset[str]:
@@ -133,18 +133,18 @@ class SmallSettings:
     """Settings of a gateway without files, of which nothing drifted."""
 
     def __init__(self) -> None:
-        self.config = self.written = configs.config()
+        self.config = self.written_config = configs.config()
 
-    async def compared(self) -> tuple[ReloadPlan, Config]:
+    async def plan_reload(self) -> tuple[ReloadPlan, Config]:
         return ReloadPlan(hash="0", changes=(), applied=False), self.config
 
-    def drifted(self) -> tuple[str, ...]:
+    def list_drifted_servers(self) -> tuple[str, ...]:
         return ()
 
     async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
         return (), ""
 
-    def locked(self, server: str) -> bool:
+    def has_lock_entry(self, server: str) -> bool:
         return False
 
     async def approve(self, server: str, tool: str, expect: str) -> int:
@@ -224,7 +224,7 @@ class SmallGateway:
     parked = 0
     """Runs that wait for a person."""
 
-    def waiting(self) -> Mapping[str, int]:
+    def count_waiting(self) -> Mapping[str, int]:
         return {"run": self.parked, "consent": len(self.consents.open)}
 
     engine: Callable[[], socket.socket] | None = None

@@ -171,8 +171,8 @@ class Stage:
         )
 
     def spec(self) -> FrontSpec:
-        kept = self.tree.pinned.quarantined()
-        held = self.tree.pinned.held()
+        kept = self.tree.pinned.list_quarantined()
+        held = self.tree.pinned.enforced_servers()
         return FrontSpec(
             version="1", endpoints=(), hosts=("localhost",), quarantined=kept, held=held
         )
@@ -204,7 +204,7 @@ class Stage:
         asyncio.get_running_loop().call_soon(self._exited, end)
 
     def _exited(self, end: WorkerExit) -> None:
-        assert self.fronts.exited(end) or self.tree.crew.exited(end)
+        assert self.fronts.on_exit(end) or self.tree.crew.on_exit(end)
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)
@@ -225,50 +225,50 @@ class Stage:
     def connectors(self) -> Mapping[str, socket.socket]:
         return {}
 
-    def wanted(self, server: str, tenant: Tenant | None) -> None:
-        self.tree.wanted(server, tenant)
+    def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
+        self.tree.on_server_wanted(server, tenant)
 
-    def rooted(self, who: str, roots: str) -> None:
-        self.tree.apart.rooted(who, roots)
+    def on_roots_changed(self, who: str, roots: str) -> None:
+        self.tree.apart.on_roots_changed(who, roots)
 
-    def ended(self, sessions: Sequence[str]) -> None:
-        self.tree.apart.ended(sessions)
+    def on_sessions_ended(self, sessions: Sequence[str]) -> None:
+        self.tree.apart.on_sessions_ended(sessions)
         if self.views is not None:
-            self.views.ended(sessions)
+            self.views.on_sessions_ended(sessions)
 
-    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
+    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         assert self.views is not None
         if isinstance(message, News):
             self.views.news(message.number)
         else:
-            self.views.asked(front, message.ticket, blob)
+            self.views.carry_out_order(front, message.ticket, blob)
 
-    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
+    def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
             self.tree.deliveries.connect_again(server, front.number)
         else:
             self.tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
+    def on_front_stats(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self.figures.append(figures)
-        self.tree.counted(front.number, figures.calls)
+        self.tree.on_call_stats(front.number, figures.calls)
 
-    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+    def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         assert self.quotas is not None
-        self.quotas.used(front, counts)
+        self.quotas.on_day_counts(front, counts)
 
     def consent(
         self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
     ) -> None:
         assert self.consents is not None
-        self.consents.heard(front, message)
+        self.consents.on_message(front, message)
 
-    def left(self, number: int) -> None:
+    def on_front_gone(self, number: int) -> None:
         self.gone_fronts.append(number)
         if self.consents is not None:
-            self.consents.left(number)
+            self.consents.on_front_gone(number)
         if self.views is not None:
-            self.views.left(number)
+            self.views.on_front_gone(number)
 
     def hopeless(self, reason: str) -> None:
         self.hopes.append(reason)
@@ -319,7 +319,9 @@ async def front_up(stage: Stage) -> Player:
     stage.fronts.start(1)
     front = await stage.player("front-0")
     front.ready()
-    await until(lambda: stage.fronts.serving() and stage.fronts.serving()[0].ready, "the front")
+    await until(
+        lambda: stage.fronts.list_serving() and stage.fronts.list_serving()[0].ready, "the front"
+    )
     return front
 
 

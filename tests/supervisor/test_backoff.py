@@ -61,19 +61,19 @@ def test_the_first_crash_of_our_own_costs_no_time_and_the_sixth_in_a_minute_is_t
     crashes: tuple[float, ...] = ()
     delays: list[float | None] = []
     for second in range(backoff.CRASHES_MAX + 1):
-        crashes, wait = backoff.crashed(crashes, 0, float(second), 0.5)
+        crashes, wait = backoff.count_crash(crashes, 0, float(second), 0.5)
         delays.append(wait)
     assert delays[0] == 0.0
     assert all(wait is not None and wait > 0 for wait in delays[1:-1])
     assert delays[-1] is None
-    assert backoff.crashed(crashes, 0, 120.0, 0.5) == ((120.0,), 0.0)
+    assert backoff.count_crash(crashes, 0, 120.0, 0.5) == ((120.0,), 0.0)
 
 
 def test_those_that_hang_at_their_start_are_counted_however_long_that_takes() -> None:
     crashes: tuple[float, ...] = ()
     delays: list[float | None] = []
     for unready in range(1, backoff.CRASHES_MAX + 2):
-        crashes, wait = backoff.crashed(crashes, unready, unready * 100.0, 0.5)
+        crashes, wait = backoff.count_crash(crashes, unready, unready * 100.0, 0.5)
         delays.append(wait)
     assert delays[0] == 0.0
     assert delays[1:-1] == [backoff.delay(k, 0.5) for k in range(2, backoff.CRASHES_MAX + 1)]

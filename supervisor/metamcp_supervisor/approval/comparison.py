@@ -22,7 +22,7 @@ from msgspec import Raw, Struct
 
 from metamcp_supervisor.approval.containment import Judge
 from metamcp_supervisor.approval.known import Case
-from metamcp_supervisor.approval.lock import canonical, counted, read_definition
+from metamcp_supervisor.approval.lock import canonical, read_definition, select_members
 from metamcp_supervisor.approval.schema import (
     COUNTING,
     LISTS,
@@ -63,13 +63,13 @@ def compare_words(old: object, new: object, pointer: str, findings: SchemaFindin
     for at in sorted(after):
         if after[at] - before.get(at, set()):
             change = "is another one" if at in before else "is new"
-            said(at, change, after[at] - before.get(at, set()), findings)
+            add_wording_finding(at, change, after[at] - before.get(at, set()), findings)
     for at in sorted(before):
         if at not in after and at.rpartition("/")[0] in there:
-            said(at, "is gone", set(), findings)
+            add_wording_finding(at, "is gone", set(), findings)
 
 
-def said(at: str, change: str, texts: set[str], findings: SchemaFindings) -> None:
+def add_wording_finding(at: str, change: str, texts: set[str], findings: SchemaFindings) -> None:
     """Add a finding for words that changed. `change`: the end of a sentence about the text at this
     place. Raises Blocked."""
     hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
@@ -96,10 +96,10 @@ def _collect(schema: object, pointer: str, words: Words, there: set[str]) -> Non
             for text in _texts(value):
                 _note(at, text, words, wide=key in {"pattern", "$ref"})
         else:
-            words.setdefault(at, set()).add(spelled(value))
+            words.setdefault(at, set()).add(format_value(value))
 
 
-def spelled(value: object) -> str:
+def format_value(value: object) -> str:
     return value if isinstance(value, str) else canonical(value).decode("utf-8", "replace")
 
 
@@ -172,7 +172,7 @@ def compare(old: bytes | Raw, new: bytes | Raw) -> Comparison:
 
 def compare_read(old: Mapping[str, object], new: Mapping[str, object]) -> Comparison:
     """Compare two definitions that `lock.read_definition` has read. Raises lock.Ambiguous."""
-    before, after = counted(old), counted(new)
+    before, after = select_members(old), select_members(new)
     old_json, new_json = canonical(before), canonical(after)
     if old_json == new_json:
         return Comparison(SchemaVerdict.IDENTICAL)
@@ -218,10 +218,10 @@ def _text(
     pointer: str,
     findings: SchemaFindings,
 ) -> None:
-    before, after = spelled(old.get(key)), spelled(new.get(key))
+    before, after = format_value(old.get(key)), format_value(new.get(key))
     if (key in old, before) != (key in new, after):
         change = "is gone" if key not in new else "is another one" if key in old else "is new"
-        said(step(pointer, key), change, {after}, findings)
+        add_wording_finding(step(pointer, key), change, {after}, findings)
 
 
 def _hints(old: Mapping[str, object], new: Mapping[str, object], findings: SchemaFindings) -> None:
@@ -303,7 +303,7 @@ def _compare_schemas(
 def _ask(have: SubSchema, want: SubSchema, findings: SchemaFindings) -> None:
     case = Case.of(flat([have]))
     # Arguments and structured results are objects, whatever their schemas say of other values.
-    Judge().also(case._replace(types=frozenset({"object"})), want, findings)
+    Judge().compare_schema(case._replace(types=frozenset({"object"})), want, findings)
 
 
 def _ease(have: SubSchema, want: SubSchema, findings: SchemaFindings, *, inputs: bool) -> None:

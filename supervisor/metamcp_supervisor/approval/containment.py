@@ -85,11 +85,11 @@ class Judge:
         try:
             below = flat(have)
             if below.never is None:
-                self.also(Case.of(below), want, findings)
+                self.compare_schema(Case.of(below), want, findings)
         finally:
             self._open.discard(key)
 
-    def also(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
+    def compare_schema(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
         """Compare the have with another schema for the same value. Raises Blocked."""
         if want.free or self._exceeds_limit(have, want, findings):
             return
@@ -118,7 +118,7 @@ class Judge:
         what the old definition names, and findings about that are added to `findings`."""
         tried = findings.trial(strict=strict)
         try:
-            self.also(have, want, tried)
+            self.compare_schema(have, want, tried)
         except Blocked:
             return False
         if not strict:
@@ -134,7 +134,7 @@ class Judge:
             for a, b in ((schema, other), (other, schema))
         )
 
-    def apart(self, have: Case, other: SubSchema) -> bool:
+    def is_disjoint(self, have: Case, other: SubSchema) -> bool:
         """Whether no value can be valid for both. False if the answer is not known."""
         self._steps += 1
         if self._steps > STEPS_MAX or self._level >= LEVELS_MAX:
@@ -163,7 +163,7 @@ class Judge:
             if a.never or b.never:
                 return True
             if a.parts and any(
-                self.apart(Case.of(flat(a.parts)), subschema) for subschema in b.parts
+                self.is_disjoint(Case.of(flat(a.parts)), subschema) for subschema in b.parts
             ):
                 return True
         return False
@@ -183,7 +183,9 @@ class Judge:
                 continue
             text = "It refers to a schema that is not known here."
             findings.add(SchemaVerdict.UNKNOWN, subschema.place, "reference", text)
-        keywords.told(KnownValues(have), KnownValues(Case.of(flattened)), findings)
+        keywords.report_unnamed_members(
+            KnownValues(have), KnownValues(Case.of(flattened)), findings
+        )
         for subschema in flattened.parts:
             if not any(subschema.equals(mine) for mine in have.parts):
                 self._part(have, subschema, findings)
@@ -192,7 +194,7 @@ class Judge:
         keys = {key for key in COUNTING & table_of(want.schema).keys() if want.has(key)}
         for keyword in sorted(keys & _SHAPES.keys()):
             if not isinstance(want.get(keyword), _SHAPES[keyword]):
-                keywords.malformed(want, keyword, findings)
+                keywords.report_malformed(want, keyword, findings)
         if not keys - {"allOf", "$ref"}:
             return
         for case in _cases(have, keys):
@@ -219,7 +221,7 @@ class Judge:
         for keyword in _UNJUDGED:
             fits = "array" if keyword == "unevaluatedItems" else "object"
             if want.has(keyword) and (keyword[0] == "$" or fits in facts.types):
-                if keyword[0] != "$" and want.below(keyword).free:
+                if keyword[0] != "$" and want.descend(keyword).free:
                     continue
                 text = f"What '{keyword}' comes to here cannot be judged."
                 findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "unjudged", text)
@@ -229,16 +231,16 @@ class Judge:
     ) -> None:
         case = facts.case
         exact = keyword == "oneOf"
-        branches = [want.below(keyword, at) for at in range(len(list_of(want.get(keyword))))]
+        branches = [want.descend(keyword, at) for at in range(len(list_of(want.get(keyword))))]
         if exact and any(
             self._alternatives_match(subschema, want, findings) for subschema in case.parts
         ):
             return
-        live = [branch for branch in branches if not self.apart(case, branch)]
+        live = [branch for branch in branches if not self.is_disjoint(case, branch)]
         if not live:
             self._none_fits(facts, want, keyword, findings)
         elif len(live) == 1:
-            self.also(case, live[0], findings)
+            self.compare_schema(case, live[0], findings)
         elif exact or not any(self.holds(case, branch, findings) for branch in live):
             text = "Whether one of the alternatives is still met cannot be judged."
             findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
@@ -249,7 +251,7 @@ class Judge:
         """Whether the alternatives of both are the same, one by one."""
         count = len(list_of(want.get("oneOf")))
         return len(list_of(mine.get("oneOf"))) == count and all(
-            self.equivalent(mine.below("oneOf", at), want.below("oneOf", at), findings)
+            self.equivalent(mine.descend("oneOf", at), want.descend("oneOf", at), findings)
             for at in range(count)
         )
 
@@ -257,38 +259,38 @@ class Judge:
         self, facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
     ) -> None:
         weight = SchemaVerdict.UNKNOWN if facts.unclear else SchemaVerdict.BREAKING
-        kinds = keywords.spoken(facts.types)
+        kinds = keywords.describe_types(facts.types)
         text = f"What is {kinds} here meets none of the alternatives any more."
         if not findings.inputs:
             text = f"It may be {kinds} now in a way that meets none of the alternatives it had."
         findings.add(weight, want.at(keyword), "alternatives", text)
 
     def _not(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-        refused = want.below("not")
-        if self.apart(facts.case, refused):
+        refused = want.descend("not")
+        if self.is_disjoint(facts.case, refused):
             return
         for subschema in facts.case.parts:
             if subschema.has("not"):
                 mine = Case.of(flat([refused]))
-                if self.holds(mine, subschema.below("not"), findings, strict=True):
+                if self.holds(mine, subschema.descend("not"), findings, strict=True):
                     return
         text = "Whether what is refused here was refused before cannot be judged."
         findings.add(SchemaVerdict.UNKNOWN, want.at("not"), "not", text)
 
     def _if(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-        case, condition = facts.case, want.below("if")
-        then = want.below("then") if want.has("then") else None
-        other = want.below("else") if want.has("else") else None
-        if self.apart(case, condition):
+        case, condition = facts.case, want.descend("if")
+        then = want.descend("then") if want.has("then") else None
+        other = want.descend("else") if want.has("else") else None
+        if self.is_disjoint(case, condition):
             if other is not None:
-                self.also(case, other, findings)
+                self.compare_schema(case, other, findings)
             return
         if self.holds(case, condition, findings, strict=True):
             if then is not None:
-                self.also(case, then, findings)
+                self.compare_schema(case, then, findings)
             return
         for mine in (subschema for subschema in case.parts if subschema.has("if")):
-            if self.equivalent(mine.below("if"), condition, findings):
+            if self.equivalent(mine.descend("if"), condition, findings):
                 self._branch(case, mine, "then", then, findings)
                 self._branch(case, mine, "else", other, findings)
                 return
@@ -306,10 +308,12 @@ class Judge:
         findings: SchemaFindings,
     ) -> None:
         if want is not None:
-            extra = [mine.below(keyword)] if mine.has(keyword) else []
+            extra = [mine.descend(keyword)] if mine.has(keyword) else []
             below = flat([*case.parts, *extra])
             if below.never is None:
-                self.also(_with_choice(case, below, (id(mine.schema), "if")), want, findings)
+                self.compare_schema(
+                    _with_choice(case, below, (id(mine.schema), "if")), want, findings
+                )
 
 
 def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
@@ -336,7 +340,7 @@ def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
             mark = id(subschema.schema), keyword
             count = len(list_of(subschema.get(keyword)))
             if count and mark not in case.chosen:
-                each = [subschema.below(keyword, at) for at in range(count)]
+                each = [subschema.descend(keyword, at) for at in range(count)]
                 return [new for branch in each if (new := _with(case, mark, branch)) is not None]
         mark = id(subschema.schema), "if"
         if subschema.has("if") and mark not in case.chosen:
@@ -358,8 +362,10 @@ def _with_choice(case: Case, flattened: Flat, mark: tuple[int, str]) -> Case:
 def _of_condition(case: Case, subschema: SubSchema, mark: tuple[int, str]) -> list[Case]:
     """Return the cases for a condition that is met and for one that is not. The second case is
     unclear: only its `else` is known, and there may be no value for it."""
-    met = _with(case, mark, *[subschema.below(key) for key in ("if", "then") if subschema.has(key)])
-    unmet = _with(case, mark, *([subschema.below("else")] if subschema.has("else") else []))
+    met = _with(
+        case, mark, *[subschema.descend(key) for key in ("if", "then") if subschema.has(key)]
+    )
+    unmet = _with(case, mark, *([subschema.descend("else")] if subschema.has("else") else []))
     return [
         *([] if met is None else [met]),
         *([] if unmet is None else [unmet._replace(unclear=True)]),

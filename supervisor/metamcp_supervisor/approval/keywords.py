@@ -56,7 +56,7 @@ _MEANINGS = ("format", "contentEncoding", "contentMediaType", "contentSchema")
 """Keywords that describe the meaning of a text and that JSON Schema does not check itself."""
 
 
-def spoken(types: Iterable[str]) -> str:
+def describe_types(types: Iterable[str]) -> str:
     distinct = set(types)
     names = ["a number"] if distinct >= NUMBERS else []
     remaining = distinct - NUMBERS if names else distinct
@@ -84,7 +84,7 @@ def blame(facts: KnownValues) -> SchemaVerdict:
     return SchemaVerdict.UNKNOWN if facts.unclear else SchemaVerdict.BREAKING
 
 
-def malformed(want: SubSchema, keyword: str, findings: SchemaFindings) -> None:
+def report_malformed(want: SubSchema, keyword: str, findings: SchemaFindings) -> None:
     text = f"'{keyword}' is not what JSON Schema knows."
     findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "malformed", text)
 
@@ -94,13 +94,13 @@ def _type(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None
         return
     allowed = types_in(want.get("type"))
     if allowed is None:
-        malformed(want, "type", findings)
+        report_malformed(want, "type", findings)
         return
     lost = facts.types - allowed
     if lost:
-        text = f"It must not be {spoken(lost)} any more."
+        text = f"It must not be {describe_types(lost)} any more."
         if not findings.inputs:
-            text = f"It may be {spoken(lost)} now, which it was not."
+            text = f"It may be {describe_types(lost)} now, which it was not."
         # The types of a have are known for sure unless something else limits them further.
         findings.add(blame(facts), want.at("type"), "type", text)
 
@@ -114,7 +114,7 @@ def _values(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> No
             continue
         allowed = {canonical(value)}
         if keyword == "enum":
-            allowed = set(want.root.spelled(list_of(value)))
+            allowed = set(want.root.index_by_json(list_of(value)))
         mine = facts.finite()
         if mine is None:
             text = "Only certain values are valid now."
@@ -137,10 +137,10 @@ def _bounds(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> No
             continue
         value = number_of(want.get(keyword))
         if value is None:
-            malformed(want, keyword, findings)
+            report_malformed(want, keyword, findings)
             continue
         upper = keyword.endswith("aximum")
-        mine = facts.bound(upper=upper)
+        mine = facts.find_bound(upper=upper)
         needed = NumberBound(value, keyword.startswith("ex"))
         if mine is None or not mine.beyond(needed, upper=upper):
             less, more = ("less", "more") if upper else ("more", "less")
@@ -156,7 +156,7 @@ def _multiple(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> 
         return
     value = number_of(want.get("multipleOf"))
     if value is None or value <= 0:
-        malformed(want, "multipleOf", findings)
+        report_malformed(want, "multipleOf", findings)
         return
     step = exact(value)
     single = _single_number(facts)
@@ -187,7 +187,7 @@ def _size(
             continue
         value = number_of(want.get(keyword))
         if value is None:
-            malformed(want, keyword, findings)
+            report_malformed(want, keyword, findings)
             continue
         if keyword == least:
             fits = facts.least(keyword) >= value
@@ -208,7 +208,7 @@ def _pattern(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> N
         return
     pattern = want.get("pattern")
     if not isinstance(pattern, str):
-        malformed(want, "pattern", findings)
+        report_malformed(want, "pattern", findings)
         return
     mine = facts.spellings("pattern")
     if canonical(pattern) in mine:
@@ -253,7 +253,7 @@ class Judging(Protocol):
         self, have: tuple[SubSchema, ...], want: SubSchema, findings: SchemaFindings
     ) -> None: ...
 
-    def also(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None: ...
+    def compare_schema(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None: ...
 
     def holds(
         self, have: Case, want: SubSchema, findings: SchemaFindings, *, strict: bool = False
@@ -272,11 +272,11 @@ def objects(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schem
     _dependencies(judge, facts, want, findings)
 
 
-def told(have: KnownValues, want: KnownValues, findings: SchemaFindings) -> None:
+def report_unnamed_members(have: KnownValues, want: KnownValues, findings: SchemaFindings) -> None:
     """Report members that only the have names, where the want accepts others: they are valid."""
     if "object" not in have.types & want.types or want.choosy or not want.others().implied:
         return
-    for name in have.named().keys() - want.named().keys():
+    for name in have.collect_members().keys() - want.collect_members().keys():
         looked = have.member(name)
         if looked.never:
             continue
@@ -292,7 +292,7 @@ def told(have: KnownValues, want: KnownValues, findings: SchemaFindings) -> None
 def _compare_required(facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     for name in list_of(want.get("required")):
         if not isinstance(name, str):
-            malformed(want, "required", findings)
+            report_malformed(want, "required", findings)
         elif name not in facts.required:
             text = f"'{word(name)}' must be given now."
             if not findings.inputs:
@@ -305,12 +305,12 @@ def _compare_properties(
 ) -> None:
     properties = table_of(want.get("properties"))
     for name in properties:
-        sub, looked = want.below("properties", name), facts.member(name)
-        if looked.nothing and name in facts.required:
+        sub, looked = want.descend("properties", name), facts.member(name)
+        if looked.is_unconstrained and name in facts.required:
             judge.within((), sub, findings)  # callers do give it, whatever it is
-        elif looked.nothing and name in list_of(want.get("required")):
+        elif looked.is_unconstrained and name in list_of(want.get("required")):
             continue  # which was told
-        elif looked.nothing or looked.never:
+        elif looked.is_unconstrained or looked.never:
             _new(facts, sub, name, looked, findings)
         elif looked.clouded and not looked.parts:
             _report_patterns(sub, findings)
@@ -347,9 +347,9 @@ def _patterns(
     judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     for pattern in table_of(want.get("patternProperties")):
-        sub = want.below("patternProperties", pattern)
+        sub = want.descend("patternProperties", pattern)
         mine = tuple(
-            subschema.below("patternProperties", pattern)
+            subschema.descend("patternProperties", pattern)
             for subschema in facts.case.parts
             if pattern in table_of(subschema.get("patternProperties"))
         )
@@ -359,7 +359,7 @@ def _patterns(
             judge.within(mine, sub, findings)
         elif not _is_closed(facts) or any(
             not judge.holds(Case.of(flat(facts.member(name).parts)), sub, findings, strict=True)
-            for name in facts.named()
+            for name in facts.collect_members()
             if not facts.member(name).never
         ):
             text = f"Which members the pattern '{word(pattern)}' is about is not looked at."
@@ -374,11 +374,11 @@ def _is_closed(facts: KnownValues) -> bool:
 def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     if not isinstance(want.get("additionalProperties"), dict | bool):
         return
-    sub = want.below("additionalProperties")
+    sub = want.descend("additionalProperties")
     if sub.free:
         return
     properties, patterns = table_of(want.get("properties")), table_of(want.get("patternProperties"))
-    for name in facts.named():
+    for name in facts.collect_members():
         looked = facts.member(name)
         if name in properties or looked.never:
             continue
@@ -403,7 +403,7 @@ def _compare_additional(
     findings: SchemaFindings,
 ) -> None:
     """Compare the schemas for members that the have does not name."""
-    sub, looked = want.below("additionalProperties"), facts.others()
+    sub, looked = want.descend("additionalProperties"), facts.others()
     if looked.never:
         return
     if looked.clouded or patterns:
@@ -432,11 +432,11 @@ def _only_patterns(facts: KnownValues) -> bool:
 
 
 def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-    if not want.has("propertyNames") or want.below("propertyNames").free:
+    if not want.has("propertyNames") or want.descend("propertyNames").free:
         return
-    sub = want.below("propertyNames")
+    sub = want.descend("propertyNames")
     mine = tuple(
-        subschema.below("propertyNames")
+        subschema.descend("propertyNames")
         for subschema in facts.case.parts
         if subschema.has("propertyNames")
     )
@@ -444,7 +444,7 @@ def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schema
     if mine or not _is_closed(facts):
         judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, findings)
         return
-    for name in facts.named():
+    for name in facts.collect_members():
         name_root = Root({"const": name})
         if not facts.member(name).never:
             judge.within((SubSchema(name_root.schema, name_root, ""),), sub, findings)
@@ -482,7 +482,7 @@ def _needs(
     text = f"With '{word(name)}', {words(map(str, lost))} must be given now."
     if not findings.inputs:
         text = f"With '{word(name)}', {words(map(str, lost))} may be missing now."
-    if facts.member(name).nothing and findings.inputs:
+    if facts.member(name).is_unconstrained and findings.inputs:
         findings.suppose(want.at("properties", name), "member-added", text)
     else:
         weight = SchemaVerdict.UNKNOWN if facts.case.unclear else SchemaVerdict.BREAKING
@@ -498,25 +498,25 @@ def _also_needs(
 ) -> None:
     keyword, name = key
     if not isinstance(table_of(want.get(keyword))[name], dict | bool):
-        malformed(want, keyword, findings)
+        report_malformed(want, keyword, findings)
         return
     there = Root({"required": [name]})
     more = [SubSchema(there.schema, there, "")]
     for subschema in facts.case.parts:
         sure = subschema.root.dialect == "draft-07" or keyword == "dependentSchemas"
         if sure and isinstance(table_of(subschema.get(keyword)).get(name), dict | bool):
-            more.append(subschema.below(keyword, name))
+            more.append(subschema.descend(keyword, name))
     have = flat([*facts.case.parts, *more])
     if have.never is not None:
         return
     case = facts.case._replace(parts=have.parts, unclear=facts.case.unclear or bool(have.unclear))
-    sub = want.below(keyword, name)
-    if facts.member(name).nothing and findings.inputs:
+    sub = want.descend(keyword, name)
+    if facts.member(name).is_unconstrained and findings.inputs:
         if not judge.holds(case, sub, findings):
             text = f"With '{word(name)}', more is needed."
             findings.suppose(want.at("properties", name), "member-added", text)
     else:
-        judge.also(case, sub, findings)
+        judge.compare_schema(case, sub, findings)
 
 
 # Arrays
@@ -525,7 +525,7 @@ def _also_needs(
 def arrays(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
     """Compare the keywords for items of arrays. Raises Blocked."""
     if is_list(want.get("items")) and want.root.dialect == MODERN:
-        malformed(want, "items", findings)
+        report_malformed(want, "items", findings)
     most = facts.most("maxItems")
     prefix, tail = tuple_of(want)
     far = max(facts.prefix(), len(prefix))
@@ -566,7 +566,7 @@ def _item(
 def _contains(
     judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
-    sub = want.below("contains")
+    sub = want.descend("contains")
     low = number_of(want.get("minContains")) if want.has("minContains") else 1
     high = number_of(want.get("maxContains")) if want.has("maxContains") else None
     for subschema in facts.case.parts:
@@ -578,7 +578,7 @@ def _contains(
         few = not want.has("maxContains") or (
             own_high is not None and high is not None and own_high <= high
         )
-        if enough and few and judge.equivalent(subschema.below("contains"), sub, findings):
+        if enough and few and judge.equivalent(subschema.descend("contains"), sub, findings):
             return
     text = "Whether enough items are of the kind that is wanted cannot be judged."
     findings.add(SchemaVerdict.UNKNOWN, want.at("contains"), "contains", text)

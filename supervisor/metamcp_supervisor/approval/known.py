@@ -60,7 +60,7 @@ class Looked(NamedTuple):
     named: bool = False
 
     @property
-    def nothing(self) -> bool:
+    def is_unconstrained(self) -> bool:
         """Whether the member is not named and may have any value."""
         return (
             not self.clouded and all(subschema.free for subschema in self.parts) and not self.named
@@ -123,7 +123,7 @@ class KnownValues:
             return {canonical(each): each for each in every}
         return None
 
-    def bound(self, *, upper: bool) -> NumberBound | None:
+    def find_bound(self, *, upper: bool) -> NumberBound | None:
         """Return the narrowest bound of numbers; None if there is none."""
         best: NumberBound | None = None
         keys = ("maximum", "exclusiveMaximum") if upper else ("minimum", "exclusiveMinimum")
@@ -178,7 +178,7 @@ class KnownValues:
             canonical(subschema.get(key)) for subschema in self.case.parts if subschema.has(key)
         }
 
-    def named(self) -> dict[str, None]:
+    def collect_members(self) -> dict[str, None]:
         """Return every member that a part names, in order."""
         return {
             name: None
@@ -191,14 +191,14 @@ class KnownValues:
         clouded = False
         for subschema in self.case.parts:
             if name in table_of(subschema.get("properties")):
-                subschemas.append(subschema.below("properties", name))
+                subschemas.append(subschema.descend("properties", name))
             elif table_of(subschema.get("patternProperties")):
                 clouded = True
             elif subschema.has("additionalProperties"):
-                subschemas.append(subschema.below("additionalProperties"))
+                subschemas.append(subschema.descend("additionalProperties"))
             elif subschema.has("unevaluatedProperties"):
                 clouded = True
-        named = name in self.named()
+        named = name in self.collect_members()
         return Looked(tuple(subschemas), not subschemas and not clouded, clouded, named)
 
     def others(self) -> Looked:
@@ -209,7 +209,7 @@ class KnownValues:
             if table_of(subschema.get("patternProperties")):
                 clouded = True
             elif subschema.has("additionalProperties"):
-                subschemas.append(subschema.below("additionalProperties"))
+                subschemas.append(subschema.descend("additionalProperties"))
             elif subschema.has("unevaluatedProperties"):
                 clouded = True
         return Looked(tuple(subschemas), not subschemas and not clouded, clouded)
@@ -235,12 +235,12 @@ def tuple_of(subschema: SubSchema) -> tuple[tuple[SubSchema, ...], SubSchema | N
     if is_list(items) and subschema.root.dialect == MODERN:
         return (), None  # it does not have that
     if is_list(items):
-        prefix = tuple(subschema.below("items", at) for at in range(len(list_of(items))))
+        prefix = tuple(subschema.descend("items", at) for at in range(len(list_of(items))))
         beyond = subschema.has("additionalItems")
-        return prefix, subschema.below("additionalItems") if beyond else None
+        return prefix, subschema.descend("additionalItems") if beyond else None
     first = range(len(list_of(subschema.get("prefixItems"))))
-    prefix = tuple(subschema.below("prefixItems", at) for at in first)
-    return prefix, subschema.below("items") if subschema.has("items") else None
+    prefix = tuple(subschema.descend("prefixItems", at) for at in first)
+    return prefix, subschema.descend("items") if subschema.has("items") else None
 
 
 def type_of(value: object) -> str:
@@ -328,7 +328,7 @@ def _values(parts: Iterable[SubSchema]) -> dict[bytes, object] | None:
         if subschema.has("const"):
             allowed.append({canonical(subschema.get("const")): subschema.get("const")})
         if is_list(subschema.get("enum")):
-            allowed.append(subschema.root.spelled(list_of(subschema.get("enum"))))
+            allowed.append(subschema.root.index_by_json(list_of(subschema.get("enum"))))
         for spelled in allowed:
             values = (
                 spelled if values is None else {k: v for k, v in values.items() if k in spelled}

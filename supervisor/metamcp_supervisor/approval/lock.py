@@ -63,9 +63,9 @@ from metamcp_supervisor.config.document import (
     ConfigDocument,
     ConfigFindings,
     Site,
+    join_names,
     kind_of,
-    listed,
-    shown,
+    shorten,
     table_of,
 )
 from metamcp_supervisor.config.naming import hint
@@ -99,10 +99,10 @@ def fingerprint(definition: bytes | Raw) -> str:
 
 def fingerprint_of(definition: Mapping[str, object]) -> str:
     """Return the fingerprint of a definition that was read. Raises Ambiguous."""
-    return SCHEME + hashlib.sha256(canonical(counted(definition))).hexdigest()
+    return SCHEME + hashlib.sha256(canonical(select_members(definition))).hexdigest()
 
 
-def counted(definition: Mapping[str, object]) -> dict[str, object]:
+def select_members(definition: Mapping[str, object]) -> dict[str, object]:
     """Return the members that count, in the order of MEMBERS."""
     return {name: definition[name] for name in MEMBERS if name in definition}
 
@@ -282,7 +282,7 @@ class Folded(Mapping[str, object]):
         return cast("dict[str, object]", json.loads(self._bytes))
 
 
-def folded(lock: Lock) -> Lock:
+def fold_lock(lock: Lock) -> Lock:
     """Return the same lock with folded definitions, for a program that keeps the lock in memory."""
     return Lock({name: folded_server(server) for name, server in lock.servers.items()})
 
@@ -322,7 +322,7 @@ def difference(old: Lock | None, new: Lock | None) -> str:
         "otherwise than before": {name for name in now if before.get(name, now[name]) != now[name]},
         "no longer": before.keys() - now.keys(),
     }
-    named = (f"{sort}: {listed(sorted(names))}" for sort, names in sorts.items() if names)
+    named = (f"{sort}: {join_names(sorted(names))}" for sort, names in sorts.items() if names)
     return "; ".join([summary, *named])
 
 
@@ -353,7 +353,7 @@ def read(content: str, label: str) -> Lock:
         raise ConfigInvalid((Problem(label, "", message, line),)) from None
     lock = _Reader(Site(document), findings).lock(values)
     if findings.problems:
-        raise ConfigInvalid(findings.everything())
+        raise ConfigInvalid(findings.list_errors())
     return lock
 
 
@@ -418,12 +418,12 @@ class _Reader:
         self._tools = 0
 
     def lock(self, values: Mapping[str, object]) -> Lock:
-        self._known(values, ("version", "servers"), self._site)
+        self._check_keys(values, ("version", "servers"), self._site)
         version = values.get("version")
         if version is None:
             self._error(self._site, f"has no version; this program writes {VERSION}")
         elif version != VERSION or isinstance(version, bool):
-            newer = f"{shown(str(version))} is not known here; this program reads {VERSION}"
+            newer = f"{shorten(str(version))} is not known here; this program reads {VERSION}"
             self._error(self._site.at("version"), newer)
             return Lock()
         servers: dict[str, LockedServer] = {}
@@ -439,10 +439,10 @@ class _Reader:
         if table is None:
             self._error(site, f"must be a table, not {kind_of(value)}")
             return LockedServer()
-        self._known(table, ("serverInfo", "tools"), site)
+        self._check_keys(table, ("serverInfo", "tools"), site)
         info_site = site.at("serverInfo")
         info = self._table(table, "serverInfo", site, needed=False)
-        self._known(info, ("name", "version"), info_site)
+        self._check_keys(info, ("name", "version"), info_site)
         tools: dict[str, LockedTool] = {}
         for name, each in self._table(table, "tools", site).items():
             self._tools += 1
@@ -463,10 +463,10 @@ class _Reader:
         if table is None:
             self._error(site, f"must be a table, not {kind_of(value)}")
             return None
-        self._known(table, ("fingerprint", "definition"), site)
+        self._check_keys(table, ("fingerprint", "definition"), site)
         file_fingerprint = self._text(table, "fingerprint", site, needed=True)
         definition = self._table(table, "definition", site)
-        self._known(
+        self._check_keys(
             definition, tuple(key for key in MEMBERS if key != "name"), site.at("definition")
         )
         if file_fingerprint is None or "definition" not in table:
@@ -479,7 +479,7 @@ class _Reader:
         if not file_fingerprint.startswith(SCHEME):
             self._error(
                 site.at("fingerprint"),
-                f"'{shown(file_fingerprint)}' is not a fingerprint that is known here",
+                f"'{shorten(file_fingerprint)}' is not a fingerprint that is known here",
             )
         elif file_fingerprint != due:
             self._error(
@@ -489,10 +489,10 @@ class _Reader:
             )
         return LockedTool(due, definition)
 
-    def _known(self, table: Mapping[str, object], keys: tuple[str, ...], site: Site) -> None:
+    def _check_keys(self, table: Mapping[str, object], keys: tuple[str, ...], site: Site) -> None:
         for key in table:
             if key not in keys:
-                self._error(site.at(key), f"unknown key '{shown(key)}'; {hint(key, keys)}")
+                self._error(site.at(key), f"unknown key '{shorten(key)}'; {hint(key, keys)}")
 
     def _table(
         self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = True

@@ -31,13 +31,13 @@ from metamcp_supervisor.approval.lock import (
     Lock,
     LockedServer,
     LockedTool,
-    counted,
     fingerprint,
     read_definition,
+    select_members,
 )
 from metamcp_supervisor.config import reload
 from metamcp_supervisor.config.config import Pinning
-from metamcp_supervisor.config.document import listed, shown
+from metamcp_supervisor.config.document import join_names, shorten
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.codec import Malformed
 
@@ -90,7 +90,7 @@ class ToolDrift:
         return self.comparison is not None and self.comparison.harmless
 
     @property
-    def why(self) -> str:
+    def difference_text(self) -> str:
         """Sentence about the difference, without the name of the tool."""
         if self.comparison is not None:
             if self.comparison.harmless:
@@ -156,7 +156,7 @@ def _compare_definitions(old: Mapping[str, object], new: Mapping[str, object]) -
     return compare_read(old, new)
 
 
-def quarantined(
+def select_quarantined(
     differences: Sequence[ToolDrift], pinning: Pinning, *, locked: bool = True
 ) -> frozenset[QuarantinedTool]:
     """Return the tools to keep from clients. `pinning`: result of `mode`; `locked`: as there."""
@@ -179,12 +179,13 @@ def reason(drift: ToolDrift, *, locked: bool) -> str:
     if not locked:
         look, approve = f"tools --diff {target}", f"lock approve {server}"
     return (
-        f"the tool '{shown(drift.tool)}' of '{server}' is in quarantine: {drift.why}; an operator"
-        f" may look at it with 'metamcp {look}' and approve it with 'metamcp {approve}'"
+        f"the tool '{shorten(drift.tool)}' of '{server}' is in quarantine: "
+        f"{drift.difference_text}; an operator may look at it with 'metamcp {look}'"
+        f" and approve it with 'metamcp {approve}'"
     )
 
 
-def waiting(server: str) -> str:
+def explain_pending(server: str) -> str:
     """Return the same sentence for a tool that is not judged yet."""
     return (
         f"this tool of '{process_names.base(server)}' is in quarantine until it is compared with"
@@ -198,10 +199,10 @@ def summary(differences: Sequence[ToolDrift]) -> str:
     for each in differences:
         if each.change != "same":
             sorts.setdefault(each.word, []).append(each.tool)
-    return "; ".join(f"{word}: {listed(names)}" for word, names in sorted(sorts.items()))
+    return "; ".join(f"{word}: {join_names(names)}" for word, names in sorted(sorts.items()))
 
 
-def locked(definition: bytes | Raw) -> tuple[str, LockedTool]:
+def build_locked_tool(definition: bytes | Raw) -> tuple[str, LockedTool]:
     """Return the name of an offered tool, and the entry that approves it. Raises
     codec.Malformed."""
     values = read_definition(definition)
@@ -211,7 +212,7 @@ def locked(definition: bytes | Raw) -> tuple[str, LockedTool]:
     print_ = fingerprint(definition)
     if print_.startswith(RAW_SCHEME):
         raise Malformed("is nested too deeply")
-    members = counted(values)
+    members = select_members(values)
     del members["name"]
     return name, LockedTool(print_, members)
 
@@ -226,13 +227,13 @@ class ServerInfo(Struct, frozen=True):
 def server_info(raw: bytes | Raw) -> Mapping[str, str]:
     """Return the name and version that a server gives itself."""
     try:
-        info = codec.typed(ServerInfo, raw)
+        info = codec.decode_as(ServerInfo, raw)
     except Malformed:
         info = ServerInfo()
     return {"name": info.name, "version": info.version}
 
 
-def taken(
+def approve_tools(
     approved: LockedServer,
     offered: Iterable[bytes | Raw],
     only: str | None,
@@ -262,7 +263,7 @@ def _by_name(offered: Iterable[bytes | Raw]) -> dict[str, LockedTool | None]:
     tools: dict[str, LockedTool | None] = {}
     for definition in offered:
         try:
-            name, tool = locked(definition)
+            name, tool = build_locked_tool(definition)
         except Malformed:
             named = name_of(definition)
             if named is not None:
@@ -280,7 +281,9 @@ def name_of(definition: bytes | Raw) -> str | None:
         return None
 
 
-def planned(plan: verbs.ReloadPlan, old: Lock | None, new: Lock | None) -> verbs.ReloadPlan:
+def with_lock_change(
+    plan: verbs.ReloadPlan, old: Lock | None, new: Lock | None
+) -> verbs.ReloadPlan:
     """Add the change of `metamcp.lock` to the plan of a reload, under that name: no server can have
     a name with a dot."""
     action = "add" if old is None else "remove" if new is None else "in-place"

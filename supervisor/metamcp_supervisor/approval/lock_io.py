@@ -25,7 +25,7 @@ _MODE = 0o644
 not secret, because every client gets them."""
 
 
-def beside(config: Config) -> Path:
+def find_lock_path(config: Config) -> Path:
     """Return the path of this configuration's `metamcp.lock`: in the directory of its main file."""
     return (config.files[0].parent if config.files else Path.cwd()) / FILE
 
@@ -49,7 +49,7 @@ def save(path: Path, content: Lock) -> bool:
         if files.text(path, LOCK_BYTES_MAX) == text:
             return False
     target = Path(os.path.realpath(path))  # a link stays one
-    fd, name = files.beside(target)
+    fd, name = files.create_temp_file(target)
     try:
         with open(fd, "w", encoding="utf-8", newline="\n") as made:
             os.fchmod(made.fileno(), _mode(target))

@@ -112,7 +112,7 @@ class Pins:
         approved = self._find_approved(server)
         if self.mode(server) != "enforce" or approved is None:
             return None
-        last, verdicts = self.last(server), self._known(server, self.edition)
+        last, verdicts = self.last(server), self._find_verdicts(server, self.edition)
         unknown: list[bytes] = []
         quarantined = set[QuarantinedTool]()
         for definition in map(bytes, offered):
@@ -121,7 +121,10 @@ class Pins:
                 unknown.append(definition)
             elif verdict is not None:
                 quarantined.add(verdict)
-        few, reason = sum(map(len, unknown)) <= AT_ONCE_BYTES_MAX, lock_drift.waiting(server)
+        few, reason = (
+            sum(map(len, unknown)) <= AT_ONCE_BYTES_MAX,
+            lock_drift.explain_pending(server),
+        )
         for definition in unknown:
             name = lock_drift.name_of(definition)
             due = None if name is None else approved.tools.get(name)
@@ -138,8 +141,8 @@ class Pins:
         approved = self._find_approved(server)
         if approved is None:
             first = None
-            if self.seen is not None and not process_names.whose(server):
-                first = folded_server(lock_drift.taken(LockedServer(), offered, None, {}))
+            if self.seen is not None and not process_names.parse_client(server):
+                first = folded_server(lock_drift.approve_tools(LockedServer(), offered, None, {}))
             return Judged(server, first=first, edition=edition)
         named = [
             (lock_drift.name_of(definition), _digest(definition), definition)
@@ -147,12 +150,12 @@ class Pins:
         ]
         drifts = self._drifts(server, approved, named, edition)
         locked = self._find_entry(server) is not None
-        quarantined = lock_drift.quarantined(drifts, pinning, locked=locked)
+        quarantined = lock_drift.select_quarantined(drifts, pinning, locked=locked)
         by_name = {each.tool: each for each in quarantined}
         verdicts = {digest: by_name.get(name or "") for name, digest, _ in named}
         return Judged(server, drifts, quarantined, None, verdicts, edition)
 
-    def compared(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
+    def compare_tools(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
         """Compare every tool of a server with what was approved, with both definitions. Changes
         nothing."""
         approved = self._find_approved(server)
@@ -196,12 +199,12 @@ class Pins:
         self._told.pop(server, None)
 
     @property
-    def quarantined(self) -> frozenset[QuarantinedTool]:
+    def quarantined_tools(self) -> frozenset[QuarantinedTool]:
         """Tools of all servers that are kept back."""
         return frozenset(each for judged in self._last.values() for each in judged.kept)
 
     @property
-    def held(self) -> tuple[str, ...]:
+    def enforced_servers(self) -> tuple[str, ...]:
         """Servers that may offer only approved tools."""
         return tuple(server for server in self.pinnings if self.mode(server) == "enforce")
 
@@ -219,7 +222,7 @@ class Pins:
         """Compare the offered tools with the approved ones. `named`: name, digest and definition of
         each offered tool. A definition that was judged before, and whose name is offered once,
         keeps its result."""
-        verdicts = self._known(server, edition)
+        verdicts = self._find_verdicts(server, edition)
         before = {each.tool: each for each in self.last(server).drifts}
         often = Counter(name for name, _, _ in named)
         stay = {
@@ -233,7 +236,7 @@ class Pins:
         differences = lock_drift.drifts(server, replace(approved, tools=tools), others)
         return tuple(sorted((*differences, *stay.values()), key=lambda each: each.tool))
 
-    def _known(self, server: str, edition: int) -> Known:
+    def _find_verdicts(self, server: str, edition: int) -> Known:
         last = self.last(server)
         return last.known if last.edition == edition else _NOTHING
 

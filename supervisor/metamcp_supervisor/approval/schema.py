@@ -211,7 +211,7 @@ class Root:
         cached = self._prints.get(id(schema))
         return self._make_print(schema) if cached is None else cached
 
-    def spelled(self, values: list[object]) -> dict[bytes, object]:
+    def index_by_json(self, values: list[object]) -> dict[bytes, object]:
         """Return the values of a list within this schema, by their canonical JSON."""
         if id(values) not in self._lists:
             self._lists[id(values)] = {canonical(value): value for value in values}
@@ -309,7 +309,7 @@ class SubSchema(NamedTuple):
     def has(self, keyword: str) -> bool:
         return keyword not in self.root.hidden and keyword in table_of(self.schema)
 
-    def below(self, *keys: str | int) -> "SubSchema":
+    def descend(self, *keys: str | int) -> "SubSchema":
         """Return the schema at these keys, which must exist."""
         here = self.schema
         for key in keys:
@@ -382,7 +382,7 @@ def flat(parts: Iterable[SubSchema]) -> Flat:
                 continue  # what stands beside a reference does not count
         flattened.append(subschema)
         waiting += [
-            (subschema.below("allOf", at), inside)
+            (subschema.descend("allOf", at), inside)
             for at in range(len(list_of(subschema.get("allOf"))))
         ]
     return Flat(tuple(flattened), tuple(unclear), never)

@@ -72,10 +72,10 @@ class EndpointClient:
         self._last = 0
 
     async def __aenter__(self) -> Self:
-        from metamcp_worker.bridge.http_client import opened
+        from metamcp_worker.bridge.http_client import build_client
 
         try:
-            self._http = opened(self.url, trust=self._trust)
+            self._http = build_client(self.url, trust=self._trust)
         except MetaMCPError as unfit:
             raise Failed(Exit.USAGE, str(unfit)) from None
         if not self.form.modern:
@@ -127,7 +127,7 @@ class EndpointClient:
         answers: list[Envelope] = []
         refusals: list[str] = []
 
-        def heard(envelope: Envelope) -> None:
+        def on_message(envelope: Envelope) -> None:
             if envelope.method is not None:
                 if on_notification is not None and not envelope.id:
                     on_notification(envelope.method, envelope.params)
@@ -136,7 +136,7 @@ class EndpointClient:
             elif bytes(envelope.error):
                 refusals.append(tool_call.error_text(envelope.error))
 
-        await self._post(codec.dump(message), headers, heard)
+        await self._post(codec.dump(message), headers, on_message)
         if answers:
             return answers[-1]
         problem = f"refuses {method}: {refusals[-1]}" if refusals else f"gave no answer to {method}"
@@ -164,7 +164,7 @@ class EndpointClient:
                 return tool
         return None
 
-    async def known(self, name: str) -> dict[str, Any]:
+    async def find_tool(self, name: str) -> dict[str, Any]:
         """Return the definition of a tool. Raises Failed with the name that may be meant."""
         tools = {str(tool.get("name")): tool async for tool in self.tools()}
         if name in tools:
@@ -196,7 +196,7 @@ class EndpointClient:
     async def whole(self, answer: Envelope) -> Envelope:
         """Return the answer to a call with the result that the gateway keeps in place of the short
         one; any other answer is returned as it is."""
-        link = tool_call.kept(answer.result)
+        link = tool_call.find_kept_link(answer.result)
         if link is None:
             return answer
         pieces, uri = list[str](), link.uri
@@ -211,7 +211,7 @@ class EndpointClient:
                 )
             text, uri = tool_call.piece(reply.result)
             pieces.append(text)
-        result = tool_call.joined(answer.result, link, "".join(pieces))
+        result = tool_call.restore_result(answer.result, link, "".join(pieces))
         return codec.envelope(codec.dump({"jsonrpc": "2.0", "id": answer.id, "result": result}))
 
     async def _post(
@@ -275,4 +275,4 @@ async def _answer_questions(
     params: Mapping[str, object], input_wanted: InputWanted, answer: Answer
 ) -> dict[str, object]:
     answers = {question.key: await answer(question) for question in input_wanted.questions}
-    return tool_call.answered(params, input_wanted, answers)
+    return tool_call.with_answers(params, input_wanted, answers)

@@ -73,7 +73,10 @@ class RequestForm(Struct, frozen=True, kw_only=True):
             "Accept": "application/json, text/event-stream",
         }
         if self.modern:
-            return headers | {"MCP-Protocol-Version": MODERN, **repeated(method, params, tool)}
+            return headers | {
+                "MCP-Protocol-Version": MODERN,
+                **build_modern_headers(method, params, tool),
+            }
         if session:
             headers |= {"MCP-Protocol-Version": self.protocol, "Mcp-Session-Id": session}
         return headers
@@ -89,13 +92,13 @@ class HttpExchange(Struct, frozen=True):
     received: bytes
 
 
-def repeated(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
+def build_modern_headers(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
     """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
     raw = codec.level(codec.dump(params))
-    headers = mcp_headers.routing(method, raw)
+    headers = mcp_headers.build_routing_headers(method, raw)
     try:
-        wishes = mcp_headers.wanted(codec.dump(tool.get("inputSchema", {})))
-        return headers | mcp_headers.repeated(wishes, raw.get("arguments", Raw(b"")))
+        wishes = mcp_headers.find_header_params(codec.dump(tool.get("inputSchema", {})))
+        return headers | mcp_headers.build_param_headers(wishes, raw.get("arguments", Raw(b"")))
     except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # the gateway wants none for such a tool
         return headers
 
@@ -134,7 +137,7 @@ class _ErrorHead(Struct, frozen=True):
 def error_text(error: bytes | Raw) -> str:
     """Return the message of a JSON-RPC error."""
     try:
-        return codec.typed(_ErrorHead, error).message
+        return codec.decode_as(_ErrorHead, error).message
     except codec.Malformed:
         return "an error that cannot be read"
 
@@ -143,7 +146,7 @@ def outcome_of(answer: Envelope) -> tuple[str, Raw]:
     """Return how a call ended, in the words of `call_records`, and its result or error."""
     if bytes(answer.error):
         try:
-            code = codec.typed(_ErrorHead, answer.error).code
+            code = codec.decode_as(_ErrorHead, answer.error).code
         except codec.Malformed:
             code = int(Code.INTERNAL_ERROR)
         return str(code), answer.error
@@ -210,7 +213,7 @@ def questions(result: bytes | Raw) -> InputWanted | None:
     if b"input_required" not in bytes(result):
         return None
     try:
-        asking = codec.typed(_AskingResult, result)
+        asking = codec.decode_as(_AskingResult, result)
         if asking.result_type != "input_required":
             return None
         input_questions = [
@@ -224,7 +227,7 @@ def questions(result: bytes | Raw) -> InputWanted | None:
 def _question(key: str, request: _QuestionRequest) -> InputQuestion:
     if request.method != ELICIT:
         return InputQuestion(key=key, method=request.method)
-    params = codec.typed(_QuestionParams, request.params)
+    params = codec.decode_as(_QuestionParams, request.params)
     return InputQuestion(
         key=key,
         method=request.method,
@@ -234,7 +237,7 @@ def _question(key: str, request: _QuestionRequest) -> InputQuestion:
     )
 
 
-def answered(
+def with_answers(
     params: Mapping[str, object], input_wanted: InputWanted, answers: Mapping[str, object]
 ) -> dict[str, object]:
     """Return the parameters of the request that is sent again with these answers."""
@@ -254,12 +257,12 @@ class KeptLink(Struct, frozen=True, rename="camel"):
     mime_type: str = ""
 
 
-def kept(result: bytes | Raw) -> KeptLink | None:
+def find_kept_link(result: bytes | Raw) -> KeptLink | None:
     """Return the link of a short result; None for any other one."""
     if META.encode() not in bytes(result):
         return None
     content = sequence(table(codec.value(result)).get("content"))
-    links = (codec.typed(KeptLink, codec.dump(block)) for block in content)
+    links = (codec.decode_as(KeptLink, codec.dump(block)) for block in content)
     return next((link for link in links if link.uri.startswith(SCHEME)), None)
 
 
@@ -272,7 +275,7 @@ def piece(result: bytes | Raw) -> tuple[str, str]:
     return text, str(table(table(members.get("_meta")).get(META)).get("next", ""))
 
 
-def joined(short: bytes | Raw, link: KeptLink, text: str) -> Raw:
+def restore_result(short: bytes | Raw, link: KeptLink, text: str) -> Raw:
     """Return the result in place of which a short one came. `text`: what was kept of it."""
     if link.mime_type == "application/json":
         return Raw(text.encode())

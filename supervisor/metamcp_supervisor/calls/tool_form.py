@@ -84,7 +84,7 @@ def split(words: Sequence[str]) -> dict[str, list[str]]:
     return texts
 
 
-def filled(schema: Json, form: Mapping[str, str]) -> dict[str, list[str]]:
+def collect_texts(schema: Json, form: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the texts of a form by field: fields that were left empty are not given, and each line
     of a list is an item."""
     texts: dict[str, list[str]] = {}

@@ -109,7 +109,7 @@ def due(begins: dt.datetime, ends: dt.datetime, now: dt.datetime) -> bool:
     return now >= begins + (ends - begins) * RENEW_AT
 
 
-def shown(state_dir: Path) -> Certificate:
+def read_certificate(state_dir: Path) -> Certificate:
     """Return what is there. Raises AuthorityUnfit."""
     from cryptography.hazmat.primitives import hashes
 
@@ -275,7 +275,7 @@ def _write(path: Path, data: bytes) -> None:
     """Write a file with mode 0600, whole or not at all. Raises AuthorityUnfit."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, name = files.beside(path)
+        fd, name = files.create_temp_file(path)
         with open(fd, "wb") as made:
             made.write(data)
             made.flush()

@@ -15,7 +15,7 @@ from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.verbs import ConsentList
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import written
+from metamcp_worker.ipc.disclosure import format_pair
 
 QUESTIONS = ("ID", "TOOL", "BY", "WAITS", "ARGUMENTS")
 GRANTS = ("ID", "TOOL", "OF", "UNTIL")
@@ -49,11 +49,11 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    consents = codec.typed(ConsentList, raw)
+    consents = codec.decode_as(ConsentList, raw)
     now = time.time()
     waiting = [
         (
-            question.id, written((question.server, question.tool)),
+            question.id, format_pair((question.server, question.tool)),
             question.client or question.principal,
             f"{max(0.0, question.until - now):.0f}s left", question.arguments,
         )
@@ -61,8 +61,10 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     ]  # fmt: skip
     foot = "" if waiting else "no call waits for an answer"
     show.picture(show.Picture(QUESTIONS if waiting else ("",), waiting, foot=foot))
-    grants = [(grant.id, written((grant.server, grant.tool)), grant.principal, _date(grant.until))
-             for grant in consents.grants]  # fmt: skip
+    grants = [
+        (each.id, format_pair((each.server, each.tool)), each.principal, _date(each.until))
+        for each in consents.grants
+    ]
     if grants:
         show.picture(show.Picture(GRANTS, grants))
 
@@ -121,17 +123,19 @@ def revoke(
     if as_json:
         click.echo(raw)
         return
-    for grant in codec.typed(ConsentList, raw).grants:
-        click.echo(show.printable(f"{grant.id}: {written((grant.server, grant.tool))} revoked"))
+    for grant in codec.decode_as(ConsentList, raw).grants:
+        click.echo(show.printable(f"{grant.id}: {format_pair((grant.server, grant.tool))} revoked"))
 
 
 def _tell(raw: bytes, outcome: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    for question in codec.typed(ConsentList, raw).questions:
+    for question in codec.decode_as(ConsentList, raw).questions:
         click.echo(
-            show.printable(f"{question.id}: {written((question.server, question.tool))} {outcome}")
+            show.printable(
+                f"{question.id}: {format_pair((question.server, question.tool))} {outcome}"
+            )
         )
 
 

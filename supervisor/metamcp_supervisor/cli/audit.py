@@ -93,17 +93,17 @@ def list_(
             outcome=outcome or "",
             limit=limit,
         )
-        matches = audit_segments.found(audit_folder, question).records
+        matches = audit_segments.find_records(audit_folder, question).records
         if as_json:
             for match in matches:
-                click.echo(codec.dump(match.shown()))
+                click.echo(codec.dump(match.to_export_record()))
         elif matches:
             show.table(COLUMNS, [_cells(match.row.seq, match.record) for match in matches])
         else:
             click.echo("no record fits", err=True)
         return Exit.OK
 
-    ending(work)
+    run_and_exit(work)
 
 
 @audit.command("show")
@@ -114,7 +114,7 @@ def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> 
     """Show all of one record."""
 
     def work() -> int:
-        members = audit_segments.one(folder(state_dir, path), seq).shown()
+        members = audit_segments.one(folder(state_dir, path), seq).to_export_record()
         if as_json:
             click.echo(codec.dump(members))
         else:
@@ -122,7 +122,7 @@ def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> 
                 click.echo(f"{name:<12}  {show.printable(str(value))}")
         return Exit.OK
 
-    ending(work)
+    run_and_exit(work)
 
 
 @audit.command()
@@ -141,10 +141,10 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
             raise Failed(Exit.USAGE, message)
         with progress("checks the chain") as verb_progress:
 
-            def checked(done: int, total: int) -> None:
+            def on_progress(done: int, total: int) -> None:
                 verb_progress.done, verb_progress.total = done, total
 
-            proof = audit_segments.proof(folder(state_dir, path), expect or "", checked)
+            proof = audit_segments.proof(folder(state_dir, path), expect or "", on_progress)
         if as_json:
             tell(**structs.asdict(proof))
         elif proof.broken is not None:
@@ -155,7 +155,7 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
             click.echo(f"{message}; the last one is {proof.last}:{proof.last_hash}")
         return Exit.OK if proof.broken is None else Exit.FAILED
 
-    ending(work)
+    run_and_exit(work)
 
 
 @audit.command()
@@ -168,10 +168,10 @@ def export(as_json: bool, state_dir: str | None, path: Path | None) -> None:
         if not as_json:
             raise Failed(Exit.USAGE, "name the form: metamcp audit export --json")
         for stored_record in audit_segments.every(folder(state_dir, path)):
-            click.echo(codec.dump(stored_record.shown()))
+            click.echo(codec.dump(stored_record.to_export_record()))
         return Exit.OK
 
-    ending(work)
+    run_and_exit(work)
 
 
 def folder(state_dir: str | None, path: Path | None) -> Path:
@@ -189,7 +189,7 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     return config.gateway.state_dir / records.FOLDER
 
 
-def ending(work: Callable[[], int]) -> NoReturn:
+def run_and_exit(work: Callable[[], int]) -> NoReturn:
     """Do the work of a command, and end with its exit code or with that of its failure."""
 
     def read() -> int:
@@ -199,7 +199,7 @@ def ending(work: Callable[[], int]) -> NoReturn:
             code = Exit.DENIED if isinstance(error, AuditDenied) else Exit.of(error)
             raise Failed(code, str(error)) from None
 
-    recordings.ending(read)
+    recordings.run_and_exit(read)
 
 
 def _ids(state_dir: Path, name: str) -> list[str]:

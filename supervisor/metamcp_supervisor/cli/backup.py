@@ -13,7 +13,7 @@ import click
 from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import gateway_options, say, state_option
-from metamcp_supervisor.cli.keys import configured, taken
+from metamcp_supervisor.cli.keys import claim_state_dir, load_config
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config import places
 from metamcp_supervisor.control import client
@@ -63,7 +63,7 @@ def restore(file: Path, path: Path | None, state_dir: str | None, as_json: bool)
     The database that was there stays beside it. Root restores the service of the machine, too.
     """
     directory = Path(state_dir) if state_dir else _state_dir_of_config(path)
-    claim_fd = taken(
+    claim_fd = claim_state_dir(
         directory, "stop it first ('metamcp down'), and start it after that", gives=True
     )
     try:
@@ -90,10 +90,10 @@ def _find_state_dir(config: Path | None, runtime_dir: str | None) -> Path:
     Failed."""
     directory = runtime_dir
     if directory is None and config is not None:
-        directory = str(configured(config).gateway.runtime_dir)
+        directory = str(load_config(config).gateway.runtime_dir)
     try:
         with client.connect(directory) as gateway:
-            state_dir = codec.typed(GatewayStatus, gateway.call("status")).state_dir
+            state_dir = codec.decode_as(GatewayStatus, gateway.call("status")).state_dir
     except Failed as failed:
         if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
             raise
@@ -106,7 +106,7 @@ def _state_dir_of_config(path: Path | None) -> Path:
     home = Path.home()
     main = places.find(path, environ=os.environ, cwd=Path.cwd(), home=home)
     of_service = places.service_state(main, os.environ, home)
-    return of_service or configured(path).gateway.state_dir
+    return of_service or load_config(path).gateway.state_dir
 
 
 def _format_counts(content: copies.DatabaseContent) -> str:

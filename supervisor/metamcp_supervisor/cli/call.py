@@ -124,7 +124,7 @@ def call(
 
     def work() -> int:
         base = None if given is None else Raw(given)
-        directory = runtime_dir or ("" if url is not None else client.meant())
+        directory = runtime_dir or ("" if url is not None else client.find_runtime_dir())
         trust = trust_of(key_env, key_file, ca, directory, url)
         if url is None:
             await_serving(directory)
@@ -140,7 +140,7 @@ def call(
             )
         return _print(answer, output, as_json=as_json)
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 class _Call:
@@ -161,7 +161,7 @@ class _Call:
 
     async def definition(self, asker: EndpointClient) -> Mapping[str, Any]:
         try:
-            tool: Mapping[str, Any] = await asker.known(self.tool)
+            tool: Mapping[str, Any] = await asker.find_tool(self.tool)
         except Failed as failed:
             if failed.exit != Exit.UNKNOWN_NAME or self.find is None:
                 raise
@@ -195,7 +195,11 @@ async def _answer_of(
         arguments = request.arguments(definition)
         try:
             answer = await asker.call(
-                request.tool, arguments, definition, progress.paused(ask_person), progress.told
+                request.tool,
+                arguments,
+                definition,
+                progress.wrap_ask(ask_person),
+                progress.on_notification,
             )
             return await asker.whole(answer) if read_stored else answer
         finally:
@@ -206,7 +210,7 @@ def definition_of(tool: str, endpoint: str, directory: str) -> Mapping[str, Any]
     """Return the definition of a tool that is not in the list of its endpoint. Raises Failed."""
     with client.connect(directory) as gateway:
         params = {"endpoint": endpoint, "name": tool}
-        listing = codec.typed(ToolList, gateway.call("tools", params, timeout_s=SEARCH_S))
+        listing = codec.decode_as(ToolList, gateway.call("tools", params, timeout_s=SEARCH_S))
     if not listing.tools:
         if listing.refused == KEY_NEEDED:  # the call has a key; the control socket does not
             advice = f"'metamcp explain {tool} --key KEY' says why"
@@ -227,7 +231,7 @@ class _Progress:
     def __init__(self) -> None:
         self._shown = False
 
-    def told(self, method: str, params: Raw) -> None:
+    def on_notification(self, method: str, params: Raw) -> None:
         if method != "notifications/progress" or not sys.stderr.isatty():
             return
         text = show.printable(columns.cut(tool_call.progress_text(params), 100))
@@ -239,7 +243,7 @@ class _Progress:
             click.echo("\r\x1b[K", nl=False, err=True)
             self._shown = False
 
-    def paused(self, ask: Callable[[InputQuestion], object]) -> Any:
+    def wrap_ask(self, ask: Callable[[InputQuestion], object]) -> Any:
         """Return a function that answers questions, without the line."""
 
         async def answer(question: InputQuestion) -> object:
@@ -288,7 +292,7 @@ def _field(field: FormField, schema: dict[str, Any]) -> dict[str, object]:
             continue
         try:
             return tool_form.arguments(
-                field_schema, tool_form.filled(field_schema, {field.name: text})
+                field_schema, tool_form.collect_texts(field_schema, {field.name: text})
             )
         except ArgumentsUnfit as unfit:
             _say(str(unfit))
@@ -384,7 +388,7 @@ def search(runtime_dir: str | None, params: Mapping[str, str], *, as_json: bool)
     Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("tools", params, timeout_s=SEARCH_S)
-        listing = codec.typed(ToolList, raw)
+        listing = codec.decode_as(ToolList, raw)
         word = params.get("query", "")
         named = (
             tool.name for tool in listing.tools if is_named(word, tool.server, tool.tool, tool.name)
@@ -392,7 +396,7 @@ def search(runtime_dir: str | None, params: Mapping[str, str], *, as_json: bool)
         name = next(named, "")
         if name and not as_json:
             raw = gateway.call("tools", {**params, "query": "", "name": name}, timeout_s=SEARCH_S)
-            _page(codec.typed(ToolList, raw).tools[0])
+            _page(codec.decode_as(ToolList, raw).tools[0])
             return Exit.OK
     if as_json:
         click.echo(raw)
@@ -415,7 +419,7 @@ def show_page(runtime_dir: str | None, word: str) -> bool:
             raw = gateway.call("tools", {"name": word}, timeout_s=SEARCH_S)
     except Failed:
         return False
-    tools = [tool for tool in codec.typed(ToolList, raw).tools if tool.definition]
+    tools = [tool for tool in codec.decode_as(ToolList, raw).tools if tool.definition]
     for tool in tools:
         _page(tool)
     return bool(tools)

@@ -65,7 +65,7 @@ def toolsets(runtime_dir: str | None) -> list[str]:
 
     def ask(gateway: client.ControlClient) -> list[str]:
         raw = gateway.call("toolsets", timeout_s=ANSWER_S)
-        return [toolset.name for toolset in codec.typed(ToolSets, raw).toolsets]
+        return [toolset.name for toolset in codec.decode_as(ToolSets, raw).toolsets]
 
     return _names("toolsets", runtime_dir, ask)
 
@@ -108,7 +108,7 @@ def _tools(
     from metamcp_supervisor.control.tool_orders import ToolList
 
     params = {"endpoint": endpoint, "name": tool, "offset": offset}
-    return codec.typed(ToolList, gateway.call("tools", params, timeout_s=ANSWER_S))
+    return codec.decode_as(ToolList, gateway.call("tools", params, timeout_s=ANSWER_S))
 
 
 def _word(*texts: str) -> str:
@@ -117,14 +117,14 @@ def _word(*texts: str) -> str:
 
 
 def _status(gateway: client.ControlClient) -> GatewayStatus:
-    return codec.typed(GatewayStatus, gateway.call("status", timeout_s=ANSWER_S))
+    return codec.decode_as(GatewayStatus, gateway.call("status", timeout_s=ANSWER_S))
 
 
 def _names(
     cache_key: str, runtime_dir: str | None, ask: Callable[[client.ControlClient], list[str]]
 ) -> list[str]:
     try:
-        directory = runtime_dir or client.meant()
+        directory = runtime_dir or client.find_runtime_dir()
     except client.Failed:
         return []
     path = _path(cache_key, directory)

@@ -63,7 +63,7 @@ def check(path: Path | None, strict: bool, as_json: bool) -> None:
     """Check the configuration and report every error at once (exit code 65)."""
     from metamcp_supervisor.verbs import Exit
 
-    configuration = loaded(path, as_json=as_json)
+    configuration = load_or_exit(path, as_json=as_json)
     good = not (configuration.problems or (strict and configuration.warnings))
     if as_json:
         errors.tell(
@@ -92,7 +92,7 @@ def show(path: Path | None, as_json: bool) -> None:
     from metamcp_supervisor.config.origins import heads, toml
     from metamcp_supervisor.config.show import tables
 
-    configuration = loaded(path)
+    configuration = load_or_exit(path)
     if as_json:
         errors.tell(files=list(map(str, configuration.files)), **tables(configuration))
         return
@@ -107,7 +107,7 @@ def show(path: Path | None, as_json: bool) -> None:
             click.echo(f"{key} = {toml(value)}")
 
 
-def loaded(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":
+def load_or_exit(path: Path | None, *, as_json: bool = False, quiet: bool = False) -> "Config":
     """Load the configuration and print its errors and warnings on stderr. End the command if it
     cannot be used. With `as_json` only the errors of such a configuration are printed, as JSON;
     `quiet`: no warnings."""
@@ -187,7 +187,7 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
     """Show what a changed configuration starts, ask unless `yes` is given, apply it, and return the
     plan. Raises Failed without a yes."""
     raw = gateway.call("reload", {"dry_run": True}, timeout_s=RELOAD_S)
-    plan = codec.typed(ReloadPlan, raw)
+    plan = codec.decode_as(ReloadPlan, raw)
     if plan.question:
         click.echo(plan.question, err=True)
         nobody = Failed(Exit.NO_PERMISSION, "nobody can be asked here; --yes confirms it")
@@ -201,7 +201,7 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
 
 @click.command(cls=errors.Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@errors.told
+@errors.add_json_option
 def dashboards(folder: Path) -> None:
     """Write dashboards for Grafana and rules for Prometheus into DIR/grafana and DIR/prometheus.
     Files of another version are replaced."""

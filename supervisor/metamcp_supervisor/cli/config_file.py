@@ -21,7 +21,7 @@ from metamcp_supervisor.client_files import disk, json_edit, texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import client_shapes, files, places, sources
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem
-from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shorten, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.verbs import Exit
@@ -94,7 +94,7 @@ class ConfigFile:
     def with_text(self, text: str) -> "ConfigFile":
         return replace(self, content=replace(self.content, text=text))
 
-    def renamed(self, name: str, new: str) -> "ConfigFile":
+    def with_renamed_server(self, name: str, new: str) -> "ConfigFile":
         """Return the file with another name for a server, also where namespaces and endpoints name
         it. Raises FileUnfit."""
         keys = self.kept.place
@@ -119,11 +119,13 @@ class ConfigFile:
                 changed = _with_name(file.table(at), f"{mark}{name}", f"{mark}{new}")
                 for key in table_of(file.table(at).get("tools")) or {}:
                     if key.startswith(f"{name}."):
-                        file = file.moved((*at, "tools", key), f"{new}{key.removeprefix(name)}")
+                        file = file.with_renamed_table(
+                            (*at, "tools", key), f"{new}{key.removeprefix(name)}"
+                        )
                 file = file.with_text(file.put_at(at, changed))
         return file
 
-    def moved(self, keys: tuple[str, ...], name: str) -> "ConfigFile":
+    def with_renamed_table(self, keys: tuple[str, ...], name: str) -> "ConfigFile":
         """Return the file with another name for a table, as it is if that has no header."""
         try:
             text = toml_edit.move(self.content.text, keys, (*keys[:-1], name))
@@ -169,7 +171,7 @@ def place_of(config: Config, table: str, name: str) -> tuple[str, ...]:
     return (table, name)
 
 
-def meaning(path: Path) -> Config:
+def load_config(path: Path) -> Config:
     """Return what a file means. Raises CommandRefused if it has a mistake."""
     try:
         return sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
@@ -349,6 +351,6 @@ def entry_of(file: ConfigFile, name: str) -> Mapping[str, object]:
     """Return the entry of a server. Raises CommandRefused if the file does not have it."""
     if name not in file.servers:
         advice = _elsewhere(name, file.content.path) or hint(name, file.servers)
-        text = f"{file.label} has no server '{shown(name)}'; {advice}"
+        text = f"{file.label} has no server '{shorten(name)}'; {advice}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
     return table_of(file.servers[name]) or {}

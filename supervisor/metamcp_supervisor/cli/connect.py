@@ -98,7 +98,7 @@ def connect(
         elif runtime_dir is None and path is not None:
             directory = client.directory_of(path)
         else:
-            directory = runtime_dir or client.meant()
+            directory = runtime_dir or client.find_runtime_dir()
         code = _bridge(endpoint, url, directory, trust_of(key_env, key_file, ca, directory, url))
     except Failed as failed:
         for line in (str(failed), *failed.details):
@@ -152,7 +152,7 @@ def _key_flaw(key: str, runtime_dir: str) -> str:
         return "what is given is not a whole key of MetaMCP"
     try:
         with client.connect(runtime_dir) as gateway:
-            (record,) = codec.typed(KeyList, gateway.call("keys", {"names": [name]})).keys
+            (record,) = codec.decode_as(KeyList, gateway.call("keys", {"names": [name]})).keys
     except Failed as failed:
         unknown = failed.exit == Exit.UNKNOWN_NAME
         return f"the key {name} is revoked, or of another gateway: {make}" if unknown else ""
@@ -230,7 +230,7 @@ def _local_authority(runtime_dir: str, url: str | None) -> str:
     """Return the file of the authority of the gateway in `runtime_dir`; without it, of the one for
     this folder if `url` leads to it on loopback. Empty if there is none."""
     with contextlib.suppress(Failed):
-        status = _status(runtime_dir or client.meant())
+        status = _status(runtime_dir or client.find_runtime_dir())
         if not runtime_dir and url is not None:
             from metamcp_supervisor.config import units
 
@@ -301,7 +301,7 @@ def locate_endpoint(endpoint: str | None, runtime_dir: str) -> str:
 
 def _status(runtime_dir: str) -> GatewayStatus:
     with client.connect(runtime_dir) as gateway:
-        return codec.typed(GatewayStatus, gateway.call("status"))
+        return codec.decode_as(GatewayStatus, gateway.call("status"))
 
 
 def await_serving(runtime_dir: str) -> None:
@@ -322,7 +322,7 @@ def ensure(path: Path | None, flags: dict[str, str | None], *, keep: bool) -> st
     confirmed."""
     from metamcp_supervisor.config import places
 
-    expected = flags["runtime_dir"] or str(places.here(path).runtime_dir)
+    expected = flags["runtime_dir"] or str(places.find_place(path).runtime_dir)
     if _is_running(expected):
         _join(expected)
         if _is_running(expected):

@@ -55,7 +55,7 @@ def console(
         return
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("console", {"role": role})
-    link = codec.typed(ConsoleLink, raw)
+    link = codec.decode_as(ConsoleLink, raw)
     if as_json:
         click.echo(raw)
         return
@@ -82,7 +82,7 @@ def sessions(runtime_dir: str | None, as_json: bool) -> None:
             f"{columns.span(session.age_s)} ago",
             f"{columns.span(session.idle_s)} ago",
         )
-        for session in codec.typed(SessionList, raw).sessions
+        for session in codec.decode_as(SessionList, raw).sessions
     ]
     foot = "" if rows else "no session is open"
     show.picture(show.Picture(SESSIONS if rows else ("",), rows, foot=foot))

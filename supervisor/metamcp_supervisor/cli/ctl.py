@@ -127,12 +127,12 @@ def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: s
 
 
 class _Verbs(errors.Group):
-    def meant(self, ctx: click.Context, word: str) -> str:
+    def suggest_verb(self, ctx: click.Context, word: str) -> str:
         from metamcp_supervisor.__main__ import VERBS
 
         if word in VERBS:
             return f"it stands alone: 'metamcp {word}'"
-        return super().meant(ctx, word)
+        return super().suggest_verb(ctx, word)
 
 
 def look_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -185,11 +185,11 @@ def alone(name: str) -> click.Command:
     called = verb.callback
 
     @outward
-    def beginning(*, runtime_dir: str | None, no_color: bool, quiet: bool, **options: Any) -> None:
+    def run_verb(*, runtime_dir: str | None, no_color: bool, quiet: bool, **options: Any) -> None:
         begin(click.get_current_context(), runtime_dir, no_color=no_color, quiet=quiet)
         called(**options)
 
-    beside = click.command(name, cls=errors.Command, help=verb.help)(beginning)
+    beside = click.command(name, cls=errors.Command, help=verb.help)(run_verb)
     beside.params = [*verb.params, *beside.params]
     return beside
 
@@ -243,7 +243,7 @@ def status(
         if watch:
             _watch(gateway, names, as_json, every_s or WATCH_S)
         raw = gateway.call("status")
-        snapshot = _select_servers(codec.typed(verbs.GatewayStatus, raw), names)
+        snapshot = _select_servers(codec.decode_as(verbs.GatewayStatus, raw), names)
     missed = not_ready(snapshot, names)
     selection = structs.replace(snapshot, servers=tuple(missed)) if failing else snapshot
     if as_json:
@@ -337,7 +337,7 @@ def reload(
 def show_plan(raw: bytes, *, as_json: bool) -> None:
     """Print what a reload does, or has done. Servers with a mistake end the verb with Exit.CONFIG;
     the others are not affected."""
-    plan = codec.typed(verbs.ReloadPlan, raw)
+    plan = codec.decode_as(verbs.ReloadPlan, raw)
     if as_json:
         click.echo(raw)
     else:
@@ -374,9 +374,9 @@ def wait(
     A gateway that does not run yet is waited for as well, and so is a failed server whose next
     start comes in time. Exit 1 at once if that start comes too late, 7 if the server is stopped.
     """
-    from metamcp_supervisor.cli.progress import waiting
+    from metamcp_supervisor.cli.progress import show_wait
 
-    display = waiting(runtime_dir, names, wanted)
+    display = show_wait(runtime_dir, names, wanted)
     with display, client.connect_within(runtime_dir, timeout_s) as gateway:
         _wait(gateway, names, wanted, timeout_s, {})
     if as_json:
@@ -396,9 +396,9 @@ def _steer(
     with client.connect(runtime_dir) as gateway:
         ordered = codec.value(gateway.call(verb, {"names": names}))
         if target_state:
-            from metamcp_supervisor.cli.progress import waiting
+            from metamcp_supervisor.cli.progress import show_wait
 
-            with waiting(runtime_dir, names, target_state):
+            with show_wait(runtime_dir, names, target_state):
                 _wait(gateway, names, target_state, timeout_s, ordered["above"])
     tell_ordered(verb, names, target_state, as_json=as_json)
 
@@ -434,7 +434,7 @@ def _watch(gateway: ControlClient, names: tuple[str, ...], as_json: bool, every_
     """Show the status again and again, until the user or the gateway ends it."""
 
     def take() -> verbs.GatewayStatus:
-        return _select_servers(codec.typed(verbs.GatewayStatus, gateway.call("status")), names)
+        return _select_servers(codec.decode_as(verbs.GatewayStatus, gateway.call("status")), names)
 
     if as_json:
         while True:

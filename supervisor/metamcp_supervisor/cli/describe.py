@@ -38,7 +38,7 @@ def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    description = codec.typed(Description, raw)
+    description = codec.decode_as(Description, raw)
     now = time.time()
     for label, text in facts(description, now):
         click.echo(show.printable(f"{label:<{FACT_WIDTH}}{text}").rstrip())
@@ -61,7 +61,7 @@ def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
 def facts(description: Description, now: float) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line at the top of the screen."""
     server = description.server
-    since = f"since {when(description.since, now)} ({columns.span(now - description.since)})"
+    since = f"since {format_time(description.since, now)} ({columns.span(now - description.since)})"
     yield server.name, f"{server.state}{f'  {since}' if description.since else ''}"
     yield "why", description.why
     row = f"{description.failures} in a row, {explain.within(description)}"
@@ -94,7 +94,7 @@ def facts(description: Description, now: float) -> Iterator[tuple[str, str]]:
             yield "refused", f"its log complains: {advice}"
     yield "exposed by", ", ".join(description.endpoints) or "no endpoint"
     for each in description.overrides:
-        yield "set", f"{columns.override_text(each, when(each.until, now))}"
+        yield "set", f"{columns.override_text(each, format_time(each.until, now))}"
     if description.source:
         yield "source", description.source
 
@@ -117,7 +117,7 @@ def processes(server_processes: Sequence[ServerProcess]) -> list[tuple[str, ...]
     return rows
 
 
-def when(seconds: float, now: float) -> str:
+def format_time(seconds: float, now: float) -> str:
     """Return the time of day, with the date if it is more than a day ago."""
     if now - seconds < DAY_S:
         return show.clock(seconds)
@@ -128,7 +128,7 @@ def exits(description: Description, now: float) -> list[tuple[str, ...]]:
     """Return a row for each exit, the newest first."""
     return [
         (
-            when(ended.time, now),
+            format_time(ended.time, now),
             str(ended.generation),
             columns.span(ended.ready_s) if ended.ready_s else "never",
             ended.reason or columns.NONE,

@@ -107,7 +107,7 @@ class InstallOptions:
             raise click.UsageError(f"the file of {client.title} can name commands only: no --http.")
 
 
-def known(name: str) -> ClientProgram:
+def find_client(name: str) -> ClientProgram:
     """Return the client of this name. Raises click.UsageError."""
     if name not in CLIENTS:
         raise click.UsageError(f"no client is named {name!r}; {hint(name, CLIENTS)}")
@@ -131,7 +131,7 @@ def goal(wish: InstallOptions) -> Goal | None:
     will start its commands. Raises Failed for an endpoint that the gateway does not have."""
     if (status := _status(wish.runtime_dir)) is not None and wish.config is None:
         main = Path(status.config_files[0]) if status.config_files else None
-        directory = wish.runtime_dir or control.meant()
+        directory = wish.runtime_dir or control.find_runtime_dir()
         gateway = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
     elif (configured := _goal_of_config(wish)) is not None:
         gateway = configured
@@ -267,6 +267,6 @@ def own_verb(client: ClientProgram, wish: InstallOptions, values: Mapping[str, o
 def _status(runtime_dir: str | None) -> GatewayStatus | None:
     try:
         with control.connect(runtime_dir) as gateway:
-            return codec.typed(GatewayStatus, gateway.call("status"))
+            return codec.decode_as(GatewayStatus, gateway.call("status"))
     except (control.Failed, codec.Malformed):
         return None

@@ -2,9 +2,8 @@
 
 Owns: `CommandRefused`, the place where a failure of a verb becomes a sentence and an exit code (or,
 with `--json`, an object on stderr), groups that suggest a verb for a wrong word, the options that
-name a gateway, the question before what cannot be taken back, and `told`, which adds `--json` to a
-verb that prints sentences. Never: reasons to refuse (the verbs).
-"""
+name a gateway, the question before what cannot be taken back, and `add_json_option`, which adds
+`--json` to a verb that prints sentences. Never: reasons to refuse (the verbs)."""
 
 import contextlib
 import functools
@@ -149,7 +148,7 @@ class Group(_Refusing, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.elsewhere:
             return super().get_command(ctx, cmd_name)
-        return imported(self.elsewhere[cmd_name])
+        return import_command(self.elsewhere[cmd_name])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the options of the group from behind the verb, too, unless the verb has them, and
@@ -179,10 +178,12 @@ class Group(_Refusing, click.Group):
         word = args[0]
         wrong = not word.startswith("-") and self.get_command(ctx, word) is None
         if wrong and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command is named {word!r}; {self.meant(ctx, word)}", ctx)
+            raise click.UsageError(
+                f"no command is named {word!r}; {self.suggest_verb(ctx, word)}", ctx
+            )
         return super().resolve_command(ctx, args)
 
-    def meant(self, ctx: click.Context, word: str) -> str:
+    def suggest_verb(self, ctx: click.Context, word: str) -> str:
         """Return the second half of the sentence about an unknown verb."""
         return self.words.get(word) or hint(word, self.list_commands(ctx))
 
@@ -239,7 +240,7 @@ def gateway_options(*members: str) -> Callable[[Callable[..., None]], Callable[.
 def _place_of(runtime_dir: str, state_dir: str | None) -> dict[str, Any]:
     """Return main file and state directory of the gateway that runs there. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
-        status = codec.typed(GatewayStatus, gateway.call("status"))
+        status = codec.decode_as(GatewayStatus, gateway.call("status"))
     path = Path(status.config_files[0]) if status.config_files else None
     return {"path": path, "state_dir": state_dir or status.state_dir or None}
 
@@ -307,7 +308,7 @@ def confirm(question: str, *, yes: bool, refusal: Failed | None = None) -> None:
     raise Failed(Exit.FAILED, "not confirmed: nothing is changed")
 
 
-def imported(reference: str) -> click.Command:
+def import_command(reference: str) -> click.Command:
     """Import and return the verb at `package.module:name`."""
     module, _, name = reference.partition(":")
     command = getattr(importlib.import_module(module), name)
@@ -315,13 +316,13 @@ def imported(reference: str) -> click.Command:
     return command
 
 
-def told(command: Callable[..., None]) -> Callable[..., None]:
+def add_json_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--json` to a verb that prints sentences; its output is then the object
     `{"v": 1, "said": […]}`."""
 
     @click.option("--json", "as_json", is_flag=True, help="For programs.")
     @functools.wraps(command)
-    def telling(*arguments: Any, as_json: bool, **options: Any) -> None:
+    def run_command(*arguments: Any, as_json: bool, **options: Any) -> None:
         if not as_json:
             command(*arguments, **options)
             return
@@ -336,7 +337,7 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
             tell(said=output.getvalue().splitlines())
         raise SystemExit(code)
 
-    return telling
+    return run_command
 
 
 def tell(**members: object) -> None:

@@ -59,7 +59,7 @@ def explain(
     would run, 1 if it would be refused, 8 for an unknown name.
     """
     raw = _ask_gateway(runtime_dir, tool, endpoint, key, arguments)
-    call_path = codec.typed(PathShown, raw)
+    call_path = codec.decode_as(PathShown, raw)
     if as_json:
         click.echo(raw)
     else:
@@ -98,7 +98,7 @@ def explain_(
     an unknown name.
     """
     raw = _ask_gateway(runtime_dir, tool, endpoint, key, arguments)
-    call_path = codec.typed(PathShown, raw)
+    call_path = codec.decode_as(PathShown, raw)
     refused = next(
         (step.text for step in call_path.steps if step.step == "gate" and step.stops), ""
     )
@@ -144,7 +144,7 @@ def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool)
     """
 
     def work() -> int:
-        stored = offers.kept(path, state_dir, None)
+        stored = offers.read_offers(path, state_dir, None)
         things = set(_things(stored.catalogues))
         warnings = list(_doubts(stored.config.policies, things))
         if as_json:
@@ -161,7 +161,7 @@ def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool)
             click.echo(f"ok: {count_text}, {len(things)} tools, prompts and resources known")
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 def _things(catalogues: Mapping[str, server_catalog.ServerCatalogue | None]) -> Iterator[Thing]:
@@ -169,7 +169,8 @@ def _things(catalogues: Mapping[str, server_catalog.ServerCatalogue | None]) -> 
         for kind in server_catalog.KINDS if each is not None else ():
             assert each is not None
             yield from (
-                (name, definition.key) for definition in server_catalog.keyed(kind, each.of(kind))
+                (name, definition.key)
+                for definition in server_catalog.iter_definitions(kind, each.of(kind))
             )
 
 

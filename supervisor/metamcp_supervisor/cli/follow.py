@@ -81,7 +81,7 @@ def logs(
     }
 
     def text(raw: bytes) -> str:
-        line = codec.typed(verbs.LogLine, raw)
+        line = codec.decode_as(verbs.LogLine, raw)
         return columns.log_text(line, show.clock(line.time))
 
     messages = _follow_gateway(runtime_dir, "logs", params, reconnect_s)
@@ -127,7 +127,7 @@ def show_events(
     Failed."""
 
     def text(raw: bytes) -> str:
-        event = codec.typed(verbs.JournalEvent, raw)
+        event = codec.decode_as(verbs.JournalEvent, raw)
         return columns.event_text(event, show.clock(event.time))
 
     messages = _follow_gateway(runtime_dir, "events", params, reconnect_s)
@@ -148,12 +148,12 @@ def _follow_gateway(
 ) -> Iterator[bytes]:
     """Yield what the gateway sends. If the user wants to follow, do not end, and continue with the
     gateway that starts after this one; each line comes only once. Raises Failed."""
-    runtime_dir = runtime_dir or client.meant()
+    runtime_dir = runtime_dir or client.find_runtime_dir()
     request = dict(params)
     last: tuple[int, float] | None = None
     back_by: float | None = None
 
-    def begun() -> None:
+    def reset_deadline() -> None:
         nonlocal back_by
         back_by = None
 
@@ -162,7 +162,7 @@ def _follow_gateway(
             with client.connect(runtime_dir) as gateway:
                 last = last or (0, time.time())
                 follow = bool(params["follow"])
-                for _, raw in gateway.stream(verb, request, follow=follow, begun=begun):
+                for _, raw in gateway.stream(verb, request, follow=follow, begun=reset_deadline):
                     last = _place(raw)
                     yield raw
                 return
@@ -193,5 +193,5 @@ class _Place(Struct, frozen=True):
 
 
 def _place(raw: bytes) -> tuple[int, float]:
-    position = codec.typed(_Place, raw)
+    position = codec.decode_as(_Place, raw)
     return position.seq, position.time

@@ -16,10 +16,10 @@ from metamcp_supervisor.cli.errors import (
     Command,
     CommandRefused,
     Renamed,
+    add_json_option,
     gateway_options,
     say,
     tell,
-    told,
 )
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.client_files import disk, transfer
@@ -32,7 +32,7 @@ from metamcp_supervisor.client_files.clients import (
 )
 from metamcp_supervisor.client_files.disk import ClientFile
 from metamcp_supervisor.config import files, formats, places
-from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shorten, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -60,7 +60,7 @@ FORMS = (*CLIENTS, *_SHORT, TOML)
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be added and write nothing.")
 @click.option("--strict", is_flag=True, help="Refuse files with anything that is not carried over.")
-@told
+@add_json_option
 def import_(
     clients: tuple[str, ...],
     path: Path | None,
@@ -107,7 +107,7 @@ def import_(
             for each in sources
         ]
         begun = content.text if content.exists else server_entries.NEW
-        moved = transfer.moved(read, there, begun)
+        moved = transfer.import_sources(read, there, begun)
     except (files.FileUnreadable, FileUnfit) as error:
         raise CommandRefused(f"{printable(str(target))} {error}", Exit.CONFIG) from None
     except BrokenSyntax as broken:
@@ -141,7 +141,7 @@ def _report(sources: list[ClientFile], *, strict: bool) -> None:
 def _include(content: disk.Content, sources: list[ClientFile], *, dry_run: bool) -> None:
     """Name the files in `include`. Raises FileUnfit and BrokenSyntax."""
     paths = [str(source.path) for source in sources if source.servers]
-    made = transfer.included(content.text, paths)
+    made = transfer.with_include(content.text, paths)
     if made == content.text:
         click.echo(f"{printable(str(content.path))}: nothing to add")
     elif dry_run:
@@ -166,7 +166,7 @@ def _list(sources: list[ClientFile]) -> None:
         if source.why:
             click.echo(f"{label}: {source.why}")
             continue
-        names = ", ".join(shown(server.name) for server in source.servers)
+        names = ", ".join(shorten(server.name) for server in source.servers)
         others = (
             "no servers that can be started" if source.mistakes else "no servers but this gateway"
         )
@@ -182,7 +182,7 @@ def origin(word: str) -> Path:
     click.UsageError."""
     if (path := _path(word)) is not None:
         return path
-    sources = disk.of_client(destination.known(word), destination.origins())
+    sources = disk.of_client(destination.find_client(word), destination.origins())
     if not sources:
         raise CommandRefused(
             f"{word} has no file here; 'metamcp import' lists those that there are"
@@ -205,7 +205,7 @@ def _path(word: str) -> Path | None:
 def _find_sources(word: str) -> list[ClientFile]:
     path = _path(word)
     if path is None:
-        return disk.of_client(destination.known(word), destination.origins())
+        return disk.of_client(destination.find_client(word), destination.origins())
     client = ClientProgram(name=path.name, title=path.name, kept=_ANY, linux=(), darwin=())
     is_user = word in OTHERS or path in disk.user_files()
     source = disk.read_servers(
@@ -263,20 +263,20 @@ def export(
     the file cannot hold. `toml` is a metamcp.toml for another gateway, with endpoints.
     """
     # Not at the top: `metamcp up` imports this module, and stays.
-    from metamcp_supervisor.cli.config import loaded
+    from metamcp_supervisor.cli.config import load_or_exit
     from metamcp_supervisor.client_files import export as forms
 
     if output is not None and os.path.lexists(output):
         label = printable(str(output))
         raise CommandRefused(f"{label} exists already; name another file, or remove it")
-    config = loaded(path, quiet=as_json)
+    config = load_or_exit(path, quiet=as_json)
     chosen = _select_servers(config, names, endpoint)
     if form == TOML:
         endpoints = [endpoint] if endpoint else () if names else list(config.endpoints)
         made = forms.own(config, chosen, endpoints)
     else:
         client = CLIENTS[_SHORT.get(form, form)]
-        made = forms.exported(config, chosen, client.kept, client.title, str(Path.home()))
+        made = forms.export_servers(config, chosen, client.kept, client.title, str(Path.home()))
     for sentence in () if as_json else made.told:
         say(sentence)
     if not made.names:

@@ -23,9 +23,9 @@ from metamcp_supervisor.cli.errors import (
     Command,
     CommandRefused,
     Renamed,
+    add_json_option,
     gateway_options,
     tell,
-    told,
 )
 from metamcp_supervisor.client_files import clients, disk, texts
 from metamcp_supervisor.client_files.clients import (
@@ -33,10 +33,10 @@ from metamcp_supervisor.client_files.clients import (
     FileFormat,
     FileUnfit,
     Scope,
-    chosen,
+    choose_file,
 )
 from metamcp_supervisor.config import files, naming
-from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, printable, shorten, table_of
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.runtime.masking import Masks
 
@@ -86,7 +86,7 @@ def _with_entry_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options about the entry, which reach `install` and `snippet` as one `wish`."""
 
     @functools.wraps(command)
-    def taking(
+    def run_with_options(
         *,
         name: str,
         scope: Scope | None,
@@ -127,7 +127,7 @@ def _with_entry_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(wish=wish, **others)
 
-    decorated: Callable[..., None] = taking
+    decorated: Callable[..., None] = run_with_options
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated
@@ -164,7 +164,7 @@ class _Target:
 @_DRY
 @_REPLACE
 @_TAKE_OVER
-@told
+@add_json_option
 def install(
     client: str,
     wish: InstallOptions,
@@ -179,7 +179,7 @@ def install(
     The rest of the file stays as it is, to the byte, and a copy is kept beside it. With
     --take-over, the servers in it move behind the gateway; 'metamcp uninstall' puts them back.
     """
-    program = destination.known(client)
+    program = destination.find_client(client)
     if skill and program.name != "claude-code":
         raise click.UsageError("--skill is for claude-code.")
     wish = wish.with_skill() if skill else wish
@@ -201,7 +201,7 @@ def install(
 @_DRY
 @_FORCE
 @gateway_options("runtime_dir")
-@told
+@add_json_option
 def uninstall(
     client: str,
     file: Path | None,
@@ -236,11 +236,11 @@ def uninstall(
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def snippet(client: str, wish: InstallOptions, as_json: bool) -> None:
     """Print what CLIENT needs in its configuration, ready to be pasted."""
-    program = destination.known(client)
+    program = destination.find_client(client)
     wish.check(program)
     file_format = program.how(wish.scope)
     values = destination.entry(file_format, wish)
-    path, _ = chosen(disk.candidates(program, wish.scope), Path.exists)
+    path, _ = choose_file(disk.candidates(program, wish.scope), Path.exists)
     verb = destination.own_verb(program, wish, values)
     text = texts.put(
         FileFormat(file_format.shape, file_format.format, file_format.place), "", wish.name, values
@@ -267,11 +267,11 @@ def _install(target: _Target, wish: InstallOptions, *, dry_run: bool, force: boo
         ours.add(name)
     if name in target.taken and name not in ours and not force:
         raise CommandRefused(
-            f"{target.label} has an entry '{shown(name)}' that does not lead to this gateway;"
+            f"{target.label} has an entry '{shorten(name)}' that does not lead to this gateway;"
             " choose another --name, or replace it with --replace"
         )
     if name in ours:
-        new = clients.renewed(target.found[name], new)
+        new = clients.merge_entry(target.found[name], new)
     made = _apply_edit(target, lambda: texts.put(file_format, target.content.text, name, new))
     if made == target.content.text:
         click.echo(f"{target.label}: unchanged")
@@ -306,7 +306,7 @@ def _uninstall(
         _tell_of_backup(target)
         return
     if name not in target.taken:
-        click.echo(f"{target.label}: has no entry '{shown(name)}'")
+        click.echo(f"{target.label}: has no entry '{shorten(name)}'")
         return
     backup = _read(disk.backup_of(path))
     ours = target.ours(origins)
@@ -315,7 +315,7 @@ def _uninstall(
         ours.add(name)
     if name not in ours and not force:
         raise CommandRefused(
-            f"the entry '{shown(name)}' in {target.label} does not lead to this gateway; it stays"
+            f"the entry '{shorten(name)}' in {target.label} does not lead to this gateway; it stays"
             " (--force removes it nevertheless)"
         )
     before = backup.text if backup.exists else None
@@ -379,11 +379,11 @@ def _differ(name: str, old: Mapping[str, object], new: Mapping[str, object]) -> 
 
 def _target(name: str, wish: InstallOptions, config_file: Path | None) -> _Target:
     """Read the file of the client. Raises click.UsageError and CommandRefused."""
-    client = destination.known(name)
+    client = destination.find_client(name)
     wish.check(client)
     usual = disk.candidates(client, wish.scope)
     paths = usual if config_file is None else (Path(os.path.abspath(config_file)),)
-    path, others = chosen(paths, Path.exists)
+    path, others = choose_file(paths, Path.exists)
     content = _read(path)
     file_format = client.how(wish.scope)
     try:

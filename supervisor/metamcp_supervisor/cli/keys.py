@@ -64,7 +64,7 @@ class GatewayPlace(Struct):
     def directory(self) -> str | None:
         """Return the runtime directory, if something was said about it. Raises Failed."""
         if self.runtime_dir is None and self.config is not None:
-            return str(configured(self.config).gateway.runtime_dir)
+            return str(load_config(self.config).gateway.runtime_dir)
         return self.runtime_dir
 
 
@@ -169,7 +169,7 @@ def show_(location: GatewayPlace, key: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    (record,) = codec.typed(KeyList, raw).keys
+    (record,) = codec.decode_as(KeyList, raw).keys
     for line in _lines(record):
         click.echo(show.printable(line))
 
@@ -241,7 +241,7 @@ def _deliver(
     made = ""
     try:
         raw = _apply_order(location, order)
-        changed = codec.typed(KeyChanged, raw)
+        changed = codec.decode_as(KeyChanged, raw)
         made = changed.id
         os.write(fd, f"{changed.key}\n".encode())
     except (Failed, OSError, KeyboardInterrupt):
@@ -257,7 +257,7 @@ def _deliver(
 def _say(raw: bytes, outcome: str, *, as_json: bool, ends: bool = True, out: str = "") -> None:
     """Print the answer to an order. `ends`: whether the order ended a key; `out`: file with the new
     key, which is then not printed."""
-    changed = codec.typed(KeyChanged, raw)
+    changed = codec.decode_as(KeyChanged, raw)
     for doubt in changed.doubts:
         say(f"warning: {doubt}")
     if as_json:
@@ -301,34 +301,34 @@ def _lines(key: KeyShown) -> Iterator[str]:
 def _all(location: GatewayPlace) -> KeyList:
     """Return all keys, the oldest first."""
     keys: list[KeyShown] = []
-    with running(location) as gateway:
+    with connect_if_running(location) as gateway:
         more = gateway is not None
         while gateway is not None and more:
             raw = gateway.call("keys", {"after": keys[-1].id if keys else ""})
-            page = codec.typed(KeyList, raw)
+            page = codec.decode_as(KeyList, raw)
             keys += page.keys
             more = page.more > 0
     if gateway is None:
-        raw = _at_rest(location, lambda api_keys: api_keys.listed([], most=KEYS_MAX))
-        keys += codec.typed(KeyList, raw).keys
+        raw = _at_rest(location, lambda api_keys: api_keys.list_keys([], most=KEYS_MAX))
+        keys += codec.decode_as(KeyList, raw).keys
     return KeyList(keys=tuple(sorted(keys, key=lambda key: (key.created, key.id))))
 
 
 def _one(location: GatewayPlace, name: str) -> bytes:
-    with running(location) as gateway:
+    with connect_if_running(location) as gateway:
         if gateway is not None:
             return gateway.call("keys", {"names": [name]})
-    return _at_rest(location, lambda api_keys: api_keys.listed([name]))
+    return _at_rest(location, lambda api_keys: api_keys.list_keys([name]))
 
 
 def _apply_order(location: GatewayPlace, order: dict[str, object]) -> bytes:
-    with running(location) as gateway:
+    with connect_if_running(location) as gateway:
         if gateway is not None:
             with progress("waits until every front knows it"):
                 return gateway.call("keys-change", {"order": order}, timeout_s=CHANGE_S)
-    key_order = codec.typed(_Order, codec.dump({"order": order})).order
+    key_order = codec.decode_as(_Order, codec.dump({"order": order})).order
     by = f"user id {os.geteuid()}"
-    return _at_rest(location, lambda api_keys: api_keys.ordered(key_order, by))
+    return _at_rest(location, lambda api_keys: api_keys.carry_out_order(key_order, by))
 
 
 class _Order(Struct):
@@ -336,7 +336,7 @@ class _Order(Struct):
 
 
 @contextmanager
-def running(location: GatewayPlace) -> Generator[client.ControlClient | None]:
+def connect_if_running(location: GatewayPlace) -> Generator[client.ControlClient | None]:
     """Yield a connection to the gateway, or None if it does not run. Raises Failed."""
     gateway = None
     if location.state_dir is None:
@@ -364,7 +364,7 @@ def _at_rest(location: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object
     if location.state_dir is not None:
         state_dir = Path(location.state_dir)
     else:
-        config = configured(location.config)
+        config = load_config(location.config)
         state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
         servers = workspaces.labels(config)
 
@@ -390,7 +390,9 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
         finally:
             await database.close()
 
-    claim_fd = taken(state_dir, "to ask it, name its --runtime-dir instead of --state-dir")
+    claim_fd = claim_state_dir(
+        state_dir, "to ask it, name its --runtime-dir instead of --state-dir"
+    )
     try:
         return codec.dump(asyncio.run(answer()))
     except ProtocolError as error:
@@ -401,7 +403,7 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
         os.close(claim_fd)
 
 
-def taken(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
+def claim_state_dir(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
     """Take the state directory of a gateway that does not run, to write there. `remedy`: what to do
     if it does run; `gives`: root may, because the caller gives what it writes to the owner of the
     directory. Return the descriptor that holds it. Raises Failed and OSError."""
@@ -417,7 +419,7 @@ def taken(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
         raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
 
 
-def configured(main: Path | None) -> "Config":
+def load_config(main: Path | None) -> "Config":
     """Return the configuration whose gateway is meant, of the file `main` or else of this folder.
     Raises Failed."""
     from metamcp_supervisor.config import sources

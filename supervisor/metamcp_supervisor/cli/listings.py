@@ -93,7 +93,7 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
             return
 
         def look() -> TopFigures:
-            return codec.typed(TopFigures, gateway.call("top"))
+            return codec.decode_as(TopFigures, gateway.call("top"))
 
         if show.on_terminal():
             _live(look, sort, every_s or EVERY_S)
@@ -217,7 +217,7 @@ def calls(
     if as_json:
         click.echo(raw)
         return
-    under_way = codec.typed(verbs.CallsUnderWay, raw)
+    under_way = codec.decode_as(verbs.CallsUnderWay, raw)
     show.picture(
         show.Picture(
             CALL_COLUMNS if under_way.calls else ("",),
@@ -278,7 +278,7 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
     if as_json:
         click.echo(raw)
         return
-    listing = codec.typed(ViewsShown, raw)
+    listing = codec.decode_as(ViewsShown, raw)
     show.picture(
         show.Picture(
             VIEW_COLUMNS if listing.views else ("",),
@@ -301,7 +301,7 @@ def tree(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    config_tree = codec.typed(ConfigTree, raw)
+    config_tree = codec.decode_as(ConfigTree, raw)
     used = columns.limit_texts(config_tree.limits)
 
     def line(indent: str, kind: str, name: str, text: str = "") -> None:
@@ -367,7 +367,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    listing = codec.typed(ResultList, raw)
+    listing = codec.decode_as(ResultList, raw)
     rows = [_result_row(result) for result in listing.results]
     more = f"; {listing.more} older ones are left out" if listing.more else ""
     foot = f"{listing.bytes} bytes are kept, and saved about {listing.saved_tokens} tokens{more}"
@@ -388,7 +388,7 @@ def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    listing = codec.typed(ResultList, raw)
+    listing = codec.decode_as(ResultList, raw)
     (result,) = listing.results
     about = (
         f"{result.handle}: {result.bytes} bytes of {result.server}.{result.tool} for"
@@ -417,7 +417,7 @@ def purge(
     confirm(f"Remove {subject}?", yes=yes)
     with client.connect(runtime_dir) as gateway:
         raw = gateway.call("results-purge", result_orders.ResultsPurge(handles=handles))
-    answer = codec.typed(ResultsPurged, raw)
+    answer = codec.decode_as(ResultsPurged, raw)
     click.echo(raw if as_json else f"{answer.purged} results are removed")
 
 

@@ -18,7 +18,7 @@ from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.cli import offers, recordings
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Group, gateway_options, told
+from metamcp_supervisor.cli.errors import Group, add_json_option, gateway_options
 from metamcp_supervisor.cli.offers import OfferComparison
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control.client import Failed
@@ -60,7 +60,7 @@ def lock() -> None:
 @lock.command()
 @gateway_options("path", "state_dir")
 @lock_option
-@told
+@add_json_option
 def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
     """Approve everything that is offered now, in a new file."""
 
@@ -72,7 +72,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
             )
             raise Failed(Exit.FAILED, problem)
         servers = {
-            name: lock_drift.taken(LockedServer(), each.tools, None, each.info)
+            name: lock_drift.approve_tools(LockedServer(), each.tools, None, each.info)
             for name, each in sight.offered.items()
             if each.tools is not None
         }
@@ -89,7 +89,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
         _tell_running()
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 @lock.command()
@@ -112,14 +112,14 @@ def diff(
             tell(drifts)
         return Exit.FAILED if drifts else Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 @lock.command()
 @what_argument
 @gateway_options("path", "state_dir")
 @lock_option
-@told
+@add_json_option
 def approve(what: str | None, path: Path | None, state_dir: str | None, where: Path | None) -> None:
     """Approve what is offered now: by all servers, by one server, or a single tool.
 
@@ -141,7 +141,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
         for name, each in sight.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 before = servers.get(name, LockedServer())
-                servers[name] = lock_drift.taken(before, each.tools, wish.tool, each.info)
+                servers[name] = lock_drift.approve_tools(before, each.tools, wish.tool, each.info)
                 notices += _describe_approvals(name, before, servers[name], each.tools)
         for name in servers.keys() - sight.config.servers.keys() if what is None else ():
             notices.append(f"{name}: not configured any more, taken out")
@@ -155,7 +155,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
             _tell_running()
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 def tell(drifts: Sequence[ToolDrift]) -> None:
@@ -163,7 +163,7 @@ def tell(drifts: Sequence[ToolDrift]) -> None:
     if not drifts:
         click.echo("everything is as approved")
     for each in drifts:
-        click.echo(printable(f"{each.server}.{each.tool}: {each.word}: {each.why}"))
+        click.echo(printable(f"{each.server}.{each.tool}: {each.word}: {each.difference_text}"))
         for finding in each.comparison.findings if each.comparison is not None else ():
             pointer = finding.pointer or "/"
             click.echo(printable(f"  {finding.weight}  {pointer}: {finding.text}"))
@@ -228,7 +228,7 @@ def _describe_approvals(
 ) -> Iterator[str]:
     for each in lock_drift.drifts(server, before, tools):
         if each.change == "unreadable":
-            yield f"{server}.{each.tool}: not approved: {each.why}"
+            yield f"{server}.{each.tool}: not approved: {each.difference_text}"
         elif before.tools.get(each.tool) != after.tools.get(each.tool):
             yield f"{server}.{each.tool}: approved: {each.word}"
 
@@ -249,7 +249,7 @@ def _tell_unseen(sight: OfferComparison) -> None:
     for name in sight.unseen():
         text = f"{name} was not seen yet as it is configured now; its tools are not looked at"
         click.echo(f"metamcp: {printable(text)}", err=True)
-    for name in sight.unlocked() if sight.lock is not None else ():
+    for name in sight.list_unlocked_servers() if sight.lock is not None else ():
         text = f"{name} is not in {sight.path}; 'metamcp lock approve {name}' takes it in"
         click.echo(f"metamcp: {printable(text)}", err=True)
 

@@ -46,7 +46,7 @@ class ToolFilter(NamedTuple):
     server: str | None = None
     tool: str | None = None
 
-    def meant(self, server: str, tool: str) -> bool:
+    def is_selected(self, server: str, tool: str) -> bool:
         return self.server in (None, server) and self.tool in (None, tool)
 
 
@@ -72,7 +72,7 @@ class OfferComparison(NamedTuple):
         for name, each in self.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 for drift in pins.judge(name, each.tools).drifts:
-                    if wish.meant(name, drift.tool):
+                    if wish.is_selected(name, drift.tool):
                         yield drift
 
     def keeps_back(self, drift: ToolDrift) -> bool:
@@ -85,7 +85,7 @@ class OfferComparison(NamedTuple):
         """Return the servers without a catalogue."""
         return [name for name, each in self.offered.items() if each.tools is None]
 
-    def unlocked(self) -> list[str]:
+    def list_unlocked_servers(self) -> list[str]:
         """Return the servers with tools that the lock does not have."""
         locked = (self.lock or Lock()).servers
         return [name for name, each in self.offered.items() if each.tools and name not in locked]
@@ -104,12 +104,12 @@ class StoredOffers(NamedTuple):
     notes: Sequence[str]
 
 
-def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredOffers:
+def read_offers(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredOffers:
     """Read the offers on disk. `path`: of the configuration, by default the one that `metamcp up`
     would take; `lock`: of the lock, by default beside the configuration. Raises Failed."""
     try:
         config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-        lock_path = lock or lock_io.beside(config)
+        lock_path = lock or lock_io.find_lock_path(config)
         folder = Path(state_dir) if state_dir else config.gateway.state_dir
         stored_lock = lock_io.load(lock_path)
         seen = lock_io.load(folder / lock_io.SEEN) or Lock()
@@ -127,9 +127,10 @@ def kept(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredO
 
 
 def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferComparison:
-    """Read the offers as `kept` does, for the servers whose tools are compared. Raises Failed."""
+    """Read the offers as `read_offers` does, for the servers whose tools are compared. Raises
+    Failed."""
     with progress("reads the definitions of tools"):
-        stored = kept(path, state_dir, lock)
+        stored = read_offers(path, state_dir, lock)
         offered = {
             name: _make_offered(stored.config.servers[name], each)
             for name, each in stored.catalogues.items()
@@ -168,10 +169,10 @@ def wish(word: str | None, sight: OfferComparison) -> ToolFilter:
         offered = sight.offered[server].tools or ()
         return names | {name for each in offered if (name := lock_drift.name_of(each)) is not None}
 
-    return wished(word, sight.offered, tools)
+    return parse_filter(word, sight.offered, tools)
 
 
-def wished(
+def parse_filter(
     word: str | None, servers: Collection[str], tools: Callable[[str], Collection[str] | None]
 ) -> ToolFilter:
     """Return the filter for SERVER or SERVER.TOOL. `tools`: returns the tools of a server, None if

@@ -163,7 +163,7 @@ class ServiceLines:
                 time=logs.stamp(time.time()), level="warning", room="log",
                 message=f"{lost} lines lost",
             )  # fmt: skip
-            self._outlet.put(self._own.rendered(note))
+            self._outlet.put(self._own.render_record(note))
         self._outlet.put(data)
 
 
@@ -201,7 +201,7 @@ class EventLines:
         if self._terminal and times > 1:
             event = structs.replace(event, what=f"{event.what} (\N{MULTIPLICATION SIGN}{times})")
         line = show.printable(columns.event_text(event, clock))
-        self.out(show.wrapped(line, " " * len(f"{clock}  ")) + "\n")
+        self.out(show.wrap_line(line, " " * len(f"{clock}  ")) + "\n")
 
 
 class FirstScreen:

@@ -111,7 +111,9 @@ def _draw(
 
 
 @contextlib.contextmanager
-def waiting(runtime_dir: str | None, names: tuple[str, ...], target_state: str) -> Generator[None]:
+def show_wait(
+    runtime_dir: str | None, names: tuple[str, ...], target_state: str
+) -> Generator[None]:
     """Show which servers a verb waits for, while it does."""
     label = f"waits for {', '.join(names[:NAMES_MAX]) or 'the servers'} to be {target_state}"
 
@@ -119,7 +121,7 @@ def waiting(runtime_dir: str | None, names: tuple[str, ...], target_state: str) 
         try:
             with client.connect(runtime_dir, timeout_s=LOOK_S) as gateway:
                 raw = gateway.call("status", timeout_s=LOOK_S)
-            return f"{label}: {states(codec.typed(GatewayStatus, raw), names)}"
+            return f"{label}: {states(codec.decode_as(GatewayStatus, raw), names)}"
         except (client.Failed, codec.Malformed):
             return f"{label}: no gateway runs yet"
 
@@ -147,7 +149,7 @@ def steps() -> Generator[Callable[[str, str, str], None]]:
     def line(step: str, state: str, since: float) -> str:
         return f"{state:<14} {time.monotonic() - since:>6.1f} s  {printable(step)}"
 
-    def told(message: str, step: str, state: str) -> None:
+    def show_step(message: str, step: str, state: str) -> None:
         if step:
             since = under_way.pop(step, ("", time.monotonic()))[1]
             if state not in STEP_OVER:
@@ -161,17 +163,17 @@ def steps() -> Generator[Callable[[str, str, str], None]]:
         yield lambda message, step, state: None
         return
     if not on_screen:
-        yield told
+        yield show_step
         return
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    def below() -> Text:
+    def render_steps() -> Text:
         lines = [line(step, state, since) for step, (state, since) in list(under_way.items())]
         if not lines and time.monotonic() - begun >= SHOWN_AFTER_S:
             lines = [line("the engine", "works", begun)]
         return Text("\n".join(lines))
 
-    with Live(console=Console(stderr=True), get_renderable=below, transient=True):
-        yield told
+    with Live(console=Console(stderr=True), get_renderable=render_steps, transient=True):
+        yield show_step

@@ -183,15 +183,15 @@ def _new_lines(path: Path, position: _Place, word: bytes = b"") -> Iterator[Reco
 def _read(raw: bytes) -> RecordedLine | None:
     """Return the line; None if a front that was killed has left it half written."""
     try:
-        return RecordedLine(raw, call=codec.typed(FinishedCall, raw))
+        return RecordedLine(raw, call=codec.decode_as(FinishedCall, raw))
     except codec.Malformed:
         try:
-            return RecordedLine(raw, lost=codec.typed(Gap, raw).lost)
+            return RecordedLine(raw, lost=codec.decode_as(Gap, raw).lost)
         except codec.Malformed:
             return None
 
 
-def ending(work: Callable[[], int]) -> NoReturn:
+def run_and_exit(work: Callable[[], int]) -> NoReturn:
     """Do the work of a command, and end with its exit code. Raises Failed."""
     try:
         code = work()
@@ -258,7 +258,7 @@ def calls(
             (server is None or call.server == server)
             and (tool is None or is_named(tool, call.server, call.name, call.name))
             and (key is None or call.key == key)
-            and (not errors or call.failed)
+            and (not errors or call.has_failed)
             and (since is None or datetime.fromisoformat(call.time) >= since)
         )
 
@@ -270,7 +270,7 @@ def calls(
             _many(location, fits, limit, as_json=as_json, follow=follow)
         return Exit.OK
 
-    ending(work)
+    run_and_exit(work)
 
 
 def _many(
@@ -287,14 +287,14 @@ def _many(
     following = Following(location.folder)
     lost = 0
 
-    def fitting() -> Iterator[tuple[str, bytes, FinishedCall]]:
+    def iter_matching_calls() -> Iterator[tuple[str, bytes, FinishedCall]]:
         nonlocal lost
         for line in following.news():
             lost += line.lost
             if line.call is not None and fits(line.call):
                 yield line.call.id, line.raw, line.call
 
-    newest = heapq.nlargest(limit, fitting(), key=lambda entry: entry[0])[::-1]
+    newest = heapq.nlargest(limit, iter_matching_calls(), key=lambda entry: entry[0])[::-1]
     if as_json:
         for _, raw, _ in newest:
             click.echo(raw, nl=False)
@@ -371,7 +371,7 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
     facts = {
         "id": call.id,
         "time": call.time,
-        "server": f"{call.server}, {reached(call)}",
+        "server": f"{call.server}, {describe_generation(call)}",
         "endpoint": call.endpoint or columns.NONE,
         "key": call.key or columns.NONE,
         "client": call.client or columns.NONE,
@@ -386,7 +386,7 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
     _body(call, records.RESULT, call.result, call.result_bytes)
 
 
-def reached(call: FinishedCall) -> str:
+def describe_generation(call: FinishedCall) -> str:
     """Return which start of its server had a call."""
     return f"generation {call.generation}" if call.generation else "which did not get the call"
 

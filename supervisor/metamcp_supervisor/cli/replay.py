@@ -18,7 +18,7 @@ from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, errors, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration
-from metamcp_supervisor.cli.errors import Command, gateway_options, told
+from metamcp_supervisor.cli.errors import Command, add_json_option, gateway_options
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.control import client
@@ -46,7 +46,7 @@ DIFF_LINES_MAX = 40
 )  # fmt: skip
 @credential_options
 @gateway_options("path", "runtime_dir", "state_dir")
-@told
+@add_json_option
 def replay(
     word: str,
     endpoint: str | None,
@@ -70,7 +70,10 @@ def replay(
     def work() -> int:
         call = recordings.find(recordings.place(state_dir, path), word)
         request_params = params(call)
-        endpoint_name, directory = endpoint or call.endpoint, runtime_dir or client.meant()
+        endpoint_name, directory = (
+            endpoint or call.endpoint,
+            runtime_dir or client.find_runtime_dir(),
+        )
         url = url_of(endpoint_name, runtime_dir)
         trust = trust_of(key_env, key_file, ca, directory)
 
@@ -85,7 +88,7 @@ def replay(
             again = asyncio.run(_repeat_call(call, request_params, url, trust, timeout_s, tool))
         return _print_comparison(call, *again)
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 async def _repeat_call(
@@ -132,7 +135,7 @@ def params(call: FinishedCall) -> dict[str, object]:
 def url_of(endpoint: str, runtime_dir: str | None) -> str:
     """Return the URL of the endpoint. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
-        status = codec.typed(GatewayStatus, gateway.call("status"))
+        status = codec.decode_as(GatewayStatus, gateway.call("status"))
     if endpoint not in status.endpoints:
         names = ", ".join(status.endpoints) or "none"
         text = f"no endpoint is named {endpoint!r}; say --endpoint with one of: {names}"

@@ -92,12 +92,12 @@ def learn(
         def replay_all() -> None:
             from metamcp_supervisor.cli.connect import trust_of
 
-            trust = trust_of(key_env, key_file, ca, runtime_dir or client.meant())
+            trust = trust_of(key_env, key_file, ca, runtime_dir or client.find_runtime_dir())
             for call in calls:
                 _make_again(call, runtime_dir, timeout_s, trust, yes=yes)
 
         with client.connect(runtime_dir) as gateway:
-            description = codec.typed(Description, gateway.call("describe", {"name": name}))
+            description = codec.decode_as(Description, gateway.call("describe", {"name": name}))
             rights = _rights_of(gateway, name, for_s, replay_all if again else None)
         lines = proposal(rights, spec_of(description), os.path.expanduser("~"))
         if as_json:
@@ -106,7 +106,7 @@ def learn(
             _print(name, lines)
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 def _rights_of(
@@ -124,7 +124,7 @@ def _rights_of(
     try:
         params = {"name": name, "for_s": TRIAL_S_MAX}
         for _, raw in gateway.stream("sandbox-trial", params):
-            news = codec.typed(TrialNews, raw)
+            news = codec.decode_as(TrialNews, raw)
             rights += news.rights
             if news.state == "error" and not begun:
                 text = f"{name} does not start without its sandbox either"
@@ -256,7 +256,7 @@ def _make_again(
     try:
         params = replay.params(call)
         url = replay.url_of(call.endpoint, runtime_dir)
-        directory = runtime_dir or client.meant()
+        directory = runtime_dir or client.find_runtime_dir()
         asyncio.run(_call(call, params, url, directory, trust, timeout_s, yes=yes))
     except Failed as failed:
         click.echo(f"metamcp: {show.printable(str(failed))}", err=True)

@@ -19,12 +19,12 @@ from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, look_options
 from metamcp_supervisor.cli.errors import (
     Group,
+    add_json_option,
     args_option,
     confirm,
     gateway_options,
     state_option,
     tell,
-    told,
     yes_option,
 )
 from metamcp_supervisor.cli.keys import GatewayPlace
@@ -47,7 +47,13 @@ from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.process_names import DEFAULT
-from metamcp_worker.ipc.saved_scripts import CODE_BYTES_MAX, SUFFIXES, Script, file_read, written
+from metamcp_worker.ipc.saved_scripts import (
+    CODE_BYTES_MAX,
+    SUFFIXES,
+    Script,
+    file_read,
+    format_script,
+)
 
 if TYPE_CHECKING:
     from metamcp_supervisor.store.database import Database
@@ -110,7 +116,7 @@ def list_(location: _Where, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    rows = [_row(script) for script in codec.typed(ScriptList, raw).scripts]
+    rows = [_row(script) for script in codec.decode_as(ScriptList, raw).scripts]
     foot = "" if rows else "nothing is saved yet; 'metamcp scripts save FILE' saves a script"
     show.picture(
         show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
@@ -128,11 +134,11 @@ def show_(location: _Where, name: str, version: int | None, as_json: bool) -> No
     if as_json:
         click.echo(raw)
         return
-    (script,) = codec.typed(ScriptList, raw).scripts
+    (script,) = codec.decode_as(ScriptList, raw).scripts
     versions = ", ".join(map(str, script.versions))
     about = f"{script.name}: version {script.version}, saved {script.savedAt}"
     click.echo(show.printable(f"{about}; versions kept: {versions}"), err=True)
-    for line in written(_of(script)).removesuffix("\n").split("\n"):
+    for line in format_script(_of(script)).removesuffix("\n").split("\n"):
         click.echo(show.printable(line))
 
 
@@ -189,14 +195,14 @@ def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 @scripts_.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.pass_obj
-@told
+@add_json_option
 def export(location: _Where, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
-    for each in codec.typed(ScriptList, _list_scripts(location)).scripts:
-        (script,) = codec.typed(ScriptList, _fetch_script(location, each.name)).scripts
+    for each in codec.decode_as(ScriptList, _list_scripts(location)).scripts:
+        (script,) = codec.decode_as(ScriptList, _fetch_script(location, each.name)).scripts
         path = folder / f"{script.name}{SUFFIXES[_of(script).language]}"
-        path.write_bytes(written(_of(script)).encode("utf-8", "replace"))
+        path.write_bytes(format_script(_of(script)).encode("utf-8", "replace"))
         click.echo(str(path))
 
 
@@ -242,7 +248,7 @@ def run(
     from metamcp_supervisor.cli.connect import explained_key, trust_of
 
     runtime_dir = location.place.directory()
-    directory = runtime_dir or client.meant()
+    directory = runtime_dir or client.find_runtime_dir()
     trust = trust_of(key_env, key_file, ca, directory)
     params = {"name": RUN_SCRIPT, "arguments": {"name": name, "args": Raw(given or b"{}")}}
     for url in _urls(location.workspace, endpoint, runtime_dir):
@@ -298,9 +304,9 @@ def _urls(workspace: str, endpoint: str | None, runtime_dir: str | None) -> list
     """Return the URL of the endpoint, or those of all endpoints of the workspace. Raises Failed."""
     with client.connect(runtime_dir) as gateway:
         if endpoint is not None:
-            endpoints = codec.typed(GatewayStatus, gateway.call("status")).endpoints
+            endpoints = codec.decode_as(GatewayStatus, gateway.call("status")).endpoints
         else:
-            tree = codec.typed(ConfigTree, gateway.call("tree"))
+            tree = codec.decode_as(ConfigTree, gateway.call("tree"))
             ours = [
                 tree_workspace
                 for tree_workspace in tree.workspaces
@@ -375,30 +381,30 @@ def _of(script: ScriptShown) -> Script:
 
 
 def _list_scripts(location: _Where) -> bytes:
-    with keys.running(location.place) as gateway:
+    with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts", script_orders.Scripts(location.workspace))
 
     async def answer(store: ScriptStore) -> object:
-        return script_orders.listed(store, location.workspace)
+        return script_orders.list_scripts(store, location.workspace)
 
     return _at_rest(location, answer)
 
 
 def _fetch_script(location: _Where, name: str, version: int = 0) -> bytes:
     params = script_orders.ScriptWanted(location.workspace, name, version)
-    with keys.running(location.place) as gateway:
+    with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts-show", params)
-    return _at_rest(location, lambda store: script_orders.found(store, params))
+    return _at_rest(location, lambda store: script_orders.find_script(store, params))
 
 
 def _apply_order(location: _Where, order: SaveScript | DeleteScript) -> bytes:
     params = script_orders.ScriptsChange(order=order, workspace=location.workspace)
-    with keys.running(location.place) as gateway:
+    with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
             return gateway.call("scripts-change", params)
-    return _at_rest(location, lambda store: script_orders.ordered(store, params))
+    return _at_rest(location, lambda store: script_orders.carry_out_order(store, params))
 
 
 def _at_rest(location: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
@@ -411,7 +417,7 @@ def _at_rest(location: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) 
     if location.place.state_dir is not None:
         state_dir = Path(location.place.state_dir)
     else:
-        config = keys.configured(location.place.config)
+        config = keys.load_config(location.place.config)
         state_dir = config.gateway.state_dir
         tree = workspaces.tree(config, {}, {})
         script_orders.check_workspace(
@@ -433,7 +439,7 @@ def _say(raw: bytes, *, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    script = codec.typed(ScriptChanged, raw).script
+    script = codec.decode_as(ScriptChanged, raw).script
     assert script is not None
     click.echo(show.printable(f"script {script.name} is saved as version {script.version}"))
 

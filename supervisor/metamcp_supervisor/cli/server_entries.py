@@ -24,17 +24,17 @@ from metamcp_supervisor.cli.config_file import (
     dry_run_option,
     edit_file,
     entry_of,
-    meaning,
+    load_config,
     place_of,
     read_file,
     refuse_json,
     write_file,
 )
-from metamcp_supervisor.cli.errors import Command, CommandRefused, gateway_options, told
+from metamcp_supervisor.cli.errors import Command, CommandRefused, add_json_option, gateway_options
 from metamcp_supervisor.client_files import disk, toml_edit
 from metamcp_supervisor.config import naming, places
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.config.document import printable, shown, table_of
+from metamcp_supervisor.config.document import printable, shorten, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client as control
 from metamcp_supervisor.store import database
@@ -63,7 +63,7 @@ class _Add(Command):
 
 
 @click.command(cls=Command)
-@told
+@add_json_option
 def init() -> None:
     """Make metamcp.toml in this folder, and include the file of a client, such as .mcp.json."""
     folder = Path.cwd()
@@ -73,7 +73,7 @@ def init() -> None:
         raise CommandRefused(f"{label} is there already; put servers in with 'metamcp add'")
     client_file = places.find(environ={}, cwd=folder, home=NOWHERE, system=NOWHERE)
     included = [str(client_file.relative_to(folder))] if client_file is not None else []
-    write_file(content, NEW + f"include = {toml_edit.dumped(included)}\n" * len(included))
+    write_file(content, NEW + f"include = {toml_edit.format_value(included)}\n" * len(included))
     click.echo(f"{label}: made")
     for name in included:
         click.echo(f"the servers of {printable(name)} are included")
@@ -93,7 +93,7 @@ def init() -> None:
               help="In place of a server of that name.")  # fmt: skip
 @dry_run_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def add(
     name: str,
     command: tuple[str, ...],
@@ -110,7 +110,7 @@ def add(
     The rest of the file stays as it is, to the byte.
     """
     if flaw := naming.flaw(name):
-        raise click.UsageError(f"the name '{shown(name)}' {flaw}")
+        raise click.UsageError(f"the name '{shorten(name)}' {flaw}")
     if bool(command) == (url is not None):
         raise click.UsageError("say one of both: '-- COMMAND…' or '--url URL'.")
     if url is not None and not url.startswith(("http://", "https://")):
@@ -133,7 +133,7 @@ def add(
 @dry_run_option
 @errors.yes_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Take a server out of the configuration. The rest of the file stays as it is."""
     file = read_file(path, runtime_dir)
@@ -147,7 +147,7 @@ def remove(name: str, dry_run: bool, yes: bool, path: Path | None, runtime_dir: 
 @click.argument("new", metavar="NEW")
 @dry_run_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Give a server another name, also in namespaces, endpoints, tool sets and metamcp.lock.
 
@@ -155,15 +155,15 @@ def rename(name: str, new: str, dry_run: bool, path: Path | None, runtime_dir: s
     are.
     """
     if flaw := naming.flaw(new):
-        raise click.UsageError(f"the name '{shown(new)}' {flaw}")
+        raise click.UsageError(f"the name '{shorten(new)}' {flaw}")
     file = read_file(path, runtime_dir)
     entry_of(file, name)
     if new in file.servers:
         raise CommandRefused(f"{file.label} has a server '{new}' already; choose another name")
-    before = meaning(file.content.path)
+    before = load_config(file.content.path)
     change = f"'{name}' is '{new}' now"
     edit_file(
-        file, lambda: file.renamed(name, new).content.text, change,
+        file, lambda: file.with_renamed_server(name, new).content.text, change,
         dry_run=dry_run, command=True, judge=lambda after: _tell_rules(after, name, new),
         carry=lambda: _carry_along(file, before, name, new),
     )  # fmt: skip
@@ -180,7 +180,9 @@ def _tell_rules(config: Config, name: str, new: str) -> None:
         globs = [glob.partition("/")[0] for glob in match]
         differs = any(fnmatchcase(name, glob) is not fnmatchcase(new, glob) for glob in globs)
         if differs or f"'{name}'" in when or f'"{name}"' in when:
-            errors.say(f"warning: the {kind} '{shown(title)}' is about '{name}'; change it by hand")
+            errors.say(
+                f"warning: the {kind} '{shorten(title)}' is about '{name}'; change it by hand"
+            )
 
 
 def _carry_along(file: ConfigFile, before: Config, name: str, new: str) -> None:
@@ -192,7 +194,7 @@ def _carry_along(file: ConfigFile, before: Config, name: str, new: str) -> None:
         for each, server in before.servers.items()
         if label(each) == name and server.source == source
     }
-    lock_path = lock_io.beside(before)
+    lock_path = lock_io.find_lock_path(before)
     lock = lock_io.load(lock_path)
     if lock is not None and names.keys() & lock.servers.keys():
         servers = {names.get(each, each): locked for each, locked in lock.servers.items()}
@@ -211,7 +213,7 @@ def _rename_in_toolsets(file: ConfigFile, config: Config, names: Mapping[str, st
             errors.say(f"tool sets keep the old name, because no gateway runs; {way}")
         return
     with gateway:
-        listing = codec.typed(ToolSets, gateway.call("toolsets", {"names": ()}))
+        listing = codec.decode_as(ToolSets, gateway.call("toolsets", {"names": ()}))
         for each in listing.toolsets:
             pairs = [pair for tool in each.tools if (pair := disclosure.read(tool.namespacedName))]
             tools = [[names.get(server, server), tool] for server, tool in pairs]
@@ -227,7 +229,7 @@ def _rename_in_toolsets(file: ConfigFile, config: Config, names: Mapping[str, st
 @_NAME
 @dry_run_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def disable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server off in the configuration, in which it stays."""
     _switch(name, read_file(path, runtime_dir), on=False, dry_run=dry_run)
@@ -237,7 +239,7 @@ def disable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None
 @_NAME
 @dry_run_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def enable(name: str, dry_run: bool, path: Path | None, runtime_dir: str | None) -> None:
     """Switch a server on in the configuration."""
     _switch(name, read_file(path, runtime_dir), on=True, dry_run=dry_run)
@@ -296,7 +298,7 @@ def _tool_verb(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--endpoint", metavar="NAME", help="Only at this endpoint."),
     ):
         command = option(command)
-    return click.argument("tool", metavar="SERVER.TOOL")(told(command))
+    return click.argument("tool", metavar="SERVER.TOOL")(add_json_option(command))
 
 
 @click.command(cls=Command)
@@ -332,7 +334,7 @@ def enable_tool(tool: str, **options: Any) -> None:
 @click.argument("name", metavar="NAME")
 def rename_tool(tool: str, name: str, **options: Any) -> None:
     """Give a tool another name for clients; its own name takes the other one away again."""
-    _set_tool(tool, "name", name, f"named '{shown(name)}'", **options)
+    _set_tool(tool, "name", name, f"named '{shorten(name)}'", **options)
 
 
 TOOL_VERBS = (hide, show, disable_tool, enable_tool, rename_tool)
@@ -354,7 +356,7 @@ def _set_tool(
     endpoint or in a namespace it stands against the table of the server."""
     pair = disclosure.read(word)
     if pair is None:
-        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shown(word)}'.")
+        raise click.UsageError(f"a tool is written SERVER.TOOL, not '{shorten(word)}'.")
     server, tool = pair
     if endpoint is not None and namespace is not None:
         raise click.UsageError("say one of both: --endpoint or --namespace.")
@@ -369,12 +371,12 @@ def _set_tool(
     if ours and value == usual:
         del entry[key]
     if entry == old:
-        click.echo(f"{file.label}: '{shown(word)}' is {state} already")
+        click.echo(f"{file.label}: '{shorten(word)}' is {state} already")
         return
     edit_file(
         file,
         lambda: file.put_at((*keys, name), entry) if entry else file.without_at((*keys, name)),
-        f"'{shown(word)}' {state}",
+        f"'{shorten(word)}' {state}",
         dry_run=dry_run,
         judge=accept,
     )
@@ -383,14 +385,14 @@ def _set_tool(
 def _refuse_unknown_tool(file: ConfigFile, server: str, tool: str) -> None:
     """Refuse a tool that its server did not offer when it was last seen. Raises CommandRefused."""
     try:
-        catalogue = offers.kept(file.content.path, None, None).catalogues.get(server)
+        catalogue = offers.read_offers(file.content.path, None, None).catalogues.get(server)
     except control.Failed:  # the file has a mistake elsewhere
         return
     if catalogue is None or exposed_names.is_pattern(tool):
         return
-    names = [each.key for each in server_catalog.keyed("tools", catalogue.tools)]
+    names = [each.key for each in server_catalog.iter_definitions("tools", catalogue.tools)]
     if tool not in names:
-        text = f"'{shown(server)}' has no tool '{shown(tool)}'; {hint(tool, names)}"
+        text = f"'{shorten(server)}' has no tool '{shorten(tool)}'; {hint(tool, names)}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
 
 
@@ -402,12 +404,12 @@ def _tools_of(
     if endpoint is None and namespace is None:
         entry_of(file, server)
         return (*file.kept.place, server, "tools")
-    config = meaning(file.content.path)
+    config = load_config(file.content.path)
     groups = config.namespaces if endpoint is None else config.endpoints
     table, name = ("namespaces", namespace) if endpoint is None else ("endpoints", endpoint)
     for word, names in ((server, config.servers), (name or "", groups)):
         if word not in names:
-            text = f"{file.label} has no '{shown(word)}'; {hint(word, names)}"
+            text = f"{file.label} has no '{shorten(word)}'; {hint(word, names)}"
             raise CommandRefused(text, Exit.UNKNOWN_NAME)
     refuse_json(file, table)
     return (*place_of(config, table, name or ""), "tools")

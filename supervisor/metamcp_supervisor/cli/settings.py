@@ -14,27 +14,33 @@ from typing import Any, Literal, cast, get_args
 import click
 
 from metamcp_supervisor.cli import errors
-from metamcp_supervisor.cli.config import loaded
+from metamcp_supervisor.cli.config import load_or_exit
 from metamcp_supervisor.cli.config_file import (
     ConfigFile,
     dry_run_option,
     edit_file,
     entry_of,
-    meaning,
+    load_config,
     place_of,
     read_file,
     refuse_json,
 )
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Command, CommandRefused, Group, gateway_options, told
+from metamcp_supervisor.cli.errors import (
+    Command,
+    CommandRefused,
+    Group,
+    add_json_option,
+    gateway_options,
+)
 from metamcp_supervisor.cli.show import Picture, picture, printable
 from metamcp_supervisor.config import formats, options, workspaces
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.config.document import BrokenSyntax, shown, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, shorten, table_of
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import Option, Section
 from metamcp_supervisor.config.origins import toml
-from metamcp_supervisor.config.show import changed, use
+from metamcp_supervisor.config.show import find_changed_settings, use
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK, label
 
@@ -84,7 +90,7 @@ def _list_verb(table: TableName) -> click.Command:
     @gateway_options("path")
     @json_option
     def list_(path: Path | None, as_json: bool) -> None:
-        rows = _rows(table, loaded(path, quiet=True))
+        rows = _rows(table, load_or_exit(path, quiet=True))
         if as_json:
             keys = [column.lower() for column in _COLUMNS[table]]
             errors.tell(**{table: [dict(zip(keys, row, strict=True)) for row in rows]})
@@ -102,7 +108,7 @@ def _show_verb(table: TableName) -> click.Command:
     @gateway_options("path")
     @json_option
     def show_(name: str, path: Path | None, as_json: bool) -> None:
-        config = loaded(path, quiet=True)
+        config = load_or_exit(path, quiet=True)
         name = _known_name(table, name, config)
         settings = _settings(table, name, config)
         if as_json:
@@ -124,20 +130,20 @@ def _add_verb(table: TableName) -> click.Command:
     @click.argument("settings", metavar="[KEY=VALUE…]", nargs=-1)
     @dry_run_option
     @gateway_options("path", "runtime_dir")
-    @told
+    @add_json_option
     def add(name: str, settings: tuple[str, ...], dry_run: bool, **location: Any) -> None:
         file = _file(table, **location)
-        before = meaning(file.content.path)
+        before = load_config(file.content.path)
         at = place_of(before, table, name)
         if len(at) > 2:
             _known_name("workspaces", at[1], before)
         if at[-1] in file.table(at[:-1]):
-            text = f"{file.label} has {_one(noun)} '{shown(name)}' already"
-            way = f"change it with 'metamcp {table} set {shown(name)} KEY=VALUE'"
+            text = f"{file.label} has {_one(noun)} '{shorten(name)}' already"
+            way = f"change it with 'metamcp {table} set {shorten(name)} KEY=VALUE'"
             raise CommandRefused(f"{text}; {way}")
         entry, base_file = _with(f"{table}.*", {}, settings), _with_implied(file, at, before)
         edit_file(
-            file, lambda: base_file.put_at(at, entry), f"{noun} '{shown(name)}' added",
+            file, lambda: base_file.put_at(at, entry), f"{noun} '{shorten(name)}' added",
             dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
         )  # fmt: skip
 
@@ -153,7 +159,7 @@ def _set_verb(table: TableName) -> click.Command:
     @_SETTINGS
     @dry_run_option
     @gateway_options("path", "runtime_dir")
-    @told
+    @add_json_option
     def set_(name: str, settings: tuple[str, ...], dry_run: bool, **location: Any) -> None:
         if not settings:
             raise click.UsageError(f"say what to change: {_example(table)}")
@@ -165,10 +171,10 @@ def _set_verb(table: TableName) -> click.Command:
         old = file.table(at)
         entry = _with(f"{table}.*", _implied_settings(at, before) | dict(old), settings)
         if entry == old:
-            click.echo(f"{file.label}: {noun} '{shown(name)}' has these settings already")
+            click.echo(f"{file.label}: {noun} '{shorten(name)}' has these settings already")
             return
         edit_file(
-            file, lambda: file.put_at(at, entry), f"{noun} '{shown(name)}' changed",
+            file, lambda: file.put_at(at, entry), f"{noun} '{shorten(name)}' changed",
             dry_run=dry_run, judge=lambda after: _tell_moved(before, after),
         )  # fmt: skip
 
@@ -183,7 +189,7 @@ def _remove_verb(table: TableName) -> click.Command:
     @dry_run_option
     @errors.yes_option
     @gateway_options("path", "runtime_dir")
-    @told
+    @add_json_option
     def remove(name: str, dry_run: bool, yes: bool, **location: Any) -> None:
         file = _file(table, **location)
         before = _meaning_of(file, (table, name))
@@ -191,19 +197,21 @@ def _remove_verb(table: TableName) -> click.Command:
         at = (table, name) if before is None else place_of(before, table, name)
         _refuse_included(file, at, before)
         if at[-1] not in file.table(at[:-1]):
-            text = f"{file.label} does not have the {noun} '{shown(name)}'"
+            text = f"{file.label} does not have the {noun} '{shorten(name)}'"
             raise CommandRefused(f"{text}; it is there without a table", Exit.UNKNOWN_NAME)
 
         def judge(after: Config) -> None:
             if table == "endpoints" and name in after.endpoints:
-                text = f"'{shown(name)}' is the only endpoint of its workspace, which would have it"
+                text = (
+                    f"'{shorten(name)}' is the only endpoint of its workspace, which would have it"
+                )
                 way = "without a table, open as the gateway is; add another endpoint first"
                 raise CommandRefused(f"{text} {way}")
             _tell_moved(before, after)
 
         errors.confirm(f"Take {noun} '{name}' out of {file.label}?", yes=yes or dry_run)
         edit_file(
-            file, lambda: file.without_at(at), f"{noun} '{shown(name)}' removed",
+            file, lambda: file.without_at(at), f"{noun} '{shorten(name)}' removed",
             dry_run=dry_run, judge=judge,
         )  # fmt: skip
 
@@ -214,7 +222,7 @@ def _remove_verb(table: TableName) -> click.Command:
 @_SETTINGS
 @dry_run_option
 @gateway_options("path", "runtime_dir")
-@told
+@add_json_option
 def set_keys(
     settings: tuple[str, ...], dry_run: bool, path: Path | None, runtime_dir: str | None
 ) -> None:
@@ -273,12 +281,14 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     if len(words) == 1 and named in options.keys(""):
         raise click.UsageError(f"'{named}' is not a single key: write one in it, or edit the file.")
     if len(words) == 1:
-        raise click.UsageError(f"'{shown(named)}' names no table: write gateway.{shown(named)}, or"
-                               " another table that has it")  # fmt: skip
+        key = shorten(named)
+        raise click.UsageError(
+            f"'{key}' names no table: write gateway.{key}, or another table that has it"
+        )
     if len(words) == 2 and (keys := options.keys(cast(Section, f"{words[0]}.*"))):
         raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {keys[0]}.")
     tables = _format_key(words[:-1])
-    raise click.UsageError(f"no table is named '{shown(tables)}'; {hint(tables, names)}")
+    raise click.UsageError(f"no table is named '{shorten(tables)}'; {hint(tables, names)}")
 
 
 def _fits(section: str, words: tuple[str, ...]) -> bool:
@@ -303,7 +313,7 @@ def _words(key: str) -> tuple[str, ...]:
     try:
         value: object = formats.toml_loads(f"{key} = 0")
     except BrokenSyntax:
-        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(key)}='.") from None
+        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shorten(key)}='.") from None
     names: list[str] = []
     while table := table_of(value):
         ((name, value),) = table.items()
@@ -326,7 +336,7 @@ def _meaning_of(file: ConfigFile, at: tuple[str, ...] = ()) -> Config | None:
     """Return what a file means; None if it has a mistake, which an edit may mend. `at`: the table
     to edit, which then has to be there. Raises CommandRefused."""
     try:
-        return meaning(file.content.path)
+        return load_config(file.content.path)
     except CommandRefused:
         if at and at[-1] not in file.table(at[:-1]):
             raise
@@ -338,7 +348,7 @@ def _refuse_included(file: ConfigFile, at: tuple[str, ...], config: Config | Non
     if config is None or at[-1] in file.table(at[:-1]) or len(config.files) < 2:
         return
     if at[-1] != (at[1] if len(at) > 2 else DEFAULT):
-        text = f"'{shown(at[-1])}' is in a file that {file.label} includes"
+        text = f"'{shorten(at[-1])}' is in a file that {file.label} includes"
         raise CommandRefused(f"{text}; name that file with --config")
 
 
@@ -378,7 +388,7 @@ def _tell_moved(before: Config | None, after: Config) -> None:
         ("now has", [each for each in new if each not in old and each in before.servers]),
     ):
         if names:
-            listed = ", ".join(map(shown, names))
+            listed = ", ".join(map(shorten, names))
             errors.say(f"the namespace 'default' {verb}: {listed}; {rule}")
 
 
@@ -397,7 +407,7 @@ def _known_name(table: TableName, name: str, config: Config) -> str:
         return base_name
     names = _names(table, config)
     if name not in names:
-        text = f"the configuration has no {table[:-1]} '{shown(name)}'; {hint(name, names)}"
+        text = f"the configuration has no {table[:-1]} '{shorten(name)}'; {hint(name, names)}"
         raise CommandRefused(text, Exit.UNKNOWN_NAME)
     return name
 
@@ -437,7 +447,7 @@ def _rows(table: TableName, config: Config) -> list[tuple[str | tuple[str, ...],
 def _settings(table: TableName, name: str, config: Config) -> Mapping[str, object]:
     """Return the settings that differ from their defaults; of a workspace, also what is in it."""
     if table != "workspaces":
-        settings = changed(config, table, name)
+        settings = find_changed_settings(config, table, name)
         return (
             settings | {"namespace": label(settings["namespace"])}
             if table == "endpoints"
@@ -499,7 +509,7 @@ def _split(setting: str) -> tuple[str, str]:
     """Return key and value of a setting. Raises UsageError."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shown(setting)}'.")
+        raise click.UsageError(f"a setting is written KEY=VALUE, not '{shorten(setting)}'.")
     return key, text
 
 
@@ -521,7 +531,7 @@ def _option(section: str, key: str) -> Option:
     table = cast(Section, section)
     names = options.keys(table)
     if key not in names:
-        raise click.UsageError(f"no key is named '{shown(key)}'; {hint(key, names)}")
+        raise click.UsageError(f"no key is named '{shorten(key)}'; {hint(key, names)}")
     return options.option(table, key)
 
 

@@ -150,7 +150,7 @@ def printable(text: str) -> str:
     return text.expandtabs().translate(_CONTROLS)
 
 
-def wrapped(line: str, indent: str) -> str:
+def wrap_line(line: str, indent: str) -> str:
     """Return the line, wrapped between words for a terminal; unchanged for a pipe."""
     if not on_terminal():
         return line

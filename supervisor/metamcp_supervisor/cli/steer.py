@@ -93,7 +93,7 @@ def upgrade(runtime_dir: str | None, timeout_s: float, as_json: bool) -> None:
     end = time.monotonic() + timeout_s
     with progress("starts the new program"):
         with client.connect(runtime_dir) as gateway:
-            before = codec.typed(GatewayStatus, gateway.call("status"))
+            before = codec.decode_as(GatewayStatus, gateway.call("status"))
             report = _request_upgrade(gateway, end)
         begun = time.monotonic()
         after = _next(runtime_dir, before, end)
@@ -117,7 +117,7 @@ def _request_upgrade(gateway: client.ControlClient, end: float) -> Upgrade:
     report: Upgrade | None = None
     try:
         for _, raw in gateway.stream("upgrade", timeout_s=max(1.0, end - time.monotonic())):
-            report = codec.typed(Upgrade, raw)
+            report = codec.decode_as(Upgrade, raw)
     except Failed as failed:
         if report is None or failed.exit != Exit.NOT_RUNNING:
             raise
@@ -130,7 +130,7 @@ def _next(runtime_dir: str | None, before: GatewayStatus, end: float) -> Gateway
     """Return the status as soon as the new program answers. Raises Failed."""
     while (left_s := end - time.monotonic()) > 0:
         with client.connect(runtime_dir, timeout_s=left_s) as gateway:
-            status = codec.typed(GatewayStatus, gateway.call("status", timeout_s=left_s))
+            status = codec.decode_as(GatewayStatus, gateway.call("status", timeout_s=left_s))
         if status.pid == before.pid and status.upgrades > before.upgrades:
             return status
         time.sleep(AGAIN_S)
@@ -231,7 +231,7 @@ def set_(
     if as_json:
         click.echo(raw)
         return
-    overrides = codec.typed(list[Overridden], codec.level(raw)["overrides"])
+    overrides = codec.decode_as(list[Overridden], codec.level(raw)["overrides"])
     for each in overrides:
         text = columns.override_text(each, show.clock(each.until))
         click.echo(f"{who}: {show.printable(text)}")
@@ -301,7 +301,7 @@ def down(runtime_dir: str | None, timeout_s: float, yes: bool, as_json: bool) ->
     with client.connect_here(runtime_dir) as gateway:
         pid = gateway.pid()
         if pid <= 0:
-            pid = codec.typed(GatewayStatus, gateway.call("status")).pid
+            pid = codec.decode_as(GatewayStatus, gateway.call("status")).pid
     errors.confirm(f"End the gateway (process {pid}) and its servers?", yes=yes)
     try:
         os.kill(pid, signal.SIGTERM)

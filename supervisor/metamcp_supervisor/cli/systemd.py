@@ -83,7 +83,7 @@ def systemd() -> None:
 @_CONFIG
 @click.option("--now", is_flag=True, help="Start it now, and at every boot.")
 @_DRY
-@errors.told
+@errors.add_json_option
 def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
     """Write the units of this installation. Repeating this does no harm."""
     unit_place = _place(user)
@@ -110,7 +110,7 @@ def install(user: bool, config: str | None, now: bool, dry_run: bool) -> None:
 @systemd.command()
 @_USER
 @_DRY
-@errors.told
+@errors.add_json_option
 def uninstall(user: bool, dry_run: bool) -> None:
     """Stop the service and remove its units. Configuration and state stay."""
     unit_place = _place(user)
@@ -170,9 +170,9 @@ def units(
     if not user and version >= STEPS_SINCE:
         files[STEPS] = STEPS
     folder = resources.files("metamcp_supervisor") / "systemd" / "units"
-    command = " ".join(map(quoted, program))
+    command = " ".join(map(quote_word, program))
     old = USER_CONFIG if user else SYSTEM_CONFIG
-    new = old if config is None else quoted(os.path.abspath(os.path.expanduser(config)))
+    new = old if config is None else quote_word(os.path.abspath(os.path.expanduser(config)))
     texts: dict[str, str] = {}
     for name, source in files.items():
         text = folder.joinpath(*source.split("/")).read_text(encoding="utf-8")
@@ -181,7 +181,7 @@ def units(
     return texts
 
 
-def installed(user: bool) -> list[tuple[Path, str | None, str]]:
+def read_installed_units(user: bool) -> list[tuple[Path, str | None, str]]:
     """Return path, text and due text of each unit of this installation; an empty list without an
     installed service. The due text keeps the configuration that the installed service names."""
     unit_place = _place(user)
@@ -198,7 +198,7 @@ def installed(user: bool) -> list[tuple[Path, str | None, str]]:
     ]
 
 
-def started(unit: str) -> str:
+def find_command(unit: str) -> str:
     """Return the command, up to `serve`, that a unit starts; empty for a socket."""
     match = _STARTS.search(unit)
     return match[1] if match is not None else ""
@@ -212,7 +212,7 @@ def older(unit: Path) -> bool:
         return unit.stat().st_mtime < own.stat().st_mtime
 
 
-def quoted(word: str) -> str:
+def quote_word(word: str) -> str:
     """Return a word as it stands in a command line of a unit, where `%`, `$` and spaces have a
     meaning. Raises CommandRefused for a word that a unit cannot hold."""
     if not word.isprintable():

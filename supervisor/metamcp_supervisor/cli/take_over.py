@@ -41,7 +41,13 @@ from metamcp_supervisor.config import (
 )
 from metamcp_supervisor.config.config import ConfigInvalid, Server
 from metamcp_supervisor.config.confirmation import NotConfirmed
-from metamcp_supervisor.config.document import BrokenSyntax, printable, shown, spelled, table_of
+from metamcp_supervisor.config.document import (
+    BrokenSyntax,
+    format_place,
+    printable,
+    shorten,
+    table_of,
+)
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
@@ -128,7 +134,7 @@ def _check(table: ClientTable, wish: InstallOptions) -> None:
     entry = table.entries.get(wish.name)
     origins = destination.origins()
     if entry is not None and not clients.is_ours(*clients.target_of(entry), origins):
-        text = f"{table.label} has a server '{shown(wish.name)}'; choose another --name for ours"
+        text = f"{table.label} has a server '{shorten(wish.name)}'; choose another --name for ours"
         raise CommandRefused(text)
     try:
         texts.without_servers(
@@ -152,7 +158,7 @@ def _tables(
     tables: list[ClientTable] = []
     for scope in (wish.scope,) if wish.is_scope_given else _SCOPES:
         if paths := disk.candidates(client, scope):
-            path, _ = clients.chosen(paths, Path.exists)
+            path, _ = clients.choose_file(paths, Path.exists)
             tables += _of_file(client, scope, path, wish) if path.exists() else []
     return tables
 
@@ -193,9 +199,9 @@ def _table(
         for name, value in texts.entries(file_format, content.text).items()
         if (table := table_of(value)) is not None
     }
-    adapted = [naming.adapted(name) if naming.flaw(name) else name for name in tables]
+    adapted = [naming.to_valid_name(name) if naming.flaw(name) else name for name in tables]
     start = f"{printable(str(content.path))}: "
-    local = start + spelled(("projects",))
+    local = start + format_place(("projects",))
     here = {
         server.name: server
         for server in servers
@@ -217,7 +223,9 @@ def _confirm(tables: Sequence[ClientTable], *, yes: bool) -> None:
     for table in tables:
         click.echo(f"{table.label} → {printable(str(table.target))}:")
         for name, server in table.servers.items():
-            words = show.masked(server.command_written) or (show.masked_url(server.url or ""),)
+            words = show.mask_arguments(server.command_written) or (
+                show.masked_url(server.url or ""),
+            )
             click.echo(f"  {printable(name)}: {printable(' '.join(words))}")
     errors.confirm(
         "Start them behind the gateway, and take them out of these files?",
@@ -274,7 +282,7 @@ def _move(
     ]
     folder = _secrets(target)
     written = {path.name: path.read_text() for path in folder.glob("*")}
-    moved = transfer.moved(imported, there, begun, _short(folder), written)
+    moved = transfer.import_sources(imported, there, begun, _short(folder), written)
     for sentence in moved.told:
         click.echo(sentence, err=True)
     ready = {*moved.names, *moved.same}
@@ -322,7 +330,7 @@ def _own(client: ClientProgram, wish: InstallOptions, target: Path) -> str:
     paths = disk.candidates(client, "user")
     if target == own or wish.config is not None or not paths or not own.exists():
         return ""
-    path, _ = clients.chosen(paths, Path.exists)
+    path, _ = clients.choose_file(paths, Path.exists)
     file_format = client.how("user")
     entry = table_of(texts.entries(file_format, disk.read(path).text).get(wish.name))
     if entry is None or not clients.is_ours(*clients.target_of(entry), ()):
@@ -337,7 +345,7 @@ def _own(client: ClientProgram, wish: InstallOptions, target: Path) -> str:
 
 def _add_include(text: str, target: Path) -> str:
     try:
-        return transfer.included(text, [_short(places.own_file(Path.home()))])
+        return transfer.with_include(text, [_short(places.own_file(Path.home()))])
     except FileUnfit as unfit:
         raise CommandRefused(f"{printable(str(target))} {unfit}", Exit.CONFIG) from None
 
@@ -415,7 +423,7 @@ def _start_gateway(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointC
         with client.connect(directory) as gateway:
             gateway.call("reload", {}, timeout_s=SETTLE_S_MAX)
             while True:
-                status = codec.typed(GatewayStatus, gateway.call("status"))
+                status = codec.decode_as(GatewayStatus, gateway.call("status"))
                 busy = [each.name for each in status.servers if each.phase not in _DECIDED]
                 if not busy or time.monotonic() > end:
                     break
@@ -426,7 +434,7 @@ def _start_gateway(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointC
         for server in status.servers
         if server.phase in {"backoff", "failed", "quarantined"}
     ]
-    costs = tools.reckoned(offers.kept(target, None, None)).endpoints
+    costs = tools.calculate_costs(offers.read_offers(target, None, None)).endpoints
     return next((each for each in costs if each.name == "default"), costs[0]), failed
 
 
@@ -435,11 +443,11 @@ def _entry(table: ClientTable, wish: InstallOptions) -> dict[str, object]:
     if table.shared:  # other people have other folders
         words = destination.connect_words(replace(bare, scope="project"), None, wish.runtime_dir)
     else:
-        location = places.here(table.target)
+        location = places.find_place(table.target)
         directory = wish.runtime_dir or str(location.runtime_dir)
         words = destination.connect_words(replace(bare, scope="user"), table.target, directory)
     new = clients.entry(table.kept.shape, wish.name, words=words)
-    return clients.renewed(table.entries.get(wish.name, {}), new)
+    return clients.merge_entry(table.entries.get(wish.name, {}), new)
 
 
 def _taken_servers(table: ClientTable, name: str) -> TakenServers:
@@ -454,7 +462,7 @@ def _replace(client: ClientProgram, table: ClientTable, wish: InstallOptions) ->
     old = texts.read_record(record.text, client.kept) if record.exists else ()
     if not disk.backup_of(content.path).exists():
         disk.keep(content)
-    disk.place(record.path, texts.record(texts.joined(old, (new,))).encode(), 0o600)
+    disk.place(record.path, texts.record(texts.merge_records(old, (new,))).encode(), 0o600)
     _write_file(content, made)
     click.echo(f"{table.label}: {', '.join(map(printable, table.servers))} taken out")
     location = places.of(content.path, environ=os.environ, home=Path.home())
@@ -500,5 +508,5 @@ def put_back(client: ClientProgram, scope: Scope, content: disk.Content) -> str 
     text, differing = texts.put_back(content.text, backup.text, servers)
     for name in differing:
         label = printable(str(content.path))
-        click.echo(f"{label}: '{shown(name)}' has other settings by now, which stay", err=True)
+        click.echo(f"{label}: '{shorten(name)}' has other settings by now, which stay", err=True)
     return text

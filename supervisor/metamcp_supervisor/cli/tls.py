@@ -12,8 +12,8 @@ from msgspec import Struct, structs
 
 from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Group, gateway_options, told
-from metamcp_supervisor.cli.keys import configured
+from metamcp_supervisor.cli.errors import Group, add_json_option, gateway_options
+from metamcp_supervisor.cli.keys import load_config
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
@@ -37,7 +37,7 @@ class _Place(Struct):
     @property
     def state_dir(self) -> Path:
         """State directory of the gateway. Raises Failed."""
-        return Path(self.given) if self.given else configured(self.config).gateway.state_dir
+        return Path(self.given) if self.given else load_config(self.config).gateway.state_dir
 
 
 @click.group(cls=Group, words={"create": "did you mean 'init'?", "list": "did you mean 'show'?"})
@@ -85,7 +85,7 @@ def show_(location: _Place, as_json: bool) -> None:
 
 @tls.command("trust-help")
 @click.pass_obj
-@told
+@add_json_option
 def trust_help(location: _Place) -> None:
     """Say how clients come to trust the local authority."""
     click.echo(HELP.format(ca=_read_certificate(location).ca))
@@ -95,7 +95,7 @@ def _read_certificate(location: _Place) -> "Certificate":
     from metamcp_supervisor.certificates import authority
 
     try:
-        return authority.shown(location.state_dir)
+        return authority.read_certificate(location.state_dir)
     except authority.AuthorityUnfit as error:
         raise Failed(Exit.FAILED, str(error)) from None
 

@@ -119,9 +119,9 @@ def tell(
     as_json: bool,
 ) -> None:
     """Print the costs. Raises Failed."""
-    stored = offers.kept(path, state_dir, lock)
+    stored = offers.read_offers(path, state_dir, lock)
     wish = _wish(word, stored)
-    all_of_it = reckoned(stored)
+    all_of_it = calculate_costs(stored)
     if as_json:
         click.echo(codec.dump(_filter_costs(all_of_it, wish)))
         return
@@ -133,7 +133,7 @@ def tell(
         _tell_all(all_of_it)
 
 
-def reckoned(stored: StoredOffers) -> Costs:
+def calculate_costs(stored: StoredOffers) -> Costs:
     """Calculate the costs from the offers on disk."""
     seen = {name: each for name, each in stored.catalogues.items() if each is not None}
     tools = sorted(_tools(seen), key=lambda tool: -tool.tokens)
@@ -163,7 +163,7 @@ def reckoned(stored: StoredOffers) -> Costs:
 
 def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
     for name, each in seen.items():
-        for tool in server_catalog.keyed("tools", each.tools):
+        for tool in server_catalog.iter_definitions("tools", each.tools):
             yield ToolCost(name, tool.key, builtin_definitions.tokens(tool.raw))
 
 
@@ -213,10 +213,10 @@ def _wish(word: str | None, stored: StoredOffers) -> ToolFilter:
         return (
             None
             if each is None
-            else [tool.key for tool in server_catalog.keyed("tools", each.tools)]
+            else [tool.key for tool in server_catalog.iter_definitions("tools", each.tools)]
         )
 
-    return offers.wished(word, stored.catalogues, tools)
+    return offers.parse_filter(word, stored.catalogues, tools)
 
 
 def _filter_costs(costs: Costs, wish: ToolFilter) -> Costs:
@@ -225,7 +225,7 @@ def _filter_costs(costs: Costs, wish: ToolFilter) -> Costs:
     return Costs(
         costs.endpoints,
         tuple(cost for cost in costs.servers if cost.name == wish.server),
-        tuple(tool for tool in costs.tools if wish.meant(tool.server, tool.tool)),
+        tuple(tool for tool in costs.tools if wish.is_selected(tool.server, tool.tool)),
         tuple(name for name in costs.unseen if name == wish.server),
     )
 
@@ -380,7 +380,7 @@ def search(
         runtime_dir if path is None or runtime_dir is not None else client.directory_of(path)
     )
 
-    def searched() -> int:
+    def run_search() -> int:
         params["query"] = " ".join(words)
         return call.search(directory, params, as_json=as_json)
 
@@ -390,7 +390,7 @@ def search(
             tell(word, path, state_dir, where, as_json=as_json)
             return Exit.OK
         if narrowed and not differences:
-            return searched()
+            return run_search()
         try:
             sight = offers.look(path, state_dir, where)
             wish = offers.wish(word, sight)
@@ -398,10 +398,10 @@ def search(
             named = not words or "." in words[0]  # SERVER.TOOL, with a mistake
             if differences or named or not call.runs(directory):
                 raise unknown from None
-            return searched()
+            return run_search()
         if wish.tool is not None and not differences:
             if as_json and words[0].startswith(f"{wish.server}__") and call.runs(directory):
-                return searched()
+                return run_search()
             if not as_json and call.show_page(directory, words[0]):
                 return Exit.OK
         if differences:
@@ -414,11 +414,11 @@ def search(
             _list(sight, wish, as_json=as_json)
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
-    rows = [row for row in _rows(sight) if wish.meant(row[0], row[1])]
+    rows = [row for row in _rows(sight) if wish.is_selected(row[0], row[1])]
     if as_json:
         keys = ("server", "tool", "fingerprint", "state")
         listed = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -432,7 +432,7 @@ def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
 
 def _rows(sight: OfferComparison) -> list[Row]:
     drifts = {(each.server, each.tool): each for each in sight.drifts()}
-    unlocked = frozenset(sight.unlocked())
+    unlocked = frozenset(sight.list_unlocked_servers())
     rows = [
         _row(each, quarantined=sight.keeps_back(each), first=each.server in unlocked)
         for each in drifts.values()
@@ -504,10 +504,12 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
     """
 
     def work() -> int:
-        stored = offers.kept(path, state_dir, None)
+        stored = offers.read_offers(path, state_dir, None)
         wish = _wish(server, stored)
         servers = [
-            _catalog(name, each) for name, each in stored.catalogues.items() if wish.meant(name, "")
+            _catalog(name, each)
+            for name, each in stored.catalogues.items()
+            if wish.is_selected(name, "")
         ]
         if as_json:
             click.echo(codec.dump({"v": VERSION, "servers": servers}))
@@ -515,7 +517,7 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
             _tell_catalog(servers)
         return Exit.OK
 
-    recordings.ending(work)
+    recordings.run_and_exit(work)
 
 
 def _tell_catalog(servers: Sequence[CatalogServer]) -> None:
@@ -532,7 +534,10 @@ def _tell_catalog(servers: Sequence[CatalogServer]) -> None:
 def _catalog(name: str, each: ServerCatalogue | None) -> CatalogServer:
     if each is None:
         return CatalogServer(name, available=False)
-    keys = {kind: list(server_catalog.keyed(kind, each.of(kind))) for kind in server_catalog.KINDS}
+    keys = {
+        kind: list(server_catalog.iter_definitions(kind, each.of(kind)))
+        for kind in server_catalog.KINDS
+    }
     tools = keys["tools"]
     uris = (*keys["resources"], *keys["resourceTemplates"])
     return CatalogServer(

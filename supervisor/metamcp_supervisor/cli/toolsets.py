@@ -27,7 +27,7 @@ from metamcp_supervisor.cli.ctl import (
     outward,
     runtime_dir_of,
 )
-from metamcp_supervisor.cli.errors import Group, told
+from metamcp_supervisor.cli.errors import Group, add_json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
@@ -94,7 +94,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    listing = codec.typed(ToolSets, raw)
+    listing = codec.decode_as(ToolSets, raw)
     rows = [_row(toolset, listing) for toolset in listing.toolsets]
     foot = "" if rows else "there are no tool sets; 'metamcp toolsets create' makes one"
     show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"TOOLS"})))
@@ -111,7 +111,7 @@ def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(raw)
         return
-    listing = codec.typed(ToolSets, raw)
+    listing = codec.decode_as(ToolSets, raw)
     (toolset,) = listing.toolsets
     about = f"{toolset.name}: {toolset.description}" if toolset.description else toolset.name
     location = _format_places(toolset.name, listing) or "nowhere"
@@ -200,7 +200,7 @@ def remove(runtime_dir: str | None, name: str, tools: tuple[str, ...], as_json: 
 def delete(runtime_dir: str | None, name: str, yes: bool, as_json: bool) -> None:
     """Delete a tool set, and take its tools out of the views in which it is equipped."""
     with client.connect(runtime_dir) as gateway:
-        listing = codec.typed(ToolSets, gateway.call("toolsets", {"names": [name]}))
+        listing = codec.decode_as(ToolSets, gateway.call("toolsets", {"names": [name]}))
         errors.confirm(
             _question(name, listing),
             yes=yes,
@@ -238,7 +238,7 @@ def unequip(runtime_dir: str | None, endpoint: str, as_json: bool) -> None:
 @click.option("--replace", is_flag=True, help="In place of those of the same names.")
 @force_option
 @click.pass_obj
-@told
+@add_json_option
 def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> None:
     """Add the tool sets of a file, as 'export' writes it: all of them, or none."""
 
@@ -322,7 +322,7 @@ def _pairs(tools: Iterable[str]) -> list[Pair]:
 
 
 def _of(raw: bytes) -> ToolSetChanged:
-    return codec.typed(ToolSetChanged, raw)
+    return codec.decode_as(ToolSetChanged, raw)
 
 
 def _count(raw: bytes) -> str:

@@ -282,11 +282,11 @@ class CommandLineConfig:
     def _config_to_keep(self, config: "Config") -> "Config | None":
         """Return the configuration in force in the program before this one, if `config` would stop
         servers of it because of errors; else None."""
-        from metamcp_supervisor.config.reload import spoilt
+        from metamcp_supervisor.config.reload import find_stopping_errors
         from metamcp_supervisor.gateway import upgrade_exec
 
         before = upgrade_exec.before(self._environ) if config.problems else None
-        return before if before is not None and spoilt(before, config) else None
+        return before if before is not None and find_stopping_errors(before, config) else None
 
     def _before(self, code: Exit) -> "Config":
         """Return the configuration in force in the program before this one; without such a program,
@@ -384,7 +384,7 @@ def _run(
         raise SystemExit(Exit.CANNOT_BIND) from None
 
     async def main() -> int:
-        handed = upgrade_exec.found(order) if order else None
+        handed = upgrade_exec.read_state(order) if order else None
         ends = hangup_ends if handed is None else handed.gateway.hangup_ends
         gateway = Gateway(
             upgrade_state.in_force(command_line.config, handed), command_line.load,
@@ -394,7 +394,7 @@ def _run(
         del handed  # it may be large
         if command_line.outdated:
             gateway.succession.read_again()
-        works = (logs.counting(), memory.trim_every(TRIM_S))
+        works = (logs.count_every_second(), memory.trim_every(TRIM_S))
         tasks = [asyncio.create_task(work) for work in works]
         on_up = watch(gateway)
 
@@ -468,10 +468,10 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     from metamcp_supervisor.cli import show
     from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen, StartLine
 
-    def out(text: str) -> None:
+    def write_stdout(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
 
-    lines = EventLines(out, terminal=show.on_terminal())
+    lines = EventLines(write_stdout, terminal=show.on_terminal())
 
     def tell(event: JournalEvent) -> None:
         is_notable = event.who == "gateway" or any(word in event.what for word in _TOLD)
@@ -483,8 +483,12 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
             return  # the screen goes on as it is
         count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
-        out(f"MetaMCP {gateway.version} starts {servers} …\n")
-        put = StartLine(gateway, out).put if show.on_terminal() and show.can_redraw() else out
+        write_stdout(f"MetaMCP {gateway.version} starts {servers} …\n")
+        put = (
+            StartLine(gateway, write_stdout).put
+            if show.on_terminal() and show.can_redraw()
+            else write_stdout
+        )
         lines.out = put
         screen = FirstScreen(gateway, put)
 
@@ -497,5 +501,5 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = tell
     gateway.succession.flush = outlet.flush
     if sys.stdin.isatty() and sys.stdout.isatty():
-        gateway.ask_with(Asking(gateway, out))
+        gateway.ask_with(Asking(gateway, write_stdout))
     return watch

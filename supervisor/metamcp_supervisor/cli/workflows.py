@@ -67,11 +67,11 @@ class EngineOrders:
         verb = "workflow-change" if method in CHANGES else "workflow"
         with client.connect_here(self._runtime_dir) as gateway, steps() as tell:
 
-            def heard(kind: str, raw: bytes) -> None:
+            def on_notification(kind: str, raw: bytes) -> None:
                 notice: dict[str, Any] = codec.value(raw)
                 tell(*(str(notice.get(key, "")) for key in ("message", "step", "state")))
 
-            raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=heard)
+            raw = gateway.call(verb, order, timeout_s=ORDER_S_MAX, heard=on_notification)
         outcome: dict[str, Any] = codec.value(raw)
         return outcome
 
@@ -79,7 +79,7 @@ class EngineOrders:
 def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of verbs that give an order to the engine of the running gateway."""
 
-    def ordered(
+    def run_command(
         runtime_dir: str | None, endpoint: str, *, as_json: bool, **options: object
     ) -> None:
         command(EngineOrders(runtime_dir, endpoint, as_json=as_json), **options)
@@ -89,8 +89,8 @@ def at_gateway(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
         json_option,
     ):
-        ordered = option(ordered)
-    return functools.wraps(command)(ordered)
+        run_command = option(run_command)
+    return functools.wraps(command)(run_command)
 
 
 def _tell(outcome: Mapping[str, Any], *, as_json: bool) -> None:
@@ -180,7 +180,7 @@ def run(
     ask: EngineOrders, name: str, given: tuple[str, ...], inputs: bytes | None, no_wait: bool
 ) -> None:
     """Run a workflow of the running gateway, or one of a file, and print its output."""
-    values = codec.typed(dict[str, object], inputs or b"{}")
+    values = codec.decode_as(dict[str, object], inputs or b"{}")
     for each in given:
         key, equals, text = each.partition("=")
         if not equals:
@@ -339,12 +339,12 @@ def _by_rule(task: str) -> Mapping[str, Any]:
     from metamcp_worker.engine import suggestion
     from metamcp_worker.ipc import server_catalog
 
-    stored = offers.kept(None, None, None)
+    stored = offers.read_offers(None, None, None)
     tools = [
         {"name": f"{server}__{tool.key}", "server": server, "tool": tool.key}
         for server, each in stored.catalogues.items()
         if each is not None
-        for tool in server_catalog.keyed("tools", each.tools)
+        for tool in server_catalog.iter_definitions("tools", each.tools)
     ]
     rules = [Raw(rule) for rule in stored.config.workflows.rules]
     made = suggestion.by_rule(task, rules, suggestion.ToolRoutes(tools))
@@ -353,7 +353,7 @@ def _by_rule(task: str) -> Mapping[str, Any]:
         more = (f"Not seen yet: {', '.join(unseen)}; start the gateway once.",) if unseen else ()
         text = " ".join((f"{ALONE} None of them fits.", *made.notes, *more))
         raise client.Failed(Exit.FAILED, text)
-    done = structs.replace(made, notes=(*made.notes, ALONE)).done(0)
+    done = structs.replace(made, notes=(*made.notes, ALONE)).to_done(0)
     return {"text": done.text, "structured": codec.value(done.structured), "failed": False}
 
 
@@ -391,7 +391,7 @@ def _text(workflow: "Workflow") -> Iterator[str]:
     from metamcp_worker.engine.workflow import graph
 
     inputs = ", ".join(
-        f"{name}{'' if parameter.required else '?'}{' (secret)' if parameter.secret else ''}"
+        f"{name}{'' if parameter.is_required else '?'}{' (secret)' if parameter.secret else ''}"
         for name, parameter in workflow.inputs.items()
     )
     yield f"{workflow.name}({inputs})"

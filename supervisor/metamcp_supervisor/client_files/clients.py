@@ -237,7 +237,9 @@ def candidates(
     return tuple(paths)
 
 
-def chosen(paths: tuple[Path, ...], there: Callable[[Path], bool]) -> tuple[Path, tuple[Path, ...]]:
+def choose_file(
+    paths: tuple[Path, ...], there: Callable[[Path], bool]
+) -> tuple[Path, tuple[Path, ...]]:
     """Return the file to use, and the other files that exist: the first file that exists, or the
     first of all."""
     existing = [path for path in paths if there(path)]
@@ -325,7 +327,7 @@ def can_http(shape: Shape) -> bool:
     return shape != "desktop"
 
 
-def renewed(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+def merge_entry(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     """Return our entry with the user's additions and changes, but leading where `new` leads."""
     retained = {key: value for key, value in old.items() if key not in _COMPELLED}
     ahead = {key: value for key, value in new.items() if key in _COMPELLED or key not in retained}

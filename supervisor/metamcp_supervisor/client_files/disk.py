@@ -206,7 +206,7 @@ def read_servers(
         tuple(others),
         base,
         lost=tuple(findings.lost),
-        mistakes=tuple(map(str, findings.everything())),
+        mistakes=tuple(map(str, findings.list_errors())),
         renamed=tuple(findings.renamed),
     )
 

@@ -89,7 +89,7 @@ class Exported:
     told: tuple[str, ...]
 
 
-def exported(
+def export_servers(
     config: Config, names: Sequence[str], file_format: FileFormat, title: str, home: str
 ) -> Exported:
     """Return these servers as a file of a client. `title`: the client, for messages. Raises
@@ -143,10 +143,10 @@ def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Expor
             notes.append(f"the endpoint {endpoint.name} is left out: it belongs to a workspace")
     for namespace in dict.fromkeys(endpoint.namespace for endpoint in chosen):
         servers = [name for name in config.namespaces[namespace].servers if name in written]
-        table = show.changed(config, "namespaces", namespace) | {"servers": servers}
+        table = show.find_changed_settings(config, "namespaces", namespace) | {"servers": servers}
         text = texts.put(replace(OWN, place=("namespaces",)), text, namespace, table)
     for endpoint in chosen:
-        table = show.changed(config, "endpoints", endpoint.name)
+        table = show.find_changed_settings(config, "endpoints", endpoint.name)
         if show.MASK in str(table.get("oauth")):
             del table["oauth"]
             notes.append(f"{endpoint.name}: oauth is left out: its client_secret is not written")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from metamcp_supervisor.client_files.clients import FileUnfit
 from metamcp_supervisor.config import formats
-from metamcp_supervisor.config.document import list_of, spelled, table_of
+from metamcp_supervisor.config.document import format_place, list_of, table_of
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\n]+)"
@@ -86,25 +86,28 @@ def rename(text: str, path: Sequence[str], name: str) -> str:
     table, depth = _deepest(text, path)
     member = table.member(path[-1])
     if depth != len(path) - 1 or member is None:
-        raise FileUnfit(f"has no '{spelled(tuple(path))}'")
+        raise FileUnfit(f"has no '{format_place(tuple(path))}'")
     written = next(end for _, start, end in _tokens(text, member.key) if start >= member.key)
     return text[: member.key] + json.dumps(name, ensure_ascii=False) + text[written:]
 
 
-def dumped(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
+def format_value(value: object, newline: str = "\n", unit: str = "  ", indent: str = "") -> str:
     """Write JSON as people do: short lists on one line, everything else on its own lines."""
     flat = json.dumps(value, ensure_ascii=False)
     inner = indent + unit
     if table := table_of(value):
         lines = [
-            f"{inner}{json.dumps(key, ensure_ascii=False)}: {dumped(item, newline, unit, inner)}"
+            inner
+            + json.dumps(key, ensure_ascii=False)
+            + ": "
+            + format_value(item, newline, unit, inner)
             for key, item in table.items()
         ]
         return "{" + newline + f",{newline}".join(lines) + newline + indent + "}"
     if (items := list_of(value)) and (
         len(flat) > _INLINE_CHARACTERS_MAX or any(table_of(item) is not None for item in items)
     ):
-        lines = [inner + dumped(item, newline, unit, inner) for item in items]
+        lines = [inner + format_value(item, newline, unit, inner) for item in items]
         return "[" + newline + f",{newline}".join(lines) + newline + indent + "]"
     return flat
 
@@ -124,7 +127,7 @@ def _put(text: str, path: Sequence[str], entry: object) -> str:
         return added or _alone(text, table, name, value)
     laid_out = json.dumps(value, ensure_ascii=False)
     if "\n" in text:
-        laid_out = dumped(value, *_style(text), _line_indent(text, member.key))
+        laid_out = format_value(value, *_style(text), _line_indent(text, member.key))
     return text[: member.start] + laid_out + text[member.end :]
 
 
@@ -159,7 +162,7 @@ def _among(text: str, table: _Table, name: str, value: object) -> str:
 
 
 def _format_member(name: str, value: object, newline: str, unit: str, indent: str) -> str:
-    return f"{json.dumps(name, ensure_ascii=False)}: {dumped(value, newline, unit, indent)}"
+    return f"{json.dumps(name, ensure_ascii=False)}: {format_value(value, newline, unit, indent)}"
 
 
 def _style(text: str) -> tuple[str, str]:
@@ -192,7 +195,7 @@ def _cut(text: str, path: Sequence[str]) -> str:
     table, depth = _deepest(text, path)
     member = table.member(path[-1])
     if depth != len(path) - 1 or member is None:
-        raise FileUnfit(f"has no '{spelled(tuple(path))}'")
+        raise FileUnfit(f"has no '{format_place(tuple(path))}'")
     number = table.members.index(member)
     if member.comma >= 0:
         return text[: member.gap] + text[member.comma + 1 :]
@@ -211,7 +214,7 @@ def _deepest(text: str, path: Sequence[str]) -> tuple[_Table, int]:
     table, depth = _table(text, 0), 0
     while depth < len(path) - 1 and (member := table.member(path[depth])) is not None:
         if text[member.start] != "{":
-            raise FileUnfit(f"has no object in '{spelled(tuple(path[: depth + 1]))}'")
+            raise FileUnfit(f"has no object in '{format_place(tuple(path[: depth + 1]))}'")
         table, depth = _table(text, member.start), depth + 1
     return table, depth
 

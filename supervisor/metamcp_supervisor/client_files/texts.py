@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from metamcp_supervisor.client_files import json_edit, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import formats
-from metamcp_supervisor.config.document import BrokenSyntax, list_of, spelled, table_of
+from metamcp_supervisor.config.document import BrokenSyntax, format_place, list_of, table_of
 
 _NEVER_A_SERVER = {"type", "command", "url", "enabled"}
 
@@ -128,13 +128,13 @@ def _undone(
         after = put(file_format, before, name, entry)
         if after == text:
             return before
-        undone = spliced(text, after, before)
+        undone = revert_change(text, after, before)
         return None if undone is None else _verify_edit(file_format, text, undone, name, was)
     except (BrokenSyntax, FileUnfit):
         return None
 
 
-def spliced(text: str, new: str, old: str) -> str | None:
+def revert_change(text: str, new: str, old: str) -> str | None:
     """Return `text` with the part in which `new` differs from `old` as it is in `old`; None if that
     part is not found once."""
     start = _alike(old, new)
@@ -162,7 +162,7 @@ def _verify_edit(file_format: FileFormat, text: str, made: str, name: str, entry
             return made
     except (BrokenSyntax, FileUnfit):
         pass
-    way = f"; write it as a table [{spelled((*file_format.place, name))}]" * (
+    way = f"; write it as a table [{format_place((*file_format.place, name))}]" * (
         file_format.format == "toml"
     )
     raise FileUnfit(f"is laid out in a way that cannot be edited safely{way}")
@@ -228,7 +228,7 @@ def put_back(text: str, before: str, taken: Sequence[TakenServers]) -> tuple[str
                 conflicting.append(name)
             elif name == taken[at].name:
                 expected[name] = values
-        undone = spliced(text, steps[at + 1], steps[at])
+        undone = revert_change(text, steps[at + 1], steps[at])
         if undone is None or not _has(taken[at].kept, undone, expected):
             undone = _one_by_one(text, steps[at], taken[at], expected)
         text = undone
@@ -279,7 +279,9 @@ def read_record(text: str, file_format: FileFormat) -> tuple[TakenServers, ...]:
     return tuple(taken)
 
 
-def joined(old: Sequence[TakenServers], new: Sequence[TakenServers]) -> tuple[TakenServers, ...]:
+def merge_records(
+    old: Sequence[TakenServers], new: Sequence[TakenServers]
+) -> tuple[TakenServers, ...]:
     """Return what both records say: servers of one table together."""
     by_place = {each.kept.place: each for each in old}
     for each in new:

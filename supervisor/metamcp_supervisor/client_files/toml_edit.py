@@ -90,7 +90,7 @@ def move(text: str, path: tuple[str, ...], target: tuple[str, ...]) -> str:
     return text
 
 
-def dumped(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value on one line."""
     return printable(_item(value).as_string())
 
@@ -99,7 +99,7 @@ def _lines(entry: Mapping[str, object]) -> list[str]:
     import tomlkit
 
     return [
-        f"{printable(tomlkit.key(key).as_string())} = {dumped(value)}"
+        f"{printable(tomlkit.key(key).as_string())} = {format_value(value)}"
         for key, value in entry.items()
     ]
 

@@ -16,7 +16,7 @@ from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import formats, references, show
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.document import list_of, shown, table_of
+from metamcp_supervisor.config.document import list_of, shorten, table_of
 from metamcp_supervisor.config.program import start_timeout_s
 from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
 from metamcp_worker.runtime.masking import Masks, looks_secret
@@ -79,12 +79,12 @@ class Moving:
             return f"${{file:{self.folder}/{variable}}}"
         self.told.append(
             f"{server}: {subject} is not written: set {variable} in the environment of {self.who}"
-            f" (its value is in {shown(self.path)})"
+            f" (its value is in {shorten(self.path)})"
         )
         return f"${{env:{variable}}}"
 
 
-def moved(
+def import_sources(
     sources: Sequence[ImportSource],
     there: Mapping[str, object],
     text: str,
@@ -124,7 +124,7 @@ def moved(
     return Moved(text, tuple(tables), tuple(moving.told), tuple(same), secret_files)
 
 
-def included(text: str, paths: Sequence[str]) -> str:
+def with_include(text: str, paths: Sequence[str]) -> str:
     """Return `text`, a metamcp.toml, with these files in its `include`, at the top. Raises
     BrokenSyntax and FileUnfit."""
     values = formats.toml_loads(text)
@@ -132,7 +132,7 @@ def included(text: str, paths: Sequence[str]) -> str:
     missing = [path for path in paths if path not in there]
     if not missing:
         return text
-    written = toml_edit.dumped(missing)
+    written = toml_edit.format_value(missing)
     if "include" in values:
         raise FileUnfit(f"has an 'include' already; add to it by hand: {written[1:-1]}")
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -212,7 +212,7 @@ def _clean_values(values: Mapping[str, str]) -> dict[str, str]:
 
 def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:
     command: list[str] = []
-    for word, masked in zip(words, show.masked(words), strict=True):
+    for word, masked in zip(words, show.mask_arguments(words), strict=True):
         if word != masked or _has_secret(word):
             variable = f"{_variable(name)}_ARGUMENT_{len(command)}"
             subject = f"argument {len(command)} of its command"

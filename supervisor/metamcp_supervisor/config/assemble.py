@@ -42,7 +42,7 @@ from metamcp_supervisor.config.document import (
     ServerDraft,
     Site,
     ToolDraft,
-    shown,
+    shorten,
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.tools import Pair
@@ -67,7 +67,7 @@ def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindin
             server_site = drafts[name].site
             site = server_site.at("depends_on", at)
             if other not in drafts:
-                message = f"no server is named '{shown(other)}'; {hint(other, drafts)}"
+                message = f"no server is named '{shorten(other)}'; {hint(other, drafts)}"
                 findings.error(site, message, servers=[server_site])
             elif not ((server := drafts[other].server) and server.enabled):
                 message = f"the server '{other}' is not enabled, so it is never ready"
@@ -149,7 +149,7 @@ class EndpointCheck:
     def _report_flaw(self, named: _Given, flaw: str, endpoint: Endpoint) -> None:
         if flaw and (str(named.site), flaw) not in self._said:
             self._said.add((str(named.site), flaw))
-            message = f"'{shown(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
+            message = f"'{shorten(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
             self._findings.error(named.site, message)
 
 
@@ -185,7 +185,7 @@ def _collect_names(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given],
 
 
 def _format_pair(named: _Given) -> str:
-    return f"{named.pair[0]}.{shown(named.pair[1])}"
+    return f"{named.pair[0]}.{shorten(named.pair[1])}"
 
 
 SERVERS_MAX = 1000
@@ -362,7 +362,7 @@ def servers_by_name(
     if len(by_name) > SERVERS_MAX:
         findings.error(drafts[0].site, f"has {len(by_name)} servers; the limit is {SERVERS_MAX}")
     if not any(draft.server for draft in by_name.values()) and not findings.problems:
-        findings.warning(drafts[0].site, "has no server that can be started")
+        findings.add_warning(drafts[0].site, "has no server that can be started")
     return by_name
 
 
@@ -399,7 +399,7 @@ def _check_transports(
         if server.transport not in installed:
             findings.error(
                 draft.site.at("transport"),
-                f"no installed package brings a transport named '{shown(server.transport)}';"
+                f"no installed package brings a transport named '{shorten(server.transport)}';"
                 f" {hint(server.transport, installed)}",
                 servers=[draft.site],
             )
@@ -464,7 +464,7 @@ def _members(
         ):
             findings.error(site, workspaces.unknown(written, workspace_of(draft.name), servers))
         elif servers[name].server is None:
-            findings.warning(site, f"the server '{name}' is left out, see the warning about it")
+            findings.add_warning(site, f"the server '{name}' is left out, see the warning about it")
         else:
             members.append(name)
     return tuple(members)
@@ -481,7 +481,7 @@ def _tools(
     for draft in drafts:
         server = draft.server
         if server not in servers:
-            message = f"no server is named '{shown(server)}'; {hint(server, servers)}"
+            message = f"no server is named '{shorten(server)}'; {hint(server, servers)}"
             findings.error(draft.site, message)
         elif server in members:
             accepted.append(draft)
@@ -505,7 +505,7 @@ def _endpoints(
     check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
-    def named(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:
+    def check_endpoint(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:
         members = [servers[name] for name in namespaces[endpoint.namespace].servers]
         of_servers = [tool for server in members for tool in server.tools]
         check.endpoint(endpoint, [of_servers, of_groups.get(endpoint.namespace, ()), tools])
@@ -528,18 +528,18 @@ def _endpoints(
             tools = workspaces.full_names(draft.tools, endpoint.workspace, servers)
             settings = _tools(tools, servers, namespace.servers, findings)
             endpoint = replace(endpoint, tools=settings)
-            named(endpoint, tools)
+            check_endpoint(endpoint, tools)
         else:
             findings.error(
                 draft.site.at("namespace"),
-                f"no namespace is named '{shown(endpoint.namespace)}';"
+                f"no namespace is named '{shorten(endpoint.namespace)}';"
                 f" {hint(endpoint.namespace, namespaces)}",
             )
         endpoints[endpoint.name] = endpoint
     _refuse_same_paths(endpoints, sites, findings)
     for endpoint in _make_missing_endpoints(drafts, endpoints, sites, findings):
         endpoints[endpoint.name] = replace(endpoint, sse=loopback, auth=gateway.auth)
-        named(endpoints[endpoint.name], ())
+        check_endpoint(endpoints[endpoint.name], ())
     _warn_of_unexposed(drafts, endpoints.values(), findings)
     return endpoints
 
@@ -595,7 +595,7 @@ def _warn_of_unexposed(
                 "no endpoint exposes this namespace, so no client sees it; there would be one with"
             )
             example = f'[endpoints.{draft.name}] namespace = "{draft.name}"'
-            findings.warning(draft.site, f"{problem} {example}")
+            findings.add_warning(draft.site, f"{problem} {example}")
 
 
 def _format_site(site: Site) -> str:

@@ -19,7 +19,7 @@ from metamcp_supervisor.config.client_shapes import (
     is_entry,
     texts_of,
 )
-from metamcp_supervisor.config.document import Place, list_of, shown, table_of
+from metamcp_supervisor.config.document import Place, list_of, shorten, table_of
 from metamcp_supervisor.config.references import input_variable
 from metamcp_supervisor.config.units import DURATION_S_MAX
 
@@ -200,8 +200,8 @@ class _EntryReader:
             self.made.left_out = "belongs to an extension of Zed, which starts it"
         elif kind not in {"", "auto", *_REMOTE, *_STARTED} and "command" not in self.left:
             self.made.left_out = (
-                f"has the type '{shown(kind)}', and this version runs programs and reaches servers"
-                " by HTTP"
+                f"has the type '{shorten(kind)}', and this version runs programs and reaches"
+                " servers by HTTP"
             )
         if not table_of(self.left.get("settings")):
             self._drop("settings")
@@ -374,7 +374,7 @@ class _EntryReader:
 
     def _unclear(self, value: object) -> str:
         return (
-            f"whether {shown(str(value))} means seconds or milliseconds is not documented; write"
+            f"whether {shorten(str(value))} means seconds or milliseconds is not documented; write"
             " 'timeout' in [servers.NAME]"
         )
 
@@ -386,7 +386,7 @@ class _EntryReader:
             self.made.renamed[ours] = location
             return
         unit = "s" if unit_s == 1.0 else "ms"
-        self._lose(*location, reason=f"{shown(str(value))} {unit} is not a time from 1s to 24h")
+        self._lose(*location, reason=f"{shorten(str(value))} {unit} is not a time from 1s to 24h")
 
     def _read_enabled(self) -> None:
         for key in ("enabled", "isActive", "disabled", "quarantined"):

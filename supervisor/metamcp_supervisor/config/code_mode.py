@@ -59,7 +59,7 @@ def limits_of(code: CodeConfig, endpoint: Endpoint) -> CodeLimits | None:
     return structs.replace(code.limits, **endpoint.code) if code.enabled else None
 
 
-def written(limits: Mapping[str, int]) -> dict[str, object]:
+def to_table(limits: Mapping[str, int]) -> dict[str, object]:
     """Return limits as a user writes them. `limits`: by fields of `CodeLimits`."""
     units: Mapping[str, tuple[str, Callable[[int], object]]] = {
         "timeout": ("timeout_ms", lambda ms: duration_text(ms / 1000)),

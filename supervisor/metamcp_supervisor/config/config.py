@@ -286,7 +286,7 @@ class Embeddings:
     referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
-    def wanted(self) -> bool:
+    def is_configured(self) -> bool:
         return bool(self.url or self.folder)
 
 

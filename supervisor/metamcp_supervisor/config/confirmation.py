@@ -15,7 +15,7 @@ from typing import Literal
 
 from metamcp_supervisor.config import environment, sandboxes
 from metamcp_supervisor.config.config import Config, OAuth, Server
-from metamcp_supervisor.config.document import listed, printable
+from metamcp_supervisor.config.document import join_names, printable
 from metamcp_supervisor.config.references import refers, starts_program
 from metamcp_supervisor.config.sections import is_secret
 from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
@@ -172,17 +172,19 @@ def refusal(file: str) -> str:
     )
 
 
-def changed(file: str) -> str:
+def explain_change(file: str) -> str:
     return (
         f"{printable(file)} was found in this directory and its commands have changed, so nothing"
         " is reloaded; 'metamcp confirm' shows them and asks"
     )
 
 
-def lost(servers: Collection[str]) -> NotConfirmed:
+def refuse_empty_config(servers: Collection[str]) -> NotConfirmed:
     """Return the refusal of a configuration without any server: a file that is broken or only half
     written looks like that too."""
-    problem = f"the configuration has no server any more, and {listed(sorted(servers))} would go"
+    problem = (
+        f"the configuration has no server any more, and {join_names(sorted(servers))} would go"
+    )
     advice = "'metamcp reload --yes' applies it"
     return NotConfirmed(f"{problem}, so nothing is reloaded; {advice}", f"{problem}.")
 

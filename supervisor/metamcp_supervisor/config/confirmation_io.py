@@ -65,7 +65,7 @@ def check(new: Config, path: Path, state_dir: Path, *, running: Config, yes: boo
     permitted = parts & (confirmed | set(confirmation.parts(running).values()))
     if parts - permitted and not yes and confirmation.digest(new, file) not in confirmed:
         raise confirmation.NotConfirmed(
-            confirmation.changed(file), confirmation.question(new, file, permitted)
+            confirmation.explain_change(file), confirmation.question(new, file, permitted)
         )
     if parts and parts != confirmed:
         with contextlib.suppress(OSError):  # it is asked about again, then
@@ -98,7 +98,7 @@ def remember(state_dir: Path, file: str, parts: Collection[str]) -> None:
     while len(data := codec.dump({"v": _VERSION, "confirmed": dict(newest)})) > FILE_BYTES_MAX:
         del newest[0]
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, name = files.beside(state_dir / FILE)
+    fd, name = files.create_temp_file(state_dir / FILE)
     try:
         with open(fd, "wb") as made:
             made.write(data)

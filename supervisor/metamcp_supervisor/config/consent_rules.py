@@ -7,7 +7,7 @@ calls a rule concerns (fronts decide).
 from typing import cast
 
 from metamcp_supervisor.config.config import ConsentConfig
-from metamcp_supervisor.config.document import Table, shown
+from metamcp_supervisor.config.document import Table, shorten
 from metamcp_supervisor.config.units import duration_text
 from metamcp_worker.ipc.spec import ConsentRule, GuardEffect, Unaskable
 
@@ -27,7 +27,7 @@ def read(top: Table) -> ConsentConfig | None:
         table.error("timeout", f'is too short; the shortest time here is "{CONSENT_S_MIN:.0f}s"')
     unaskable = table.choice("on_no_elicitation") or default.on_no_elicitation
     return ConsentConfig(
-        rules=tuple(map(_rule, table.listed("rules", "consent.rules[]"))),
+        rules=tuple(map(_rule, table.list_tables("rules", "consent.rules[]"))),
         timeout_s=timeout_s,
         on_no_elicitation=cast("Unaskable", unaskable),
         use_annotations=table.flag("use_annotations", default=default.use_annotations),
@@ -51,11 +51,13 @@ def globs_of(table: Table, key: str) -> tuple[str, ...]:
     for glob in globs:
         server, slash, name = glob.partition("/")
         if not (server and slash and name):
-            table.error(key, f"'{shown(glob)}' is not of the form server/name, where * is anything")
+            table.error(
+                key, f"'{shorten(glob)}' is not of the form server/name, where * is anything"
+            )
     return globs
 
 
-def written(consent: ConsentConfig) -> dict[str, object]:
+def to_table(consent: ConsentConfig) -> dict[str, object]:
     """Return the table as a user writes it, under its name; nothing if it is not written."""
     if consent == ConsentConfig():
         return {}

@@ -100,10 +100,10 @@ class Site:
         return None
 
     def problem(self, message: str) -> Problem:
-        return Problem(self.document.label, spelled(self.place), message, self.line())
+        return Problem(self.document.label, format_place(self.place), message, self.line())
 
     def __str__(self) -> str:
-        location = spelled(self.place)
+        location = format_place(self.place)
         return f"{self.document.label}: {location}" if location else self.document.label
 
 
@@ -163,16 +163,16 @@ class ConfigFindings:
         else:
             self._unsaid += 1
 
-    def warning(self, site: Site, message: str) -> None:
+    def add_warning(self, site: Site, message: str) -> None:
         if len(self.warnings) < PROBLEMS_MAX:
             self.warnings.append(str(site.problem(message)))
 
     def lose(self, site: Site, message: str) -> None:
         """Add a warning about a thing in the file of another program that is not carried over."""
         self.lost.append(str(site.problem(message)))
-        self.warning(site, message)
+        self.add_warning(site, message)
 
-    def everything(self) -> tuple[Problem, ...]:
+    def list_errors(self) -> tuple[Problem, ...]:
         """Return the errors, file by file, from top to bottom."""
         files = list(dict.fromkeys(each.file for each in self.problems))
         errors = sorted(self.problems, key=lambda each: (files.index(each.file), each.line or 0))
@@ -181,28 +181,28 @@ class ConfigFindings:
         return tuple(errors)
 
 
-def spelled(location: Place) -> str:
+def format_place(location: Place) -> str:
     """Write a place as `servers.git.command[0]`, with keys in quotes where TOML needs them."""
     text = ""
     for key in location:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
-            name = key if _BARE_KEY.fullmatch(key) else f'"{shown(key)}"'
+            name = key if _BARE_KEY.fullmatch(key) else f'"{shorten(key)}"'
             text += f".{name}" if text else name
     return text
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text for a message: shortened, and without characters that could control a
     terminal."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
     return printable(cut)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return the first names for a message, and how many more there are."""
-    text = ", ".join(map(shown, names[:LISTED_MAX]))
+    text = ", ".join(map(shorten, names[:LISTED_MAX]))
     return text + (f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else "")
 
 
@@ -397,7 +397,7 @@ class Table:
             else:
                 meant = ELSEWHERE.get(self.section, {}).get(key) or _at_home(key)
                 meant = meant or hint(key, allowed)
-                message = f"unknown key '{shown(key)}'; {meant}"
+                message = f"unknown key '{shorten(key)}'; {meant}"
             self.findings.error(self.site.at(key), message)
 
     def has(self, key: str) -> bool:
@@ -516,7 +516,7 @@ class Table:
         text = self.text(key)
         if text is None or text in spec.choices:
             return text
-        self.error(key, f"'{shown(text)}' is not a choice; {hint(text, spec.choices)}")
+        self.error(key, f"'{shorten(text)}' is not a choice; {hint(text, spec.choices)}")
         return None
 
     def choices(self, key: str) -> tuple[str, ...] | None:
@@ -534,7 +534,7 @@ class Table:
         spec = option(self.section, key)
         for word in chosen:
             if word not in spec.choices:
-                self.error(key, f"'{shown(word)}' is not a choice; {hint(word, spec.choices)}")
+                self.error(key, f"'{shorten(word)}' is not a choice; {hint(word, spec.choices)}")
                 return None
         return chosen
 
@@ -556,7 +556,7 @@ class Table:
         tables = {name: outer.table(name, section) for name in outer.values}
         return {name: table for name, table in tables.items() if table is not None}
 
-    def listed(self, key: str, section: Section) -> "tuple[Table, ...]":
+    def list_tables(self, key: str, section: Section) -> "tuple[Table, ...]":
         """Return the tables in a list; an item that is not a table is reported and left out."""
         value = self.values.get(key)
         items = [] if value is None else list_of(value)

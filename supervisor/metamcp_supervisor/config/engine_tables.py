@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from metamcp_supervisor.config import program, sections
 from metamcp_supervisor.config.config import AiConfig, EngineConfig, ResultsConfig
-from metamcp_supervisor.config.document import Table, shown
+from metamcp_supervisor.config.document import Table, shorten
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.references import Resolving
 from metamcp_supervisor.config.show import password
@@ -75,12 +75,12 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
         return None
     provider = (table.text("provider") or "openai").lower()
     if provider not in KEYS:
-        reason = f"'{shown(provider)}' is not a provider; {hint(provider, KEYS)}"
-        table.findings.warning(table.site, f"is left out: {reason}")
+        reason = f"'{shorten(provider)}' is not a provider; {hint(provider, KEYS)}"
+        table.findings.add_warning(table.site, f"is left out: {reason}")
         return None
     address = next((key for key in ("endpoint", "url") if table.has(key)), None)
     if address is None:
-        table.findings.warning(table.site, "is left out: it has no 'endpoint'")
+        table.findings.add_warning(table.site, "is left out: it has no 'endpoint'")
         return None
     values = {
         "url": table.values[address],

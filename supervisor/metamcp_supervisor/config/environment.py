@@ -27,7 +27,7 @@ _GENERAL = frozenset({
 """Words that do not say to which program a variable belongs."""
 
 
-def passed(names: Iterable[str], globs: Sequence[str]) -> list[str]:
+def select_variables(names: Iterable[str], globs: Sequence[str]) -> list[str]:
     """Return the variables that a server gets. `globs`: from the configuration. Upper and lower
     case are the same: `http_proxy`."""
     all_globs = (*ALWAYS, *globs)
@@ -50,7 +50,7 @@ def withheld(
     where a program is, not which program.
     """
     everything = list(names)
-    present = {*passed(everything, globs), *env}
+    present = {*select_variables(everything, globs), *env}
     missing = [name for name in everything if name not in present and not _fits(name, NEVER)]
     spoken = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", output))
     names_of_it = " ".join(word.rpartition("/")[2].lower() for word in words)

@@ -11,7 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.references import Unresolved, no_credentials
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
@@ -74,7 +74,7 @@ def text_of(path: str) -> str:
     try:
         return text(Path(path))
     except FileUnreadable as error:
-        raise Unresolved(f"{shown(path)} {error}") from None
+        raise Unresolved(f"{shorten(path)} {error}") from None
 
 
 def credential(folder: str, name: str) -> str:
@@ -88,10 +88,10 @@ def credential(folder: str, name: str) -> str:
         return no_credentials(name)
     if not name or "/" in name or name in {".", ".."}:
         raise Unresolved(
-            f"'{shown(name)}' is not the name of a credential; it is a file name, no path"
+            f"'{shorten(name)}' is not the name of a credential; it is a file name, no path"
         )
     return _secret(
-        Path(folder, name), f"the credential {shown(name)}", 0o037, "read or changed by others"
+        Path(folder, name), f"the credential {shorten(name)}", 0o037, "read or changed by others"
     )
 
 
@@ -109,7 +109,7 @@ def _secret(path: Path, label: str, forbidden: int, ending: str) -> str:
     return text
 
 
-def beside(path: Path) -> tuple[int, str]:
+def create_temp_file(path: Path) -> tuple[int, str]:
     """Create a file in the same folder, with mode 0600. Return its descriptor and its path.
 
     `tempfile` is not used, because it imports all libraries for compression. Raises OSError."""
@@ -120,7 +120,7 @@ def beside(path: Path) -> tuple[int, str]:
 def make_once(path: Path, content: bytes) -> None:
     """Make a file with mode 0600, whole or not at all; if the file is there already, it stays.
     Raises OSError."""
-    fd, name = beside(path)
+    fd, name = create_temp_file(path)
     try:
         with open(fd, "wb") as made:
             made.write(content)

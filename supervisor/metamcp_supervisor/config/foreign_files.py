@@ -38,10 +38,10 @@ from metamcp_supervisor.config.document import (
     Table,
     kind_of,
     list_of,
-    shown,
+    shorten,
     table_of,
 )
-from metamcp_supervisor.config.parse import described, segment, settled, unread
+from metamcp_supervisor.config.parse import build_draft, build_server, segment, unread
 from metamcp_supervisor.config.references import (
     EditorInput,
     References,
@@ -138,7 +138,7 @@ def _warn_of_the_rest(
     handled |= {"namespaces"} if list_of(values.get("namespaces")) is not None else set()
     keys = [key for key in values if key not in handled and not key.startswith(("_", "//", "$"))]
     if keys:
-        named = ", ".join(f"'{shown(key)}'" for key in keys[:_LISTED_MAX])
+        named = ", ".join(f"'{shorten(key)}'" for key in keys[:_LISTED_MAX])
         more = f" and {len(keys) - _LISTED_MAX} more" if len(keys) > _LISTED_MAX else ""
         findings.lose(site, f"means nothing here and is ignored: {named}{more}")
 
@@ -198,21 +198,21 @@ class _FileReader:
         )
         if read.left_out:
             name = written or str(values.get("name") or values.get("uses") or entry.place[-1])
-            message = f"the server '{shown(name)}' is left out: it {read.left_out}"
+            message = f"the server '{shorten(name)}' is left out: it {read.left_out}"
             findings.lose(site, message)
-            return ServerDraft(name=naming.adapted(name), site=site)
+            return ServerDraft(name=naming.to_valid_name(name), site=site)
         if written is None and (written := Table(values, site, findings).text("name")) is None:
             if values.get("name") is None:
                 findings.error(site, "has no 'name'")
             return _unread(written, site)
-        name = naming.adapted(written) if naming.flaw(written) else written
+        name = naming.to_valid_name(written) if naming.flaw(written) else written
         if not name:
-            findings.error(site, f"'{shown(written)}' has nothing in it that can be a name")
+            findings.error(site, f"'{shorten(written)}' has nothing in it that can be a name")
             return _unread(written, site)
         if name != written:
-            message = f"the server '{shown(written)}' is called '{name}' here"
+            message = f"the server '{shorten(written)}' is called '{name}' here"
             findings.renamed.append(str(site.problem(message)))
-            findings.warning(site, message)
+            findings.add_warning(site, message)
         if (namespace := Table(values, site, findings).text("namespaceId")) is not None:
             self.members.setdefault(namespace, []).append(name)
         for location, message in read.lost:
@@ -232,11 +232,11 @@ class _FileReader:
             server_program = program.read(table, resolving, self._home, foreign=True)
             if _leads_here(server_program):
                 message = f"the server '{name}' is left out: it is the way to this gateway"
-                self._findings.warning(table.site, message)
+                self._findings.add_warning(table.site, message)
                 return ServerDraft(name=name, site=table.site)
             server_program = self._with_file(server_program, table, read.env_file, resolving)
         of_tools = tools.of_server(name, table)
-        server = described(name, table, server_program, far)
+        server = build_server(name, table, server_program, far)
         server = replace(
             server,
             enabled=enabled,
@@ -248,7 +248,7 @@ class _FileReader:
                 default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
             ),
         )
-        return replace(settled(table, server, resolving), tools=of_tools)
+        return replace(build_draft(table, server, resolving), tools=of_tools)
 
     def _with_file(
         self, server_program: program.ServerProgram, table: Table, file: str, resolving: Resolving
@@ -282,7 +282,7 @@ def _leads_here(server_program: program.ServerProgram) -> bool:
 
 
 def _unread(written: str | None, site: Site) -> ServerDraft:
-    name = naming.adapted(written or "")
+    name = naming.to_valid_name(written or "")
     return unread(name, site, written="" if name == written else written or str(site))
 
 
@@ -358,7 +358,7 @@ def _namespaces(
     for at, item in enumerate(list_of(values.get("namespaces")) or ()):
         table = Table(table_of(item) or {}, site.at("namespaces", at), findings)
         written = table.text("id") or table.text("name") or ""
-        name = naming.adapted(table.text("name") or "") or naming.adapted(written)
+        name = naming.to_valid_name(table.text("name") or "") or naming.to_valid_name(written)
         if not name:
             findings.error(table.site, "has no 'name' or 'id' that can be the name of a namespace")
             continue
@@ -368,7 +368,7 @@ def _namespaces(
         )
     names = {namespace.name: written for written, namespace in by_id.items()}
     for written, servers in members.items():
-        name = naming.adapted(written)
+        name = naming.to_valid_name(written)
         key = written if written in by_id else names.get(name, written)
         namespace = by_id.setdefault(key, NamespaceDraft(name=name, site=site, servers=()))
         joined = (*(namespace.servers or ()), *servers)
@@ -391,7 +391,7 @@ def _endpoints(
     for at, item in enumerate(items or ()):
         table = Table(table_of(item) or {}, site.at("endpoints", at), findings)
         written = table.text("path") or table.text("name") or table.text("id") or ""
-        name, path = naming.adapted(written), segment(table)
+        name, path = naming.to_valid_name(written), segment(table)
         if not name:
             findings.error(
                 table.site, "has no 'path' or 'name' that can be the name of an endpoint"

@@ -20,7 +20,7 @@ from metamcp_supervisor.config.document import (
     Place,
     list_of,
     printable,
-    shown,
+    shorten,
     table_of,
 )
 
@@ -98,7 +98,7 @@ def json_loads(text: str) -> Mapping[str, object]:
     except ValueError:  # of int(): more digits than Python converts
         raise BrokenSyntax("a number in it has too many digits") from None
     if twice and (first := _walk(bare)[1]) is not None:
-        raise BrokenSyntax(f"the key '{shown(first[0])}' is written twice", first[1])
+        raise BrokenSyntax(f"the key '{shorten(first[0])}' is written twice", first[1])
     table = table_of(value)
     if table is None:
         raise BrokenSyntax("must be a JSON object: { … }")
@@ -300,18 +300,18 @@ def yaml_document(text: str) -> Mapping[str, object]:
     """Decode a text whose keys are texts, as those of JSON. Raises BrokenSyntax."""
     remaining = NODES_MAX
 
-    def copied(value: object) -> object:
+    def copy_value(value: object) -> object:
         nonlocal remaining
         remaining -= 1
         if remaining < 0:
             raise BrokenSyntax(f"has more than {NODES_MAX} values, with its aliases written out")
         if (table := table_of(value)) is not None:
-            return {str(key): copied(inner) for key, inner in table.items()}
+            return {str(key): copy_value(inner) for key, inner in table.items()}
         items = list_of(value)
-        return value if items is None else [copied(inner) for inner in items]
+        return value if items is None else [copy_value(inner) for inner in items]
 
     try:
-        return table_of(copied(yaml_loads(text))) or {}
+        return table_of(copy_value(yaml_loads(text))) or {}
     except RecursionError:
         raise BrokenSyntax("nested too deeply") from None
 

@@ -56,7 +56,7 @@ def deno() -> str:
     return path
 
 
-def lacking(extra: Extra) -> str:
+def describe_missing(extra: Extra) -> str:
     """Return a sentence on how to install a missing extra; empty if it is installed."""
     if all(map(_is_there, extra.modules)):
         return ""
@@ -76,7 +76,7 @@ def _is_there(module: str) -> bool:
 TRANSPORTS = "metamcp.transports"
 
 
-def installed(group: str) -> frozenset[str]:
+def list_entry_points(group: str) -> frozenset[str]:
     """Return the names of the entry points in this group."""
     from importlib import metadata  # a MiB and a half, which hardly any gateway needs
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from metamcp_supervisor.config.config import Config, MiddlewareConfig, MiddlewareMode
 from metamcp_supervisor.config.consent_rules import globs_of
-from metamcp_supervisor.config.document import ConfigFindings, Site, Table, shown
+from metamcp_supervisor.config.document import ConfigFindings, Site, Table, shorten
 from metamcp_supervisor.config.units import duration_text, size_text
 
 GROUP = "metamcp.middleware"
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 def read(top: Table) -> tuple[MiddlewareConfig, ...]:
     """Read all of them. `top`: the whole file."""
     lines: list[MiddlewareConfig] = []
-    tables = top.listed("middleware", "middleware[]")
+    tables = top.list_tables("middleware", "middleware[]")
     if len(tables) > LINES_MAX:
         top.error("middleware", f"has {len(tables)} tables; at most {LINES_MAX} are allowed")
     for table in tables:
@@ -56,11 +56,13 @@ def check(
         if line.uses not in names:
             site = main.at("middleware", at)
             have = ", ".join(sorted(names))
-            message = f"no installed package brings the middleware '{shown(line.uses)}'; there are:"
+            message = (
+                f"no installed package brings the middleware '{shorten(line.uses)}'; there are:"
+            )
             findings.error(site, f"{message} {have}")
 
 
-def written(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
+def to_tables(lines: Sequence[MiddlewareConfig]) -> dict[str, object]:
     """Return the tables as a user writes them, under their name; nothing if there are none."""
     return {"middleware": list(map(_to_table, lines))} if lines else {}
 

@@ -29,7 +29,7 @@ def flaw(name: str) -> str:
         return "has '__' in it, which separates a server from its tool"
     if _GOOD.fullmatch(name):
         return ""
-    near = adapted(name)
+    near = to_valid_name(name)
     advice = f", such as '{near}'" if near else ""
     return f"may have only a-z, 0-9, '-' and '_', and begins with a letter or digit{advice}"
 
@@ -40,7 +40,7 @@ def full_flaw(name: str) -> str:
     return flaw(workspace) or flaw(label) if mark else flaw(name)
 
 
-def adapted(name: str) -> str:
+def to_valid_name(name: str) -> str:
     """Return the valid name nearest to `name`: `My Server` → `my-server`. Empty when nothing is
     left."""
     plain = unicodedata.normalize("NFKD", name[: NAME_CHARACTERS_MAX * 4]).casefold()

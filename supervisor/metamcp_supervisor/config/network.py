@@ -58,7 +58,7 @@ def without_self(
         if draft.server is None or not is_own_url(draft.server.url or "", gateway, port):
             return draft
         message = f"the server '{draft.name}' is left out: its URL is this gateway"
-        findings.warning(draft.site, message)
+        findings.add_warning(draft.site, message)
         return replace(draft, server=None)
 
     return [replace(each, servers=tuple(map(judge, each.servers))) for each in drafts]

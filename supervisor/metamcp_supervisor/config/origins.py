@@ -79,7 +79,7 @@ class Origins(Struct, frozen=True):
         return next(filter(None, candidates), "")
 
 
-def collected(drafts: Sequence[ConfigDraft], outside: Sequence[Site]) -> Origins:
+def collect_sites(drafts: Sequence[ConfigDraft], outside: Sequence[Site]) -> Origins:
     """Return the places of all settings of these files and of what is outside of files."""
     named: dict[tuple[str, str], Site] = {}
     for draft in drafts:

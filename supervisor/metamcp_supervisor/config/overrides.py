@@ -11,9 +11,9 @@ from pathlib import Path
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
-from metamcp_supervisor.config.document import ConfigDocument, ConfigFindings, Site, Table, shown
+from metamcp_supervisor.config.document import ConfigDocument, ConfigFindings, Site, Table, shorten
 from metamcp_supervisor.config.options import OPTIONS, Option, option
-from metamcp_supervisor.config.parse import tuned
+from metamcp_supervisor.config.parse import with_settings
 from metamcp_supervisor.config.show import server_table
 from metamcp_worker.ipc.records import ROOMS
 
@@ -37,13 +37,13 @@ def read_level(log: Log, settings: Mapping[str, str]) -> Log:
         if key.startswith(OF_ROOM) and _ROOM.fullmatch(room := key.removeprefix(OF_ROOM)):
             rooms[room] = word
         elif key != LEVEL:
-            key_site = site.at(shown(key.removeprefix(PREFIX)))
+            key_site = site.at(shorten(key.removeprefix(PREFIX)))
             message = f"cannot be set for a time; these can: {LEVEL}, {OF_ROOM}ROOM"
             findings.error(key_site, message)
     level = {"level": settings[LEVEL]} if LEVEL in settings else {}
     parsed = sections.log(Table({**level, "levels": rooms}, site, findings, "log"))
     if findings.problems:
-        raise ConfigInvalid(findings.everything())
+        raise ConfigInvalid(findings.list_errors())
     new_level = parsed.level if LEVEL in settings else log.level
     return replace(log, level=new_level, levels={**log.levels, **parsed.levels})
 
@@ -117,7 +117,9 @@ class TimedOverrides:
         )
         return TimedOverrides((*self._but(GATEWAY, settings), *new))
 
-    def again(self, server: Server, settings: Mapping[str, tuple[str, float]]) -> "TimedOverrides":
+    def restore(
+        self, server: Server, settings: Mapping[str, tuple[str, float]]
+    ) -> "TimedOverrides":
         """Add settings that were in force before. `server`: as in the file; `settings`: text and
         end by key. All are read together, because they may need each other. Raises
         ConfigInvalid."""
@@ -132,21 +134,21 @@ class TimedOverrides:
     def without(self, server: str) -> "TimedOverrides":
         return TimedOverrides(tuple(each for each in self.all if each.server != server))
 
-    def over(self, now: float) -> tuple[Override, ...]:
+    def list_expired(self, now: float) -> tuple[Override, ...]:
         """Return the overrides whose time is over."""
         return tuple(each for each in self.all if each.ends <= now)
 
     def after(self, now: float) -> "TimedOverrides":
         return TimedOverrides(tuple(each for each in self.all if each.ends > now))
 
-    def kept(self, config: Config) -> "TimedOverrides":
+    def restrict_to(self, config: Config) -> "TimedOverrides":
         """Keep only the overrides of servers in this configuration; overrides of levels end."""
         return TimedOverrides(tuple(each for each in self.all if each.server in config.servers))
 
     def next_end(self) -> float | None:
         return min((each.ends for each in self.all), default=None)
 
-    def applied(self, config: Config) -> Config:
+    def apply(self, config: Config) -> Config:
         """Return the configuration with the overrides in place of its own settings."""
         servers = dict(config.servers)
         for each in self.all:
@@ -173,9 +175,9 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
     for key in values:
         if key in _SERVERS and key not in SETTINGS:
             findings.error(site.at(key), f"{_why_not(key)}; these can be set: {_list_settings()}")
-    changed_server = server if findings.problems else tuned(table, server)
+    changed_server = server if findings.problems else with_settings(table, server)
     if findings.problems:
-        raise ConfigInvalid(findings.everything())
+        raise ConfigInvalid(findings.list_errors())
     return replace(
         server, **{_field(key): getattr(changed_server, _field(key)) for key in settings}
     )
@@ -206,9 +208,9 @@ def _value(option: Option | None, text: str) -> object:
 def _why_not(key: str) -> str:
     effect = _SERVERS[key].effect
     if key in _LASTING:
-        return f"'{shown(key)}' belongs into the file"
+        return f"'{shorten(key)}' belongs into the file"
     reason = "the server would have to restart" if effect == "restart" else "it counts from a start"
-    return f"'{shown(key)}' cannot be set for a time: {reason}"
+    return f"'{shorten(key)}' cannot be set for a time: {reason}"
 
 
 def _list_settings() -> str:

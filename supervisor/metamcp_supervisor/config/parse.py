@@ -56,7 +56,7 @@ from metamcp_supervisor.config.document import (
     Table,
     ToolDraft,
     WorkspaceDraft,
-    shown,
+    shorten,
     table_of,
 )
 from metamcp_supervisor.config.options import FRONTS_MAX
@@ -114,7 +114,7 @@ def parse(
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
         log=sections.log(log) if log else None,
-        recording=sections.recording(recording) if recording else None,
+        recording=sections.read_recording(recording) if recording else None,
         audit=sections.audit(audit) if audit else None,
         code=code_mode.read(code) if code else None,
         middleware=middleware_tables.read(top),
@@ -277,7 +277,7 @@ def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
         except ValueError:
             table.error(
                 "allowed_hosts",
-                f'\'{shown(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
+                f'\'{shorten(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
                 ' "*.example.com"',
             )
     return names
@@ -334,7 +334,7 @@ def _path(
 def _well_named(name: str, table: Table) -> bool:
     flaw = naming.flaw(name)
     if flaw:
-        table.findings.error(table.site, f"the name '{shown(name)}' {flaw}")
+        table.findings.error(table.site, f"the name '{shorten(name)}' {flaw}")
     return not flaw
 
 
@@ -351,8 +351,8 @@ def _servers(table: Table, references: References, home: Path) -> Iterable[Serve
 def _server(name: str, outer: Table, references: References, home: Path) -> ServerDraft:
     site = outer.site.at(name)
     if flaw := naming.flaw(name):
-        outer.findings.error(site, f"the name '{shown(name)}' {flaw}")
-        return unread(naming.adapted(name), site, written=name)
+        outer.findings.error(site, f"the name '{shorten(name)}' {flaw}")
+        return unread(naming.to_valid_name(name), site, written=name)
     table = outer.table(name, "servers.*")
     return unread(name, site) if table is None else _read_server(name, table, references, home)
 
@@ -374,11 +374,11 @@ def _read_server(name: str, table: Table, references: References, home: Path) ->
     module = _module(table)
     of_tools = tools.of_server(name, table)
     settings = tools.by_server(of_tools).get(name, {})
-    server = replace(described(name, table, server_program, far), module=module, tools=settings)
-    return replace(settled(table, tuned(table, server), resolving), tools=of_tools)
+    server = replace(build_server(name, table, server_program, far), module=module, tools=settings)
+    return replace(build_draft(table, with_settings(table, server), resolving), tools=of_tools)
 
 
-def tuned(table: Table, server: Server) -> Server:
+def with_settings(table: Table, server: Server) -> Server:
     """Return the server with the settings and limits of its table."""
     required = table.flag("required", default=_DEFAULTS.required)
     enabled = table.flag("enabled", default=_DEFAULTS.enabled)
@@ -440,7 +440,7 @@ def _inherit_env(table: Table) -> tuple[str, ...]:
     return _DEFAULTS.inherit_env if names is None else names
 
 
-def described(
+def build_server(
     name: str, table: Table, server_program: program.ServerProgram, far: sections.RemoteSettings
 ) -> Server:
     """Return a server with its program or URL, and the defaults for everything else."""
@@ -465,7 +465,7 @@ def described(
     )
 
 
-def settled(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
+def build_draft(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
     """Return the draft of a server, and report its unresolved references. A disabled server may
     have some: it is left out with a warning."""
     if resolving.unresolved and not server.enabled:
@@ -507,7 +507,9 @@ def _namespace(name: str, table: Table) -> NamespaceDraft:
     seen: set[str] = set()
     for at, server in enumerate(servers or ()):
         if server in seen:
-            table.findings.error(table.site.at("servers", at), f"'{shown(server)}' is listed twice")
+            table.findings.error(
+                table.site.at("servers", at), f"'{shorten(server)}' is listed twice"
+            )
         seen.add(server)
     return NamespaceDraft(
         name=name,

@@ -74,7 +74,7 @@ class Running(NamedTuple):
         return f"{who}: --runtime-dir {self.runtime_dir}"
 
 
-def here(named_path: Path | None = None) -> ConfigPlace:
+def find_place(named_path: Path | None = None) -> ConfigPlace:
     """Return the place of `named_path`, or of the file that `metamcp up` takes in this folder."""
     home = Path(os.path.expanduser("~"))
     return seen_from(Path.cwd(), named_path, environ=os.environ, home=home)
@@ -88,7 +88,9 @@ def seen_from(
     config_place = of(main, environ=environ, home=home)
     if main is None:
         return config_place
-    chosen = runtime.given(environ) or _read_directory(main, "runtime_dir", environ, home)
+    chosen = runtime.read_environ_dir(environ) or _read_directory(
+        main, "runtime_dir", environ, home
+    )
     return config_place._replace(
         runtime_dir=Path(chosen or config_place.runtime_dir),
         of_folder=main not in (own_file(home), SYSTEM_FILE),
@@ -106,7 +108,7 @@ def of(main: Path | None, *, environ: Mapping[str, str], home: Path) -> ConfigPl
         name = folder_of(named).name.lower()[:NAME_CHARACTERS]
         word = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
         state = state / PROJECTS / f"{word or 'project'}-{digest}"
-    return ConfigPlace(main, state, Path(runtime.given(environ) or f"{base}-{digest}"))
+    return ConfigPlace(main, state, Path(runtime.read_environ_dir(environ) or f"{base}-{digest}"))
 
 
 def state_base(environ: Mapping[str, str], home: Path) -> Path:
@@ -270,7 +272,7 @@ def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
             file.write(f"{clients} {ops}\n")
 
 
-def running(environ: Mapping[str, str]) -> list[Running]:
+def find_gateways(environ: Mapping[str, str]) -> list[Running]:
     """Return the gateways of this user that answer in a default runtime directory, and the service
     of the machine if this user may connect to it."""
     base = runtime.default(environ)

@@ -16,7 +16,7 @@ from metamcp_supervisor.config.document import (
     Table,
     kind_of,
     list_of,
-    shown,
+    shorten,
     table_of,
 )
 from metamcp_supervisor.config.naming import hint
@@ -61,7 +61,7 @@ def _rule(table: Table) -> PolicySpec | None:
         if not table.has(key):
             table.findings.error(table.site, f"has no '{key}'")
     if name and (flaw := naming.flaw(name)):
-        table.error("name", f"'{shown(name)}' {flaw}")
+        table.error("name", f"'{shorten(name)}' {flaw}")
     when, message = table.text("when") or "", table.text("message") or ""
     if table.has("when"):
         _check(when, table)
@@ -101,8 +101,8 @@ def _match(table: Table) -> tuple[str, ...]:
         site = table.site.at("match") if isinstance(written, str) else table.site.at("match", at)
         server, slash, name = glob.partition("/")
         if not (slash and server and name):
-            example = f"'{shown(glob) or '*'}/*'"
-            message = f"'{shown(glob)}' must be written 'server/name'; both may have '*'"
+            example = f"'{shorten(glob) or '*'}/*'"
+            message = f"'{shorten(glob)}' must be written 'server/name'; both may have '*'"
             table.findings.error(
                 site, f"{message}, as in {example}" if "/" not in glob else message
             )
@@ -127,7 +127,7 @@ def strangers(rule: PolicySpec, servers: Collection[str]) -> list[tuple[str, str
             continue
         verb = "is like" if _WILD.search(server_glob) else "is named"
         unmatched.append(
-            (glob, f"no server {verb} '{shown(server_glob)}'; {hint(server_glob, names)}")
+            (glob, f"no server {verb} '{shorten(server_glob)}'; {hint(server_glob, names)}")
         )
     return unmatched
 
@@ -139,4 +139,4 @@ def warn(
     for at, rule in enumerate(rules):
         for glob, message in strangers(rule, servers):
             site = main.at("policies", at, "match")
-            findings.warning(site, f"'{shown(glob)}' concerns nothing: {message}")
+            findings.add_warning(site, f"'{shorten(glob)}' concerns nothing: {message}")

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from metamcp_supervisor.config import environment, installation
-from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.references import Unresolved
 
 COMMAND_S_MAX = 10.0
@@ -39,7 +39,7 @@ _RUNNING: set[int] = set()
 
 
 @contextlib.contextmanager
-def running() -> Generator[frozenset[int]]:
+def block_starts() -> Generator[frozenset[int]]:
     """Yield the pids of the programs that run: children of this process which are not orphans.
     Meanwhile no other one starts. A reload runs them in a thread."""
     with _STARTS:
@@ -55,7 +55,7 @@ class PrintedValues:
         self.noted: dict[str, None] = {}
         self.runs = False
         self.refusal = ""
-        names = environment.passed(environ, ["*"])
+        names = environment.select_variables(environ, ["*"])
         self._environ = {name: environ[name] for name in names}
         self._found: dict[tuple[Path, str], tuple[str, str]] = {}
 
@@ -76,9 +76,9 @@ class PrintedValues:
         if not self.runs:
             return NOT_RUN
         if (base, reference) not in self._found:
-            subject = f"the command '{shown(words[0])}'"
+            subject = f"the command '{shorten(words[0])}'"
             if kind == "keyring":
-                subject = f"the look-up of '{shown(argument)}' in the keyring"
+                subject = f"the look-up of '{shorten(argument)}' in the keyring"
             self._found[base, reference] = self._run_program(words, base, subject)
         value, reason = self._found[base, reference]
         if reason:
@@ -163,7 +163,7 @@ def _command_words(argument: str, why_not: str) -> list[str]:
         raise Unresolved("'${cmd:}' names no command")
     if why_not:
         raise Unresolved(
-            f"the command '{shown(words[0])}' does not run, because this file {why_not}"
+            f"the command '{shorten(words[0])}' does not run, because this file {why_not}"
         )
     return words
 
@@ -172,9 +172,9 @@ def _keyring_words(argument: str) -> list[str]:
     service, _, user = argument.rpartition("/")
     if not service or not user:
         raise Unresolved(
-            f"'${{keyring:{shown(argument)}}}' must be written '${{keyring:SERVICE/USER}}'"
+            f"'${{keyring:{shorten(argument)}}}' must be written '${{keyring:SERVICE/USER}}'"
         )
-    if reason := installation.lacking(installation.KEYRING):
+    if reason := installation.describe_missing(installation.KEYRING):
         raise Unresolved(reason)
     # Without -P, a keyring.py in the folder would be run.
     return [sys.executable, "-P", "-m", "keyring", "get", "--", service, user]

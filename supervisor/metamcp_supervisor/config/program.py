@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from metamcp_supervisor.config.document import Site, Table, flaw, shown
+from metamcp_supervisor.config.document import Site, Table, flaw, shorten
 from metamcp_supervisor.config.references import PROJECT, Resolving, refers
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_worker.runtime.masking import SECRET_CHARACTERS_MIN
@@ -127,16 +127,16 @@ def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:
 def _warn_of_spaces(name: str, args: tuple[str, ...], site: Site, table: Table) -> None:
     head, space, _ = name.partition(" ")
     if space and not args and "/" not in head:
-        table.findings.warning(
+        table.findings.add_warning(
             site,
-            f"'{shown(name)}' is started as one program with spaces in its name; if these are"
+            f"'{shorten(name)}' is started as one program with spaces in its name; if these are"
             " arguments, write a list",
         )
 
 
 def _warn_of_secret(word: str, site: Site, table: Table) -> None:
     if refers(word) and looks_secret(word):
-        table.findings.warning(
+        table.findings.add_warning(
             site, "every user of this machine can see arguments; put the secret into 'env'"
         )
 
@@ -159,7 +159,7 @@ def _env(table: Table, *, foreign: bool) -> dict[str, str]:
 def warn_of_short(secrets: Iterable[str], table: Table) -> None:
     """Warn of a secret that is too short to be found in a text."""
     if any(secret and len(secret) < SECRET_CHARACTERS_MIN for secret in secrets):
-        table.findings.warning(
+        table.findings.add_warning(
             table.site,
             f"has a secret of fewer than {SECRET_CHARACTERS_MIN} characters, which no log masks;"
             " use a longer one",
@@ -169,8 +169,8 @@ def warn_of_short(secrets: Iterable[str], table: Table) -> None:
 def warn_of_literal(variable: str, value: str, site: Site, table: Table) -> None:
     """Warn of a secret that is written in the file. `variable`: where it could be instead."""
     if value and not refers(value):
-        table.findings.warning(
+        table.findings.add_warning(
             site,
-            f"looks like a secret written into the file; ${{env:{shown(variable)}}} takes it from"
+            f"looks like a secret written into the file; ${{env:{shorten(variable)}}} takes it from"
             " the environment",
         )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from metamcp_supervisor.config.document import Site, flaw, shown
+from metamcp_supervisor.config.document import Site, flaw, shorten
 from metamcp_worker.runtime.masking import looks_secret
 
 PROJECT = "${project}"
@@ -49,25 +49,27 @@ class EditorInput:
 def no_credentials(name: str) -> str:
     """Refuse a credential where the service manager passes none. Raises Unresolved."""
     raise Unresolved(
-        f"the credential '{shown(name)}' is missing: $CREDENTIALS_DIRECTORY is not set; start the"
+        f"the credential '{shorten(name)}' is missing: $CREDENTIALS_DIRECTORY is not set; start the"
         " gateway as a service of systemd with LoadCredential=, or use ${file:PATH}"
     )
 
 
 def no_files(path: str) -> str:
     """Refuse a file where none is read. Raises Unresolved."""
-    raise Unresolved(f"{shown(path)} is not read here")
+    raise Unresolved(f"{shorten(path)} is not read here")
 
 
 def not_here(kind: str, argument: str) -> str:
     """Refuse a reference of PROGRAMS where a value decides about files. Raises Unresolved."""
-    raise Unresolved(f"'${{{kind}:{shown(argument)}}}' is for secrets, and this setting is a path")
+    raise Unresolved(
+        f"'${{{kind}:{shorten(argument)}}}' is for secrets, and this setting is a path"
+    )
 
 
 def not_enabled(kind: str, argument: str) -> str:
     """Refuse a reference of PROGRAMS in a server that is not enabled. Raises Unresolved."""
     raise Unresolved(
-        f"'${{{kind}:{shown(argument)}}}' is only resolved for a server that is enabled"
+        f"'${{{kind}:{shorten(argument)}}}' is only resolved for a server that is enabled"
     )
 
 
@@ -171,7 +173,7 @@ def _value(body: str, references: References) -> str:
     prefixed = _PREFIXED.fullmatch(body)
     if prefixed is None:
         raise Unresolved(
-            f"'${{{shown(body)}}}' is not a reference; write '$${{' where '${{' is meant as it"
+            f"'${{{shorten(body)}}}' is not a reference; write '$${{' where '${{' is meant as it"
             " stands"
         )
     kind, argument = prefixed[1], prefixed[2]
@@ -214,10 +216,10 @@ def _input(name: str, references: References) -> str:
     if not value:
         value = editor_input.default
     if value is None:
-        description = f" ({shown(editor_input.description)})" if editor_input.description else ""
+        description = f" ({shorten(editor_input.description)})" if editor_input.description else ""
         raise Unresolved(
-            f"the input '{shown(name)}'{description} is missing; set the environment variable"
-            f" {shown(variable)}"
+            f"the input '{shorten(name)}'{description} is missing; set the environment variable"
+            f" {shorten(variable)}"
         )
     return value
 

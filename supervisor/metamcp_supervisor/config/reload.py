@@ -99,7 +99,7 @@ def plan(old: Config, new: Config) -> ReloadPlan:
     )
 
 
-def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
+def find_stopping_errors(old: Config, new: Config) -> tuple[Problem, ...]:
     """Return the errors of `new`, if one of them would stop a server that has no error in `old`."""
     stopped = [
         name
@@ -109,13 +109,13 @@ def spoilt(old: Config, new: Config) -> tuple[Problem, ...]:
     return new.problems if stopped else ()
 
 
-def staying(plan: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
+def with_overrides(plan: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
     """Add to a plan which settings stay as an operator has set them, and which levels of the log
     are as in the file again."""
     levels = ", ".join(each.key for each in overrides.of(GATEWAY))
     over = f"as in the file again: {levels}"
 
-    def told(change: PlannedChange) -> PlannedChange:
+    def with_reason(change: PlannedChange) -> PlannedChange:
         if levels and change.server == "[log]":
             return structs.replace(change, why=_sentence([change.why, over]))
         keys = ", ".join(each.key for each in overrides.of(change.server))
@@ -125,7 +125,7 @@ def staying(plan: ReloadPlan, overrides: TimedOverrides) -> ReloadPlan:
             change, why=_sentence([*filter(None, [change.why]), f"stays as set: {keys}"])
         )
 
-    changes = list(map(told, plan.changes))
+    changes = list(map(with_reason, plan.changes))
     if levels and all(change.server != "[log]" for change in changes):
         changes.append(PlannedChange(server="[log]", action="in-place", why=over))
     return structs.replace(plan, changes=tuple(changes))
@@ -152,7 +152,7 @@ def fingerprint(config: Config) -> str:
     )
 
 
-def launched(server: Server) -> str:
+def hash_launch(server: Server) -> str:
     """Calculate a hash that stays the same as long as the same program is started in the same way:
     then its tools are expected to be the same. Values that may be secret go in as a digest only."""
     plain = _plain(server)
@@ -261,14 +261,14 @@ def _fate(was: bool, now: bool) -> str:
 
 
 def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:
-    def lasting(namespace: Namespace) -> Namespace:
+    def keep_common_servers(namespace: Namespace) -> Namespace:
         stay = (name for name in namespace.servers if name in old.servers and name in new.servers)
         return replace(namespace, servers=tuple(stay))
 
     return _groups(
         "namespaces",
-        {name: lasting(each) for name, each in old.namespaces.items()},
-        {name: lasting(each) for name, each in new.namespaces.items()},
+        {name: keep_common_servers(each) for name, each in old.namespaces.items()},
+        {name: keep_common_servers(each) for name, each in new.namespaces.items()},
     )
 
 

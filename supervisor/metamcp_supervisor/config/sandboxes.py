@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 
 from metamcp_supervisor.config.config import HOST, Network, Server
-from metamcp_supervisor.config.document import Table, list_of, shown, table_of
+from metamcp_supervisor.config.document import Table, list_of, shorten, table_of
 from metamcp_supervisor.config.formats import toml_loads
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import Profile
@@ -80,7 +80,7 @@ def _paths(table: Table, key: str) -> tuple[str, ...]:
     for path in paths:
         if not path or normpath(path) in _NEVER or normpath(path).startswith("/proc/"):
             problem = "would show it other processes and devices; name the folders that it needs"
-            table.error(key, f"'{shown(path)}' {problem}")
+            table.error(key, f"'{shorten(path)}' {problem}")
     if len(paths) > PATHS_MAX:
         table.error(key, f"has more than {PATHS_MAX} paths")
     return paths
@@ -92,7 +92,7 @@ def _needs(table: Table) -> tuple[str, ...] | None:
     for name in names or ():
         if name not in known_needs:
             table.error(
-                "needs", f"'{shown(name)}' is not known; there are: {', '.join(known_needs)}"
+                "needs", f"'{shorten(name)}' is not known; there are: {', '.join(known_needs)}"
             )
     return names
 
@@ -168,10 +168,10 @@ class NeededRights(NamedTuple):
 def known_table() -> KnownServers:
     """Return the table of this version."""
     text = Path(__file__).parents[1].joinpath("known_servers.toml").read_text(encoding="utf-8")
-    return codec.typed(KnownServers, codec.dump(toml_loads(text)))
+    return codec.decode_as(KnownServers, codec.dump(toml_loads(text)))
 
 
-def known(command: Sequence[str]) -> KnownServer | None:
+def find_known_server(command: Sequence[str]) -> KnownServer | None:
     """Return the known server that a command starts; None if it starts another one."""
     by_name = {server.name: server for server in known_table().servers}
     return next((by_name[name] for name in _package_names(command) if name in by_name), None)
@@ -187,7 +187,7 @@ def _find_applicable(server: Server) -> KnownServer | None:
     """Return the known server whose needs count: none if the table of the server has its own, or if
     the server is not confined."""
     counts = server.needs is None and profile(server) != "none"
-    return known(server.command) if counts else None
+    return find_known_server(server.command) if counts else None
 
 
 def needs_text(server: Server) -> str:

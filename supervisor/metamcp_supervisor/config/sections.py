@@ -30,7 +30,7 @@ from metamcp_supervisor.config.config import (
     Server,
     TracesConfig,
 )
-from metamcp_supervisor.config.document import Table, kind_of, shown
+from metamcp_supervisor.config.document import Table, kind_of, shorten
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import warn_of_literal
@@ -139,7 +139,7 @@ def read_headers(
     for name, text in table.named_texts("headers", lenient=lenient).items():
         if fault := flaw(name):
             findings.error(site.at(name), fault)
-        elif fault := reserved(name):
+        elif fault := explain_reserved_header(name):
             (findings.lose if lenient else findings.error)(site.at(name), fault)
         elif name.lower() in {other.lower() for other in written}:
             findings.error(site.at(name), "is there twice; capital letters make no difference")
@@ -191,8 +191,8 @@ def _transport(table: Table) -> str:
             advice = hint(name, URL_TRANSPORTS)
             table.error(
                 "transport",
-                f"'{shown(name)}' reaches no URL; {advice} (one that a package brings stands alone,"
-                " its settings are in 'options')",
+                f"'{shorten(name)}' reaches no URL; {advice} (one that a package brings stands"
+                " alone, its settings are in 'options')",
             )
             return "auto"
     elif table.has("command") or table.has("module"):
@@ -211,7 +211,7 @@ def _refuse_strays(table: Table, *, custom: bool) -> None:
         table.error("options", "is for a transport that a package brings")
     for key in ("env", "cwd"):
         if table.has(key) and table.has("url"):
-            table.findings.warning(
+            table.findings.add_warning(
                 table.site.at(key), "means nothing for a server that is reached by URL"
             )
 
@@ -222,7 +222,7 @@ def warn_of_plain_text(table: Table, key: str, url: str | None, *, secrets: bool
         return
     parts = urlsplit(url)
     if parts.scheme == "http" and not units.is_loopback(parts.hostname or ""):
-        table.findings.warning(
+        table.findings.add_warning(
             table.site.at(key), "headers and tokens cross the network unencrypted; use https"
         )
 
@@ -422,7 +422,7 @@ def log(table: Table) -> Log:
     for room, level in levels.items():
         if level not in choices:
             site = table.site.at("levels", room)
-            table.findings.error(site, f"'{shown(level)}' is not a level; {hint(level, choices)}")
+            table.findings.error(site, f"'{shorten(level)}' is not a level; {hint(level, choices)}")
     return Log(
         format=cast("Form", table.choice("format") or default.format),
         level=table.choice("level") or default.level,
@@ -430,7 +430,7 @@ def log(table: Table) -> Log:
     )
 
 
-def recording(table: Table) -> RecordingConfig:
+def read_recording(table: Table) -> RecordingConfig:
     table.refuse_unknown()
     default = RecordingConfig()
     body = table.size("body_max", low=BODY_BYTES_MIN) or default.body_max
@@ -474,7 +474,7 @@ def traces(table: Table, resolving: Resolving) -> TracesConfig:
     for reference_site, message in resolving.unresolved:
         table.findings.error(reference_site, message)
     if not table.has("endpoint"):
-        table.findings.warning(table.site, "has no 'endpoint', so nothing is traced")
+        table.findings.add_warning(table.site, "has no 'endpoint', so nothing is traced")
     warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
     program.warn_of_short(resolving.secrets, table)
     return TracesConfig(
@@ -533,7 +533,7 @@ def _check(table: Table, token: str | None) -> None:
         table.error("folder", "vectors have one source; leave this or 'url' out")
     elif not table.has("url") and not table.has("folder"):
         message = "has no 'url' and no 'folder', so searches go by words alone"
-        table.findings.warning(table.site, message)
+        table.findings.add_warning(table.site, message)
     if table.has("url") and not table.text("model"):
         table.error("url", "needs 'model', the name of a model there")
     if len(table.text("model") or "") > MODEL_CHARACTERS_MAX:
@@ -568,7 +568,7 @@ def flaw(name: str) -> str:
     return "" if _TOKEN.fullmatch(name) else "is not the name of a header"
 
 
-def reserved(name: str) -> str:
+def explain_reserved_header(name: str) -> str:
     """Return why a user may not set this header, as the end of a sentence, or an empty string."""
     low = name.lower()
     if low == "host":

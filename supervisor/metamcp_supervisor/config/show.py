@@ -45,7 +45,7 @@ from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, Policy
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
-    "MASK", "certain_secrets", "looks_secret", "masked", "masked_url", "secrets_of",
+    "MASK", "certain_secrets", "looks_secret", "mask_arguments", "masked_url", "secrets_of",
     "secrets_of_ai", "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_engine",
     "secrets_of_traces",
 )  # fmt: skip
@@ -61,7 +61,7 @@ _OPAQUE = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_.~=-]{20,}")
 
 def secrets_of(server: Server) -> tuple[str, ...]:
     """Return the values of a server's settings that must not be shown anywhere: `certain_secrets`,
-    all headers, and the parts that `masked` and `masked_url` hide."""
+    all headers, and the parts that `mask_arguments` and `masked_url` hide."""
     secrets = [
         *certain_secrets(server),
         *server.headers.values(),
@@ -139,7 +139,7 @@ def _in_url(url: str) -> Iterator[str]:
         yield value if equals else name
 
 
-def masked(arguments: Sequence[str]) -> tuple[str, ...]:
+def mask_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a command as it may be shown: `--api-key x`, `TOKEN=x`, `Bearer x` and `://user:x@`
     lose their x. References stay: they are not secret, they only say where the secret is."""
     words: list[str] = []
@@ -192,11 +192,11 @@ def tables(config: Config) -> dict[str, object]:
         "recording": _recording_table(config.recording),
         "audit": _audit(config.audit),
         **({"code": _code(config.code)} if config.code.enabled else {}),
-        **middleware_tables.written(config.middleware),
-        **consent_rules.written(config.consent),
+        **middleware_tables.to_tables(config.middleware),
+        **consent_rules.to_table(config.consent),
         **({"ai": _ai(config.ai)} if config.ai.url else {}),
         **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
-        **({"notify": {"command": list(masked(config.notify))}} if config.notify else {}),
+        **({"notify": {"command": list(mask_arguments(config.notify))}} if config.notify else {}),
         "metrics": {"per_tool": config.metrics.per_tool},
         "traces": _traces(config.traces),
         "embeddings": _embeddings(config.embeddings),
@@ -209,7 +209,7 @@ def tables(config: Config) -> dict[str, object]:
     }
 
 
-def changed(
+def find_changed_settings(
     config: Config, section: Literal["namespaces", "endpoints"], name: str
 ) -> dict[str, Any]:
     """Return the settings of a namespace or endpoint that differ from their defaults."""
@@ -255,7 +255,7 @@ def _gateway(gateway: GatewayConfig) -> dict[str, object]:
 
 def _code(code: CodeConfig) -> dict[str, object]:
     return {
-        **code_mode.written(structs.asdict(code.limits)),
+        **code_mode.to_table(structs.asdict(code.limits)),
         **({"runs_max": code.runs_max} if code.runs_max else {}),
         "warm": code.warm,
         "idle": duration_text(code.idle_s),
@@ -439,7 +439,7 @@ def _run_or_reached(server: Server) -> dict[str, object]:
         "cwd": str(server.cwd),
     }
     if server.command:
-        return {"command": list(masked(server.command_written)), **context}
+        return {"command": list(mask_arguments(server.command_written)), **context}
     if server.module is not None:
         return {"module": server.module, **context}
     return {"transport": server.transport, "options": _mask_values(server.options), **context}
@@ -552,7 +552,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "sse": endpoint.sse,
         "rest": endpoint.rest,
         "limits": use(endpoint.limits),
-        **({"code": code_mode.written(endpoint.code)} if endpoint.code else {}),
+        **({"code": code_mode.to_table(endpoint.code)} if endpoint.code else {}),
         **({"builtins": list(endpoint.builtins)} if endpoint.builtins else {}),
         **({} if endpoint.results is None else {"results": _results(endpoint.results)}),
         "tools": _tools(endpoint.tools),

@@ -50,7 +50,7 @@ from metamcp_supervisor.config.document import (
     Table,
     flaw,
     printable,
-    shown,
+    shorten,
 )
 from metamcp_supervisor.config.engine_tables import builtins as read_builtins
 from metamcp_supervisor.config.options import Section, keys, option
@@ -137,7 +137,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config
     flags = options.flags
     reading.file(main, ())
     if not reading.drafts:
-        raise ConfigInvalid(findings.everything())
+        raise ConfigInvalid(findings.list_errors())
     references = _references(environ, cwd, home)
     config_place = places.of(main, environ=environ, home=home)
     outside = _outside(environ, flags, cwd, findings)
@@ -152,25 +152,27 @@ def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config
             movable=frozenset({"listen", "ops_listen"} if options.any_port else ()),
         ),
         files=tuple(reading.files),
-        transports=lambda: installation.installed(installation.TRANSPORTS),
+        transports=lambda: installation.list_entry_points(installation.TRANSPORTS),
         client_port=places.client_port,
         findings=findings,
     )
-    if config.traces.endpoint and (message := installation.lacking(installation.TRACES)):
+    if config.traces.endpoint and (message := installation.describe_missing(installation.TRACES)):
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), message)
     if config.embeddings.folder is not None and (
-        message := installation.lacking(installation.MEANING)
+        message := installation.describe_missing(installation.MEANING)
     ):
         findings.error(reading.drafts[0].site.at("embeddings", "folder"), message)
-    if config.engine.database and (message := installation.lacking(installation.MACHINES)):
+    if config.engine.database and (message := installation.describe_missing(installation.MACHINES)):
         findings.error(reading.drafts[0].site.at("engine", "database"), message)
     for name, message in installation.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), message)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
     runs_code = not config.code.enabled or installation.deno()
-    message = "" if runs_code else installation.lacking(installation.CODE)
+    message = "" if runs_code else installation.describe_missing(installation.CODE)
     code_mode.check(config, reading.drafts, message, findings)
-    middleware_tables.check(config, reading.drafts[0].site, installation.installed, findings)
+    middleware_tables.check(
+        config, reading.drafts[0].site, installation.list_entry_points, findings
+    )
     rules = reading.drafts[0].policies
     policy_rules.warn(rules, config.servers, reading.drafts[0].site, findings)
     warnings = tuple(findings.warnings)
@@ -180,10 +182,10 @@ def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config
     runs = any(server.enabled and not server.mistake for server in config.servers.values())
     if findings.fatal or (findings.problems and not runs):
         looked_at = (*reading.files, *config.workflows.files)
-        raise ConfigInvalid(findings.everything(), looked_at)
+        raise ConfigInvalid(findings.list_errors(), looked_at)
     programs = tuple(sorted(reading.printed.noted))
-    origin = origins.collected(reading.drafts, [table.site for table in outside]).of
-    return replace(config, problems=findings.everything(), programs=programs, origin=origin)
+    origin = origins.collect_sites(reading.drafts, [table.site for table in outside]).of
+    return replace(config, problems=findings.list_errors(), programs=programs, origin=origin)
 
 
 def _workflows(reading: "_Reading") -> WorkflowFiles:
@@ -201,7 +203,9 @@ def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
     """Read files of workflows and rules in a process of its own (`engine.load`): YAML and CEL would
     stay in the memory of this one. Return a sentence if that is not possible."""
     command = (sys.executable, "-P", "-m", "metamcp_worker.engine.load", *arguments)
-    environ = {name: os.environ[name] for name in environment.passed(os.environ, ["PYTHON*"])}
+    environ = {
+        name: os.environ[name] for name in environment.select_variables(os.environ, ["PYTHON*"])
+    }
     subject = "the process that reads workflows"
     data, reason = program_output(command, Path("/"), environ, subject, WORKFLOWS_BYTES_MAX)
     if reason:
@@ -291,18 +295,18 @@ def _shown_as(
 ) -> Config:
     """Set what every endpoint shows at first, and how, as on the command line."""
 
-    def given(flag: str, section: Section, key: str, value: object) -> Table:
+    def build_table(flag: str, section: Section, key: str, value: object) -> Table:
         values: dict[str, object] = {key: value} if flag in flags else {}
         site = Site(ConfigDocument(f"--{flag}", cwd, values))
         return Table(values, site, findings, section)
 
-    def chosen(flag: str, section: Section, key: str) -> str | None:
-        return given(flag, section, key, flags.get(flag)).choice(key)
+    def read_choice(flag: str, section: Section, key: str) -> str | None:
+        return build_table(flag, section, key, flags.get(flag)).choice(key)
 
-    exposure = cast("Exposure | None", chosen(EXPOSURE, "endpoints.*", "exposure"))
-    style = cast("Style | None", chosen(NAMING, "endpoints.*.naming", "style"))
+    exposure = cast("Exposure | None", read_choice(EXPOSURE, "endpoints.*", "exposure"))
+    style = cast("Style | None", read_choice(NAMING, "endpoints.*.naming", "style"))
     words = [word.strip() for word in flags.get(BUILTINS, "").split(",")]
-    builtins = read_builtins(given(BUILTINS, "endpoints.*", BUILTINS, words))
+    builtins = read_builtins(build_table(BUILTINS, "endpoints.*", BUILTINS, words))
     if exposure is None and style is None and not builtins:
         return config
     return replace(
@@ -385,7 +389,7 @@ class _Reading:
                 draft = parse.parse(document, references, self.home, self.findings)
         except files.FileUnreadable as error:
             self.findings.error(
-                by or Site(document), f"{shown(path.name)} {error}" if by else str(error)
+                by or Site(document), f"{shorten(path.name)} {error}" if by else str(error)
             )
         except BrokenSyntax as error:
             broken = Problem(label, "", error.message, error.line)
@@ -393,7 +397,7 @@ class _Reading:
         self.drafts.append(draft)
         self.files.append(path)
         if files.others_may_write(path):
-            self.findings.warning(
+            self.findings.add_warning(
                 Site(document), "every user of this machine may change it; run 'chmod o-w' on it"
             )
         for name, site in draft.includes:

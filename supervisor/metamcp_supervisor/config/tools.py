@@ -21,7 +21,7 @@ from metamcp_supervisor.config.document import (
     ToolDraft,
     kind_of,
     list_of,
-    shown,
+    shorten,
     table_of,
 )
 from metamcp_supervisor.config.options import Section, keys
@@ -52,7 +52,7 @@ def of_server(name: str, table: Table) -> tuple[ToolDraft, ...]:
         below = _table_below(inner, section)
         if below is not None:
             message = f'a tool with a dot in its name is written in quotes: tools."{tool}.{below}"'
-            table.findings.error(inner.site, shown(message))
+            table.findings.error(inner.site, shorten(message))
         elif not tool:
             table.findings.error(inner.site, "a tool has a name")
         else:
@@ -72,8 +72,10 @@ def of_group(table: Table, section: Section) -> tuple[ToolDraft, ...]:
             drafts.append(ToolDraft(server=server, tool=tool, said=settings, site=inner.site))
         else:
             # Without quotes, TOML takes `tools.git.status` for a table in a table.
-            below = shown(_table_below(inner, section) or "tool")
-            message = f'a tool is written in quotes, with its server: tools."{shown(key)}.{below}"'
+            below = shorten(_table_below(inner, section) or "tool")
+            message = (
+                f'a tool is written in quotes, with its server: tools."{shorten(key)}.{below}"'
+            )
             table.findings.error(inner.site, message)
     return tuple(drafts)
 
@@ -173,7 +175,7 @@ def _read(table: Table, tool: str) -> ToolConfig:
             table.error(key, "is for a single tool; a pattern goes with 'enabled' alone")
     name, title, description = (table.text(key) for key in ("name", "title", "description"))
     if name is not None and (flaw := alias_flaw(name)):
-        table.error("name", f"'{shown(name)}' {flaw}")
+        table.error("name", f"'{shorten(name)}' {flaw}")
         name = None
     if title is not None and not 0 < len(title) <= TITLE_CHARACTERS_MAX:
         table.error("title", f"must have from 1 to {TITLE_CHARACTERS_MAX} characters")
@@ -182,7 +184,7 @@ def _read(table: Table, tool: str) -> ToolConfig:
     fixed, defaults = json_values(table, "fixed"), json_values(table, "defaults")
     for argument in fixed.keys() & defaults.keys():
         site = table.site.at("defaults", argument)
-        message = f"'{shown(argument)}' is in 'fixed' too; an argument is in one of them"
+        message = f"'{shorten(argument)}' is in 'fixed' too; an argument is in one of them"
         table.findings.error(site, message)
     return ToolConfig(
         enabled=table.flag("enabled", default=True) if table.has("enabled") else None,
@@ -206,7 +208,7 @@ def _aliases(table: Table) -> tuple[str, ...] | None:
     for index, alias in enumerate(aliases):
         flaw = "is listed twice" if alias in aliases[:index] else alias_flaw(alias)
         if flaw:
-            table.findings.error(table.site.at("aliases", index), f"'{shown(alias)}' {flaw}")
+            table.findings.error(table.site.at("aliases", index), f"'{shorten(alias)}' {flaw}")
     return aliases
 
 

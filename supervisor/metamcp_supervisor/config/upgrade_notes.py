@@ -13,7 +13,7 @@ from msgspec import Struct
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Config
-from metamcp_supervisor.config.document import list_of, shown, table_of
+from metamcp_supervisor.config.document import list_of, shorten, table_of
 from metamcp_supervisor.config.formats import toml_loads
 from metamcp_worker.ipc import codec
 
@@ -38,13 +38,13 @@ def changes(config: Config, since: str) -> list[tuple[UpgradeNote, str]]:
     a version that is not one, or not an earlier one."""
     before = _order(since)
     if before > _order(VERSION):
-        text = f"'{shown(since)}' is newer than this version, {VERSION}"
+        text = f"'{shorten(since)}' is newer than this version, {VERSION}"
         raise ValueError(f"{text}; name the version that ran before")
-    tables = written(config)
+    tables = read_tables(config)
     return [
         (note, _sentence(note, places))
         for note in notes()
-        if _order(note.version) > before and (places := concerned(note, tables))
+        if _order(note.version) > before and (places := find_places(note, tables))
     ]
 
 
@@ -52,10 +52,10 @@ def notes() -> list[UpgradeNote]:
     """Return all notes of this version."""
     file = resources.files("metamcp_supervisor") / "upgrade_notes.toml"
     listed = list_of(toml_loads(file.read_text(encoding="utf-8"))["note"])
-    return codec.typed(list[UpgradeNote], codec.dump(listed))
+    return codec.decode_as(list[UpgradeNote], codec.dump(listed))
 
 
-def written(config: Config) -> list[Mapping[str, object]]:
+def read_tables(config: Config) -> list[Mapping[str, object]]:
     """Return the files of a configuration as tables. Servers of another program's file have no more
     than a command or a URL here."""
     tables = [toml_loads(files.text(path)) for path in config.files if path.suffix == ".toml"]
@@ -68,7 +68,7 @@ def written(config: Config) -> list[Mapping[str, object]]:
     return [*tables, {"servers": others}]
 
 
-def concerned(note: UpgradeNote, tables: Sequence[Mapping[str, object]]) -> list[str]:
+def find_places(note: UpgradeNote, tables: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the places that a note is about; a note about every configuration has the place ""."""
     if note.uses:
         return [
@@ -107,7 +107,7 @@ def _order(version: str) -> tuple[tuple[int, ...], bool]:
     """Return a key that sorts versions, one before a release before the release."""
     match = _VERSION.fullmatch(version)
     if match is None:
-        raise ValueError(f"'{shown(version)}' is not a version like 1.2.0")
+        raise ValueError(f"'{shorten(version)}' is not a version like 1.2.0")
     numbers = [int(number) for number in match[1].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()

@@ -14,7 +14,7 @@ from metamcp_supervisor.config.document import (
     ConfigFindings,
     ServerDraft,
     ToolDraft,
-    shown,
+    shorten,
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.verbs import ConfigTree, NamespaceTree, WorkspaceTree
@@ -76,7 +76,7 @@ def unknown(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> st
     short_name = name.removeprefix(within(workspace, ""))
     if WORKSPACE_MARK in short_name and not short_name.startswith(f"{DEFAULT}{WORKSPACE_MARK}"):
         rule = "others cannot be named" if workspace == DEFAULT else "only 'default:' can be named"
-        return f"'{shown(short_name)}' is of another workspace; {rule}"
+        return f"'{shorten(short_name)}' is of another workspace; {rule}"
     if short_name in lent:
         return (
             f"no server of this workspace is named '{short_name}'; did you mean"
@@ -84,7 +84,7 @@ def unknown(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> st
         )
     names = [label(each) for each in servers_of(workspace, servers)]
     names += [f"{DEFAULT}{WORKSPACE_MARK}{each}" for each in lent]
-    return f"no server is named '{shown(short_name)}'; {hint(short_name, names)}"
+    return f"no server is named '{shorten(short_name)}'; {hint(short_name, names)}"
 
 
 def full_name(name: str, workspace: str, servers: Mapping[str, ServerDraft]) -> str:

@@ -35,18 +35,18 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if len(request.path) == 2:
         server, tool = request.path
         raw = await ask("drift", {"server": server, "tool": tool})
-        return one_tool(codec.typed(DriftList, raw).tools[0])
-    consent = codec.typed(ConsentList, await ask("consent"))
-    drift = codec.typed(DriftList, await ask("drift"))
+        return one_tool(codec.decode_as(DriftList, raw).tools[0])
+    consent = codec.decode_as(ConsentList, await ask("consent"))
+    drift = codec.decode_as(DriftList, await ask("drift"))
     names: Mapping[str, str] = {}
     if consent.questions or consent.grants:
         names = await keys_page.names(ask, request.role)
     return [
-        ui.heading("Approvals", h.p["What a person decides."]),
-        waiting(consent.questions, time.time(), names),
-        workflows_page.questions(await workflows_page.waiting(ask), request),
+        ui.build_heading("Approvals", h.p["What a person decides."]),
+        render_waiting_calls(consent.questions, time.time(), names),
+        workflows_page.questions(await workflows_page.find_waiting_runs(ask), request),
         grants(consent.grants, names),
-        drifted(drift),
+        render_drifts(drift),
     ]
 
 
@@ -57,7 +57,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
             "name": form.get("server", ""), "tool": form.get("tool", ""),
             "offered": form.get("offered", ""),
         }  # fmt: skip
-        done = codec.typed(Approved, await ask("lock-approve", params))
+        done = codec.decode_as(Approved, await ask("lock-approve", params))
         subject = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
         text = f"{subject} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
         return [ui.notice(text), await show(ask, start)]
@@ -70,14 +70,16 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     }  # fmt: skip
     if order["what"] not in _SAID:
         raise Failed(Exit.USAGE, "choose what to do with the question: approve, deny or revoke")
-    decided = codec.typed(ConsentList, await ask("consent-change", order))
+    decided = codec.decode_as(ConsentList, await ask("consent-change", order))
     about = [f"{question.server}/{question.tool}" for question in decided.questions]
     about += [f"{grant.server}/{grant.tool}" for grant in decided.grants]
     text = f"{', '.join(about)} {_SAID[form.get('do', '')]}."
     return [ui.notice(text), await show(ask, start)]
 
 
-def waiting(questions: Sequence[OpenConsent], now: float, names: Mapping[str, str] = {}) -> Element:
+def render_waiting_calls(
+    questions: Sequence[OpenConsent], now: float, names: Mapping[str, str] = {}
+) -> Element:
     """Return the calls that wait for an answer, which the browser asks for again while one does.
     `names`: of API keys, by their ids."""
     polls = {
@@ -96,25 +98,29 @@ def _question(question: OpenConsent, now: float, names: Mapping[str, str]) -> El
     who = question.client or question.principal or "a client"
     order = {"id": question.id}
     return h.section(class_="question", id=f"q-{question.id}")[
-        h.h3[ui.shown(name, 200)],
+        h.h3[ui.shorten(name, 200)],
         ui.pairs(
             [
                 ("Time left", ui.state(f"{ui.ago(max(0.0, question.until - now))} left", "warn")),
                 (
                     "Asked",
-                    [ui.when(question.since), ", as call ", h.code[ui.shown(question.id, 80)]],
+                    [
+                        ui.render_time(question.since), ", as call ",
+                        h.code[ui.shorten(question.id, 80)],
+                    ],
                 ),
                 (
                     "Asked by",
                     [
-                        f"{ui.shown(who, 100)}, ", keys_page.named(question.principal, names),
-                        f", at {ui.shown(question.endpoint, 100)}",
+                        f"{ui.shorten(who, 100)}, ",
+                        keys_page.render_holder(question.principal, names),
+                        f", at {ui.shorten(question.endpoint, 100)}",
                     ],
                 ),
                 (
                     "From",
                     (
-                        f"{ui.shown(question.source, 40)}"
+                        f"{ui.shorten(question.source, 40)}"
                         f"{'; the client is asked too' * question.asked}"
                     ),
                 ),
@@ -141,10 +147,10 @@ def grants(consents: Sequence[ConsentGrant], names: Mapping[str, str] = {}) -> N
     """Return the consent that counts until a time. `names`: of API keys, by their ids."""
     rows = [
         [
-            ui.shown(f"{grant.server}/{grant.tool}", 200),
-            keys_page.named(grant.principal, names),
-            ui.when(grant.until),
-            ui.shown(grant.by, 100),
+            ui.shorten(f"{grant.server}/{grant.tool}", 200),
+            keys_page.render_holder(grant.principal, names),
+            ui.render_time(grant.until),
+            ui.shorten(grant.by, 100),
             ui.action(
                 "/approvals", "Revoke", {"do": "revoke", "id": grant.id}, danger=True,
                 confirm=f"End the consent of {grant.principal} to {grant.server}/{grant.tool}?",
@@ -157,14 +163,14 @@ def grants(consents: Sequence[ConsentGrant], names: Mapping[str, str] = {}) -> N
     return [h.h2["Consent for a time"], ui.table("Consent", heads, rows, empty=empty)]
 
 
-def drifted(drifts: DriftList) -> Node:
+def render_drifts(drifts: DriftList) -> Node:
     """Return the tools that differ from what was approved."""
     rows: list[list[Node]] = [
         [
             ui.link(ui.address("approvals", drift.server, drift.tool), _name(drift)),
             ui.state("quarantine", "bad") if drift.kept else ui.state("recorded", "warn"),
-            ui.shown(verdict(drift.word), 100),
-            ui.shown(drift.why, 300),
+            ui.shorten(verdict(drift.word), 100),
+            ui.shorten(drift.why, 300),
         ]
         for drift in drifts.tools
     ]
@@ -181,13 +187,13 @@ def one_tool(drift: DriftShown) -> Node:
     order = {"do": "lock", "server": drift.server, "offered": drift.offered}
     everything = f"Approve everything that {drift.server} offers now, in metamcp.lock?"
     return [
-        ui.heading(_name(drift), ui.link("/approvals", "all approvals")),
+        ui.build_heading(_name(drift), ui.link("/approvals", "all approvals")),
         ui.pairs(
             [
                 ("State", ui.state("quarantine" if drift.kept else "recorded",
                                    "bad" if drift.kept else "warn")),
-                ("Verdict", ui.shown(verdict(drift.word), 100)),
-                ("Difference", ui.shown(drift.why)),
+                ("Verdict", ui.shorten(verdict(drift.word), 100)),
+                ("Difference", ui.shorten(drift.why)),
             ]
         ),
         says_else(drift.word) and ui.notice(SAYS_ELSE, "bad"),
@@ -195,25 +201,30 @@ def one_tool(drift: DriftShown) -> Node:
         and ui.table(
             "Findings",
             ("Place", "For callers", "Finding"),
-            [[ui.shown(f.pointer, 200), f.weight, ui.shown(f.text, 500)] for f in drift.findings],
+            [
+                [ui.shorten(finding.pointer, 200), finding.weight, ui.shorten(finding.text, 500)]
+                for finding in drift.findings
+            ],
             empty="",
         ),
         ui.diff(drift.before, drift.after, "Definition: approved, and offered now"),
         h.div(class_="beside")[
             drift.locked
             and ui.action(
-                "/approvals", f"Approve {ui.shown(drift.tool, 60)}", {**order, "tool": drift.tool},
+                "/approvals",
+                f"Approve {ui.shorten(drift.tool, 60)}",
+                {**order, "tool": drift.tool},
                 confirm=f"Approve {drift.server}.{drift.tool} as it is offered now, in"
                 " metamcp.lock?",
             ),
             ui.action(
-                "/approvals", f"Approve all of {ui.shown(drift.server, 60)}", order,
+                "/approvals", f"Approve all of {ui.shorten(drift.server, 60)}", order,
                 confirm=everything,
             ),
         ],
         not drift.locked
         and h.p[
-            f"metamcp.lock has nothing of {ui.shown(drift.server, 60)} yet: the first approval is"
+            f"metamcp.lock has nothing of {ui.shorten(drift.server, 60)} yet: the first approval is"
             " of all of its tools."
         ],
     ]  # fmt: skip
@@ -234,7 +245,7 @@ def verdict(word: str) -> str:
 
 
 def _name(drift: DriftShown) -> str:
-    return ui.shown(f"{drift.server}.{drift.tool}", 200)
+    return ui.shorten(f"{drift.server}.{drift.tool}", 200)
 
 
 PAGE = Page(

@@ -40,36 +40,36 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
         number = int(request.path[0]) if request.path[0].isdecimal() else 0
         raw = await ask("audit-show", {"seq": number}, timeout_s=ASK_S)
-        record = codec.typed(AuditRecords, raw).records[0]
+        record = codec.decode_as(AuditRecords, raw).records[0]
         return one_record(codec.value(record), await keys_page.names(ask, request.role))
     query = request.query
     chain = None
     if query.get("chain"):
-        chain = codec.typed(Proof, await ask("audit-verify", timeout_s=CHECK_S))
+        chain = codec.decode_as(Proof, await ask("audit-verify", timeout_s=CHECK_S))
     try:
-        raw = await ask("audit", asked(query, time.time()), timeout_s=ASK_S)
+        raw = await ask("audit", parse_filter(query, time.time()), timeout_s=ASK_S)
     except Failed as error:
         if error.exit != Exit.UNKNOWN_NAME:
             raise
-        return [ui.heading("Audit"), h.p(class_="empty")[ui.shown(str(error))]]
-    records, names = codec.typed(AuditRecords, raw), await keys_page.names(ask, request.role)
+        return [ui.build_heading("Audit"), h.p(class_="empty")[ui.shorten(str(error))]]
+    records, names = codec.decode_as(AuditRecords, raw), await keys_page.names(ask, request.role)
     return record_list(records, chain, request, names)
 
 
-async def exported(ask: Ask) -> AsyncIterator[bytes]:
+async def iter_record_lines(ask: Ask) -> AsyncIterator[bytes]:
     """Yield all records as lines of JSON, the oldest first, a page of them at a time. Raises
     Failed."""
     after, more = 0, True
     while more:
         raw = await ask("audit-export", {"after": after}, timeout_s=ASK_S)
-        page = codec.typed(AuditPage, raw)
+        page = codec.decode_as(AuditPage, raw)
         yield b"".join(b"%b\n" % bytes(record) for record in page.records)
         if page.records:
             after = codec.value(page.records[-1])["seq"]
         more = page.more
 
 
-def asked(query: Mapping[str, str], now: float) -> dict[str, object]:
+def parse_filter(query: Mapping[str, str], now: float) -> dict[str, object]:
     """Return the question of a filter. `now`: seconds since the epoch."""
     span, limit = query.get("span", ""), query.get("limit", "")
     params: dict[str, object] = {
@@ -95,7 +95,7 @@ def record_list(
     rows = [_row(codec.value(record), names) for record in reversed(result.records)]
     query = dict(request.query)
     return [
-        ui.heading(
+        ui.build_heading(
             "Audit",
             h.p["Records form a chain: a changed or missing one breaks it."],
         ),
@@ -156,16 +156,16 @@ def one_record(members: Mapping[str, Any], names: Mapping[str, str] = {}) -> Nod
     bodies = {name: str(members[name]) for name in ("arguments", "result") if members.get(name)}
     others = [(name, value) for name, value in members.items() if name not in bodies]
     return [
-        ui.heading(f"Record {members.get('seq', '')}", ui.link("/audit", "all records")),
-        ui.pairs((ui.shown(name, 60), _value(name, value, names)) for name, value in others),
+        ui.build_heading(f"Record {members.get('seq', '')}", ui.link("/audit", "all records")),
+        ui.pairs((ui.shorten(name, 60), _value(name, value, names)) for name, value in others),
         [ui.code(text, copy=True, label=name) for name, text in bodies.items()],
     ]
 
 
 def _value(name: str, value: Any, names: Mapping[str, str]) -> Node:
     if name == "key":
-        return keys_page.named(str(value), names)
-    return ui.when(value / 1e9) if name == "ts" else ui.shown(str(value), 2000)
+        return keys_page.render_holder(str(value), names)
+    return ui.render_time(value / 1e9) if name == "ts" else ui.shorten(str(value), 2000)
 
 
 def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
@@ -178,11 +178,11 @@ def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
         subject = f"{subject}: {record['consent']}"
     return [
         ui.link(ui.address("audit", str(record["seq"])), str(record["seq"])),
-        ui.when(record["ts"] / 1e9),
-        ui.shown(text("event"), 40),
+        ui.render_time(record["ts"] / 1e9),
+        ui.shorten(text("event"), 40),
         _render_actor(record, names),
-        ui.shown(text("server"), 80),
-        ui.shown(subject or (f"{record['count']} lost" if record.get("count") else ""), 200),
+        ui.shorten(text("server"), 80),
+        ui.shorten(subject or (f"{record['count']} lost" if record.get("count") else ""), 200),
         outcome and ui.state(outcome, _TONES.get(outcome, "bad")),
         f"{record['ms']:.1f} ms" if record.get("ms") and outcome != "refused" else "",
     ]
@@ -191,8 +191,8 @@ def _row(record: Mapping[str, Any], names: Mapping[str, str]) -> Sequence[Node]:
 def _render_actor(record: Mapping[str, Any], names: Mapping[str, str]) -> Node:
     key = str(record.get("key", ""))
     if key in names:
-        return keys_page.named(key, names)
-    return ui.shown(str(record.get("who") or record.get("principal") or key), 80)
+        return keys_page.render_holder(key, names)
+    return ui.shorten(str(record.get("who") or record.get("principal") or key), 80)
 
 
 def _filter(query: Mapping[str, str]) -> Element:

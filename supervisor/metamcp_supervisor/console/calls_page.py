@@ -111,14 +111,14 @@ async def recent_calls(state_dir: str) -> RecentCalls:
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     if request.path:
         return await _one(ask, request, status)
-    under_way = codec.typed(CallsUnderWay, await ask("calls"))
+    under_way = codec.decode_as(CallsUnderWay, await ask("calls"))
     recent = await recent_calls(status.state_dir)
     now = datetime.now().astimezone().timestamp()
     names = await keys_page.names(ask, request.role)
-    return listed(recent, under_way, status, request.query, now, names)
+    return render_calls(recent, under_way, status, request.query, now, names)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
@@ -126,11 +126,11 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
     from metamcp_worker.bridge.http_client import Trust
 
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     call = await _get_call(ask, request, bodies=True, state_dir=status.state_dir)
     params = replay.params(call)
     order = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
-    target = codec.typed(TryPlace, await ask("tool-try", order))
+    target = codec.decode_as(TryPlace, await ask("tool-try", order))
     key = request.form.get("key", "").strip()
     if key and not (key.isascii() and key.isprintable()):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
@@ -140,7 +140,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         ended, result = tool_call.outcome_of(await client.ask(call.method, params, tool))
     recent = await recent_calls(status.state_dir)
     names = await keys_page.names(ask, request.role)
-    return _keep_part([repeated(call, ended, result), page(call, recent, request.role, names)])
+    return _keep_part([render_repeat(call, ended, result), page(call, recent, request.role, names)])
 
 
 async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mapping[str, object]:
@@ -149,7 +149,7 @@ async def _tool(ask: Ask, client: "EndpointClient", call: FinishedCall) -> Mappi
     if (listed := await client.tool(call.name)) is not None:
         return listed
     query = {"endpoint": call.endpoint, "name": call.name}
-    tool_list = codec.typed(ToolList, await ask("tools", query))
+    tool_list = codec.decode_as(ToolList, await ask("tools", query))
     if not tool_list.tools:
         raise Failed(Exit.UNKNOWN_NAME, f"the endpoint lists no tool {call.name!r}")
     definition: Mapping[str, object] = codec.value(tool_list.tools[0].definition)
@@ -178,7 +178,7 @@ async def _get_call(
         raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; calls are listed at /calls")
     folder = Path(state_dir, FOLDER)
     if bodies:
-        folder = Path(codec.typed(RecordingsShown, await ask("recordings")).folder)
+        folder = Path(codec.decode_as(RecordingsShown, await ask("recordings")).folder)
     location = RecordingPlace(folder)
     call = await asyncio.to_thread(recordings.find, location, request.path[0])
     return call if bodies else structs.replace(call, arguments=UNSET, result=UNSET)
@@ -187,7 +187,7 @@ async def _get_call(
 # The list
 
 
-def listed(
+def render_calls(
     recent: RecentCalls,
     under_way: CallsUnderWay,
     status: GatewayStatus,
@@ -201,7 +201,7 @@ def listed(
     calls = fitting[:ROWS_MAX]
     longest = max((call.duration_ms for call in calls), default=0.0)
     return [
-        ui.heading("Calls"),
+        ui.build_heading("Calls"),
         _under_way(under_way),
         h.h2["Recorded calls"],
         _filter(status, query),
@@ -237,17 +237,14 @@ def fits(call: FinishedCall, query: Mapping[str, str], now: float) -> bool:
         and query.get("server", "") in ("", call.server)
         and query.get("endpoint", "") in ("", call.endpoint)
         and query.get("key", "") in ("", call.key)
-        and (outcome in ("", call.outcome) or (outcome == "failed" and call.failed))
+        and (outcome in ("", call.outcome) or (outcome == "failed" and call.has_failed))
         and (not since.isdecimal() or _began(call) >= now - int(since[:12]))
     )
 
 
 def _filter(status: GatewayStatus, query: Mapping[str, str]) -> Node:
-    servers = [
-        ("", "all"),
-        *((server.name, ui.shown(server.name, 80)) for server in status.servers),
-    ]
-    endpoints = [("", "all"), *((name, ui.shown(name, 80)) for name in status.endpoints)]
+    servers = [("", "all"), *((each.name, ui.shorten(each.name, 80)) for each in status.servers)]
+    endpoints = [("", "all"), *((name, ui.shorten(name, 80)) for name in status.endpoints)]
     key = h.input(type="text", name="key", value=query.get("key", ""), maxlength=100)
     return ui.search(
         "/calls",
@@ -264,12 +261,12 @@ def _filter(status: GatewayStatus, query: Mapping[str, str]) -> Node:
 def _under_way(under_way: CallsUnderWay) -> Node:
     rows = [
         (
-            ui.shown(call.name or call.method, 200),
-            ui.shown(call.server, 100),
+            ui.shorten(call.name or call.method, 200),
+            ui.shorten(call.server, 100),
             ui.state(call.state, "ok" if call.state == "running" else "warn"),
             ui.ago(call.age_s),
-            ui.shown(call.endpoint, 100),
-            ui.shown(call.client, 100),
+            ui.shorten(call.endpoint, 100),
+            ui.shorten(call.client, 100),
         )
         for call in under_way.calls[:ROWS_MAX]
     ]
@@ -284,21 +281,21 @@ def _under_way(under_way: CallsUnderWay) -> Node:
 def _row(call: FinishedCall, longest: float, names: Mapping[str, str]) -> Sequence[Node]:
     refused = call.outcome == REFUSED
     return (
-        ui.link(ui.address("calls", call.id), ui.when(_began(call))),
-        ui.shown(call.name or call.method, 200),
-        ui.shown(call.server, 100),
+        ui.link(ui.address("calls", call.id), ui.render_time(_began(call))),
+        ui.shorten(call.name or call.method, 200),
+        ui.shorten(call.server, 100),
         _outcome(call),
         "" if refused else columns.latency(call.duration_ms / 1000),
         None if refused else bar(call.duration_ms, longest),
         ui.amount(call.arguments_bytes),
         ui.amount(call.result_bytes),
-        ui.shown(call.endpoint, 100),
-        keys_page.named(call.key, names),
+        ui.shorten(call.endpoint, 100),
+        keys_page.render_holder(call.key, names),
     )
 
 
 def _outcome(call: FinishedCall) -> Element:
-    tone: Tone = "ok" if call.outcome == OK else "bad" if call.failed else "off"
+    tone: Tone = "ok" if call.outcome == OK else "bad" if call.has_failed else "off"
     return ui.state(recordings.outcome(call), tone)
 
 
@@ -371,25 +368,26 @@ def page(
         _Body("Result", RESULT, call.result, call.result_bytes),
     ]
     seen = {"endpoint": call.endpoint, "key": call.key if call.key in names else ""}
-    tool = ui.link(ui.address("tools", call.name, query=seen), ui.shown(call.name, 200))
+    tool = ui.link(ui.address("tools", call.name, query=seen), ui.shorten(call.name, 200))
+    generation = recordings.describe_generation(call)
     return [
-        ui.heading(ui.shown(call.name or call.method, 200), _outcome(call)),
+        ui.build_heading(ui.shorten(call.name or call.method, 200), _outcome(call)),
         call.outcome == REFUSED and _refusal(call),
         ui.pairs(
             [
                 ("Id", h.code[call.id]),
-                ("Refused" if call.outcome == REFUSED else "Began", ui.when(_began(call))),
-                ("Method", ui.shown(call.method, 80)),
-                ("Tool", tool if call.method == CALL else ui.shown(call.name, 500)),
-                ("Server", f"{ui.shown(call.server, 100)}, {recordings.reached(call)}"),
-                ("Endpoint", ui.shown(call.endpoint, 100) or "none"),
-                ("API key", keys_page.named(call.key, names) or "none"),
-                ("Client", ui.shown(call.client, 100) or "not known"),
-                ("Protocol", ui.shown(call.protocol, 40) or "none"),
+                ("Refused" if call.outcome == REFUSED else "Began", ui.render_time(_began(call))),
+                ("Method", ui.shorten(call.method, 80)),
+                ("Tool", tool if call.method == CALL else ui.shorten(call.name, 500)),
+                ("Server", f"{ui.shorten(call.server, 100)}, {generation}"),
+                ("Endpoint", ui.shorten(call.endpoint, 100) or "none"),
+                ("API key", keys_page.render_holder(call.key, names) or "none"),
+                ("Client", ui.shorten(call.client, 100) or "not known"),
+                ("Protocol", ui.shorten(call.protocol, 40) or "none"),
                 ("Front", f"{call.front}, as call {call.call}"),
             ]
         ),
-        call.outcome != REFUSED and timing(call, recent),
+        call.outcome != REFUSED and build_timing_table(call, recent),
         role >= Role.DEVELOPER and _repeat(call),
         [_render_body(body, call, role) for body in bodies],
     ]
@@ -403,14 +401,14 @@ def _refusal(call: FinishedCall) -> Node:
         text = " ".join(block.text for block in tool_call.parts(result) if block.text)
         text = text or ("" if call.method == CALL else tool_call.error_text(result))
     return ui.notice(
-        ui.shown(text, 500)
+        ui.shorten(text, 500)
         or "MetaMCP refused this call before its server got it: a rule, or a person who was asked."
         " What the client was told is not known here; the audit says why, if [audit] is on.",
         "warn",
     )
 
 
-def timing(call: FinishedCall, recent: RecentCalls) -> Node:
+def build_timing_table(call: FinishedCall, recent: RecentCalls) -> Node:
     """Return how long a call took beside other recorded calls of the same tool."""
     same = call.server, call.name
     others = sorted(
@@ -435,7 +433,7 @@ def _repeat(call: FinishedCall) -> Node:
     try:
         replay.params(call)
     except Failed as error:
-        return h.p(class_="empty")[f"It cannot be repeated: {ui.shown(str(error), 300)}."]
+        return h.p(class_="empty")[f"It cannot be repeated: {ui.shorten(str(error), 300)}."]
     path = ui.address("calls", call.id)
     key = h.input(type="password", name="key", autocomplete="off", maxlength=500)
     ask = f"Call {call.name or call.method} at {call.endpoint} again? It may change something."
@@ -462,7 +460,7 @@ def _render_body(body: _Body, call: FinishedCall, role: Role) -> Node:
     return [head, h.p(class_="empty")[text]]
 
 
-def repeated(call: FinishedCall, ended: str, result: Raw) -> Node:
+def render_repeat(call: FinishedCall, ended: str, result: Raw) -> Node:
     """Return how a repeated call ended, and how its result differs from the recorded one."""
     if ended != call.outcome:
         text = f"It ended with {ended}; the recorded call ended with {call.outcome}."

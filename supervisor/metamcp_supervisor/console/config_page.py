@@ -42,9 +42,9 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             if error.exit != Exit.CONFIG:
                 raise
             return invalid(error)
-        return files(codec.typed(ConfigDiff, raw), request.role)
+        return files(codec.decode_as(ConfigDiff, raw), request.role)
     table = request.query.get("table", "")
-    settings = codec.typed(SettingsShown, await ask("config", {"table": table}))
+    settings = codec.decode_as(SettingsShown, await ask("config", {"table": table}))
     return in_force(settings, table)
 
 
@@ -53,7 +53,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         return await edit_page.change(ask, request)
     order = {"expect": request.form.get("plan", ""), "yes": request.form.get("sure") == "yes"}
     raw = await ask("reload", order, timeout_s=RELOAD_S)
-    plan = codec.typed(ReloadPlan, raw)
+    plan = codec.decode_as(ReloadPlan, raw)
     notice = ui.notice(f"The configuration of the files is in force: plan {plan.hash}.")
     return [notice, await show(ask, PageRequest(role=request.role, path=("files",)))]
 
@@ -63,7 +63,8 @@ def in_force(settings: SettingsShown, table: str) -> Node:
     tables: list[list[Node]] = [
         [
             ui.link(
-                ui.address("config", query={"table": summary.name}), ui.shown(_table(summary.name))
+                ui.address("config", query={"table": summary.name}),
+                ui.shorten(_table(summary.name)),
             ),
             str(summary.set),
             str(summary.keys),
@@ -72,12 +73,12 @@ def in_force(settings: SettingsShown, table: str) -> Node:
     ]
     heading = f"Table {_table(table)}, defaults too" if table else "Settings that something sets"
     return [
-        ui.heading("Config", h.p["Secrets are masked."]),
+        ui.build_heading("Config", h.p["Secrets are masked."]),
         ui.tabs("/config", TABS),
         _sentences(settings.problems, settings.warnings),
         settings.newer and _newer(settings.newer),
-        ui.pairs([("Files", [h.div[h.code[ui.shown(path, 500)]] for path in settings.files])]),
-        h.h2[ui.shown(heading, 200)],
+        ui.pairs([("Files", [h.div[h.code[ui.shorten(path, 500)]] for path in settings.files])]),
+        h.h2[ui.shorten(heading, 200)],
         table and h.p[ui.link("/config", "Settings that something sets")],
         _settings(settings, with_table=not table),
         settings.more > 0 and h.p[f"{ui.amount(settings.more)} more settings are not shown."],
@@ -94,7 +95,7 @@ def in_force(settings: SettingsShown, table: str) -> Node:
 
 def _newer(files: Sequence[str]) -> Element:
     """Return the sentence about files that were written after they were read."""
-    names = f"{ui.shown(', '.join(files), 600)} {'was' if len(files) == 1 else 'were'}"
+    names = f"{ui.shorten(', '.join(files), 600)} {'was' if len(files) == 1 else 'were'}"
     read = "The values and lines below are those that were read."
     return h.div(class_="notice warn", role="status")[
         f"{names} written after the gateway read the files. {read} ",
@@ -105,12 +106,12 @@ def _newer(files: Sequence[str]) -> Element:
 def _settings(settings: SettingsShown, *, with_table: bool) -> Element:
     rows = [
         [
-            ui.shown(
+            ui.shorten(
                 f"{setting.table}.{setting.key}" if with_table and setting.table else setting.key,
                 200,
             ),
-            h.code[ui.shown(setting.value, 600)],
-            h.code[ui.shown(setting.place, 500)] if setting.place else "default",
+            h.code[ui.shorten(setting.value, 600)],
+            h.code[ui.shorten(setting.place, 500)] if setting.place else "default",
         ]
         for setting in settings.settings
     ]
@@ -120,10 +121,10 @@ def _settings(settings: SettingsShown, *, with_table: bool) -> Element:
 def files(diff: ConfigDiff, role: Role) -> Node:
     """Return what a reload of the files would do, and the button that does it."""
     plan = diff.plan
-    rows = [[ui.shown(cell, 500) for cell in row[1:]] for row in columns.plan_rows(plan)]
+    rows = [[ui.shorten(cell, 500) for cell in row[1:]] for row in columns.plan_rows(plan)]
     idle = all(change.action == "unchanged" for change in plan.changes)
     return [
-        ui.heading("Config", h.p["The files are not in force before a reload."]),
+        ui.build_heading("Config", h.p["The files are not in force before a reload."]),
         ui.tabs("/config/files", TABS),
         _sentences(diff.problems, diff.warnings),
         h.h2["What a reload would do"],
@@ -145,10 +146,10 @@ def files(diff: ConfigDiff, role: Role) -> Node:
 def _changes(diff: ConfigDiff) -> Element:
     rows = [
         [
-            ui.shown(f"{change.table}.{change.key}" if change.table else change.key, 200),
-            change.before and h.del_[h.code[ui.shown(change.before, 600)]],
-            change.after and h.ins[h.code[ui.shown(change.after, 600)]],
-            h.code[ui.shown(change.place, 500)],
+            ui.shorten(f"{change.table}.{change.key}" if change.table else change.key, 200),
+            change.before and h.del_[h.code[ui.shorten(change.before, 600)]],
+            change.after and h.ins[h.code[ui.shorten(change.after, 600)]],
+            h.code[ui.shorten(change.place, 500)],
         ]
         for change in diff.changes
     ]
@@ -170,7 +171,7 @@ def _reload(plan: ReloadPlan) -> Node:
 def invalid(error: Failed) -> Node:
     """Return why the files cannot be used."""
     return [
-        ui.heading("Config", h.p["The files are not in force before a reload."]),
+        ui.build_heading("Config", h.p["The files are not in force before a reload."]),
         ui.tabs("/config/files", TABS),
         ui.notice(str(error), "bad", error.details),
     ]

@@ -135,7 +135,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     form = FORMS.get(verb)
     if form is None:
         raw = await ask("config", {"table": ""})
-        return overview(codec.typed(SettingsShown, raw))
+        return overview(codec.decode_as(SettingsShown, raw))
     needed = [field.name for field in form.fields if not field.option and not field.optional]
     if form.fields == _ADD or not all(request.query.get(name) for name in needed):
         return _page(form.title, fields(verb, form, request.query))
@@ -152,19 +152,19 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     try:
         if inputs.get("do") != WRITE:
             return await _preview(ask, verb, form, inputs)
-        raw = await ask("edit", ordered(verb, form, inputs), timeout_s=EDIT_S)
+        raw = await ask("edit", build_order(verb, form, inputs), timeout_s=EDIT_S)
     except Failed as error:
         refused = ui.notice(str(error), "bad", error.details)
         return _page(form.title, [refused, fields(verb, form, inputs)])
-    return written(verb, form, codec.typed(FileEdited, raw))
+    return render_outcome(verb, form, codec.decode_as(FileEdited, raw))
 
 
 async def _preview(ask: Ask, verb: str, form: EditForm, inputs: Mapping[str, str]) -> Node:
-    raw = await ask("edit-preview", ordered(verb, form, inputs), timeout_s=EDIT_S)
-    return difference(verb, form, inputs, codec.typed(FileEdited, raw))
+    raw = await ask("edit-preview", build_order(verb, form, inputs), timeout_s=EDIT_S)
+    return difference(verb, form, inputs, codec.decode_as(FileEdited, raw))
 
 
-def ordered(verb: str, form: EditForm, inputs: Mapping[str, str]) -> dict[str, object]:
+def build_order(verb: str, form: EditForm, inputs: Mapping[str, str]) -> dict[str, object]:
     """Return the order that a form with these values is. Raises Failed."""
     words: list[str] = []
     options: dict[str, list[str]] = {}
@@ -200,7 +200,7 @@ def _values(field: EditField, text: str) -> list[str]:
 def overview(settings: SettingsShown) -> Node:
     """Return links to all forms, and what the files switch off."""
     rows = [
-        (ui.shown(subject, 200), word, ui.link(address(verb, **values), FORMS[verb].title))
+        (ui.shorten(subject, 200), word, ui.link(address(verb, **values), FORMS[verb].title))
         for subject, word, verb, values in _list_switched_off(settings)
     ]
     heads = ("Server or tool", "State", "Edit")
@@ -289,7 +289,7 @@ def _lines(lines: Sequence[str]) -> Element:
     """Return a unified difference as a part of a page."""
     parts: list[Node] = []
     for line in lines:
-        text = f"{ui.shown(line, 2000)}\n"
+        text = f"{ui.shorten(line, 2000)}\n"
         head = line.startswith(("+++", "---"))
         mark = h.ins if line.startswith("+") else h.del_ if line.startswith("-") else None
         parts.append(text if head or mark is None else mark[text])
@@ -299,7 +299,7 @@ def _lines(lines: Sequence[str]) -> Element:
     ]
 
 
-def written(verb: str, form: EditForm, done: FileEdited) -> Node:
+def render_outcome(verb: str, form: EditForm, done: FileEdited) -> Node:
     """Return what was written, and what puts it into force."""
     of_client = verb in ("install", "uninstall")
     effect = "A gateway of 'metamcp up' reads the file by itself, any other one at a reload. "
@@ -318,7 +318,7 @@ def written(verb: str, form: EditForm, done: FileEdited) -> Node:
 
 def _page(title: str, content: Node) -> Node:
     return [
-        ui.heading(title, h.p["Nothing is written before you have seen the difference."]),
+        ui.build_heading(title, h.p["Nothing is written before you have seen the difference."]),
         ui.tabs("/config/edit", TABS),
         content,
     ]

@@ -60,7 +60,7 @@ _FIRST_TONE: dict[str, Tone] = {
 }  # fmt: skip
 
 
-def shown(text: str, limit: int = TEXT_CHARS_MAX) -> str:
+def shorten(text: str, limit: int = TEXT_CHARS_MAX) -> str:
     """Return a foreign text as a page shows it: characters that nobody sees as escapes, and at most
     `limit` characters of it, with the number of the others."""
     more = len(text) - limit
@@ -175,14 +175,14 @@ def table(
 def state(word: str, tone: Tone | None = None) -> Element:
     """Return a state: its word, and a dot whose colour repeats it. `tone`: that of a server in this
     state, unless it is given."""
-    return h.span(class_=f"state {tone or _FIRST_TONE.get(word, 'off')}")[shown(word, 80)]
+    return h.span(class_=f"state {tone or _FIRST_TONE.get(word, 'off')}")[shorten(word, 80)]
 
 
 def notice(text: str, tone: Tone = "ok", details: Sequence[str] = ()) -> Element:
     """Return a sentence about what happened, which a screen reader says at once."""
     urgent = tone in ("warn", "bad")
     return h.div(class_=f"notice {tone}", role="alert" if urgent else "status")[
-        h.p[shown(text)], details and h.ul[[h.li[shown(detail)] for detail in details]]
+        h.p[shorten(text)], details and h.ul[[h.li[shorten(detail)] for detail in details]]
     ]
 
 
@@ -200,7 +200,7 @@ def code(text: str, *, copy: bool = False, label: str = "") -> Element:
     """Return a text as it is written, with a button that copies it. `label`: of the text."""
     return h.figure(class_="code")[
         label and h.figcaption[label],
-        h.pre(tabindex="0", aria_label=label or "text")[h.code[shown(text)]],
+        h.pre(tabindex="0", aria_label=label or "text")[h.code[shorten(text)]],
         copy and h.button(type="button", data_copy=True)["Copy"],
     ]
 
@@ -213,7 +213,7 @@ def tabs(here: str, items: Sequence[tuple[str, str]]) -> Element:
     ]
 
 
-def heading(title: Node, *beside: Node) -> Element:
+def build_heading(title: Node, *beside: Node) -> Element:
     """Return the heading of a page, and what stands beside it."""
     return h.header(class_="page")[h.h1(tabindex="-1")[title], beside]
 
@@ -223,7 +223,7 @@ def data(name: str, value: object) -> Element:
     return h.data(id=name, value=json.dumps(value), hidden=True)
 
 
-def when(seconds: float) -> Element:
+def render_time(seconds: float) -> Element:
     """Return a moment, in seconds since the epoch, which the browser writes in its own time."""
     return moment(instant(seconds))
 
@@ -260,7 +260,7 @@ def _post(path: str, confirm: str) -> Attrs:
         "hx-post": f"/f{path}",
         "hx-target": "main",
         "hx-swap": "innerMorph",
-        "hx-confirm": shown(confirm, 500) if confirm else None,
+        "hx-confirm": shorten(confirm, 500) if confirm else None,
     }
 
 
@@ -331,4 +331,4 @@ def _words(old: Sequence[str], new: Sequence[str]) -> Node:
 
 
 def _text(lines: Sequence[str]) -> str:
-    return "".join(f"{shown(line, LINE_CHARACTERS_MAX)}\n" for line in lines)
+    return "".join(f"{shorten(line, LINE_CHARACTERS_MAX)}\n" for line in lines)

@@ -31,8 +31,8 @@ class SessionEnded(Failed):
 
 
 class GatewayClient:
-    """Connection that may ask, a `pages.Ask`. Made by `connected`. `role`: of the session; `key`:
-    id of its API key, empty for the session of a link."""
+    """Connection that may ask, a `pages.Ask`. Made by `connect_gateway`. `role`: of the session;
+    `key`: id of its API key, empty for the session of a link."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -80,8 +80,8 @@ class GatewayClient:
         params = {"token": client.token(directory), "session": session}
         await self._send("hello", params)
         _, raw = await self._read_answer(ANSWER_S)
-        welcome = codec.typed(_Welcome, raw)
-        self.role, self.key = Role.named(welcome.role) or Role.VIEWER, welcome.key
+        welcome = codec.decode_as(_Welcome, raw)
+        self.role, self.key = Role.parse_role(welcome.role) or Role.VIEWER, welcome.key
 
     async def _send(self, verb: str, params: object) -> None:
         self._asked += 1
@@ -120,7 +120,7 @@ class GatewayClient:
 
 
 @contextlib.asynccontextmanager
-async def connected(directory: str, session: str) -> AsyncGenerator[GatewayClient]:
+async def connect_gateway(directory: str, session: str) -> AsyncGenerator[GatewayClient]:
     """Connect to the gateway of this runtime directory for a session; with an empty one, for the
     gateway's own user. Raises Failed, and SessionEnded."""
     path = runtime.socket_path(directory)

@@ -29,11 +29,11 @@ _TONES: Mapping[str, ui.Tone] = {"active": "ok", "expired": "off"}
 
 async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
-        key = codec.typed(KeyList, await ask("keys", {"names": [request.path[0]]})).keys[0]
-        use = codec.typed(KeyUse, await ask("key-use", {"name": key.id}))
+        key = codec.decode_as(KeyList, await ask("keys", {"names": [request.path[0]]})).keys[0]
+        use = codec.decode_as(KeyUse, await ask("key-use", {"name": key.id}))
         return one_key(key, use, request.role)
     keys = await _all(ask)
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     return key_list(keys, status.endpoints, request)
 
 
@@ -41,7 +41,7 @@ async def _all(ask: Ask) -> list[KeyShown]:
     keys: list[KeyShown] = []
     for _ in range(PAGES_MAX):
         raw = await ask("keys", {"after": keys[-1].id if keys else ""})
-        page = codec.typed(KeyList, raw)
+        page = codec.decode_as(KeyList, raw)
         keys += page.keys
         if not page.more:
             break
@@ -56,22 +56,22 @@ async def names(ask: Ask, role: Role) -> Mapping[str, str]:
     return {key.id: key.name for key in await _all(ask)}
 
 
-def named(holder: str, names: Mapping[str, str]) -> Node:
+def render_holder(holder: str, names: Mapping[str, str]) -> Node:
     """Return the holder of a credential for people. `holder`: id of a key, or the name of a
     principal such as `key:ID`; a known key has its name and the link to its page."""
     key = holder.removeprefix("key:")
     if key not in names:
-        return ui.shown(holder, 100)
-    return ui.link(ui.address("keys", key), f"{ui.shown(names[key], 80)} ({ui.shown(key, 80)})")
+        return ui.shorten(holder, 100)
+    return ui.link(ui.address("keys", key), f"{ui.shorten(names[key], 80)} ({ui.shorten(key, 80)})")
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     form = request.form
-    order = ordered(form, request.path[0] if request.path else "")
+    order = build_order(form, request.path[0] if request.path else "")
     # Before the order, which may end the key of this very session.
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     raw = await ask("keys-change", {"order": order}, timeout_s=CHANGE_S)
-    made = codec.typed(KeyChanged, raw)
+    made = codec.decode_as(KeyChanged, raw)
     if made.key:
         return new_key(made, status)
     outcome = {"Expire": "has expired", "Revoke": "is revoked"}[str(order["type"])]
@@ -81,7 +81,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return [notice, await show(ask, PageRequest(role=request.role))]
 
 
-def ordered(form: Mapping[str, str], key: str) -> dict[str, object]:
+def build_order(form: Mapping[str, str], key: str) -> dict[str, object]:
     """Return the order of a form about the key `key`, or for a new one."""
     kind = form.get("do", "")
     if kind in ("Expire", "Revoke"):
@@ -112,7 +112,7 @@ def key_list(keys: Iterable[KeyShown], endpoints: Iterable[str], request: PageRe
     ]  # fmt: skip
     empty = "No key fits the filter." if words else "No key was made yet."
     return [
-        ui.heading("Keys", h.p["Credentials of programs and people on other machines."]),
+        ui.build_heading("Keys", h.p["Credentials of programs and people on other machines."]),
         ui.search("/keys", request.query, "Name, id, principal or workspace"),
         ui.table("API keys", HEADS, map(_row, matches), empty=empty),
         _new_form(endpoints)
@@ -125,18 +125,18 @@ def one_key(key: KeyShown, use: KeyUse, role: Role) -> Node:
     """Return all about a key, and what can be done with it."""
     path = ui.address("keys", key.id)
     ends = use_text(use)
-    name = ui.shown(key.name, 80)
-    by = ui.shown(key.created_by or "an unknown user")
+    name = ui.shorten(key.name, 80)
+    by = ui.shorten(key.created_by or "an unknown user")
     return [
-        ui.heading(["Key ", name], ui.link("/keys", "all keys")),
+        ui.build_heading(["Key ", name], ui.link("/keys", "all keys")),
         ui.pairs(
             [
                 ("Id", h.code[key.id]),
                 ("State", ui.state(key.state, _TONES.get(key.state, "warn"))),
-                ("Workspace", ui.shown(key.workspace)),
-                ("Endpoints", ui.shown(", ".join(key.endpoints) or "all")),
-                ("Scopes", ui.shown(", ".join(key.scopes) or "all")),
-                ("Principal", ui.shown(key.principal)),
+                ("Workspace", ui.shorten(key.workspace)),
+                ("Endpoints", ui.shorten(", ".join(key.endpoints) or "all")),
+                ("Scopes", ui.shorten(", ".join(key.scopes) or "all")),
+                ("Principal", ui.shorten(key.principal)),
                 ("Expires", ui.moment(key.expires) if key.expires else "never"),
                 ("In URLs", "where the endpoint allows it" if key.url else "no"),
                 ("Limits", ", ".join(f"{k} {v:g}" for k, v in key.limits.items()) or "none"),
@@ -182,7 +182,7 @@ def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
         valid.append(("The key before it is valid until", ui.moment(made.old_until)))
     # News do not load a page with `data-keep` again: the key is nowhere else.
     return h.div(data_keep=True)[
-        ui.heading(["Key ", ui.shown(made.name, 80)], ui.link("/keys", "all keys")),
+        ui.build_heading(["Key ", ui.shorten(made.name, 80)], ui.link("/keys", "all keys")),
         ui.notice(
             f"The key {made.name} ({made.id}) is made. It is shown this once.",
             details=[*made.doubts, *_list_unconfirmed(made)],
@@ -236,11 +236,11 @@ def use_text(use: KeyUse) -> str:
 
 def _row(key: KeyShown) -> list[Node]:
     return [
-        ui.link(ui.address("keys", key.id), ui.shown(key.name, 80)),
+        ui.link(ui.address("keys", key.id), ui.shorten(key.name, 80)),
         h.code[key.id],
-        ui.shown(key.workspace, 80),
-        ui.shown(", ".join(key.endpoints) or "all", 200),
-        ui.shown(", ".join(key.scopes) or "all", 200),
+        ui.shorten(key.workspace, 80),
+        ui.shorten(", ".join(key.endpoints) or "all", 200),
+        ui.shorten(", ".join(key.scopes) or "all", 200),
         ui.moment(key.expires) if key.expires else "never",
         ui.state(key.state, _TONES.get(key.state, "warn")),
     ]
@@ -259,7 +259,7 @@ def _new_form(endpoints: Iterable[str]) -> Element:
                 "Endpoints",
                 h.input(name="endpoints", maxlength=2000),
                 "Names with blanks between; empty: all. There are:"
-                f" {ui.shown(endpoint_names, 300)}",
+                f" {ui.shorten(endpoint_names, 300)}",
             ),
             ui.field(
                 "Scopes",

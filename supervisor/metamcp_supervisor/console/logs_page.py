@@ -28,7 +28,7 @@ _LEVEL = re.compile(
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     names = [server.name for server in status.servers]
     selected = [*request.path[:1], request.query.get("beside", "")]
     query = request.query
@@ -37,7 +37,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     logs: list[tuple[str, list[LogLine]]] = []
     for name in dict.fromkeys(filter(None, selected or names[:1])):
         items = await ask.items("logs", {"name": name, "n": lines, "grep": query.get("q", "")})
-        logs.append((name, [codec.typed(LogLine, item) for item in items]))
+        logs.append((name, [codec.decode_as(LogLine, item) for item in items]))
     return page(names, logs, request)
 
 
@@ -47,14 +47,14 @@ def page(
     """Return the content of the page. `logs`: lines by server, oldest first."""
     first = logs[0][0] if logs else ""
     query = request.query
-    others = [("", "none"), *((name, ui.shown(name, 80)) for name in names if name != first)]
+    others = [("", "none"), *((name, ui.shorten(name, 80)) for name in names if name != first)]
     return [
-        ui.heading("Logs", h.p[ui.shown(", ".join(name for name, _ in logs))]),
+        ui.build_heading("Logs", h.p[ui.shorten(", ".join(name for name, _ in logs))]),
         h.nav(class_="tabs", aria_label="Servers")[
             [
                 ui.link(
                     ui.address("logs", name, query={**query, "beside": ""}),
-                    ui.shown(name, 80),
+                    ui.shorten(name, 80),
                     aria_current="page" if name == first else None,
                 )
                 for name in names
@@ -81,7 +81,7 @@ def page(
 
 
 def _log(name: str, lines: Sequence[LogLine]) -> Element:
-    label = ui.shown(name, 80)
+    label = ui.shorten(name, 80)
     return h.section(aria_label=f"log of {label}")[
         h.h2[ui.link(ui.address("servers", name), label)],
         # No live region: a busy log would speak without end; the count of new lines is enough.
@@ -104,10 +104,10 @@ def _log(name: str, lines: Sequence[LogLine]) -> Element:
 def _line(name: str, line: LogLine) -> Element:
     tone = level(line.text)
     return h.li(id=f"line-{line.seq}", data_seq=str(line.seq))[
-        ui.when(line.time),
+        ui.render_time(line.time),
         tone and h.span(class_=f"level {tone}")["error " if tone == "bad" else "warning "],
         line.stream != "stderr" and h.span(class_="off")[f"{line.stream} "],
-        ui.shown(line.text, LINE_CHARS_MAX),
+        ui.shorten(line.text, LINE_CHARS_MAX),
     ]
 
 

@@ -106,7 +106,7 @@ def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
     return [
         h.header(class_="bar")[
             h.strong["MetaMCP"],
-            h.span[ui.shown(gateway, 80)],
+            h.span[ui.shorten(gateway, 80)],
             h.span[version],
             h.span(title="Role of this session")[str(role)],
             h.span(id="pulse", class_="state off")["connecting"],

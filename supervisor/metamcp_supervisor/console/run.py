@@ -48,7 +48,7 @@ class ConsoleWorker(RoleWorker):
 
     def take(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, ConsoleOn) and fds and self._server is None:
-            self._chores.begin(self._serve(message, socket.socket(fileno=packets.taken(fds))))
+            self._chores.begin(self._serve(message, socket.socket(fileno=packets.take_fd(fds))))
 
     async def _serve(self, on: ConsoleOn, listener: socket.socket) -> None:
         tls = None
@@ -71,7 +71,7 @@ class ConsoleWorker(RoleWorker):
             else ConsoleFigures(requests=site.requests, streams=site.streams)
         )
 
-    def beating(self) -> None:
+    def on_heartbeat(self) -> None:
         figures, now = self.figures(), self._loop.time()
         if figures.streams or figures.requests != self._seen:
             self._seen, self._active = figures.requests, now

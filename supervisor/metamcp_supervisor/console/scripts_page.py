@@ -30,10 +30,10 @@ _EXAMPLES: dict[str, object] = {
 
 async def show(ask: Ask, request: PageRequest) -> Node:
     workspace = request.query.get("workspace", "") or DEFAULT
-    tree = codec.typed(ConfigTree, await ask("tree"))
+    tree = codec.decode_as(ConfigTree, await ask("tree"))
     if request.path:
         return await _one(ask, request, workspace, endpoints(tree, workspace))
-    scripts = codec.typed(ScriptList, await ask("scripts", {"workspace": workspace}))
+    scripts = codec.decode_as(ScriptList, await ask("scripts", {"workspace": workspace}))
     return script_list(scripts, [space.name for space in tree.workspaces], request)
 
 
@@ -43,12 +43,12 @@ async def _one(ask: Ask, request: PageRequest, workspace: str, places: Sequence[
     if version.isdecimal():
         params["version"] = int(version[:9])
     raw = await ask("scripts-show", params)
-    script = codec.typed(ScriptList, raw).scripts[0]
+    script = codec.decode_as(ScriptList, raw).scripts[0]
     before = None
     older = [each for each in script.versions if each < script.version]
     if request.query.get("diff") and older:
         raw = await ask("scripts-show", {**params, "version": max(older)})
-        before = codec.typed(ScriptList, raw).scripts[0]
+        before = codec.decode_as(ScriptList, raw).scripts[0]
     return one_script(script, before, workspace, places)
 
 
@@ -72,14 +72,14 @@ def script_list(scripts: ScriptList, workspaces: Sequence[str], request: PageReq
     choice = h.label[h.span["Workspace"], ui.choice("workspace", options, scripts.workspace)]
     empty = "No script fits the filter." if words else "No script is saved in this workspace."
     return [
-        ui.heading("Scripts", h.p["Programs that a workspace keeps for its agents."]),
+        ui.build_heading("Scripts", h.p["Programs that a workspace keeps for its agents."]),
         ui.search("/scripts", request.query, "Name or description", len(options) > 1 and choice),
         ui.table("Scripts", HEADS, rows, empty=empty, numbers=("Version",)),
     ]
 
 
 def _row(script: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
-    name = ui.shown(script.name, 80)
+    name = ui.shorten(script.name, 80)
     path = ui.address("scripts", script.name, query={"workspace": workspace})
     return [
         ui.link(path, name) if role >= Role.DEVELOPER else name,
@@ -87,7 +87,7 @@ def _row(script: ScriptShown, workspace: str, role: Role) -> Sequence[Node]:
         script.language,
         "yes" if script.expose else "no",
         ui.moment(script.savedAt),
-        ui.shown(" ".join(script.description.split()), 200),
+        ui.shorten(" ".join(script.description.split()), 200),
     ]
 
 
@@ -107,10 +107,12 @@ def one_script(
     older = any(number < script.version for number in script.versions)
     title = f"Version {script.version}"
     return [
-        ui.heading(["Script ", ui.shown(script.name, 80)], ui.link("/scripts", "all scripts")),
+        ui.build_heading(
+            ["Script ", ui.shorten(script.name, 80)], ui.link("/scripts", "all scripts")
+        ),
         ui.pairs(
             [
-                ("Description", ui.shown(script.description)),
+                ("Description", ui.shorten(script.description)),
                 ("Language", script.language),
                 ("In lists", "as a tool of its own" if script.expose else "no"),
                 ("Saved", ui.moment(script.savedAt)),
@@ -144,8 +146,8 @@ def _run(endpoint: str, call: dict[str, object]) -> Element:
     text = h.textarea(name="json", rows="6", spellcheck="false")[_pretty(call)]
     return ui.form(
         ui.address("tools", RUN, query={"endpoint": endpoint}),
-        ui.field(f"Arguments of the call at {ui.shown(endpoint, 80)}", text),
-        submit=f"Run at {ui.shown(endpoint, 80)}",
+        ui.field(f"Arguments of the call at {ui.shorten(endpoint, 80)}", text),
+        submit=f"Run at {ui.shorten(endpoint, 80)}",
     )
 
 

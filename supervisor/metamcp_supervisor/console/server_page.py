@@ -39,10 +39,10 @@ _ORDERS = (
 
 async def show(ask: Ask, request: PageRequest) -> Node:
     name = request.path[0]
-    description = codec.typed(Description, await ask("describe", {"name": name}))
+    description = codec.decode_as(Description, await ask("describe", {"name": name}))
     items = await ask.items("events", {"who": name, "n": EVENTS_MAX})
-    events = [codec.typed(JournalEvent, item) for item in items]
-    status, now = codec.typed(GatewayStatus, await ask("status")), time.time()
+    events = [codec.decode_as(JournalEvent, item) for item in items]
+    status, now = codec.decode_as(GatewayStatus, await ask("status")), time.time()
     minutes: list[int] = []
     with contextlib.suppress(Failed):  # the page is there without recorded calls
         recent = await calls_page.recent_calls(status.state_dir)
@@ -72,7 +72,7 @@ def page(
     server = description.server
     switch = "enable" if description.config.get("enabled") is False else "disable"
     return [
-        ui.heading(ui.shown(server.name), ui.state(server.state)),
+        ui.build_heading(ui.shorten(server.name), ui.state(server.state)),
         ui.tabs(
             ui.address("servers", server.name),
             [
@@ -91,7 +91,7 @@ def page(
             "Events of this server, the newest first",
             ("When", "Event", "Cause"),
             (
-                [ui.when(event.time), ui.shown(event.what), ui.shown(event.cause, 1000)]
+                [ui.render_time(event.time), ui.shorten(event.what), ui.shorten(event.cause, 1000)]
                 for event in reversed(events)
             ),
             empty="Nothing is kept about this server.",
@@ -113,10 +113,10 @@ def page(
         ),
         h.h2["Settings in effect"],
         ui.pairs(
-            (ui.shown(key), h.code[ui.shown(codec.dump(value).decode(), 2000)])
+            (ui.shorten(key), h.code[ui.shorten(codec.dump(value).decode(), 2000)])
             for key, value in description.config.items()
         ),
-        description.source and h.p["Written in ", h.code[ui.shown(description.source)], "."],
+        description.source and h.p["Written in ", h.code[ui.shorten(description.source)], "."],
         h.h2["Last lines"],
         ui.code("\n".join(line.text for line in description.log) or "none", label="of its log"),
     ]
@@ -125,14 +125,18 @@ def page(
 def _facts(description: Description, now: float) -> Iterator[tuple[str, Node]]:
     """Yield what `ctl describe` says at the top, with moments in the time of the browser."""
     _, *facts = describe.facts(description, now)
-    since = [" since ", ui.when(description.since), f" ({ui.ago(now - description.since)})"]
+    since = [" since ", ui.render_time(description.since), f" ({ui.ago(now - description.since)})"]
     yield "state", [description.server.state, since if description.since else None]
-    yield from ((label, ui.shown(text)) for label, text in facts if label not in _OWN)
+    yield from ((label, ui.shorten(text)) for label, text in facts if label not in _OWN)
     for override in description.overrides:
-        suffix = ui.shown(f" (else {override.written})")
+        suffix = ui.shorten(f" (else {override.written})")
         yield (
             "set",
-            [ui.shown(f"{override.key} {override.value} until "), ui.when(override.until), suffix],
+            [
+                ui.shorten(f"{override.key} {override.value} until "),
+                ui.render_time(override.until),
+                suffix,
+            ],
         )
 
 
@@ -145,7 +149,7 @@ def _exits(description: Description, now: float) -> Iterator[Sequence[Node]]:
     for ended, row in zip(
         reversed(description.exits), describe.exits(description, now), strict=True
     ):
-        yield ui.when(ended.time), *map(ui.shown, row[1:])
+        yield ui.render_time(ended.time), *map(ui.shorten, row[1:])
 
 
 def _orders(name: str, state: str, role: Role) -> list[Element]:
@@ -163,4 +167,4 @@ def _orders(name: str, state: str, role: Role) -> list[Element]:
 
 
 def _command(text: str) -> Element:
-    return h.code[ui.shown(text, 400)]
+    return h.code[ui.shorten(text, 400)]

@@ -74,7 +74,7 @@ _rates = Rates()
 async def show(ask: Ask, request: PageRequest) -> Node:
     if request.path:
         return await server_page.show(ask, request)
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     now = asyncio.get_running_loop().time()
     rates = _rates.of(now, {server.name: server.calls for server in status.servers})
     client_files = () if status.servers else await asyncio.to_thread(_client_files, status)
@@ -108,7 +108,7 @@ def page(
     servers = _filter_servers(status, request.query)
     heads = (*(("Tick",) if steers else ()), *HEADS)
     return [
-        ui.heading("Servers", h.p[columns.status_head(status)]),
+        ui.build_heading("Servers", h.p[columns.status_head(status)]),
         edit_page.links(request.role, EDITS),
         _wrong(status),
         ui.search(
@@ -165,18 +165,18 @@ def _wrong(status: GatewayStatus) -> Node:
         h.ul[
             [
                 h.li[
-                    ui.link(ui.address("servers", server.name), ui.shown(server.name)),
+                    ui.link(ui.address("servers", server.name), ui.shorten(server.name)),
                     f" ({server.state}): ",
-                    ui.shown(columns.outlook(server, REASON_CHARACTERS_MAX), 600),
+                    ui.shorten(columns.outlook(server, REASON_CHARACTERS_MAX), 600),
                 ]
                 for server in servers[:WRONG_MAX]
             ],
             more > 0 and h.li[ui.link("/servers?state=wrong", f"and {more} more")],
             [
-                h.li[f"{role.role}: {ui.shown(role.trouble or role.state, 400)}"]
+                h.li[f"{role.role}: {ui.shorten(role.trouble or role.state, 400)}"]
                 for role in troubles
             ],
-            refused and h.li[ui.shown(refused, 600)],
+            refused and h.li[ui.shorten(refused, 600)],
         ]
     ]
 
@@ -201,7 +201,7 @@ def _orders() -> Element:
 
 
 def _row(server: ServerStatus, rate: float | None, *, steers: bool) -> Sequence[Node]:
-    name = ui.shown(server.name)
+    name = ui.shorten(server.name)
     tick = h.input(
         type="checkbox", name="names", value=server.name, form=_BULK, aria_label=f"tick {name}"
     )
@@ -219,7 +219,7 @@ def _row(server: ServerStatus, rate: float | None, *, steers: bool) -> Sequence[
         f"{server.tools}{'*' if server.from_cache else ''}" if server.tools else columns.NONE,
         ui.amount(server.token_cost) if server.token_cost else columns.NONE,
         h.span[
-            ui.shown(columns.outlook(server, REASON_CHARACTERS_MAX), 600), " ",
+            ui.shorten(columns.outlook(server, REASON_CHARACTERS_MAX), 600), " ",
             ui.link(ui.address("logs", server.name), "logs", aria_label=f"logs of {name}"),
         ],
     ]  # fmt: skip
@@ -233,7 +233,7 @@ def _processes(status: GatewayStatus) -> Iterator[Sequence[Node]]:
         counts = ", ".join(f"{label} {count}" for label, count in role.counts.items())
         memory = ui.size(role.memory_bytes) if role.memory_bytes else columns.NONE
         pid = str(role.pid) if role.pid else columns.NONE
-        yield ui.shown(role.role), ui.state(role.state), pid, memory, ui.shown(counts)
+        yield ui.shorten(role.role), ui.state(role.state), pid, memory, ui.shorten(counts)
 
 
 def _client_files(status: GatewayStatus) -> Sequence["ClientFile"]:
@@ -251,7 +251,7 @@ def _welcome(status: GatewayStatus, client_files: Sequence["ClientFile"], role: 
     """Return the page for a gateway that has no server yet."""
     files = ", ".join(status.config_files) or "no file yet"
     return [
-        ui.heading("Welcome", h.p[columns.status_head(status)]),
+        ui.build_heading("Welcome", h.p[columns.status_head(status)]),
         h.p["The gateway runs, and no server is configured. Take those of another client, or add"
             " one. A gateway of 'metamcp up' shows them at once, any other one after"
             " 'metamcp reload'."],
@@ -265,7 +265,7 @@ def _welcome(status: GatewayStatus, client_files: Sequence["ClientFile"], role: 
             label="Then connect a client, for example Claude Code",
         ),
         ui.pairs([
-            ("Configuration", ui.shown(files)), ("State", ui.shown(status.state_dir)),
+            ("Configuration", ui.shorten(files)), ("State", ui.shorten(status.state_dir)),
             ("Clients", status.url), ("Metrics", status.ops_url),
         ]),
     ]  # fmt: skip
@@ -276,9 +276,9 @@ def _clients(status: GatewayStatus, client_files: Sequence["ClientFile"]) -> Nod
     rows = [
         (
             client_file.client.title,
-            h.code[ui.shown(str(client_file.path), 300)],
+            h.code[ui.shorten(str(client_file.path), 300)],
             "" if client_file.why else ui.amount(len(client_file.servers)),
-            ui.shown(f"The file {client_file.why}", 300)
+            ui.shorten(f"The file {client_file.why}", 300)
             if client_file.why
             else ui.code(_import(client_file, status), copy=True),
         )

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.console import audit_page, pages, rail
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connected
+from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connect_gateway
 from metamcp_supervisor.console.pages import Page, PageRequest
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.console_sessions import ConsoleOn
@@ -182,7 +182,7 @@ class ConsoleSite:
     async def _connect(self, session: str) -> AsyncGenerator[GatewayClient]:
         """Connect to the gateway, when it is this request's turn. Raises Failed."""
         own = self._own_asks.setdefault(session, asyncio.Semaphore(OWN_ASKS_MAX))
-        async with own, self._asks, connected(self._on.runtime_dir, session) as ask:
+        async with own, self._asks, connect_gateway(self._on.runtime_dir, session) as ask:
             yield ask
 
     def _static(self, request: HttpRequest, name: str) -> None:
@@ -223,7 +223,7 @@ class ConsoleSite:
         ]
         page = rail.page(name)
         if page is None:
-            raise NotServed(404, f"No page is named '{ui.shown(name, 40)}'.")
+            raise NotServed(404, f"No page is named '{ui.shorten(name, 40)}'.")
         return self._page(request, session, page, (tuple(parts), _fields(query)))
 
     async def _login(self, request: HttpRequest) -> None:
@@ -236,7 +236,7 @@ class ConsoleSite:
         if body is None:
             return
         try:
-            login = codec.typed(_Login, body)
+            login = codec.decode_as(_Login, body)
             params = {"link": login.link, "key": login.key, "address": request.address}
             async with self._connect("") as ask:
                 begun = await ask("console-login", params)
@@ -323,7 +323,7 @@ class ConsoleSite:
             status = 401 if isinstance(error, SessionEnded) else _STATUS.get(error.exit, 502)
             self._send(request, status, TEXT, f"{error}\n".encode())
             return
-        lines = (codec.typed(LogLine, item) for item in items)
+        lines = (codec.decode_as(LogLine, item) for item in items)
         text = "".join(f"{ui.instant(line.time)}  {line.stream}  {line.text}\n" for line in lines)
         self._send(request, 200, TEXT, text.encode("utf-8", "replace"))
 
@@ -332,7 +332,7 @@ class ConsoleSite:
         off, so that the browser does not take it for all of them."""
         try:
             async with self._connect(session) as ask:
-                async for piece in audit_page.exported(ask):
+                async for piece in audit_page.iter_record_lines(ask):
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
                     await request.send(piece)
@@ -352,7 +352,7 @@ class ConsoleSite:
                 reason = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
                 raise NotServed(503, reason)
             with _count_stream(self._sessions, session):
-                async with connected(self._on.runtime_dir, session) as ask:
+                async with connect_gateway(self._on.runtime_dir, session) as ask:
                     with (
                         _count_stream(self._keys, ask.key) if ask.key else contextlib.nullcontext()
                     ):

@@ -42,7 +42,7 @@ _TONES: dict[str, Tone] = {
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     if not request.path:
         selection = {name: request.query.get(name, "") for name in ("endpoint", "server", "key")}
         offset = request.query.get("offset", "")
@@ -52,16 +52,16 @@ async def show(ask: Ask, request: PageRequest) -> Node:
             "order": _order(request.query),
             "offset": int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
         }
-        tool_list = codec.typed(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
-        return listed(tool_list, status, request)
+        tool_list = codec.decode_as(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
+        return render_tools(tool_list, status, request)
     return await _one(ask, request, status)
 
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Call a tool, and show what came back above its form."""
     tool, definition = await _find_tool(ask, request)
-    outcome = await try_out.tried(ask, request, tool, definition)
-    status = codec.typed(GatewayStatus, await ask("status"))
+    outcome = await try_out.try_tool(ask, request, tool, definition)
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     states = await _elsewhere(ask, tool, status)
     tab_content = form(tool, definition, request, outcome.part)
     return page(tool, definition, states, request, tab_content)
@@ -77,7 +77,7 @@ async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[
             if error.exit != Exit.UNKNOWN_NAME:
                 raise
             continue
-        seen = codec.typed(ToolList, raw)
+        seen = codec.decode_as(ToolList, raw)
         states[name] = seen.tools[0].state if seen.tools else "with a key"
     return states
 
@@ -92,7 +92,7 @@ async def _find_tool(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[s
     if len(request.path) != 1:
         raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; tools are listed at /tools")
     params = {"name": request.path[0], **_view_params(request)}
-    tool_list = codec.typed(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
+    tool_list = codec.decode_as(ToolList, await ask("tools", params, timeout_s=SEARCH_S))
     if not tool_list.tools:
         reason = _explain_refusal(tool_list, request.role) or f"{request.path[0]} is not seen here"
         raise Failed(Exit.DENIED, reason)
@@ -106,7 +106,7 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
             tab_content: Node = definition_tab(tool, definition)
         case "way":
             params = {"tool": tool.name, **_view_params(request)}
-            call_path = codec.typed(PathShown, await ask("explain", params))
+            call_path = codec.decode_as(PathShown, await ask("explain", params))
             tab_content = way(call_path, _approval(tool, request.role))
         case _:
             tab_content = form(tool, definition, request)
@@ -116,7 +116,7 @@ async def _one(ask: Ask, request: PageRequest, status: GatewayStatus) -> Node:
 # The list
 
 
-def listed(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> Node:
+def render_tools(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> Node:
     """Return the table of tools with the search above it."""
     query = request.query
     controls = [
@@ -130,17 +130,17 @@ def listed(tool_list: ToolList, status: GatewayStatus, request: PageRequest) -> 
         name = query.get("key", "")
         box = h.input(type="text", name="key", value=name, maxlength=100, autocomplete="off")
         controls.append(ui.field("As API key", box))
-    location = f"at the endpoint {ui.shown(tool_list.endpoint)}"
+    location = f"at the endpoint {ui.shorten(tool_list.endpoint)}"
     if tool_list.refused:
         notice = ui.notice(_explain_refusal(tool_list, request.role), "warn")
         return [
-            ui.heading("Tools", h.p[location]),
+            ui.build_heading("Tools", h.p[location]),
             ui.search("/tools", query, "Search", controls),
             notice,
         ]
     count = len(tool_list.tools) + tool_list.more
     return [
-        ui.heading("Tools", h.p[f"{ui.amount(count)} {location}"]),
+        ui.build_heading("Tools", h.p[f"{ui.amount(count)} {location}"]),
         ui.search("/tools", query, "Search", controls),
         ui.table(
             "Tools of the endpoint",
@@ -194,13 +194,13 @@ def _row(tool: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
     path = ui.address("tools", tool.name, query={"endpoint": endpoint, "key": key})
     words = tool.why or tool.description
     return (
-        ui.link(path, ui.shown(tool.name, 200)),
-        ui.shown(tool.server, 100) if tool.server else "MetaMCP",
+        ui.link(path, ui.shorten(tool.name, 200)),
+        ui.shorten(tool.server, 100) if tool.server else "MetaMCP",
         state(tool),
         ui.amount(tool.tokens),
         ui.amount(tool.calls),
         ui.amount(tool.errors),
-        ui.shown(words, 300),
+        ui.shorten(words, 300),
     )
 
 
@@ -218,7 +218,7 @@ def _select(
     options = [("", "all")] if every else []
     return ui.field(
         label,
-        ui.choice(name, [*options, *((value, ui.shown(value, 80)) for value in names)], chosen),
+        ui.choice(name, [*options, *((value, ui.shorten(value, 80)) for value in names)], chosen),
     )
 
 
@@ -247,22 +247,22 @@ def page(
         if approved:
             items.append((approved, "Against the approved one"))
     about = definition.get("description")
-    server = ui.link(ui.address("servers", tool.server), ui.shown(tool.server, 100))
+    server = ui.link(ui.address("servers", tool.server), ui.shorten(tool.server, 100))
     verbs = ("tools show" if tool.state == "hidden" else "tools hide", *EDITS)
     return [
-        ui.heading(ui.shown(tool.name, 200), state(tool)),
+        ui.build_heading(ui.shorten(tool.name, 200), state(tool)),
         tool.why and ui.notice(tool.why, "bad"),
         approved and h.p[ui.link(approved, "See what differs, and approve it")],
         tool.server and edit_page.links(request.role, verbs, tool=f"{tool.server}.{tool.tool}"),
-        isinstance(about, str) and h.p[ui.shown(about, 2000)],
+        isinstance(about, str) and h.p[ui.shorten(about, 2000)],
         ui.pairs(
             [
                 ("Server", server if tool.server else "MetaMCP itself"),
-                ("Own name", ui.shown(tool.tool, 200)),
+                ("Own name", ui.shorten(tool.tool, 200)),
                 ("Cost", f"about {ui.amount(tool.tokens)} tokens"),
                 ("Calls", f"{ui.amount(tool.calls)}, {ui.amount(tool.errors)} with an error"),
                 ("Changes something", "no, it says" if tool.reads else "it may"),
-                ("Endpoint", ui.shown(endpoint, 80) or "the default one"),
+                ("Endpoint", ui.shorten(endpoint, 80) or "the default one"),
                 ("Visible", _visible(tool, states)),
             ]
         ),
@@ -276,7 +276,7 @@ def _visible(tool: ToolListed, states: Mapping[str, str]) -> Node:
         [
             h.li[
                 ui.link(
-                    ui.address("tools", tool.name, query={"endpoint": name}), ui.shown(name, 80)
+                    ui.address("tools", tool.name, query={"endpoint": name}), ui.shorten(name, 80)
                 ),
                 ": ",
                 state,
@@ -330,7 +330,7 @@ def _approval(tool: ToolListed, role: Role) -> str:
 def definition_tab(tool: ToolListed, definition: Mapping[str, Any]) -> Node:
     """Return the definition of a tool as clients get it."""
     if not definition:
-        return h.p(class_="empty")[f"Clients do not get this tool: it is {ui.shown(tool.state)}."]
+        return h.p(class_="empty")[f"Clients do not get this tool: it is {ui.shorten(tool.state)}."]
     text = json.dumps(definition, indent=2, ensure_ascii=False)
     return ui.code(text, copy=True, label="As clients get it")
 
@@ -342,7 +342,7 @@ def way(call_path: PathShown, approval: str = "") -> Node:
         (
             step.step,
             ui.state("stops here", "bad") if step.stops else ui.state("goes on", "ok"),
-            ui.shown(step.text),
+            ui.shorten(step.text),
         )
         for step in call_path.steps
     ]

@@ -65,7 +65,7 @@ class TriedCall(Struct, frozen=True, kw_only=True):
     answer: Envelope
 
 
-async def tried(
+async def try_tool(
     ask: Ask, request: PageRequest, tool: ToolListed, definition: Mapping[str, Any]
 ) -> TryOutcome:
     """Call a tool as the form of its page says, and return what came back. Raises Failed."""
@@ -84,7 +84,7 @@ async def tried(
         text = "The answer was not sent: it does not fit the question."
         return TryOutcome(ui.notice(text, "bad", unfit.problems))
     order = {"name": tool.name, "endpoint": request.query.get("endpoint", "")}
-    target = codec.typed(TryPlace, await ask("tool-try", order))
+    target = codec.decode_as(TryPlace, await ask("tool-try", order))
     key = request.form.get("key", "").strip()
     if not (key.isascii() and (key.isprintable() or not key)):
         raise Failed(Exit.USAGE, "the key has characters that no key has")
@@ -113,7 +113,9 @@ def _arguments(schema: dict[str, Any], inputs: Mapping[str, str]) -> bytes:
         except codec.Malformed as error:
             raise ArgumentsUnfit([f"the arguments are not a JSON object: {error}"]) from None
         return text.encode()
-    return codec.dump(tool_form.arguments(schema, tool_form.filled(schema, _under("a.", inputs))))
+    return codec.dump(
+        tool_form.arguments(schema, tool_form.collect_texts(schema, _under("a.", inputs)))
+    )
 
 
 def _under(prefix: str, inputs: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +132,7 @@ def _params(tool: str, arguments: bytes, inputs: Mapping[str, str]) -> dict[str,
     if input_wanted is None:
         return params
     answers = {question.key: _answer(question, inputs) for question in input_wanted.questions}
-    return tool_call.answered(params, input_wanted, answers)
+    return tool_call.with_answers(params, input_wanted, answers)
 
 
 def _answer(question: InputQuestion, inputs: Mapping[str, str]) -> dict[str, object]:
@@ -138,7 +140,7 @@ def _answer(question: InputQuestion, inputs: Mapping[str, str]) -> dict[str, obj
     if action != "accept" or question.url:
         return {"action": action}
     fields = _under(f"q.{question.key}.", inputs)
-    content = tool_form.arguments(question.schema, tool_form.filled(question.schema, fields))
+    content = tool_form.arguments(question.schema, tool_form.collect_texts(question.schema, fields))
     return {"action": action, "content": content}
 
 
@@ -168,10 +170,9 @@ def outcome(call: TriedCall, request: PageRequest) -> Node:
 def _part(block: tool_call.ResultPart) -> Node:
     if block.data:
         kind = block.media_type or "bytes"
-        return h.p[
-            f"{ui.shown(block.kind, 40)}: {ui.shown(kind, 100)}, {ui.amount(len(block.data))} bytes"
-        ]
-    return ui.code(block.text, copy=True, label=ui.shown(block.kind, 40))
+        size = ui.amount(len(block.data))
+        return h.p[f"{ui.shorten(block.kind, 40)}: {ui.shorten(kind, 100)}, {size} bytes"]
+    return ui.code(block.text, copy=True, label=ui.shorten(block.kind, 40))
 
 
 def _copies(call: TriedCall) -> Element:
@@ -234,8 +235,8 @@ def _questions(
         options = _ANSWERS if is_elicitation else _ANSWERS[2:]
         fields.append(
             h.fieldset[
-                h.legend[ui.shown(text, 500)],
-                question.url and h.p["Visit ", h.code[ui.shown(question.url, 500)], " first."],
+                h.legend[ui.shorten(text, 500)],
+                question.url and h.p["Visit ", h.code[ui.shorten(question.url, 500)], " first."],
                 [
                     control(field, "", f"q.{question.key}.")
                     for field in (
@@ -258,12 +259,12 @@ def _questions(
 def control(field: FormField, value: str, prefix: str = "a.") -> Element:
     """Return the control for one argument. `prefix`: of its name in the form."""
     name = prefix + field.name
-    label = f"{ui.shown(field.name, 100)}{' *' if field.required else ''}"
+    label = f"{ui.shorten(field.name, 100)}{' *' if field.required else ''}"
     about = field.description or (field.title if field.title.lower() != field.name.lower() else "")
-    hint = " ".join(filter(None, [ui.shown(about, 500), f"({_kind(field)})"]))
+    hint = " ".join(filter(None, [ui.shorten(about, 500), f"({_kind(field)})"]))
     if field.kind in ("choice", "boolean"):
         values = field.choices if field.kind == "choice" else ("true", "false")
-        options = [("", ""), *((each, ui.shown(each, 100)) for each in values)]
+        options = [("", ""), *((each, ui.shorten(each, 100)) for each in values)]
         box: Node = ui.choice(name, options, value, required=field.required)
     elif field.kind in ("list", "json"):
         box = h.textarea(name=name, required=field.required, spellcheck="false")[value]
@@ -274,7 +275,7 @@ def control(field: FormField, value: str, prefix: str = "a.") -> Element:
 
 
 def _kind(field: FormField) -> str:
-    words = ui.shown(field.type, 200)
+    words = ui.shorten(field.type, 200)
     lines = ", one in each line" if field.kind == "list" else ""
-    default = f", else {ui.shown(field.default, 100)}" if field.default is not None else ""
+    default = f", else {ui.shorten(field.default, 100)}" if field.default is not None else ""
     return words + lines + default

@@ -60,15 +60,15 @@ class ToolSetDraft(Struct, frozen=True, kw_only=True):
 async def show(ask: Ask, request: PageRequest) -> Node:
     match request.path:
         case ():
-            views = codec.typed(ViewsShown, await ask("views"))
-            sets = codec.typed(ToolSets, await ask("toolsets"))
-            status = codec.typed(GatewayStatus, await ask("status"))
+            views = codec.decode_as(ViewsShown, await ask("views"))
+            sets = codec.decode_as(ToolSets, await ask("toolsets"))
+            status = codec.decode_as(GatewayStatus, await ask("status"))
             names = await keys_page.names(ask, request.role)
             return overview(views, sets, status, request.role, names)
         case ("new",):
             return _keep_part(choose(await _tools(ask), ToolSetDraft()))
         case ("set", name):
-            sets = codec.typed(ToolSets, await ask("toolsets", {"names": [name]}))
+            sets = codec.decode_as(ToolSets, await ask("toolsets", {"names": [name]}))
             return _keep_part(choose(await _tools(ask), _draft_of(sets.toolsets[0])))
         case _:
             raise Failed(Exit.UNKNOWN_NAME, "this page of views does not exist")
@@ -78,7 +78,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     """Show what a tool set would have and cost, or carry out an order."""
     form = request.form
     order = form.get("order", "").rpartition("\n")[2]  # the button's own comes last
-    draft = drafted(form)
+    draft = parse_draft(form)
     if order == "choose":
         return _keep_part(choose(await _tools(ask, draft.filter), draft))
     if order == "review":
@@ -89,7 +89,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         "endpoint": form.get("endpoint", ""),
         "force": draft.replaces,
     }
-    changed = codec.typed(ToolSetChanged, await ask("toolsets-change", params))
+    changed = codec.decode_as(ToolSetChanged, await ask("toolsets-change", params))
     page = await show(ask, PageRequest(role=request.role))
     notice = ui.notice(_describe_outcome(order, draft.name, changed), details=changed.warnings)
     return _keep_part([notice, page])
@@ -102,7 +102,7 @@ def _keep_part(node: Node) -> Element:
 
 async def _tools(ask: Ask, query: str = "") -> ToolList:
     """Return the tools of the default endpoint, as far as they match."""
-    return codec.typed(ToolList, await ask("tools", {"query": query}, timeout_s=SEARCH_S))
+    return codec.decode_as(ToolList, await ask("tools", {"query": query}, timeout_s=SEARCH_S))
 
 
 def _draft_of(toolset: ToolSetShown) -> ToolSetDraft:
@@ -155,7 +155,7 @@ def overview(
     endpoints = [name for name in status.endpoints if exposures.get(name) in EQUIPS]
     operator = role >= Role.OPERATOR
     return [
-        ui.heading("Views", h.p["what clients have in their lists, in estimated tokens"]),
+        ui.build_heading("Views", h.p["what clients have in their lists, in estimated tokens"]),
         ui.table(
             "Views of clients",
             HEADS,
@@ -179,16 +179,16 @@ def overview(
 
 def _view(view: ViewShown, names: Mapping[str, str]) -> Sequence[Node]:
     local = view.principal == "local"
-    whose = "clients of this machine" if local else keys_page.named(view.principal, names)
-    alone = f", session {ui.shown(view.session, 40)}" if view.session else ""
+    whose = "clients of this machine" if local else keys_page.render_holder(view.principal, names)
+    alone = f", session {ui.shorten(view.session, 40)}" if view.session else ""
     key = view.principal.removeprefix("key:")
     seen = {"endpoint": view.endpoint, "key": key if key in names else ""}
     return (
-        ui.link(ui.address("tools", query=seen), ui.shown(view.endpoint, 100)),
+        ui.link(ui.address("tools", query=seen), ui.shorten(view.endpoint, 100)),
         view.exposure,
         [whose, alone],
         view.toolset
-        and ui.link(ui.address("views", SET, view.toolset), ui.shown(view.toolset, 100)),
+        and ui.link(ui.address("views", SET, view.toolset), ui.shorten(view.toolset, 100)),
         ui.amount(view.tools),
         ui.amount(view.tokens),
         f"{ui.amount(view.everything)} ({ui.amount(view.offered)} tools)",
@@ -199,7 +199,7 @@ def _view(view: ViewShown, names: Mapping[str, str]) -> Sequence[Node]:
 def _as_key(status: GatewayStatus) -> Element:
     """Return the question what the holder of a key sees."""
     key = h.input(type="text", name="key", required=True, maxlength=100, autocomplete="off")
-    names = [(name, ui.shown(name, 80)) for name in status.endpoints]
+    names = [(name, ui.shorten(name, 80)) for name in status.endpoints]
     return h.form(action="/tools", method="get", class_="search")[
         ui.field("What would this key see? Name or id", key),
         ui.field("Endpoint", ui.choice("endpoint", names)),
@@ -211,13 +211,13 @@ def _set(
     toolset: ToolSetShown, sets: ToolSets, endpoints: Iterable[str], *, operator: bool
 ) -> Sequence[Node]:
     on = sorted({each.endpoint for each in sets.equipped if each.toolset == toolset.name})
-    name = ui.shown(toolset.name, 100)
+    name = ui.shorten(toolset.name, 100)
     actions: list[Node] = []
     if operator:
         for endpoint in endpoints:
             equipped = endpoint in on
             order = "unequip" if equipped else "equip"
-            label = ui.shown(endpoint, 60)
+            label = ui.shorten(endpoint, 60)
             values = {"order": order, "name": toolset.name, "endpoint": endpoint}
             verb = "Put away on" if equipped else "Equip on"
             ask = f"{verb} {endpoint}: the tool set {toolset.name}?"
@@ -228,8 +228,8 @@ def _set(
     return (
         ui.link(ui.address("views", SET, toolset.name), name),
         ui.amount(len(toolset.tools)),
-        ", ".join(ui.shown(each, 60) for each in on) or "nowhere",
-        ui.shown(toolset.description, 300),
+        ", ".join(ui.shorten(each, 60) for each in on) or "nowhere",
+        ui.shorten(toolset.description, 300),
         actions,
     )
 
@@ -237,7 +237,7 @@ def _set(
 # Building a tool set
 
 
-def drafted(form: Mapping[str, str]) -> ToolSetDraft:
+def parse_draft(form: Mapping[str, str]) -> ToolSetDraft:
     """Return the draft that a form holds."""
     return ToolSetDraft(
         name=form.get("name", "").strip(),
@@ -255,7 +255,7 @@ def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
         if tool.server:
             servers.setdefault(tool.server, []).append(tool)
     there = {_full_name(tool) for ours in servers.values() for tool in ours}
-    name = ui.shown(draft.name, 100)
+    name = ui.shorten(draft.name, 100)
     title = f"Tool set {name}" if draft.replaces else "New tool set"
     box = h.input(
         type="text", name="name", value=draft.name, required=True, readonly=draft.replaces
@@ -264,7 +264,7 @@ def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
     words = h.input(type="search", name="filter", value=draft.filter, maxlength=200)
     narrow = h.button(type="submit", name="order", value="choose", formnovalidate=True)["Filter"]
     return [
-        ui.heading(title, h.p["tick tools; nothing changes before you have seen the cost"]),
+        ui.build_heading(title, h.p["tick tools; nothing changes before you have seen the cost"]),
         ui.form(
             "/views/new",
             _hidden_inputs({"order": "review", "replaces": "yes" if draft.replaces else ""}),
@@ -298,14 +298,14 @@ def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> 
                     value=_full_name(tool),
                     checked=_full_name(tool) in ticked,
                 ),
-                ui.shown(tool.tool, 200),
+                ui.shorten(tool.tool, 200),
             ],
             ui.amount(tool.tokens),
-            ui.shown(tool.description, 200),
+            ui.shorten(tool.description, 200),
         )
         for tool in sorted(tools, key=lambda each: each.tool)
     ]
-    caption = f"{ui.shown(server, 100)}: {len(tools)} tools, {tokens} tokens"
+    caption = f"{ui.shorten(server, 100)}: {len(tools)} tools, {tokens} tokens"
     heads = ("Tool", "Tokens", "Description")
     return ui.table(caption, heads, rows, empty="", numbers=("Tokens",))
 
@@ -323,7 +323,7 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     ask = f"Save the tool set {draft.name} with {len(draft.ticked)} tools?"
     rows = [
         (
-            ui.shown(name, 200),
+            ui.shorten(name, 200),
             ui.amount(tools_by_name[name].tokens) if name in tools_by_name else "not offered now",
         )
         for name in draft.ticked
@@ -334,7 +334,7 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     )
     heads = ("Tool", "Tokens")
     return [
-        ui.heading(f"Tool set {ui.shown(draft.name, 100)}"),
+        ui.build_heading(f"Tool set {ui.shorten(draft.name, 100)}"),
         ui.notice(cost),
         ui.table("Tools of the set", heads, rows, empty="No tool is ticked.", numbers=heads[1:]),
         ui.action("/views", "Save", {"order": "build", **values}, confirm=ask),

@@ -137,9 +137,9 @@ def _step(
         center = left_x + size.width // 2
         yield _line(middle, top + BOX_HEIGHT, center, begin)
         if group.head:
-            text = ui.shown(group.head, HEAD_CHARACTERS_MAX)
+            text = ui.shorten(group.head, HEAD_CHARACTERS_MAX)
             yield h.text(x=str(center + 6), y=str(begin - 8), class_="head")[
-                h.title[ui.shown(group.head, 500)], text
+                h.title[ui.shorten(group.head, 500)], text
             ]
         yield from _block(group.steps, center, begin, states_by_path)
         yield _line(center, begin + size.height, middle, end)
@@ -150,7 +150,7 @@ def _box(step: GraphStep, middle: int, top: int, state: tuple[str, str] | None) 
     word, text = state or ("", "" if step.kind in step.text else step.kind)
     left_x = middle - BOX_WIDTH // 2
     return h.g(class_=f"step {word}" if word else "step")[
-        h.title[ui.shown(step.text, 500)],
+        h.title[ui.shorten(step.text, 500)],
         h.rect(x=str(left_x), y=str(top), width=str(BOX_WIDTH), height=str(BOX_HEIGHT), rx="4"),
         h.text(x=str(middle), y=str(top + 19))[_cut(step.text)],
         h.text(x=str(middle), y=str(top + 36), class_="word")[_cut(text)],
@@ -159,7 +159,7 @@ def _box(step: GraphStep, middle: int, top: int, state: tuple[str, str] | None) 
 
 def _cut(text: str) -> str:
     most = TEXT_CHARACTERS_MAX
-    return ui.shown(text if len(text) <= most else f"{text[: most - 1]}…", most * 8)
+    return ui.shorten(text if len(text) <= most else f"{text[: most - 1]}…", most * 8)
 
 
 def _line(x1: int, y1: int, x2: int, y2: int) -> Element:

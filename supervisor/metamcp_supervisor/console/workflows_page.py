@@ -76,23 +76,23 @@ class RunsListed(Struct, frozen=True):
 async def show(ask: Ask, request: PageRequest) -> Node:
     engine = Engine(ask, request.query.get("endpoint", ""))
     if run := request.query.get("run", ""):
-        listed_run = codec.typed(RunListed, await engine.ask("workflow/status", run=run))
-        graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", run=run))
+        listed_run = codec.decode_as(RunListed, await engine.ask("workflow/status", run=run))
+        graph = codec.decode_as(WorkflowGraph, await engine.ask("workflow/graph", run=run))
         return one_run(listed_run, graph, request)
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     try:
         raw = await engine.ask("workflows")
     except Failed as error:
         if error.exit != Exit.FAILED:
             raise
-        return [ui.heading("Workflows"), h.p(class_="empty")[ui.shown(f"{error}.")]]
-    listed = codec.typed(WorkflowsListed, raw).workflows
+        return [ui.build_heading("Workflows"), h.p(class_="empty")[ui.shorten(f"{error}.")]]
+    listed = codec.decode_as(WorkflowsListed, raw).workflows
     raw = await engine.ask("workflow/runs", limit=RUNS_MAX)
-    runs = codec.typed(RunsListed, raw).runs
+    runs = codec.decode_as(RunsListed, raw).runs
     if not request.path:
         return workflow_list(listed, runs, list(status.endpoints), request)
     name = request.path[0]
-    graph = codec.typed(WorkflowGraph, await engine.ask("workflow/graph", name=name))
+    graph = codec.decode_as(WorkflowGraph, await engine.ask("workflow/graph", name=name))
     chosen = next((workflow for workflow in listed if workflow.name == name), WorkflowListed(name))
     return one_workflow(chosen, graph, [run for run in runs if run.workflow == name], request)
 
@@ -103,12 +103,12 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     do, run, step = form.get("do", ""), form.get("run", ""), form.get("step", "")
     if do == "run":
         try:
-            inputs = codec.typed(dict[str, Raw], form.get("inputs", "{}").encode())
+            inputs = codec.decode_as(dict[str, Raw], form.get("inputs", "{}").encode())
         except codec.Malformed as error:
             raise Failed(Exit.USAGE, f"the inputs are not a JSON object: {error}") from None
         name = request.path[0] if request.path else ""
         raw = await engine.ask("workflow/run", name=name, inputs=inputs, wait=False)
-        run, text = codec.typed(RunListed, raw).run, f"The run of {name} has begun."
+        run, text = codec.decode_as(RunListed, raw).run, f"The run of {name} has begun."
     elif do == "cancel":
         await engine.ask("workflow/cancel", run=run)
         text = f"The run {run} is cancelled."
@@ -130,7 +130,7 @@ class Engine(Struct, frozen=True):
     async def ask(self, method: str, **params: object) -> Raw:
         """Return the answer to an order. Raises Failed."""
         order = {"method": method, "params": params, "endpoint": self.endpoint}
-        done = codec.typed(OrderResult, await self.gateway(self.verb, order))
+        done = codec.decode_as(OrderResult, await self.gateway(self.verb, order))
         if done.failed:
             raise Failed(Exit.USAGE, done.text)
         return done.structured
@@ -144,9 +144,9 @@ def workflow_list(
     endpoint = request.query.get("endpoint", "")
     rows: list[list[Node]] = [
         [
-            ui.link(_at(workflow.name, endpoint), ui.shown(workflow.name, 80)),
-            ui.shown(", ".join(workflow.inputs) or "none", 200),
-            ui.shown(workflow.description, 300),
+            ui.link(_at(workflow.name, endpoint), ui.shorten(workflow.name, 80)),
+            ui.shorten(", ".join(workflow.inputs) or "none", 200),
+            ui.shorten(workflow.description, 300),
         ]
         for workflow in listed
         if request.query.get("q", "").lower() in f"{workflow.name} {workflow.description}".lower()
@@ -155,7 +155,7 @@ def workflow_list(
     choice = h.label[h.span["Endpoint"], ui.choice("endpoint", options, endpoint)]
     empty = "No workflow is configured for this endpoint, or none fits the filter."
     return [
-        ui.heading("Workflows", h.p["Steps that the engine carries out to their end."]),
+        ui.build_heading("Workflows", h.p["Steps that the engine carries out to their end."]),
         ui.search("/workflows", request.query, "Name or description", choice),
         ui.table("Workflows", ("Name", "Inputs", "Description"), rows, empty=empty),
         h.h2["Latest runs"],
@@ -168,12 +168,12 @@ def run_table(runs: Sequence[RunListed], endpoint: str) -> Element:
     rows: list[list[Node]] = [
         [
             ui.link(_at(run.workflow, endpoint, run.run), run.run),
-            ui.shown(run.workflow, 80),
+            ui.shorten(run.workflow, 80),
             ui.state(run.status, _TONES.get(run.status, "off")),
-            ui.shown(run.step, 100),
-            ui.when(run.created),
+            ui.shorten(run.step, 100),
+            ui.render_time(run.created),
             ui.ago(run.ended - run.created) if run.ended else "",
-            ui.shown(run.error or run.question, 200),
+            ui.shorten(run.error or run.question, 200),
         ]
         for run in runs
     ]
@@ -188,11 +188,11 @@ def one_workflow(
     endpoint = request.query.get("endpoint", "")
     text = json.dumps(example({"properties": workflow.inputs}), ensure_ascii=False, indent=2)
     return [
-        ui.heading(
-            ["Workflow ", ui.shown(workflow.name, 80)], ui.link("/workflows", "all workflows")
+        ui.build_heading(
+            ["Workflow ", ui.shorten(workflow.name, 80)], ui.link("/workflows", "all workflows")
         ),
-        graph.description and h.p[ui.shown(graph.description)],
-        workflow_svg.graph(graph.steps, (), f"Steps of {ui.shown(workflow.name, 80)}"),
+        graph.description and h.p[ui.shorten(graph.description)],
+        workflow_svg.graph(graph.steps, (), f"Steps of {ui.shorten(workflow.name, 80)}"),
         h.h2["Runs"],
         run_table(runs, endpoint),
         request.role >= Role.DEVELOPER
@@ -219,22 +219,22 @@ def one_run(run: RunListed, graph: WorkflowGraph, request: PageRequest) -> Node:
         "hx-get": f"/f{path}", "hx-trigger": POLL, "hx-select": "#run", "hx-target": "#run",
         "hx-swap": "outerMorph",
     }  # fmt: skip
-    name = ui.shown(run.workflow, 80)
+    name = ui.shorten(run.workflow, 80)
     return [
-        ui.heading(["Run of ", name], ui.link(_at(run.workflow, endpoint), "the workflow")),
+        ui.build_heading(["Run of ", name], ui.link(_at(run.workflow, endpoint), "the workflow")),
         h.section(polls if goes_on else {}, id="run")[
             ui.pairs(
                 [
                     ("Run", h.code[run.run]),
                     ("State", ui.state(run.status, _TONES.get(run.status, "off"))),
-                    ("Began", ui.when(run.created)),
+                    ("Began", ui.render_time(run.created)),
                     ("Took", ui.ago(run.ended - run.created) if run.ended else "goes on"),
-                    *([("Error", ui.shown(run.error))] if run.error else []),
+                    *([("Error", ui.shorten(run.error))] if run.error else []),
                     *(
                         [
                             (
                                 "Question",
-                                [ui.shown(run.question), " ", ui.link("/approvals", "answer")],
+                                [ui.shorten(run.question), " ", ui.link("/approvals", "answer")],
                             )
                         ]
                         if run.question
@@ -260,7 +260,7 @@ def _orders(run: RunListed, path: str) -> Element:
         ),
         [
             ui.action(
-                path, f"{label} {ui.shown(step, 60)}", {"do": do, "run": run.run, "step": step},
+                path, f"{label} {ui.shorten(step, 60)}", {"do": do, "run": run.run, "step": step},
                 confirm=question.format(step, run.workflow),
             )
             for step in parked
@@ -269,16 +269,16 @@ def _orders(run: RunListed, path: str) -> Element:
     ]  # fmt: skip
 
 
-async def waiting(ask: Ask) -> list[RunListed]:
+async def find_waiting_runs(ask: Ask) -> list[RunListed]:
     """Return the runs that wait for a person, with their steps. Raises Failed."""
-    status = codec.typed(GatewayStatus, await ask("status"))
+    status = codec.decode_as(GatewayStatus, await ask("status"))
     engine, runs = Engine(ask, ""), list[RunListed]()
     for word in sorted(PARKED):
         if any(role.counts.get(word) for role in status.roles):  # else no engine may be there
             raw = await engine.ask("workflow/runs", status=word, limit=RUNS_MAX)
-            runs += codec.typed(RunsListed, raw).runs
+            runs += codec.decode_as(RunsListed, raw).runs
     return [
-        codec.typed(RunListed, await engine.ask("workflow/status", run=run.run)) for run in runs
+        codec.decode_as(RunListed, await engine.ask("workflow/status", run=run.run)) for run in runs
     ]
 
 
@@ -290,12 +290,12 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
     if accepts:
         raw = await Engine(ask, "").ask("workflow/status", run=run)
         schema = next(
-            (listed_step.question.schema for listed_step in codec.typed(RunListed, raw).steps
+            (listed_step.question.schema for listed_step in codec.decode_as(RunListed, raw).steps
              if listed_step.step == step and listed_step.question is not None), {},
         )  # fmt: skip
         texts = {name[2:]: text for name, text in form.items() if name.startswith("q.")}
         try:
-            content = tool_form.arguments(schema, tool_form.filled(schema, texts))
+            content = tool_form.arguments(schema, tool_form.collect_texts(schema, texts))
         except tool_form.ArgumentsUnfit as error:
             raise Failed(Exit.USAGE, "the answer is wrong", error.problems) from None
     action = "accept" if accepts else "decline"
@@ -315,8 +315,10 @@ def questions(runs: Sequence[RunListed], request: PageRequest) -> Node:
     ]
     parked = [
         h.p[
-            ui.link(_at(run.workflow, "", run.run), ui.shown(f"{run.workflow}: {step.step}", 200)),
-            " needs a decision: ", ui.shown(step.error, 300),
+            ui.link(
+                _at(run.workflow, "", run.run), ui.shorten(f"{run.workflow}: {step.step}", 200)
+            ),
+            " needs a decision: ", ui.shorten(step.error, 300),
         ]
         for run in runs
         for step in run.steps
@@ -330,10 +332,10 @@ def _question(run: RunListed, step: str, question: StepQuestion, request: PageRe
     order = {"run": run.run, "step": step}
     hidden = [h.input(type="hidden", name=name, value=value) for name, value in order.items()]
     return h.section(class_="question")[
-        h.h3[ui.shown(f"{run.workflow}: {step}", 200)],
-        h.p[ui.shown(question.message)],
+        h.h3[ui.shorten(f"{run.workflow}: {step}", 200)],
+        h.p[ui.shorten(question.message)],
         h.p["Run ", ui.link(_at(run.workflow, "", run.run), run.run), ", began ",
-            ui.when(run.created)],
+            ui.render_time(run.created)],
         request.role >= Role.DEVELOPER
         and [
             ui.form(
@@ -352,10 +354,10 @@ def _question(run: RunListed, step: str, question: StepQuestion, request: PageRe
 def _steps(run: RunListed) -> Element:
     rows = [
         [
-            ui.shown(step.step, 200),
+            ui.shorten(step.step, 200),
             ui.state(step.status, _TONES.get(step.status, "off")),
             str(step.attempts),
-            ui.shown(step.error, 500),
+            ui.shorten(step.error, 500),
         ]
         for step in run.steps
     ]

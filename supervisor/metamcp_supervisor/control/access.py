@@ -25,7 +25,7 @@ class Role(IntEnum):
         return self.name.lower()
 
     @classmethod
-    def named(cls, word: str) -> "Role | None":
+    def parse_role(cls, word: str) -> "Role | None":
         """Return the role with this name, as `__str__` writes it; None if there is none."""
         return next((role for role in cls if str(role) == word), None)
 

@@ -75,8 +75,8 @@ class PageWanted(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditRecords(Struct, frozen=True, kw_only=True):
-    """Records of the audit, the newest last, each as `audit_records.shown`. `searched`: number of
-    the newest records that were looked at; `whole`: whether these were all."""
+    """Records of the audit, the newest last, each as `audit_records.to_export_record`. `searched`:
+    number of the newest records that were looked at; `whole`: whether these were all."""
 
     v: int = VERSION
     records: tuple[Raw, ...]
@@ -101,7 +101,7 @@ async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> 
         keys=await _keys(steering, params.key), server=params.server, tool=params.tool,
         event=params.event, outcome=params.outcome, limit=params.limit,
     )  # fmt: skip
-    result = await _read(audit_segments.found, _folder(steering), question, SEARCHED_MAX)
+    result = await _read(audit_segments.find_records, _folder(steering), question, SEARCHED_MAX)
     return AuditRecords(
         records=tuple(_format_record(record, bodies=False) for record in result.records),
         searched=result.searched,
@@ -145,7 +145,7 @@ async def _keys(steering: Steering, name: str) -> tuple[str, ...]:
         return ()
     plain = name.removeprefix("key:")
     try:
-        keys = (await steering.keys.listed([plain])).keys
+        keys = (await steering.keys.list_keys([plain])).keys
     except MetaMCPError:  # a principal of OAuth, or a key that is revoked
         keys = ()
     return (name, plain, *(key.id for key in keys))
@@ -160,7 +160,7 @@ async def _read(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def _format_record(record: StoredRecord, *, bodies: bool) -> Raw:
-    members = record.shown()
+    members = record.to_export_record()
     return Raw(
         codec.dump({name: value for name, value in members.items() if bodies or name not in BODIES})
     )

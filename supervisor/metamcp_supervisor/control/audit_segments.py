@@ -109,8 +109,8 @@ class StoredRecord(Struct, frozen=True):
     before: bytes
     record: AuditRecord
 
-    def shown(self) -> dict[str, object]:
-        return records.shown(self.row, self.before.hex())
+    def to_export_record(self) -> dict[str, object]:
+        return records.to_export_record(self.row, self.before.hex())
 
 
 class AuditFound(Struct, frozen=True):
@@ -133,7 +133,7 @@ def every(folder: Path) -> Iterator[StoredRecord]:
                 before = row.hash
 
 
-def found(folder: Path, question: AuditQuestion, most: int = ALL) -> AuditFound:
+def find_records(folder: Path, question: AuditQuestion, most: int = ALL) -> AuditFound:
     """Return the newest records that are wanted. `most`: how many are searched at most. Raises
     AuditUnread."""
     matches: list[StoredRecord] = []
@@ -190,7 +190,7 @@ def page(folder: Path, after: int, bytes_max: int) -> tuple[list[dict[str, objec
                     size += len(row.body) + ROW_BYTES
                     if documents and size > bytes_max:
                         return documents, True
-                    documents.append(records.shown(row, before.hex()))
+                    documents.append(records.to_export_record(row, before.hex()))
                 before = row.hash
     return documents, False
 

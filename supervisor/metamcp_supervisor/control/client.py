@@ -156,9 +156,9 @@ class ControlClient:
 
 
 def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> ControlClient:
-    """Connect to the gateway of this directory, or else of `meant()`. `timeout_s`: seconds for each
-    answer of the gateway until the token is accepted. Raises Failed."""
-    directory = runtime_dir or meant()
+    """Connect to the gateway of this directory, or else of `find_runtime_dir()`. `timeout_s`:
+    seconds for each answer of the gateway until the token is accepted. Raises Failed."""
+    directory = runtime_dir or find_runtime_dir()
     try:
         path = runtime.socket_path(directory)
     except runtime.RuntimeDirUnfit as error:
@@ -189,7 +189,7 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
     Failed."""
     from metamcp_supervisor.config import places
 
-    if runtime_dir is None and meant() != (own := str(places.here().runtime_dir)):
+    if runtime_dir is None and find_runtime_dir() != (own := str(places.find_place().runtime_dir)):
         text = f"no gateway of this folder is running at {own}"
         raise Failed(Exit.NOT_RUNNING, text, _others())
     return connect(runtime_dir)
@@ -201,19 +201,19 @@ def directory_of(path: Path) -> str:
 
     if not path.exists():
         raise Failed(Exit.CONFIG, f"{path}: does not exist")
-    return str(places.here(path).runtime_dir)
+    return str(places.find_place(path).runtime_dir)
 
 
-def meant() -> str:
+def find_runtime_dir() -> str:
     """Return the runtime directory that the environment names, or else that of this folder's
     gateway; where only a client has a file here, that of the user's own gateway if it runs alone;
     outside of a project, that of the only gateway of this user that runs, or of the service of the
     machine. Raises Failed if several run."""
     from metamcp_supervisor.config import places
 
-    if runtime_dir := runtime.given(os.environ):
+    if runtime_dir := runtime.read_environ_dir(os.environ):
         return runtime_dir
-    here = places.here()
+    here = places.find_place()
     default = str(here.runtime_dir)
     if places.answers(default):
         return default
@@ -221,7 +221,7 @@ def meant() -> str:
         users = runtime.default(os.environ)
         is_clients = here.config is not None and here.config.suffix != ".toml"
         return users if is_clients and places.answers(users) else default
-    running = places.running(os.environ)
+    running = places.find_gateways(os.environ)
     own = [gateway for gateway in running if gateway.runtime_dir != runtime.SERVICE_DIR]
     if len(own) > 1:
         text = "several gateways run and none of them belongs to this folder; say which one"
@@ -234,7 +234,7 @@ def _others() -> tuple[str, ...]:
     running."""
     from metamcp_supervisor.config import places
 
-    running = places.running(os.environ)
+    running = places.find_gateways(os.environ)
     return ("these run:", *map(str, running)) if running else ()
 
 
@@ -309,7 +309,7 @@ def result(message: Envelope) -> bytes:
     if bytes(message.result):
         return bytes(message.result)
     try:
-        error = codec.typed(_Error, message.error)
+        error = codec.decode_as(_Error, message.error)
     except codec.Malformed:
         raise Failed(Exit.FAILED, "the gateway sent an answer that cannot be read") from None
     if error.code in {Code.INVALID_PARAMS, Code.METHOD_NOT_FOUND}:
@@ -321,6 +321,6 @@ def result(message: Envelope) -> bytes:
 
 def _problems(data: Raw) -> tuple[str, ...]:
     try:
-        return codec.typed(_Details, data).problems
+        return codec.decode_as(_Details, data).problems
     except codec.Malformed:
         return ()  # details of another kind, for other clients

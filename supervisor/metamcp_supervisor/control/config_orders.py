@@ -33,7 +33,7 @@ from metamcp_supervisor.control.services import (
     ControlStream,
     NoParams,
     Steering,
-    known,
+    find_servers,
 )
 from metamcp_supervisor.verbs import VERSION, Exit, ReloadPlan
 from metamcp_worker.ipc import codec
@@ -241,8 +241,8 @@ async def settings(steering: Steering, line: ControlStream, params: SettingsWant
 
 async def diff(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """Return what a reload would do and which settings differ. Raises ConfigInvalid."""
-    now = steering.settings.written
-    plan, new = await steering.settings.compared()
+    now = steering.settings.written_config
+    plan, new = await steering.settings.plan_reload()
     changes = await asyncio.to_thread(_changes, now, new)
     return ConfigDiff(
         plan=plan,
@@ -285,7 +285,7 @@ async def _run_edit(
             f"'{params.verb}' can bring a command that runs as the user of the gateway: 'metamcp"
             " console' on its machine opens a session that may, one of an API key may not",
         )
-    config = steering.settings.written
+    config = steering.settings.written_config
     if not config.files:
         raise ProtocolError(
             Exit.CONFIG, "the gateway has no file; 'metamcp init' makes metamcp.toml in a folder"
@@ -297,7 +297,7 @@ async def _run_edit(
         sys.executable, "-P", "-m", "metamcp_supervisor", *params.verb.split(), *location,
         "--json", *last, *options, *flags, "--", *params.words,
     ]  # fmt: skip
-    variables = environment.passed(os.environ, ["*"])
+    variables = environment.select_variables(os.environ, ["*"])
     printed, failure = await asyncio.to_thread(
         program_output, command, config.files[0].parent,
         {name: os.environ[name] for name in variables}, f"'metamcp {params.verb}'",
@@ -312,7 +312,7 @@ def _outcome(printed: Sequence[str], failure: str) -> FileEdited:
     lines: list[str] = []
     for text in printed:
         try:
-            answer = codec.typed(_Printed, text.encode())
+            answer = codec.decode_as(_Printed, text.encode())
         except codec.Malformed:
             continue
         if (error := answer.error) is not None:
@@ -331,9 +331,9 @@ async def drift(steering: Steering, line: ControlStream, params: DriftWanted) ->
     """Return the tools that are not as approved. Raises UnknownName, and ProtocolError for a tool
     that is as approved."""
     if params.server:
-        known(steering, [params.server])
+        find_servers(steering, [params.server])
     drifts: list[DriftShown] = []
-    for server in [params.server] if params.server else steering.settings.drifted():
+    for server in [params.server] if params.server else steering.settings.list_drifted_servers():
         tools, mark = await steering.settings.drift(server)
         selected = [tool for tool in tools if params.tool in {"", tool.tool}]
         drifts += [
@@ -347,7 +347,7 @@ async def drift(steering: Steering, line: ControlStream, params: DriftWanted) ->
 
 async def approve(steering: Steering, line: ControlStream, params: Approval) -> object:
     """Approve what a server offers. Raises UnknownName and ReloadRefused."""
-    known(steering, [params.name])
+    find_servers(steering, [params.name])
     count = await steering.settings.approve(params.name, params.tool, params.offered)
     subject = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
     steering.journal.add("gateway", "approved", f"{subject} by {line.caller}")
@@ -362,13 +362,13 @@ def about(params: Approval, result: object) -> Sequence[str]:
 def _newer(files: Iterable[Path], read_at: float) -> tuple[str, ...]:
     """Return the files that were written after a moment, in seconds since the epoch."""
 
-    def written(path: Path) -> float:
+    def read_mtime(path: Path) -> float:
         try:
             return path.stat().st_mtime
         except OSError:
             return math.inf
 
-    return tuple(os.fspath(path) for path in files if written(path) > read_at)
+    return tuple(os.fspath(path) for path in files if read_mtime(path) > read_at)
 
 
 def _changes(old: Config, new: Config) -> list[SettingChange]:
@@ -398,9 +398,9 @@ def _drift(
         server=tool_drift.server,
         tool=tool_drift.tool,
         word=tool_drift.word,
-        why=tool_drift.why,
-        kept=(tool_drift.server, tool_drift.tool) in steering.shelf.kept(),
-        locked=steering.settings.locked(tool_drift.server),
+        why=tool_drift.difference_text,
+        kept=(tool_drift.server, tool_drift.tool) in steering.shelf.list_quarantined(),
+        locked=steering.settings.has_lock_entry(tool_drift.server),
         offered=mark,
         before=_pretty(tool_drift.old) if with_details else "",
         after=_pretty(tool_drift.new) if with_details else "",

@@ -83,7 +83,7 @@ class SessionList(Struct, frozen=True, kw_only=True):
 
 
 async def console(steering: Steering, line: ControlStream, params: ConsoleParams) -> object:
-    role = Role.named(params.role) or Role.VIEWER
+    role = Role.parse_role(params.role) or Role.VIEWER
     return ConsoleLink(url=steering.console.open(role), role=str(role))
 
 
@@ -94,11 +94,13 @@ def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
 async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -> object:
     console_sessions = steering.console.sessions
     if params.key:
-        key = steering.keys.opened(params.key)
+        key = steering.keys.find_valid_key(params.key)
         token, session = console_sessions.login_by_key(key, params.address)
     else:
         token, session = console_sessions.login(params.link, params.address)
-    steering.journal.add("console", "login", f"{session.who} from {params.address or 'here'}")
+    steering.journal.add(
+        "console", "login", f"{session.description} from {params.address or 'here'}"
+    )
     return ConsoleBegun(token=token, id=session.id, role=str(session.role), key=session.key)
 
 
@@ -111,12 +113,12 @@ async def logout(steering: Steering, line: ControlStream, params: NoParams) -> o
     if line.session is None:
         raise ProtocolError(Exit.USAGE, "only a session of the console can log out")
     steering.console.sessions.end([line.session.id])
-    steering.journal.add("console", "logout", line.session.who)
+    steering.journal.add("console", "logout", line.session.description)
     return {"v": VERSION}
 
 
 async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
-    open_sessions, now = steering.console.sessions.all(), steering.console.sessions.now()
+    open_sessions, now = steering.console.sessions.all(), steering.console.sessions.read_clock()
     return SessionList(
         sessions=tuple(
             SessionShown(
@@ -137,7 +139,7 @@ async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke)
         )
     ended = steering.console.sessions.end(params.names)
     for session in ended:
-        steering.journal.add("console", "revoke", f"{session.who} asked by {line.caller}")
+        steering.journal.add("console", "revoke", f"{session.description} asked by {line.caller}")
     return {"v": VERSION, "ended": [session.id for session in ended]}
 
 
@@ -164,7 +166,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
     server."""
 
     def push(kinds: list[str]) -> None:
-        line.push("news", {"kinds": kinds, "waiting": sum(steering.waiting().values())})
+        line.push("news", {"kinds": kinds, "waiting": sum(steering.count_waiting().values())})
 
     follower = steering.journal.follow(line.wake)
     seen = _Seen(steering)
@@ -173,7 +175,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
         push([])
         while line.session is None or steering.console.sessions.goes_on(line.session):
             begun = time.monotonic()
-            await line.woken(LOOK_S)
+            await line.wait_for_wake(LOOK_S)
             kinds = {kind_of(event) for event in follower.take()} | seen.new()
             if follower.lagged:
                 steering.journal.unfollow(follower)
@@ -181,7 +183,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
             push(sorted(kinds))
             remaining_s = NEWS_S - (time.monotonic() - begun)
             while remaining_s > 0:
-                await line.woken(remaining_s)
+                await line.wait_for_wake(remaining_s)
                 remaining_s = NEWS_S - (time.monotonic() - begun)
     finally:
         steering.journal.unfollow(follower)

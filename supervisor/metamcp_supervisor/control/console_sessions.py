@@ -69,7 +69,7 @@ class ConsoleSession(Struct, kw_only=True):
     key: str = ""
 
     @property
-    def who(self) -> str:
+    def description(self) -> str:
         by = f", API key {self.key}" if self.key else ""
         return f"console session {self.id} ({self.role}{by})"
 
@@ -85,7 +85,7 @@ class ConsoleSessions:
         self._links: dict[str, tuple[Role, float]] = {}
         self._sessions: dict[str, ConsoleSession] = {}
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         return self._clock()
 
     def link(self, role: Role) -> str:
@@ -123,7 +123,7 @@ class ConsoleSessions:
     def _refuse_login(self, address: str, reason: str) -> ProtocolError:
         """Count a failed login. A valid link or key is accepted at any time, so nobody can lock out
         anybody."""
-        wait_s = self._failures.failed(address, self._clock())
+        wait_s = self._failures.count_failure(address, self._clock())
         if wait_s:
             reason = f"too many failed logins came from this address; try again in {wait_s:.0f} s"
         return ProtocolError(Exit.DENIED, reason)
@@ -143,7 +143,7 @@ class ConsoleSessions:
         )
         return token, self._sessions[digest]
 
-    def used(self, token: str) -> ConsoleSession | None:
+    def use_session(self, token: str) -> ConsoleSession | None:
         """Return the session of this token, which is used now; None if it has ended."""
         self._forget()
         session = self._sessions.get(_digest(token))

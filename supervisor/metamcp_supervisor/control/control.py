@@ -168,7 +168,7 @@ class Control:
                 problem = f"the state cannot be kept: {path}: {error.strerror}"
                 raise runtime.RuntimeDirUnfit(f"{problem}; choose another --state-dir") from None
 
-    def handed(self) -> ControlSnapshot:
+    def take_snapshot(self) -> ControlSnapshot:
         """Return the open socket and the held directories, for the program after this one."""
         assert self._claim is not None
         assert self._socket is not None
@@ -184,7 +184,7 @@ class Control:
     def busy(self) -> bool:
         """Whether a client waits for an answer or is about to ask; clients that follow do not
         count."""
-        opening = self._acceptor is not None and self._acceptor.opening
+        opening = self._acceptor is not None and self._acceptor.is_opening
         return opening or any(line.in_hand for line in self._lines)
 
     def admit(self, yes: bool) -> None:
@@ -293,7 +293,7 @@ class Control:
             raise ProtocolError(Exit.DENIED, "the first request must be 'hello' with the token")
         assert self._claim is not None
         try:
-            hello = codec.typed(Hello, request.params or b"{}")
+            hello = codec.decode_as(Hello, request.params or b"{}")
         except codec.Malformed as error:
             raise ProtocolError(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
         if not hmac.compare_digest(hello.token.encode(), self._claim.token.encode()):
@@ -302,7 +302,7 @@ class Control:
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
         if hello.session:
-            session = self._steering.console.sessions.used(hello.session)
+            session = self._steering.console.sessions.use_session(hello.session)
             if session is None:
                 raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
@@ -366,7 +366,7 @@ class ControlConnection:
 
     @property
     def caller(self) -> str:
-        return self.session.who if self.session is not None else str(self._peer)
+        return self.session.description if self.session is not None else str(self._peer)
 
     async def request(self, timeout_s: float) -> Envelope | None:
         """Return the next request, or None at the end or if none comes in `timeout_s` seconds.
@@ -424,7 +424,7 @@ class ControlConnection:
     def wake(self) -> None:
         self._woken.set()
 
-    async def woken(self, timeout_s: float | None) -> None:
+    async def wait_for_wake(self, timeout_s: float | None) -> None:
         self.in_hand = False
         if self._left is None:
             self._left = asyncio.create_task(self._reader.read(1))
@@ -437,7 +437,8 @@ class ControlConnection:
             raise PeerGone("the client left")
 
     async def _end_watch(self) -> bytes:
-        """End the watch of `woken`; the byte that it has read belongs to the next request."""
+        """End the watch of `wait_for_wake`; the byte that it has read belongs to the next
+        request."""
         watch, self._left = self._left, None
         if watch is None:
             return b""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.show import masked
+from metamcp_supervisor.config.show import mask_arguments
 from metamcp_supervisor.control import explain
 from metamcp_supervisor.control.services import Steering
 from metamcp_supervisor.telemetry import usage
@@ -57,7 +57,9 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
     withheld = particulars.withheld if private and down else ()
     return Description(
         server=server,
-        why="; ".join(filter(None, (explain.why(server, tries), environment.sentence(withheld)))),
+        why="; ".join(
+            filter(None, (explain.explain_state(server, tries), environment.sentence(withheld)))
+        ),
         withheld=withheld,
         since=history.since,
         failures=tries.failures,
@@ -153,7 +155,7 @@ def _workers(server: ServerStatus) -> list[int]:
 def command_shown(command: tuple[str, ...], hidden: Mapping[str, str]) -> tuple[str, ...]:
     """Return a command without secrets: those that the server's configuration names, and arguments
     that look like secrets."""
-    return masked([_without(argument, hidden) for argument in command])
+    return mask_arguments([_without(argument, hidden) for argument in command])
 
 
 def _without(argument: str, hidden: Mapping[str, str]) -> str:

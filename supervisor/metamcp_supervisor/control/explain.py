@@ -41,13 +41,13 @@ class Tries(Struct, frozen=True, kw_only=True):
     for_others: bool = False
 
 
-def why(server: ServerStatus, tries: Tries) -> str:
+def explain_state(server: ServerStatus, tries: Tries) -> str:
     """Return the sentence, without its period."""
     say = _BY_PHASE.get(server.phase)
     return say(server, tries) if say else f"it is {server.state}{_after(_trouble(server))}"
 
 
-def counted(tries: Tries) -> str:
+def format_tries(tries: Tries) -> str:
     """Return the arithmetic of the backoff: `3 failures in a row, 2 within 120 s (8 are
     allowed)`."""
     return f"{_failures(tries.failures)} in a row, {within(tries)}"
@@ -89,7 +89,7 @@ def _ready(server: ServerStatus, tries: Tries) -> str:
         return f"it is ready, and calls do not reach it ({trouble}); this is tried every second"
     if server.reason == "throttled":
         return f"it answers calls, and is held back ({trouble})"
-    again = f"; it went down before ({trouble}), {counted(tries)}" if trouble else ""
+    again = f"; it went down before ({trouble}), {format_tries(tries)}" if trouble else ""
     if tries.parted:
         back = f"'metamcp ctl undrain {server.name}' lets them come again"
         return f"an operator keeps new calls from it, it runs on; {back}"
@@ -109,7 +109,7 @@ def _explain_stopping(server: ServerStatus, tries: Tries) -> str:
 
 
 def _backoff(server: ServerStatus, tries: Tries) -> str:
-    return f"{_explain_down(server)}; {counted(tries)}; {_next(server, 'next start')}"
+    return f"{_explain_down(server)}; {format_tries(tries)}; {_next(server, 'next start')}"
 
 
 def _explain_failed(server: ServerStatus, tries: Tries) -> str:
@@ -121,7 +121,9 @@ def _explain_failed(server: ServerStatus, tries: Tries) -> str:
         return f"{_explain_down(server)}; {policy}, 'metamcp ctl start {server.name}' does"
     opened = f"the circuit is open for the {_nth(tries.trips)} time in a row"
     coming = _next(server, "one attempt")
-    return f"{_explain_down(server)}; {counted(tries)}; {opened}; {coming}, or with the next call"
+    return (
+        f"{_explain_down(server)}; {format_tries(tries)}; {opened}; {coming}, or with the next call"
+    )
 
 
 def _explain_quarantined(server: ServerStatus, tries: Tries) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from metamcp_supervisor.control.explain import CONFIGURATION
-from metamcp_supervisor.control.services import ControlStream, Steering, known
+from metamcp_supervisor.control.services import ControlStream, Steering, find_servers
 from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
 from metamcp_supervisor.telemetry.journal import Follower
 from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent, LogLine, ServerStatus
@@ -60,7 +60,7 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
-    known(steering, [params.name])
+    find_servers(steering, [params.name])
     server_logs = steering.logs
     word = params.grep.casefold()
 
@@ -125,7 +125,7 @@ async def _feed(
 ) -> None:
     """Pass on new items that fit, until the client leaves or falls behind."""
     while True:
-        await line.woken(None)
+        await line.wait_for_wake(None)
         for item in filter(fits, follower.take()):
             line.push(method, item)
         if follower.lagged:
@@ -164,7 +164,7 @@ class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "f
 
 
 async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
-    known(steering, params.names)
+    find_servers(steering, params.names)
     timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
     follower = steering.journal.follow(line.wake)
     clock = asyncio.get_running_loop().time
@@ -174,8 +174,8 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
         async with asyncio.timeout_at(end):
             looked = clock()
             missing.look(end - looked)
-            while missing.told:
-                await line.woken(WAIT_RECHECK_S)
+            while missing.sentences:
+                await line.wait_for_wake(WAIT_RECHECK_S)
                 about = {event.who for event in follower.take()}
                 if follower.lagged or clock() - looked >= WAIT_RECHECK_S:
                     looked = clock()
@@ -186,8 +186,8 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
                 await steering.reach_fronts()  # they show now what these servers have
     except TimeoutError:
         missing.look(0.0)
-        if missing.told:
-            reasons = "; ".join(missing.told)
+        if missing.sentences:
+            reasons = "; ".join(missing.sentences)
             raise ProtocolError(
                 Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {reasons}"
             ) from None
@@ -206,7 +206,7 @@ class _Missing:
         self._reasons: dict[str, str] = {}
 
     @property
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """A sentence for each server; none if the condition is fulfilled."""
         return [*filter(None, (self._starting, *self._reasons.values()))]
 

@@ -41,7 +41,7 @@ from metamcp_supervisor.control.services import (
     ReloadRefused,
     Steering,
     UnknownName,
-    known,
+    find_servers,
 )
 from metamcp_supervisor.verbs import (
     VERSION,
@@ -95,7 +95,7 @@ async def _status(steering: Steering, line: ControlStream, params: NoParams) -> 
 
 
 async def _start(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    servers = known(steering, params.names)
+    servers = find_servers(steering, params.names)
     # A server that runs already counts as it is; the others only after a new start.
     above = {s.name: s.generation for s in servers if s.state not in {"ready", "active"}}
     _record(steering, line, params.names, "start")
@@ -104,21 +104,21 @@ async def _start(steering: Steering, line: ControlStream, params: ServerNames) -
 
 
 async def _stop(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    known(steering, params.names)
+    find_servers(steering, params.names)
     _record(steering, line, params.names, "stop")
     steering.stop(params.names)
     return {"v": VERSION, "names": params.names, "above": {}}
 
 
 async def _restart(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    above = {s.name: s.generation for s in known(steering, params.names)}
+    above = {s.name: s.generation for s in find_servers(steering, params.names)}
     _record(steering, line, params.names, "restart")
     steering.restart(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
 
 
 async def _drain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    for server in known(steering, params.names):
+    for server in find_servers(steering, params.names):
         if server.phase != "ready":
             raise ProtocolError(
                 Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
@@ -129,21 +129,21 @@ async def _drain(steering: Steering, line: ControlStream, params: ServerNames) -
 
 
 async def _undrain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    known(steering, params.names)
+    find_servers(steering, params.names)
     _record(steering, line, params.names, "undrain")
     steering.part(params.names, yes=False)
     return {"v": VERSION, "names": params.names}
 
 
 async def _quarantine(steering: Steering, line: ControlStream, params: QuarantineParams) -> object:
-    known(steering, params.names)
+    find_servers(steering, params.names)
     _record(steering, line, params.names, "quarantine")
     steering.quarantine(params.names, params.why or "an operator put it there")
     return {"v": VERSION, "names": params.names}
 
 
 async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -> object:
-    for server in known(steering, params.names):
+    for server in find_servers(steering, params.names):
         if server.phase != "quarantined":
             raise ProtocolError(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
     _record(steering, line, params.names, "clear")
@@ -194,15 +194,15 @@ _DONE: dict[type[Struct], str] = {
 
 async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
     try:
-        return await steering.keys.listed(params.names, params.after)
+        return await steering.keys.list_keys(params.names, params.after)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
 
 
 async def _key_use(steering: Steering, line: ControlStream, params: Name) -> object:
     try:
-        use = await steering.keys.used(params.name)
-        key = (await steering.keys.listed([params.name])).keys[0].id
+        use = await steering.keys.read_key_use(params.name)
+        key = (await steering.keys.list_keys([params.name])).keys[0].id
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
     ours = sum(session.key == key for session in steering.console.sessions.all())
@@ -211,7 +211,7 @@ async def _key_use(steering: Steering, line: ControlStream, params: Name) -> obj
 
 async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
     try:
-        changed = await steering.keys.ordered(params.order, line.caller)
+        changed = await steering.keys.carry_out_order(params.order, line.caller)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
     steering.results.look()
@@ -221,7 +221,7 @@ async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrder
 
 
 async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:
-    (server,) = known(steering, [params.name])
+    (server,) = find_servers(steering, [params.name])
     return await describe.describe(steering, server, private=line.role > Role.VIEWER)
 
 
@@ -362,7 +362,7 @@ async def carry_out(
     try:
         result = await _carried_out(steering, line, method, params)
         if verb is not None and verb.least > Role.VIEWER and not verb.reads:
-            about = verb.about(codec.typed(verb.params, params or b"{}"), result)
+            about = verb.about(codec.decode_as(verb.params, params or b"{}"), result)
             _record_order(steering, line, method, params, about)
         return result
     except ProtocolError as refusal:
@@ -377,7 +377,7 @@ def _record_order(
 ) -> None:
     """Tell the audit of an order that was carried out."""
     try:
-        aimed = codec.typed(access.Aimed, params or b"{}")
+        aimed = codec.decode_as(access.Aimed, params or b"{}")
     except codec.Malformed:
         aimed = access.Aimed()
     if not aimed.dry_run:
@@ -394,7 +394,7 @@ def _record_refusal(
     refusal: ProtocolError,
 ) -> None:
     try:
-        aimed = codec.typed(access.Aimed, params or b"{}")
+        aimed = codec.decode_as(access.Aimed, params or b"{}")
     except codec.Malformed:
         aimed = access.Aimed()
     left_out = None if aimed.dry_run else refusals.take(time.monotonic())
@@ -408,7 +408,7 @@ def _record_refusal(
 
 def _problems(data: bytes) -> tuple[str, ...]:
     try:
-        return codec.typed(access.Details, data or b"{}").problems
+        return codec.decode_as(access.Details, data or b"{}").problems
     except codec.Malformed:
         return ()
 
@@ -432,7 +432,7 @@ async def _carried_out(
             f" {other}ask who runs it",
         )
     try:
-        arguments = codec.typed(verb.params, params or b"{}")
+        arguments = codec.decode_as(verb.params, params or b"{}")
     except codec.Malformed as error:
         raise ProtocolError(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
     try:

@@ -15,7 +15,13 @@ from metamcp_supervisor.config import tools
 from metamcp_supervisor.config.config import ToolConfig
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import explain
-from metamcp_supervisor.control.services import ControlStream, NotNow, Steering, UnknownName, known
+from metamcp_supervisor.control.services import (
+    ControlStream,
+    NotNow,
+    Steering,
+    UnknownName,
+    find_servers,
+)
 from metamcp_supervisor.telemetry.health import READY_STATES
 from metamcp_supervisor.verbs import VERSION, Exit, PathShown, ServerStatus
 from metamcp_worker.confinement.denials import DeniedRight
@@ -70,7 +76,7 @@ class TrialNews(Struct, frozen=True, kw_only=True):
 async def trial(steering: Steering, line: ControlStream, params: TrialParams) -> object:
     """Run a server without its sandbox until the client leaves or the time is over, and tell which
     rights it uses that it would lack. Raises ProtocolError and PeerGone."""
-    (server,) = known(steering, [params.name])
+    (server,) = find_servers(steering, [params.name])
     if server.sandbox != "basic" or steering.settings.config.servers[params.name].sandbox_required:
         reason = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"
         raise ProtocolError(Exit.USAGE, f"{params.name} has nothing to learn: {reason}")
@@ -85,8 +91,8 @@ async def trial(steering: Steering, line: ControlStream, params: TrialParams) ->
     end = time.monotonic() + params.for_s
     try:
         while time.monotonic() < end:
-            await line.woken(NEWS_S)
-            (server,) = known(steering, [params.name])
+            await line.wait_for_wake(NEWS_S)
+            (server,) = find_servers(steering, [params.name])
             records = server.achieved == RECORDING and server.state in READY_STATES
             new = sorted(rights - sent)[:NEWS_MAX]
             sent.update(new)
@@ -196,7 +202,7 @@ def _state(steering: Steering, name: str) -> str:
 def _reason(steering: Steering, server: ServerStatus) -> str:
     facts = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
-    reason = explain.why(server, structs.replace(facts.tries, because=history.because))
+    reason = explain.explain_state(server, structs.replace(facts.tries, because=history.because))
     return f"{server.name} is {server.state}: {reason}"
 
 
@@ -214,7 +220,7 @@ async def key_id(steering: Steering, name: str) -> str:
     if not name:
         return ""
     try:
-        keys = (await steering.keys.listed([name])).keys
+        keys = (await steering.keys.list_keys([name])).keys
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
     return keys[0].id

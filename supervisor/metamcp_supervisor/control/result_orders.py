@@ -82,7 +82,7 @@ def about(params: ResultsPurge, result: object) -> Sequence[str]:
 
 
 async def results(steering: Steering, line: ControlStream, params: Results) -> object:
-    all_results = await steering.results.listed()
+    all_results = await steering.results.list_results()
     listed = tuple(map(_describe_result, all_results[-LISTED_MAX:]))
     return ResultList(
         results=listed,
@@ -94,7 +94,7 @@ async def results(steering: Steering, line: ControlStream, params: Results) -> o
 
 async def show(steering: Steering, line: ControlStream, params: ResultWanted) -> object:
     try:
-        stored = await steering.results.shown(params.handle)
+        stored = await steering.results.read_beginning(params.handle)
     except OSError as error:
         raise ProtocolError(Exit.FAILED, f"the result cannot be read: {error.strerror}") from None
     if stored is None:
@@ -102,19 +102,19 @@ async def show(steering: Steering, line: ControlStream, params: ResultWanted) ->
     result, piece = stored
     steering.journal.add("gateway", "results", f"{result.handle} shown to {line.caller}")
     return ResultList(
-        results=(_describe_result(result),), bytes=result.size_bytes, text=fitting(piece.text)
+        results=(_describe_result(result),), bytes=result.size_bytes, text=truncate_text(piece.text)
     )
 
 
 async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
-    count = await steering.results.purged(params.handles)
+    count = await steering.results.purge(params.handles)
     if not count and params.handles:
         raise _unknown(params.handles[0])
     steering.journal.add("gateway", "results", f"{count} purged by {line.caller}")
     return ResultsPurged(purged=count)
 
 
-def fitting(text: str) -> str:
+def truncate_text(text: str) -> str:
     """Return the beginning of a text, so long that an answer can hold it: some characters take six
     bytes in JSON."""
     while (size := len(codec.dump(text))) > TEXT_BYTES_MAX:

@@ -15,10 +15,10 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.services import ChangeParams, ControlStream, ScriptStore, Steering
 from metamcp_supervisor.verbs import Exit, ScriptChanged, ScriptList, ScriptShown
-from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript, ViewOwner, Wish, scoped
+from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript, ViewOwner, Wish, with_full_name
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
-from metamcp_worker.ipc.saved_scripts import Script, misnamed
+from metamcp_worker.ipc.saved_scripts import Script, check_script_name
 
 _NOBODY = ViewOwner("", "")
 """View that no order about scripts changes."""
@@ -53,19 +53,19 @@ def about(params: ScriptsChange, result: object) -> Sequence[str]:
 
 async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    return listed(steering.shelf, params.workspace)
+    return list_scripts(steering.shelf, params.workspace)
 
 
 async def show(steering: Steering, line: ControlStream, params: ScriptWanted) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    return await found(steering.shelf, params)
+    return await find_script(steering.shelf, params)
 
 
 async def scripts_change(steering: Steering, line: ControlStream, params: ScriptsChange) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    changed = await ordered(steering.shelf, params)
+    changed = await carry_out_order(steering.shelf, params)
     action = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
-    name = scoped(params.order, params.workspace)
+    name = with_full_name(params.order, params.workspace)
     assert isinstance(name, SaveScript | DeleteScript)
     steering.journal.add("gateway", "scripts", f"{name.script!r} {action} by {line.caller}")
     return changed
@@ -80,17 +80,19 @@ def check_workspace(workspace: str, workspaces: Collection[str]) -> None:
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-def listed(store: ScriptStore, workspace: str) -> ScriptList:
+def list_scripts(store: ScriptStore, workspace: str) -> ScriptList:
     """Return all scripts of a workspace, without their code."""
     ours = (
-        script for script in store.everything().scripts if workspace_of(script.name) == workspace
+        script
+        for script in store.read_everything().scripts
+        if workspace_of(script.name) == workspace
     )
     return ScriptList(workspace=workspace, scripts=tuple(map(_describe_script, ours)))
 
 
-async def found(store: ScriptStore, query: ScriptWanted) -> ScriptList:
+async def find_script(store: ScriptStore, query: ScriptWanted) -> ScriptList:
     """Return one script with its code. Raises ProtocolError."""
-    names = [script.name for script in listed(store, query.workspace).scripts]
+    names = [script.name for script in list_scripts(store, query.workspace).scripts]
     if query.name not in names:
         message = f"no script is named {query.name[:64]!r}; {hint(query.name, names)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
@@ -108,14 +110,14 @@ async def found(store: ScriptStore, query: ScriptWanted) -> ScriptList:
     return ScriptList(workspace=query.workspace, scripts=(shown_script,))
 
 
-async def ordered(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
+async def carry_out_order(store: ScriptStore, params: ScriptsChange) -> ScriptChanged:
     """Carry out an order about a script. Raises ProtocolError."""
     name, workspace = params.order.script, params.workspace
-    if problem := misnamed(name):
+    if problem := check_script_name(name):
         raise ProtocolError(Exit.FAILED, problem)
     if isinstance(params.order, DeleteScript):
-        await found(store, ScriptWanted(workspace, name))
-    outcome = await store.carry_out(Wish(_NOBODY, scoped(params.order, workspace)))
+        await find_script(store, ScriptWanted(workspace, name))
+    outcome = await store.carry_out(Wish(_NOBODY, with_full_name(params.order, workspace)))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
     made = outcome.script

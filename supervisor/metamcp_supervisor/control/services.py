@@ -102,7 +102,7 @@ class Particulars(Struct, frozen=True, kw_only=True):
 class ScriptStore(Protocol):
     """Store of scripts, and of all that orders change."""
 
-    def everything(self) -> Everything: ...
+    def read_everything(self) -> Everything: ...
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Carry out an order, and return when every front knows its outcome."""
@@ -125,7 +125,7 @@ class ViewStore(ScriptStore, Protocol):
         not known."""
         ...
 
-    def kept(self) -> frozenset[Pair]:
+    def list_quarantined(self) -> frozenset[Pair]:
         """Return the tools in quarantine; no view contains them."""
         ...
 
@@ -134,19 +134,19 @@ class KeyStore(Protocol):
     """Store of API keys. Each method raises MetaMCPError with the reason why it cannot be done,
     which is a LookupError too if a name is not known, and a ValueError if the order is wrong."""
 
-    def opened(self, text: str) -> KeySpec | None:
+    def find_valid_key(self, text: str) -> KeySpec | None:
         """Return the key with this text if it is valid now."""
         ...
 
-    async def listed(self, names: Sequence[str], after: str = "") -> KeyList:
+    async def list_keys(self, names: Sequence[str], after: str = "") -> KeyList:
         """Return the keys with these ids or names; without names the next ones after an id."""
         ...
 
-    async def used(self, name: str) -> KeyUse:
+    async def read_key_use(self, name: str) -> KeyUse:
         """Return what ends when the key with this id or name does."""
         ...
 
-    async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
+    async def carry_out_order(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, and return when every front has applied it."""
         ...
 
@@ -158,16 +158,16 @@ class ResultStore(Protocol):
         """Remove soon what nobody can read any more."""
         ...
 
-    async def listed(self) -> Sequence[KeptResult]:
+    async def list_results(self) -> Sequence[KeptResult]:
         """Return what is kept, the oldest first."""
         ...
 
-    async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
+    async def read_beginning(self, handle: str) -> tuple[KeptResult, Piece] | None:
         """Return a result with the beginning of its text; None for an unknown handle. Raises
         OSError."""
         ...
 
-    async def purged(self, handles: Collection[str]) -> int:
+    async def purge(self, handles: Collection[str]) -> int:
         """Remove the results with these handles, all of them without handles. Return how many there
         were."""
         ...
@@ -204,16 +204,16 @@ class SettingsStore(Protocol):
         ...
 
     @property
-    def written(self) -> Config:
+    def written_config(self) -> Config:
         """The same without settings that are set for a time."""
         ...
 
-    async def compared(self) -> tuple[ReloadPlan, Config]:
+    async def plan_reload(self) -> tuple[ReloadPlan, Config]:
         """Return what a reload would do, and the configuration in the files. Raises
         config.ConfigInvalid."""
         ...
 
-    def drifted(self) -> Sequence[str]:
+    def list_drifted_servers(self) -> Sequence[str]:
         """Return the servers with tools that are not as approved."""
         ...
 
@@ -222,7 +222,7 @@ class SettingsStore(Protocol):
         mark of what it offers now."""
         ...
 
-    def locked(self, server: str) -> bool:
+    def has_lock_entry(self, server: str) -> bool:
         """Whether `metamcp.lock` in force has an entry of a server."""
         ...
 
@@ -280,7 +280,7 @@ class Steering(Protocol):
         """Return the status of now. `names`: only these servers are in it, those that exist."""
         ...
 
-    def waiting(self) -> Mapping[str, int]:
+    def count_waiting(self) -> Mapping[str, int]:
         """Return how many runs and calls wait for a person, by kind."""
         ...
 
@@ -429,15 +429,15 @@ class ControlStream(Protocol):
         ...
 
     def wake(self) -> None:
-        """End the `woken` that waits now, or else the next one."""
+        """End the `wait_for_wake` that waits now, or else the next one."""
         ...
 
-    async def woken(self, timeout_s: float | None) -> None:
+    async def wait_for_wake(self, timeout_s: float | None) -> None:
         """Wait for `wake`, at most `timeout_s` seconds. Raises PeerGone if the client has left."""
         ...
 
 
-def known(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
+def find_servers(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
     """Return the status of the named servers. Raises UnknownName."""
     servers = {server.name: server for server in steering.status().servers}
     unknown = [name for name in names if name not in servers]

@@ -13,7 +13,7 @@ from msgspec import field
 from metamcp_supervisor.config import installation, naming, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, known
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, find_servers
 from metamcp_supervisor.verbs import VERSION, Exit, Overridden
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -54,7 +54,7 @@ def about(params: Set, result: object) -> Sequence[str]:
 
 async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
     own = params.name == GATEWAY
-    known(steering, [] if own else [params.name])
+    find_servers(steering, [] if own else [params.name])
     if params.clear is bool(params.settings):
         raise ProtocolError(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
     if not 0 < params.for_s <= SET_S_MAX:
@@ -80,7 +80,7 @@ async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
 
 
 async def signal_(steering: Steering, line: ControlStream, params: SignalParams) -> object:
-    known(steering, [params.name])
+    find_servers(steering, [params.name])
     number = number_of(params.signal)
     pid = steering.signal(params.name, number)
     text = f"{name_of(number)} to process {pid}"

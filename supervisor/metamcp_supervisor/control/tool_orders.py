@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.path_orders import check_endpoint, key_id, unknown_tool
@@ -195,6 +195,6 @@ def _describe_tool(
         reads=tool.reads,
         calls=calls,
         errors=errors,
-        drift=drifts.get(tool.server, {}).get(shown(tool.tool), ""),
+        drift=drifts.get(tool.server, {}).get(shorten(tool.tool), ""),
         definition=tool.definition,
     )

@@ -35,7 +35,7 @@ from metamcp_worker.ipc.disclosure import (
     Unequip,
     ViewOwner,
     Wish,
-    written,
+    format_pair,
 )
 from metamcp_worker.ipc.errors import ProtocolError
 
@@ -72,7 +72,7 @@ class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
 
 
 async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) -> object:
-    everything = steering.shelf.everything()
+    everything = steering.shelf.read_everything()
     for name in params.names:
         _check_there(name, everything)
     chosen = [
@@ -82,7 +82,7 @@ async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) ->
     ]
     names, exposures = {toolset.name for toolset in chosen}, steering.shelf.endpoints()
     return ToolSets(
-        toolsets=tuple(map(shown, chosen)),
+        toolsets=tuple(map(describe_toolset, chosen)),
         equipped=tuple(
             Equipped(
                 toolset=view.toolset,
@@ -100,7 +100,7 @@ async def toolsets_change(
     steering: Steering, line: ControlStream, params: ToolsetsChange
 ) -> object:
     shelf, order = steering.shelf, params.order
-    everything = shelf.everything()
+    everything = shelf.read_everything()
     endpoint = ""
     equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
     if equips or isinstance(order, Unequip):
@@ -122,7 +122,7 @@ async def toolsets_change(
         "gateway", "tool sets", f"{_describe_order(params, endpoint)} by {line.caller}"
     )
     return ToolSetChanged(
-        toolset=None if outcome.toolset is None else shown(outcome.toolset),
+        toolset=None if outcome.toolset is None else describe_toolset(outcome.toolset),
         endpoint=endpoint,
         before=outcome.before.toolset,
         after=outcome.after.toolset,
@@ -133,12 +133,12 @@ async def toolsets_change(
     )
 
 
-def shown(toolset: ToolSet) -> ToolSetShown:
+def describe_toolset(toolset: ToolSet) -> ToolSetShown:
     """Return a tool set as it is written into a file."""
     return ToolSetShown(
         name=toolset.name,
         description=toolset.description,
-        tools=tuple(ToolRef(written(pair)) for pair in toolset.tools),
+        tools=tuple(ToolRef(format_pair(pair)) for pair in toolset.tools),
         createdAt=_iso(toolset.created),
         updatedAt=_iso(toolset.updated),
     )
@@ -220,7 +220,7 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
 def _explain_skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
     states = {server.name: server.state for server in steering.status().servers}
-    quarantined = steering.shelf.kept()
+    quarantined = steering.shelf.list_quarantined()
     skipped: dict[str, list[str]] = {}
     for pair in tools:
         server = pair[0]
@@ -230,7 +230,7 @@ def _explain_skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]
             reason = f"{server} server has tools in quarantine"
         else:
             continue
-        skipped.setdefault(reason, []).append(written(pair))
+        skipped.setdefault(reason, []).append(format_pair(pair))
     for reason, names in list(skipped.items())[:PROBLEMS_MAX]:
         more = f" and {len(names) - PROBLEMS_MAX} more" if len(names) > PROBLEMS_MAX else ""
         yield f"{reason}, skipping tools: {', '.join(names[:PROBLEMS_MAX])}{more}"

@@ -108,7 +108,7 @@ async def _while_here(reader: asyncio.StreamReader, line: ControlStream) -> Orde
     relay.add_done_callback(lambda _: line.wake())
     try:
         while not relay.done():
-            await line.woken(None)
+            await line.wait_for_wake(None)
         return relay.result()
     finally:
         relay.cancel()

@@ -65,7 +65,7 @@ class Wrapped(Struct, frozen=True):
         return "" if at < 0 else self.package[at + 1 :]
 
 
-def wrapped(command: Sequence[str]) -> Wrapped | None:
+def parse_wrapper(command: Sequence[str]) -> Wrapped | None:
     """Return what runs behind the wrapper of a command; None for a command without a wrapper, or
     with options that are not understood."""
     tool = os.path.basename(command[0]) if command else ""
@@ -109,7 +109,7 @@ def advice(
     findings: list[DoctorFinding] = []
     for server in servers:
         # As written in the file, because the value of a reference may be secret.
-        command = wrapped(server.command_written or server.command)
+        command = parse_wrapper(server.command_written or server.command)
         if command is None:
             continue
         text = f"{server.name} runs through {command.tool}: about 40 MB and 2 processes more"
@@ -212,7 +212,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     """Yield the findings of all checks, one after the other."""
     try:
         with client.connect(runtime_dir) as gateway:
-            status = codec.typed(verbs.GatewayStatus, gateway.call("status"))
+            status = codec.decode_as(verbs.GatewayStatus, gateway.call("status"))
             descriptions = [_describe_server(gateway, name) for name in _failed_servers(status)]
             flags = _flags(gateway) if path is None else {}
         yield DoctorFinding("gateway", "ok", f"{status.state}, process {status.pid}")
@@ -231,7 +231,7 @@ def findings(runtime_dir: str | None, path: Path | None) -> Iterator[DoctorFindi
     yield from doctor_checks.cgroup(pid)
     yield from doctor_checks.memory(pid)
     yield from doctor_checks.units()
-    yield from doctor_checks.failing(descriptions)
+    yield from doctor_checks.find_failing(descriptions)
     yield from doctor_checks.withheld(descriptions)
     if status is not None and status.reload_refused:
         text = f"the last reload was refused: {status.reload_refused}"
@@ -273,7 +273,7 @@ def _check_config(config: Config, status: verbs.GatewayStatus | None) -> Iterato
     yield from doctor_checks.definitions(() if status is None else status.servers)
     yield from doctor_checks.refusals(() if status is None else status.servers)
     if status is not None:  # the addresses in use, which flags may have set
-        yield doctor_checks.listening(status.url, status.ops_url)
+        yield doctor_checks.check_addresses(status.url, status.ops_url)
     else:
         moves = config.gateway.movable
         port_findings = (
@@ -281,7 +281,7 @@ def _check_config(config: Config, status: verbs.GatewayStatus | None) -> Iterato
             doctor_checks.ops_listen(config),
         )
         yield from (
-            doctor_checks.moving(finding) if finding.check in moves else finding
+            doctor_checks.to_port_warning(finding) if finding.check in moves else finding
             for finding in port_findings
         )
         if config.gateway.health_listen:
@@ -305,7 +305,7 @@ def _flags(gateway: client.ControlClient) -> dict[str, str]:
     `sources.load` takes them; none if this user may not read settings."""
     try:
         params = {"table": "gateway"}
-        settings = codec.typed(SettingsShown, gateway.call("config", params)).settings
+        settings = codec.decode_as(SettingsShown, gateway.call("config", params)).settings
     except client.Failed:
         return {}
     flags: dict[str, str] = {}
@@ -342,7 +342,7 @@ def _failed_servers(status: verbs.GatewayStatus) -> list[str]:
 
 
 def _describe_server(gateway: client.ControlClient, name: str) -> verbs.Description:
-    return codec.typed(verbs.Description, gateway.call("describe", {"name": name}))
+    return codec.decode_as(verbs.Description, gateway.call("describe", {"name": name}))
 
 
 def _owner(directory: Path) -> int:

@@ -29,7 +29,7 @@ from metamcp_supervisor.config import environment, sandboxes
 from metamcp_supervisor.config.config import UNIX, Address, Config, ConfigInvalid
 from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.control import explain
-from metamcp_supervisor.processes.cgroups import around
+from metamcp_supervisor.processes.cgroups import find_memory_group
 from metamcp_supervisor.processes.limits import mebibytes
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry import usage
@@ -126,7 +126,7 @@ def cgroup(pid: int) -> Iterator[DoctorFinding]:
 def memory(pid: int) -> Iterator[DoctorFinding]:
     """Check whether the control group of the gateway has a memory limit, and whether the kernel
     killed processes in it."""
-    group = around(own=Path(f"/proc/{pid}/cgroup"))
+    group = find_memory_group(own=Path(f"/proc/{pid}/cgroup"))
     group_memory = None if group is None else group.memory()
     if group_memory is None or (group_memory.limit_bytes is None and not group_memory.kills):
         return
@@ -222,7 +222,7 @@ def port(check: str, address: Address) -> DoctorFinding:
 
 def lock(config: Config) -> Iterator[DoctorFinding]:
     """Check whether the lock, which holds the approved definitions, can be read."""
-    path = lock_io.beside(config)
+    path = lock_io.find_lock_path(config)
     try:
         approved = lock_io.load(path)
     except ConfigInvalid as invalid:
@@ -238,7 +238,7 @@ def lock(config: Config) -> Iterator[DoctorFinding]:
         yield DoctorFinding("lock", "ok", text)
 
 
-def failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
+def find_failing(servers: Iterable[Description]) -> Iterator[DoctorFinding]:
     """Find the servers that went down by themselves."""
     for description in servers:
         if description.server.state in ("error", "quarantined"):
@@ -297,7 +297,7 @@ def refusals(servers: Iterable[ServerStatus]) -> Iterator[DoctorFinding]:
             yield DoctorFinding("sandbox", "warn", text, "'metamcp ctl describe' has all of them")
 
 
-def moving(finding: DoctorFinding) -> DoctorFinding:
+def to_port_warning(finding: DoctorFinding) -> DoctorFinding:
     """Turn the failure of a port that the operator did not choose into a warning."""
     if finding.verdict != "fail":
         return finding
@@ -305,7 +305,7 @@ def moving(finding: DoctorFinding) -> DoctorFinding:
     return DoctorFinding(finding.check, "warn", finding.text.partition(";")[0], advice)
 
 
-def listening(url: str, ops_url: str) -> DoctorFinding:
+def check_addresses(url: str, ops_url: str) -> DoctorFinding:
     """Check the addresses of a running gateway; the file of an open unix socket may be gone."""
     path = ops_url.removeprefix(UNIX)
     if path != ops_url and not os.path.lexists(path):
@@ -358,13 +358,13 @@ def code(config: Config) -> Iterator[DoctorFinding]:
 def confinement(config: Config) -> Iterator[DoctorFinding]:
     """Check what the kernel has to confine servers, and whether `strict` has its program."""
     from metamcp_worker.confinement import kernel  # ctypes, for this alone
-    from metamcp_worker.confinement.rules import lacking
+    from metamcp_worker.confinement.rules import find_unprotected
     from metamcp_worker.ipc.spec import ConfinementSpec
 
     profiles = {name: sandboxes.profile(server) for name, server in config.servers.items()}
     version, filters = kernel.landlock_version(), kernel.has_filters()
     basic, asks = ConfinementSpec(profile="basic"), kernel.has_asking()
-    missed = lacking(basic, version, filters=filters, asks=asks)
+    missed = find_unprotected(basic, version, filters=filters, asks=asks)
     text = f"Landlock {version or 'is missing'}, seccomp {'there' if filters else 'is missing'}"
     if missed and "basic" in profiles.values():
         text += f": servers are not kept from {' and '.join(missed)}"
@@ -457,27 +457,27 @@ class Unit(Struct, frozen=True):
 def units() -> Iterator[DoctorFinding]:
     """Check the units of the machine and of this user, if they are installed."""
     for user in (False, True):
-        for path, there, due in systemd.installed(user):
-            yield judged(
+        for path, there, due in systemd.read_installed_units(user):
+            yield check_unit(
                 Unit(
                     path=str(path),
                     there=there,
                     due=due,
                     older=there is not None and systemd.older(path),
-                    program=systemd.started(due),
+                    program=systemd.find_command(due),
                 ),
                 "metamcp systemd install" + (" --user" if user else ""),
             )
 
 
-def judged(unit: Unit, install: str) -> DoctorFinding:
+def check_unit(unit: Unit, install: str) -> DoctorFinding:
     """Return the finding about a unit. `install`: command that writes the unit again."""
     if unit.there == unit.due:
         return DoctorFinding("unit", "ok", f"{unit.path} is that of this version")
     anew = f"'{install}' writes it anew; what you have changed belongs into 'systemctl edit'"
     if unit.there is None:
         return DoctorFinding("unit", "warn", f"{unit.path} is missing", anew)
-    program = systemd.started(unit.there)
+    program = systemd.find_command(unit.there)
     if program != unit.program:
         text = f"{unit.path} starts another installation: {program or 'none'}"
         return DoctorFinding("unit", "warn", text, anew)

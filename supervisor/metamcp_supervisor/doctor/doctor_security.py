@@ -110,7 +110,7 @@ def tls_files(config: Config) -> Iterator[DoctorFinding]:
         return
     try:
         if local:
-            authority.shown(state_dir)
+            authority.read_certificate(state_dir)
         narrow = local and authority.narrow(state_dir, config.gateway.listen.host)
         context_of(tls)
     except (authority.AuthorityUnfit, TlsUnfit) as error:

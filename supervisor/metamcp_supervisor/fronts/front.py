@@ -85,13 +85,13 @@ class FrontSnapshot(Struct, frozen=True, kw_only=True):
 class FrontListener(Protocol):
     """The listener that is told of everything that fronts send."""
 
-    def heard(self, front: "FrontProcess", message: FromFront, blob: bytes) -> None:
+    def on_message(self, front: "FrontProcess", message: FromFront, blob: bytes) -> None:
         """The front sent this message. `blob`: content of the descriptor of `FrontStats`,
         `SessionKept`, `Spans`, `Change` and `Embed`, empty for other messages. Raises
         codec.Malformed when the blob cannot be read."""
         ...
 
-    def handed(self, front: "FrontProcess", message: HandOver, fds: list[int]) -> None:
+    def on_hand_over(self, front: "FrontProcess", message: HandOver, fds: list[int]) -> None:
         """Pass a connection on to another front. Takes the descriptors."""
         ...
 
@@ -136,7 +136,7 @@ class FrontProcess:
         )
 
     @property
-    def who(self) -> str:
+    def process_name(self) -> str:
         return f"front-{self.slot}"
 
     @property
@@ -163,14 +163,14 @@ class FrontProcess:
                 self.send(AttachRole(role=role), [os.dup(connector.fileno())])
                 self._connectors[role] = connector
 
-    def handed(self, *, halted: bool) -> FrontSnapshot:
+    def take_snapshot(self, *, halted: bool) -> FrontSnapshot:
         """Return the state of this front that the program after this one needs."""
         return FrontSnapshot(
             number=self.number,
             slot=self.slot,
             pid=self.pid,
             since=self.since,
-            line=self._channel.handed(),
+            line=self._channel.take_snapshot(),
             summary=self.summary,
             halted=halted,
         )
@@ -195,7 +195,7 @@ class FrontProcess:
             message = messages.unpack_from_front(data)
             if isinstance(message, HandOver):
                 handed, fds = fds, []
-                self._ear.handed(self, message, handed)
+                self._ear.on_hand_over(self, message, handed)
                 return
             blob = b""
             if isinstance(message, _WITH_BLOB) and fds:
@@ -209,7 +209,7 @@ class FrontProcess:
             if isinstance(message, Told):
                 self.owes = 0 if message.number == self.owes else self.owes
                 return
-            self._ear.heard(self, message, blob)
+            self._ear.on_message(self, message, blob)
         except (codec.Malformed, TooLarge) as error:
             self._ear.unheard(self, f"it sent something that cannot be read: {error}")
         finally:
@@ -221,4 +221,4 @@ class FrontProcess:
         are counted. The front that asked for a change or for vectors is told."""
         message = messages.unpack_from_front(data)
         if isinstance(message, Spans | Change | Embed):
-            self._ear.heard(self, message, b"")
+            self._ear.on_message(self, message, b"")

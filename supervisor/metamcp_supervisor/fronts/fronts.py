@@ -75,21 +75,21 @@ class Roster:
         self.crashes: tuple[float, ...] = ()
         self.unready = 0
 
-    def serving(self) -> list[FrontProcess]:
+    def list_serving(self) -> list[FrontProcess]:
         return [*(front for front in self.slots.values() if front is not None), *self.beside]
 
     def all(self) -> list[FrontProcess]:
-        return [*self.serving(), *self.leaving]
+        return [*self.list_serving(), *self.leaving]
 
     def of(self, pid: int) -> FrontProcess | None:
-        return next((front for front in self.serving() if front.pid == pid), None)
+        return next((front for front in self.list_serving() if front.pid == pid), None)
 
-    def crashed(self, front: FrontProcess, now: float, jitter: float) -> tuple[float, str]:
+    def count_crash(self, front: FrontProcess, now: float, jitter: float) -> tuple[float, str]:
         """Note a crash. Return the seconds until its slot is filled again, and the reason to give
         up, as a sentence, or ""."""
         if not front.ready:
             self.unready += 1
-        self.crashes, delay_s = backoff.crashed(self.crashes, self.unready, now, jitter)
+        self.crashes, delay_s = backoff.count_crash(self.crashes, self.unready, now, jitter)
         if delay_s is not None:
             return delay_s, ""
         if self.unready > backoff.CRASHES_MAX:
@@ -97,7 +97,7 @@ class Roster:
         window = f"{backoff.CRASHES_WINDOW_S:.0f} s"
         return 0.0, f"fronts crashed {len(self.crashes)} times in {window}"
 
-    def unsettled(self) -> str:
+    def find_blocker(self) -> str:
         """Return which front starts or ends, as a sentence, or ""."""
         for slot, front in self.slots.items():
             if front is None or not front.able:
@@ -180,17 +180,17 @@ class Fronts:
         )
         front = FrontProcess(snapshot.number, snapshot.slot, worker, snapshot.since, self)
         self.roster.slots[front.slot] = front
-        self._hearts.watch(front.pid, partial(self._judged, front), halted=snapshot.halted)
+        self._hearts.watch(front.pid, partial(self._on_verdict, front), halted=snapshot.halted)
         front.adopt(snapshot)
 
-    def unsettled(self) -> str:
+    def find_blocker(self) -> str:
         """Return why fronts cannot be handed over now, as a sentence, or ""."""
         if self._launches or self._rolling.locked():
             return "fronts are being replaced"
-        return self.roster.unsettled()
+        return self.roster.find_blocker()
 
-    def serving(self) -> list[FrontProcess]:
-        return self.roster.serving()
+    def list_serving(self) -> list[FrontProcess]:
+        return self.roster.list_serving()
 
     @property
     def slots(self) -> list[FrontProcess | None]:
@@ -200,7 +200,7 @@ class Fronts:
         """Tell every front the new configuration; replace a front that cannot be told."""
         spec = self._spec()
         message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
-        for front in self.serving():
+        for front in self.list_serving():
             try:
                 front.attach(self._house.connectors())
                 front.send(message, [packets.blob(data)])
@@ -209,15 +209,17 @@ class Fronts:
 
     def untold(self, front: FrontProcess, error: OSError) -> None:
         """Replace a front to which a message could not be sent."""
-        self._journal.add(front.who, "error", f"no free descriptor: {error.strerror}")
+        self._journal.add(front.process_name, "error", f"no free descriptor: {error.strerror}")
         self._kill(front)
 
-    def unconfirmed(self, front: FrontProcess) -> None:
+    def replace_unconfirmed(self, front: FrontProcess) -> None:
         """Replace a front that did not confirm in time that API keys have ended."""
-        self._journal.add(front.who, "error", "it did not confirm a change of API keys in time")
+        self._journal.add(
+            front.process_name, "error", "it did not confirm a change of API keys in time"
+        )
         self._kill(front)
 
-    def exited(self, end: WorkerExit) -> bool:
+    def on_exit(self, end: WorkerExit) -> bool:
         """A worker ended; return whether it was a front."""
         front = self.roster.of(end.pid)
         if front is None:
@@ -239,17 +241,19 @@ class Fronts:
         if not front.condemned and (reason := self._crowded_out(end.signal or 0)):
             how = f"{how}: it {reason}"
         if self._draining or (beside and front.ready and not front.condemned):
-            self._journal.add(front.who, "ready→stopped", f"ended with {how}")
+            self._journal.add(front.process_name, "ready→stopped", f"ended with {how}")
             return True
-        self._journal.add(front.who, "ready→error" if front.ready else "warming→error", how)
+        self._journal.add(
+            front.process_name, "ready→error" if front.ready else "warming→error", how
+        )
         if not beside:
             self._relaunch(front.slot, self._delay(front, end))
         return True
 
-    def halted(self, pid: int, yes: bool) -> None:
+    def on_halt(self, pid: int, yes: bool) -> None:
         front = self.roster.of(pid)
         if front is not None:
-            self._journal.add(front.who, "halted" if yes else "resumed")
+            self._journal.add(front.process_name, "halted" if yes else "resumed")
 
     async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
         """Replace the front of this slot, or all fronts one after the other. The successor serves
@@ -290,7 +294,7 @@ class Fronts:
         self._draining = True
         for task in list(self._launches.values()):
             task.cancel()
-        for front in self.serving():
+        for front in self.list_serving():
             front.send(Stop(grace_s=grace_s))
         for wait_s in (grace_s + FAREWELL_S, FAREWELL_S):
             try:
@@ -300,7 +304,7 @@ class Fronts:
                     )  # and their last words are read
                 return
             except TimeoutError:
-                for front in self.serving():
+                for front in self.list_serving():
                     self._kill(front)
         self._journal.add("gateway", "bug", "a killed front did not end")
 
@@ -335,7 +339,7 @@ class Fronts:
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
-        delay_s, hopeless = self.roster.crashed(front, self._loop.time(), self._dice())
+        delay_s, hopeless = self.roster.count_crash(front, self._loop.time(), self._dice())
         if hopeless:
             self._house.hopeless(hopeless)
         return delay_s
@@ -373,8 +377,8 @@ class Fronts:
         self.roster.last += 1
         front = FrontProcess(self.roster.last, slot, worker, self._loop.time(), self)
         front.deadline = self._loop.call_later(self._ready_s_max, self._on_ready_timeout, front)
-        self._hearts.watch(front.pid, lambda verdict: self._judged(front, verdict))
-        self._journal.add(front.who, "warming", f"process {front.pid}")
+        self._hearts.watch(front.pid, lambda verdict: self._on_verdict(front, verdict))
+        self._journal.add(front.process_name, "warming", f"process {front.pid}")
         return front
 
     def _tell(self, front: FrontProcess) -> None:
@@ -397,58 +401,60 @@ class Fronts:
     def _settle(self) -> None:
         """Assign waiting sessions and connections, after a front has gone or become ready."""
         able = [front for front in self.roster.slots.values() if front is not None and front.able]
-        heir = min(able, key=lambda front: self.sessions.held(front.number), default=None)
+        heir = min(
+            able, key=lambda front: self.sessions.count_for_front(front.number), default=None
+        )
         if heir is not None and not self._draining:
             try:
                 self._bequeath(heir)
             except OSError as error:
                 self.untold(heir, error)
-        self.handovers.again()
+        self.handovers.retry_waiting()
         self._changed.set()
 
     # Messages of fronts: front.Ear
 
-    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
+    def on_message(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         match message:
             case Beat():
                 self._hearts.beat(front.pid, "front", message.lag_ms)
             case FrontReady():
                 self._ready(front)
             case Wanted(server=server, tenant=tenant):
-                self._house.wanted(server, tenant)
+                self._house.on_server_wanted(server, tenant)
             case Rooted(who=who, roots=roots):
-                self._house.rooted(who, roots)
+                self._house.on_roots_changed(who, roots)
             case Change() | Embed() | News():
-                self._house.asked(front, message, blob)
+                self._house.on_request(front, message, blob)
             case AttachFailed(what=server, number=generation):
-                self._house.undelivered(front, server, generation)
+                self._house.on_attach_failed(front, server, generation)
             case FrontStats():
-                self._house.counted(front, codec.typed(Figures, blob or b"{}"), message)
+                self._house.on_front_stats(front, codec.decode_as(Figures, blob or b"{}"), message)
                 front.summary = message
             case ConsentOpened() | ConsentClosed() | ConsentGiven():
                 self._house.consent(front, message)
             case DayCounts(counts=counts):
-                self._house.used(front, counts)
+                self._house.on_day_counts(front, counts)
             case KeysApplied(generation=number):
                 front.keys = max(front.keys, number)
                 self._changed.set()
             case Taken():
-                self.handovers.taken(front.number)
+                self.handovers.on_taken(front.number)
             case SessionKept():
                 self.sessions.keep(front.number, blob)
             case SessionsOver(ids=ids):
-                self.sessions.over(front.number, ids)
-                self._house.ended(ids)
+                self.sessions.on_sessions_end(front.number, ids)
+                self._house.on_sessions_ended(ids)
             case Spans(count=count, lost=lost):
                 self._spans(blob, count, lost)
             case HandOver():
-                pass  # it has descriptors: `handed`
+                pass  # it has descriptors: `on_hand_over`
 
-    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
+    def on_hand_over(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
         self.handovers.take(front, message, fds)
 
     def unheard(self, front: FrontProcess, sentence: str) -> None:
-        self._journal.add(front.who, "bug", sentence)
+        self._journal.add(front.process_name, "bug", sentence)
 
     def fell_silent(self, front: FrontProcess) -> None:
         front.silent = True
@@ -463,26 +469,26 @@ class Fronts:
         front.ready = True
         self.roster.unready = 0
         front.cancel()
-        self._journal.add(front.who, "warming→ready", f"process {front.pid}")
+        self._journal.add(front.process_name, "warming→ready", f"process {front.pid}")
         self._settle()
 
-    def _judged(self, front: FrontProcess, verdict: PulseVerdict) -> None:
+    def _on_verdict(self, front: FrontProcess, verdict: PulseVerdict) -> None:
         front.condemned |= verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD)
-        self._journal.add(front.who, f"heartbeat {verdict}")
+        self._journal.add(front.process_name, f"heartbeat {verdict}")
         if verdict is PulseVerdict.DEAD:
             self._kill(front)
 
     def _on_ready_timeout(self, front: FrontProcess) -> None:
-        self._journal.add(front.who, "error", f"not ready within {self._ready_s_max:g} s")
+        self._journal.add(front.process_name, "error", f"not ready within {self._ready_s_max:g} s")
         self._kill(front)
 
     def _bury(self, front: FrontProcess) -> None:
         self.roster.leaving.discard(front)
         front.close()
-        self.sessions.left(front.number, untold=front.owes > 0)
-        self.handovers.left(front.number)
+        self.sessions.on_front_gone(front.number, untold=front.owes > 0)
+        self.handovers.on_front_gone(front.number)
         self._settle()
-        self._house.left(front.number)
+        self._house.on_front_gone(front.number)
 
     def _kill(self, front: FrontProcess) -> None:
         front.give_up()
@@ -491,6 +497,6 @@ class Fronts:
         front.deadline = self._loop.call_later(KILLED_S_MAX, self._outlives, front)
 
     def _outlives(self, front: FrontProcess) -> None:
-        self._journal.add(front.who, "kill", "it was killed and its end is not told")
+        self._journal.add(front.process_name, "kill", "it was killed and its end is not told")
         self._forker.suspect()
         self._kill(front)

@@ -80,25 +80,25 @@ class Handovers:
         self._held_bytes += size
         self._pass(_Moving(asker.number, message, fds, size))
 
-    def taken(self, number: int) -> None:
+    def on_taken(self, number: int) -> None:
         """Note that this front took the oldest connection that was sent to it."""
         if sent := self._sent.get(number):
             self._drop(sent.popleft())
             if self._waiting:
-                self.again()
+                self.retry_waiting()
 
-    def left(self, number: int) -> None:
-        """Keep the connections that were sent to a front that is gone. Call `again` as soon as its
-        sessions have another holder: only then is known where the connections go."""
+    def on_front_gone(self, number: int) -> None:
+        """Keep the connections that were sent to a front that is gone. Call `retry_waiting` as soon
+        as its sessions have another holder: only then is known where the connections go."""
         self._waiting += self._sent.pop(number, ())
 
-    def again(self) -> None:
+    def retry_waiting(self) -> None:
         """Try to pass on all waiting connections, after fronts or holders of sessions changed."""
         waiting, self._waiting = self._waiting, []
         for moving in waiting:
             self._pass(moving)
 
-    def handed(self) -> tuple[MovingSnapshot, ...]:
+    def take_snapshot(self) -> tuple[MovingSnapshot, ...]:
         """Return all connections under way, for the program after this one."""
         sent = ((number, moving) for number, several in self._sent.items() for moving in several)
         return tuple(
@@ -161,7 +161,7 @@ class Handovers:
         if asker is None:
             self._drop(moving)
         else:
-            self._send(asker, replace(moving, message=moving.message.back()))
+            self._send(asker, replace(moving, message=moving.message.with_final_hop()))
 
     def _send(self, front: FrontProcess, moving: _Moving) -> None:
         sent = self._sent.setdefault(front.number, deque())

@@ -49,33 +49,35 @@ class House(Protocol):
         """Return the connectors of the processes that work for fronts (`packets`), by name."""
         ...
 
-    def wanted(self, server: str, tenant: Tenant | None) -> None:
+    def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
         """A client called a server that is not ready, or needs its own process of a server that
         serves other clients already."""
         ...
 
-    def rooted(self, who: str, roots: str) -> None:
+    def on_roots_changed(self, who: str, roots: str) -> None:
         """The client with this key (`who`) has different roots now."""
         ...
 
-    def ended(self, sessions: Sequence[str]) -> None:
+    def on_sessions_ended(self, sessions: Sequence[str]) -> None:
         """Sessions of clients with these ids have ended."""
         ...
 
-    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
+    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         """A front asks to change what clients see (`disclosure.Wish`) or for vectors of texts, and
         waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
         descriptor was lost. Raises codec.Malformed."""
         ...
 
-    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
+    def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         """A front did not get the pipe to this instance; generation 0: the front did not get the
         catalogue of this server."""
         ...
 
-    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
+    def on_front_stats(
+        self, front: FrontProcess, figures: Figures, summary: FrontStats
+    ) -> None: ...
 
-    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+    def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         """A front has made calls that count against quotas."""
         ...
 
@@ -85,7 +87,7 @@ class House(Protocol):
         """A front has news of consent to calls."""
         ...
 
-    def left(self, number: int) -> None:
+    def on_front_gone(self, number: int) -> None:
         """The front with this number is gone, and its last figures have come."""
         ...
 

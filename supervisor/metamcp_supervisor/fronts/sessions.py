@@ -50,7 +50,7 @@ class SessionRecords:
     def keep(self, holder: int | None, record: bytes) -> None:
         """Keep the record of a session that this front opened or changed. `holder`: None for a
         session of a previous program that no front holds yet. Raises codec.Malformed."""
-        session = codec.typed(SessionRecord, record).id
+        session = codec.decode_as(SessionRecord, record).id
         self._drop(session)
         if len(record) > RECORD_BYTES_MAX:
             return
@@ -68,25 +68,25 @@ class SessionRecords:
             return None
         return NOBODY if entry.holder is None else entry.holder
 
-    def held(self, holder: int) -> int:
+    def count_for_front(self, holder: int) -> int:
         """Return how many sessions this front holds."""
         return sum(entry.holder == holder for entry in self._kept.values())
 
-    def over(self, holder: int, ids: tuple[str, ...]) -> None:
+    def on_sessions_end(self, holder: int, ids: tuple[str, ...]) -> None:
         """Drop sessions that this front has ended, but not those that another front holds."""
         for session in ids:
             entry = self._kept.get(session)
             if entry is not None and entry.holder == holder:
                 self._drop(session)
 
-    def left(self, holder: int, *, untold: bool = False) -> None:
+    def on_front_gone(self, holder: int, *, untold: bool = False) -> None:
         """Keep the sessions of a front that is gone for another front. `untold`: the front had not
         told its clients yet that their lists changed."""
         for session, entry in self._kept.items():
             if entry.holder == holder:
                 self._kept[session] = _Kept(None, entry.record, untold)
 
-    def outdated(self) -> None:
+    def mark_outdated(self) -> None:
         """Note that the lists changed for all sessions without a holder: their clients must be told
         by the front that adopts them."""
         for session, entry in self._kept.items():
@@ -105,7 +105,7 @@ class SessionRecords:
             groups.setdefault(entry.untold, []).append(entry.record)
         return [(untold, b"[%b]" % b",".join(records)) for untold, records in groups.items()]
 
-    def handed(self) -> list[tuple[int | None, bytes]]:
+    def take_snapshot(self) -> list[tuple[int | None, bytes]]:
         """Return the holder and the record of each session, for the program after this one."""
         return [(entry.holder, entry.record) for entry in self._kept.values()]
 

@@ -110,14 +110,13 @@ class Household:
         `version`, `environ`: of the gateway."""
         self._journal, self._config = journal, config
 
-        def note(sentence: str) -> None:
-            journal.add("gateway", "error", sentence)
-
-        def opened(sentence: str) -> None:
-            journal.add("gateway", WAITING, sentence)
+        def note(sentence: str, event: str = "error") -> None:
+            journal.add("gateway", event, sentence)
 
         database = Database(config().gateway.state_dir)
-        self.views = Views(fronts, routes, journal, config, database, lambda: self.tree.pinned.kept)
+        self.views = Views(
+            fronts, routes, journal, config, database, lambda: self.tree.pinned.quarantined_tools
+        )
         self.keys = ApiKeys(
             database,
             lambda: workspaces.of_endpoints(config()),
@@ -128,7 +127,7 @@ class Household:
         )
         self.results = ResultKeeper(config, self.keys.principals)
         self.quotas = Quotas(
-            database, time.time, fronts.serving, lambda: config().gateway.fronts, note
+            database, time.time, fronts.list_serving, lambda: config().gateway.fronts, note
         )
         self.consents = Consents(
             database,
@@ -137,26 +136,26 @@ class Household:
             lambda: rules_mark(specs.consent_spec(config()), config().policies),
             self.keys.has,
             note,
-            opened,
+            lambda sentence: note(sentence, WAITING),
         )
         self.embedder = Embedder(
             self._forker,
             self._hearts,
             journal,
             lambda: specs.embeddings_spec(config()),
-            self._metrics.embedded,
+            self._metrics.count_embeddings,
         )
         own = self._forker, self._hearts, journal, config
         roles: dict[str, RoleProcess] = {}
         self.middlewares = Middlewares(*own, roles)
-        self.audit = AuditWriter(*own, self._metrics.audited)
+        self.audit = AuditWriter(*own, self._metrics.count_audit_records)
         self.code = CodeProcess(*own, self._metrics.ran)
-        self.engine = EngineProcess(*own, self._metrics.ordered, fronts.reconfigure)
+        self.engine = EngineProcess(*own, self._metrics.count_orders, fronts.reconfigure)
         self.console = ConsoleProcess(*own, version, self.keys.has)
         fixed_roles = self.console, self.engine, self.embedder, self.code, self.audit
         roles |= {role.who: role for role in fixed_roles}
         self.roles = roles
-        self.notifier = Notifier(journal, config, environ, self.waiting)
+        self.notifier = Notifier(journal, config, environ, self.count_waiting)
         self.sockets = {role.who: role for role in fixed_roles if isinstance(role, SocketProcess)}
 
     def begin(self) -> None:
@@ -195,9 +194,9 @@ class Household:
         """Return the id by which this gateway recognizes itself behind one of its servers."""
         return gateway_id(self.handle_key())
 
-    def waiting(self) -> dict[str, int]:
+    def count_waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""
-        return {"run": self.engine.waiting, "consent": self.consents.waiting}
+        return {"run": self.engine.waiting_count, "consent": self.consents.waiting_count}
 
     def welcome(self, front: FrontProcess) -> None:
         self.tree.welcome(front)
@@ -206,51 +205,51 @@ class Household:
         self.quotas.welcome(front)
         self.consents.welcome(front)
 
-    def wanted(self, server: str, tenant: Tenant | None) -> None:
-        self.tree.wanted(server, tenant)
+    def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
+        self.tree.on_server_wanted(server, tenant)
 
-    def rooted(self, who: str, roots: str) -> None:
-        self.tree.apart.rooted(who, roots)
+    def on_roots_changed(self, who: str, roots: str) -> None:
+        self.tree.apart.on_roots_changed(who, roots)
 
-    def ended(self, sessions: Sequence[str]) -> None:
-        self.tree.apart.ended(sessions)
-        self.views.ended(sessions)
+    def on_sessions_ended(self, sessions: Sequence[str]) -> None:
+        self.tree.apart.on_sessions_ended(sessions)
+        self.views.on_sessions_ended(sessions)
 
-    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
+    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
         if isinstance(message, Embed):
-            self.embedder.asked(front, message, blob)
+            self.embedder.embed_texts(front, message, blob)
         elif isinstance(message, News):
             self.views.news(message.number)
         else:
-            self.views.asked(front, message.ticket, blob)
+            self.views.carry_out_order(front, message.ticket, blob)
 
-    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None:
+    def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
             self.tree.deliveries.connect_again(server, front.number)
         else:
             self.tree.deliveries.offer_again(server, front.number)
 
-    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
+    def on_front_stats(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self._metrics.front_stats(front.number, figures, summary)
-        self.tree.counted(front.number, figures.calls)
+        self.tree.on_call_stats(front.number, figures.calls)
 
-    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
-        self.quotas.used(front, counts)
+    def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+        self.quotas.on_day_counts(front, counts)
 
     def consent(
         self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
     ) -> None:
-        self.consents.heard(front, message)
+        self.consents.on_message(front, message)
 
-    def left(self, number: int) -> None:
-        self.consents.left(number)
+    def on_front_gone(self, number: int) -> None:
+        self.consents.on_front_gone(number)
         self._metrics.front_gone(number)
         self.tree.front_left(number)
-        self.views.left(number)
+        self.views.on_front_gone(number)
 
-    def exited(self, end: WorkerExit) -> bool:
+    def on_exit(self, end: WorkerExit) -> bool:
         """A worker ended; return whether it was one of the services for fronts."""
-        return any(each.exited(end) for each in self.roles.values())
+        return any(each.on_exit(end) for each in self.roles.values())
 
     async def close(self) -> None:
         await self.notifier.close()

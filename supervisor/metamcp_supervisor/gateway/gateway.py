@@ -150,7 +150,7 @@ class Gateway:
         self._stopping = self._signals.stopping
         self._code, self._end = Exit.OK, ""
         self._nursery = Nurseries(
-            on_exit=self._exited,
+            on_exit=self._on_worker_exit,
             on_halt=self._on_halt_changed,
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
@@ -175,7 +175,7 @@ class Gateway:
         self.succession = self._prepare_succession(environ)
         own = self._nursery, self._house.roles
         self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
-        running = self._fronts, self._hearts, *own, self._listeners, self._house.waiting
+        running = self._fronts, self._hearts, *own, self._listeners, self._house.count_waiting
         reader = scrape.StateReader(self._tree.entries, *running)
         admin_arguments = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
         admin = Admin(self.status, reader, self.metrics, *admin_arguments)
@@ -216,9 +216,9 @@ class Gateway:
             logs=self.logs,
             metrics=self.metrics,
             bounds=Bounds(
-                cgroups.delegated(),
+                cgroups.find_delegated(),
                 self.journal,
-                cgroups.around(),
+                cgroups.find_memory_group(),
                 lambda: specs.private_places(self.config, (self.listen, self.ops_listen)),
             ),
             tokens=TokenKeys(config.gateway.state_dir, environ),
@@ -397,7 +397,7 @@ class Gateway:
 
     async def _wind_down(self) -> None:
         self._draining = True  # from here on /readyz says so
-        self._service.stopping()
+        self._service.notify_stopping()
         self.journal.add("gateway", "draining")
         await self._unless_now(asyncio.sleep(self.config.gateway.drain_delay_s), DURATION_S_MAX)
         for listener in self._listeners:
@@ -451,7 +451,7 @@ class Gateway:
             config_read=self._reloads.read_at,
             reload_refused=self._reloads.refused,
             nursery_pid=self._nursery.pid,
-            roles=tuple(each.status() for each in self._house.roles.values() if each.wanted),
+            roles=tuple(each.status() for each in self._house.roles.values() if each.is_wanted),
             overrides=self._reloads.overridden(),
             drift=self._tree.pinned.drift,
             missing=self._tree.deliveries.missing,
@@ -462,8 +462,8 @@ class Gateway:
         entries = every if names is None else {name: every[name] for name in every.keys() & names}
         return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
-    def waiting(self) -> dict[str, int]:
-        return self._house.waiting()
+    def count_waiting(self) -> dict[str, int]:
+        return self._house.count_waiting()
 
     def longest_s(self) -> dict[str, float]:
         return self.metrics.longest_s()
@@ -486,7 +486,7 @@ class Gateway:
         return structs.replace(
             particulars,
             overrides=self._reloads.overridden(name),
-            drift=self._tree.pinned.told(name),
+            drift=self._tree.pinned.describe_drift(name),
             withheld=self._tree.crew.withheld(self._tree.entries[name], lines),
         )
 
@@ -525,19 +525,23 @@ class Gateway:
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._check_known(names)
         every = self._tree.entries.values()
-        return await reports.calls(self._fronts.serving(), every, names, slow_s)
+        return await reports.calls(self._fronts.list_serving(), every, names, slow_s)
 
     async def reach_fronts(self) -> None:
-        await reports.reach(self._fronts.serving())
+        await reports.reach(self._fronts.list_serving())
 
     async def path(self, query: ShowPath) -> CallPath:
-        path = await reports.path([front for front in self._fronts.serving() if front.able], query)
+        path = await reports.path(
+            [front for front in self._fronts.list_serving() if front.able], query
+        )
         if path is None:
             raise NotNow("no front answers; see 'metamcp status'")
         return path
 
     async def tools(self, query: ShowTools) -> ShownTools:
-        page = await reports.tools([front for front in self._fronts.serving() if front.able], query)
+        page = await reports.tools(
+            [front for front in self._fronts.list_serving() if front.able], query
+        )
         if page is None:
             raise NotNow("no front answers; see 'metamcp status'")
         return page
@@ -586,14 +590,14 @@ class Gateway:
         self._code, self._end = Exit.INTERNAL, f"{reason}; {START_AGAIN}"
         self._stopping.set()
 
-    def _exited(self, end: WorkerExit) -> None:
-        if not (self._closed or self._fronts.exited(end) or self._house.exited(end)):
-            self._tree.crew.exited(end)
+    def _on_worker_exit(self, end: WorkerExit) -> None:
+        if not (self._closed or self._fronts.on_exit(end) or self._house.on_exit(end)):
+            self._tree.crew.on_exit(end)
 
     def _on_halt_changed(self, pid: int, yes: bool) -> None:
-        self._hearts.halted(pid, yes)
-        self._fronts.halted(pid, yes)
-        self._tree.crew.halted(pid, yes)
+        self._hearts.on_halt(pid, yes)
+        self._fronts.on_halt(pid, yes)
+        self._tree.crew.on_halt(pid, yes)
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)

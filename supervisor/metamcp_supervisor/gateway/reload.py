@@ -24,9 +24,9 @@ from metamcp_supervisor.approval.lock import Lock
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import Config, ConfigInvalid
-from metamcp_supervisor.config.confirmation import NotConfirmed, lost
+from metamcp_supervisor.config.confirmation import NotConfirmed, refuse_empty_config
 from metamcp_supervisor.config.overrides import GATEWAY, Override, TimedOverrides, text_of
-from metamcp_supervisor.config.reload import fingerprint, plan, spoilt, staying
+from metamcp_supervisor.config.reload import find_stopping_errors, fingerprint, plan, with_overrides
 from metamcp_supervisor.config.show import server_table
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirmed
 from metamcp_supervisor.fronts.fronts import Fronts
@@ -58,7 +58,6 @@ Stamp = tuple[int, int, int]
 """Inode, size in bytes and modification time in nanoseconds of a file."""
 Stamps = dict[Path, Stamp | None]
 """Stamps of files; None for a file whose state cannot be read."""
-
 
 Ask = Callable[[str, str], None]
 """Function that shows an operator a question; the answer yes applies the plan with this hash."""
@@ -136,14 +135,14 @@ class Reloads:
         self._provide()
         self._await_end()
         self._tree.crew.tune()  # workers of the previous program log as that program did
-        self._metrics.reloaded(ok=True, now=time.time())
+        self._metrics.on_reload(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
             stamps = _stamps(self._watched_files())
             self._attend(self._watch(stamps), "changed files")
 
     @property
-    def written(self) -> Config:
+    def written_config(self) -> Config:
         """Configuration in the files, without overrides."""
         return self._written
 
@@ -172,7 +171,7 @@ class Reloads:
         return reload_plan
 
     async def _run_reload(self, dry_run: bool, expect: str | None, yes: bool) -> ReloadPlan:
-        async with self._changing, self._service.reloading(announced=not dry_run):
+        async with self._changing, self._service.report_reload(announced=not dry_run):
             self._check()
             new, draft, reload_plan = await self._make_plan(dry_run=dry_run, yes=yes)
             if expect is not None and expect != reload_plan.hash:
@@ -197,7 +196,7 @@ class Reloads:
                 reload_plan, applied=not dry_run, question=question, mistakes=mistakes
             )
 
-    async def compared(self) -> tuple[ReloadPlan, Config]:
+    async def plan_reload(self) -> tuple[ReloadPlan, Config]:
         """Return what a reload would do, and the configuration in the files. Raises ConfigInvalid
         and NotNow."""
         async with self._changing:
@@ -207,16 +206,16 @@ class Reloads:
             question = "" if refusal is None else refusal.question
             return structs.replace(reload_plan, question=question), new
 
-    def drifted(self) -> tuple[str, ...]:
+    def list_drifted_servers(self) -> tuple[str, ...]:
         """Return the servers with tools that are not as approved."""
         return tuple(sorted(self._tree.pinned.drift))
 
     async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
         """Return the tools of a server that are not as approved, with both definitions, and the
         mark of what it offers now."""
-        return await self._tree.pinned.compared(server)
+        return await self._tree.pinned.compare_tools(server)
 
-    def locked(self, server: str) -> bool:
+    def has_lock_entry(self, server: str) -> bool:
         """Whether `metamcp.lock` in force has an entry of a server."""
         return process_names.base(server) in self._tree.pinned.lock.servers
 
@@ -227,7 +226,7 @@ class Reloads:
         changed."""
         async with self._changing:
             self._check()
-            path, pinned = lock_io.beside(self.config), self._tree.pinned
+            path, pinned = lock_io.find_lock_path(self.config), self._tree.pinned
             there = await asyncio.to_thread(lock_io.load, path) or Lock()
             try:
                 entry = await pinned.approval(there, server, tool, expect)
@@ -248,21 +247,21 @@ class Reloads:
         """Read the files, and return what a reload would do. Raises ConfigInvalid."""
         try:
             new, lock = await asyncio.to_thread(self._read)
-            if not yes and (problems := spoilt(self._written, new)):
+            if not yes and (problems := find_stopping_errors(self._written, new)):
                 raise ConfigInvalid(problems, new.files, SPOILT)
         except ConfigInvalid as error:
             if not dry_run:
                 self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
-                self._metrics.reloaded(ok=False, now=time.time())
+                self._metrics.on_reload(ok=False, now=time.time())
             raise
         draft = await self._tree.pinned.draft(new, lock)
-        reload_plan = staying(plan(self._written, new), self._overrides)
-        return new, draft, self._tree.pinned.planned(reload_plan, draft)
+        reload_plan = with_overrides(plan(self._written, new), self._overrides)
+        return new, draft, self._tree.pinned.with_lock_change(reload_plan, draft)
 
     def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
         """Return the reason why `new` needs a yes that was not given, or None."""
         if self._written.servers and not new.servers and not yes:
-            return lost(self._written.servers)
+            return refuse_empty_config(self._written.servers)
         try:
             self._permit(new, yes)
         except NotConfirmed as refusal:
@@ -272,10 +271,10 @@ class Reloads:
     def _read(self) -> tuple[Config, Lock | None]:
         """Read the configuration and its lock file. Raises ConfigInvalid."""
         new = self._load()
-        return new, lock_io.load(lock_io.beside(new))
+        return new, lock_io.load(lock_io.find_lock_path(new))
 
     def _watched_files(self) -> tuple[Path, ...]:
-        return (*self._files, *self.config.workflows.files, lock_io.beside(self.config))
+        return (*self._files, *self.config.workflows.files, lock_io.find_lock_path(self.config))
 
     def _apply(self, new: Config, reload_plan: ReloadPlan) -> None:
         """Put `new` into force; this cannot be refused any more."""
@@ -285,8 +284,8 @@ class Reloads:
             self._journal.add("gateway", "note", str(warning))
         # Settings of [gateway], like addresses and directories, stay until the gateway restarts.
         self._written = replace(new, gateway=self.config.gateway)
-        levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.kept(new)
-        self.config = self._overrides.applied(self._written)
+        levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.restrict_to(new)
+        self.config = self._overrides.apply(self._written)
         self._files = new.files
         self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
@@ -301,7 +300,7 @@ class Reloads:
             elif change.action in ("restart", "in-place") and change.server in new.servers:
                 server, restart = self.config.servers[change.server], change.action == "restart"
                 self._tree.change(server, restart=restart)
-        self._metrics.reloaded(ok=True, now=time.time())
+        self._metrics.on_reload(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
         for override in levels_set:
             self._journal.add(
@@ -312,11 +311,10 @@ class Reloads:
         """Raise the limit of open files to the number that this configuration needs, or write to
         the journal what follows from a lower limit."""
         servers = len(self.config.servers)
-        needed = limits.files_needed(servers, self.config.gateway.fronts)
-        limit = runtime.allow_files(needed, self.processes())
-        if limit < needed:
-            text = limits.too_few_files(needed, limit, servers)
-            self._journal.add("gateway", "descriptors", text)
+        files = limits.files_needed(servers, self.config.gateway.fronts)
+        limit = runtime.allow_files(files, self.processes())
+        if limit < files:
+            self._journal.add("gateway", "descriptors", limits.too_few_files(files, limit, servers))
 
     def _speak(self) -> None:
         """Set log levels, masking of secrets and tracing as in the configuration in force."""
@@ -346,7 +344,7 @@ class Reloads:
         """Override these settings for `for_s` seconds. Raises ConfigInvalid and NotNow; then
         nothing has changed."""
         self._check()
-        name = self._known(server)
+        name = self._check_server(server)
         ends = self._loop.time() + for_s
         if name == GATEWAY:
             self._overrides = self._overrides.set_levels(self.config.log, settings, ends)
@@ -358,11 +356,11 @@ class Reloads:
         """End all overrides of this server or GATEWAY, and return them. Raises NotNow."""
         self._check()
         overridden = self.overridden(server)
-        self._overrides = self._overrides.without(self._known(server))
+        self._overrides = self._overrides.without(self._check_server(server))
         self._tune([server])
         return overridden
 
-    def handed(self) -> tuple[tuple[str, str, str, float], ...]:
+    def take_snapshot(self) -> tuple[tuple[str, str, str, float], ...]:
         """Return all overrides for the program after this one: server, setting, value, end."""
         return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
 
@@ -379,25 +377,26 @@ class Reloads:
                         log = self._written.log
                         self._overrides = self._overrides.set_levels(log, {key: text}, ends)
                 elif name in self._written.servers:
-                    self._overrides = self._overrides.again(self._written.servers[name], each)
+                    self._overrides = self._overrides.restore(self._written.servers[name], each)
             except ConfigInvalid as error:
                 reason = f"it is not possible any more: {error}"
                 self._journal.add(name or "gateway", "set over", reason)
-        self.config = self._overrides.applied(self._written)
+        self.config = self._overrides.apply(self._written)
         self._speak()
 
-    def _known(self, server: str) -> str:
+    def _check_server(self, server: str) -> str:
         """Return `server`, if it is configured or GATEWAY. Raises NotNow."""
         if server != GATEWAY and server not in self.config.servers:
-            if process_names.whose(server):
-                base = process_names.base(server)
-                raise NotNow(f"{server} has the settings of '{base}': set them there")
+            if process_names.parse_client(server):
+                raise NotNow(
+                    f"{server} has the settings of '{process_names.base(server)}': set them there"
+                )
             raise NotNow(f"{server} is not configured any more")
         return server
 
     def _tune(self, servers: Iterable[str]) -> None:
         """Put changed overrides of these servers into force; they do not need a restart."""
-        self.config = self._overrides.applied(self._written)
+        self.config = self._overrides.apply(self._written)
         self._speak()
         self._fronts.reconfigure()
         for name in servers:
@@ -407,14 +406,13 @@ class Reloads:
 
     def _await_end(self) -> None:
         self._no_end()
-        end = self._overrides.next_end()
-        if end is not None:
+        if (end := self._overrides.next_end()) is not None:
             self._ending = self._loop.call_at(end, self._end)
 
     def _end(self) -> None:
         """End the overrides whose time is over."""
         now = self._loop.time()
-        over = self._overrides.over(now)
+        over = self._overrides.list_expired(now)
         self._overrides = self._overrides.after(now)
         self._tune(dict.fromkeys(each.server for each in over))
         for each in over:

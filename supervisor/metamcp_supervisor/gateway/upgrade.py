@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
-from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.config.reload import hash_launch
 from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.fronts.fronts import Fronts, FrontsSnapshot
 from metamcp_supervisor.fronts.ports import NotRolled
@@ -67,9 +67,9 @@ class SurvivingParts(NamedTuple):
     metrics: Metrics
 
 
-def unsettled(parts: SurvivingParts) -> str:
+def find_blocker(parts: SurvivingParts) -> str:
     """Return why the state cannot be handed over now, as a sentence, or ""."""
-    if reason := parts.nurseries.unsettled() or parts.fronts.unsettled():
+    if reason := parts.nurseries.find_blocker() or parts.fronts.find_blocker():
         return reason
     for entry in parts.tree.entries.values():
         if entry.trial is not None:
@@ -94,8 +94,8 @@ def collect(parts: SurvivingParts, gateway: upgrade_state.GatewayState) -> upgra
     """Collect the whole state. Call this only while `unsettled` returns ""."""
     return upgrade_state.State(
         gateway=gateway,
-        control=parts.control.handed(),
-        nurseries=parts.nurseries.handed(),
+        control=parts.control.take_snapshot(),
+        nurseries=parts.nurseries.take_snapshot(),
         fronts=_fronts_of(parts),
         servers=tuple(_server(parts, entry) for entry in parts.tree.entries.values()),
         events=tuple(parts.journal.since(0)),
@@ -103,7 +103,7 @@ def collect(parts: SurvivingParts, gateway: upgrade_state.GatewayState) -> upgra
         histories=_histories_of(parts),
         lines=tuple(parts.logs.newest(LOGS_BYTES_MAX)),
         last_line=parts.logs.last,
-        figures=parts.metrics.handed(),
+        figures=parts.metrics.take_snapshot(),
     )
 
 
@@ -111,12 +111,13 @@ def _fronts_of(parts: SurvivingParts) -> FrontsSnapshot:
     roster, hearts = parts.fronts.roster, parts.hearts
     return FrontsSnapshot(
         fronts=tuple(
-            front.handed(halted=hearts.is_halted(front.pid)) for front in roster.serving()
+            front.take_snapshot(halted=hearts.is_halted(front.pid))
+            for front in roster.list_serving()
         ),
         last=roster.last,
         crashes=roster.crashes,
-        sessions=tuple(parts.fronts.sessions.handed()),
-        moving=parts.fronts.handovers.handed(),
+        sessions=tuple(parts.fronts.sessions.take_snapshot()),
+        moving=parts.fronts.handovers.take_snapshot(),
     )
 
 
@@ -134,11 +135,11 @@ def _histories_of(parts: SurvivingParts) -> tuple[HistorySnapshot, ...]:
 
 
 def _server(parts: SurvivingParts, entry: ServerEntry) -> ServerSnapshot:
-    published = parts.routes.handed(entry.name)
+    published = parts.routes.find_published(entry.name)
     return ServerSnapshot(
         name=entry.name,
         enabled=entry.server.enabled,
-        launched=launched(entry.server),
+        launched=hash_launch(entry.server),
         life=entry.life,
         generation=entry.generation,
         replacing=entry.replacing,
@@ -172,7 +173,7 @@ def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
         yield CopySnapshot(
             role=SERVING if serves else SPARE if spare else LEAVING,
             generation=copy.generation,
-            instance=copy.instance.handed(),
+            instance=copy.instance.take_snapshot(),
             ready=copy.ready,
             stopping=copy.stopping,
             halted=hearts.is_halted(copy.instance.pid),
@@ -202,9 +203,9 @@ def take_over(parts: SurvivingParts, state: upgrade_state.State, config: Config)
     order = [*config.servers, *(name for name in snapshots if name not in config.servers)]
     for name in order:
         if name in snapshots:
-            _entry(parts, snapshots[name], per_client.wanted(config.servers, name))
+            _entry(parts, snapshots[name], per_client.find_settings(config.servers, name))
     for name in order:
-        if not words.whose(name):  # processes for single clients follow their server
+        if not words.parse_client(name):  # processes for single clients follow their server
             _reconcile(parts.tree, name, snapshots.get(name), config.servers.get(name))
 
 
@@ -225,7 +226,7 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
     server = configured or Server(name=snapshot.name, source="the program before")
     server = replace(server, enabled=snapshot.enabled)
     base = tree.entries.get(words.base(snapshot.name))
-    legacy = words.whose(snapshot.name) == words.LEGACY
+    legacy = words.parse_client(snapshot.name) == words.LEGACY
     figures = CatalogueFigures() if base is None or legacy else base.offer
     if snapshot.catalogue:
         figures = offer(snapshot.catalogue, from_cache=snapshot.from_cache)
@@ -234,7 +235,7 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
     entry.go_on(snapshot)
     tree.pinned.go_on(snapshot.name, snapshot.kept)
     if snapshot.catalogue:
-        tree.pinned.offered(snapshot.name, snapshot.catalogue)
+        tree.pinned.on_catalogue(snapshot.name, snapshot.catalogue)
     parts.routes.go_on(snapshot, figures.list_hash)
     if not entry.own:
         parts.routes.share(snapshot.name, entry.division)
@@ -257,7 +258,7 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
         entry.retry_at(when, tree.retry)
     if entry.life.phase is ServerPhase.QUEUED:
         tree.starting.join(entry)
-    tree.apart.settled(entry)
+    tree.apart.drop_if_idle(entry)
 
 
 def _reconcile(
@@ -269,7 +270,7 @@ def _reconcile(
     elif snapshot is None or snapshot.removed:
         tree.add(configured)
     else:
-        other = launched(configured) != snapshot.launched
+        other = hash_launch(configured) != snapshot.launched
         if other:
             tree.entries[name].unknown()
         tree.change(configured, restart=other or configured.enabled != snapshot.enabled)
@@ -393,7 +394,7 @@ class Succession:
             return "an order about API keys is carried out"
         if self._quotas.busy:
             return "the use of quotas is being written"
-        return unsettled(self._parts)
+        return find_blocker(self._parts)
 
     def _collect(self) -> upgrade_state.State:
         listen, ops = self._addresses()
@@ -409,9 +410,9 @@ class Succession:
             ops_made=ops in self._service.made,
             clients=tuple(sock.fileno() for sock in self._clients),
             ops=tuple(sock.fileno() for sock in self.ops),
-            roles={name: role.handed() for name, role in self._roles.items()},
-            overrides=self._reloads.handed(),
-            config=upgrade_state.pack_config(self._reloads.written),
-            lock=self._parts.tree.pinned.handed(),
+            roles={name: role.take_snapshot() for name, role in self._roles.items()},
+            overrides=self._reloads.take_snapshot(),
+            config=upgrade_state.pack_config(self._reloads.written_config),
+            lock=self._parts.tree.pinned.pack_lock(),
         )
         return collect(self._parts, gateway)

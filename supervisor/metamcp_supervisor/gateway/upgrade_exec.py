@@ -120,7 +120,7 @@ class Upgrades:
             reason = lines[-1][:WHY_CHARACTERS_MAX] if lines else f"exit code {process.returncode}"
             raise NotNow(f"nothing is changed: the new program cannot start: {reason}")
         try:
-            return upgrade_state.described(output)
+            return upgrade_state.parse_contract(output)
         except upgrade_state.StateUnreadable as error:
             raise NotNow(f"nothing is changed: the new program is not a gateway: {error}") from None
 
@@ -190,7 +190,7 @@ def told_to(environ: MutableMapping[str, str]) -> str:
     return environ.pop(VARIABLE, "")
 
 
-def found(order: str) -> State:
+def read_state(order: str) -> State:
     """Return the state that the previous program handed over. Raises StateUnreadable."""
     try:
         state = upgrade_state.unpack(packets.read_blob(int(order)))

@@ -172,7 +172,7 @@ def program(version: str) -> ProgramContract:
     return ProgramContract(version=version, state=VERSION, contract=contract())
 
 
-def described(data: bytes) -> ProgramContract:
+def parse_contract(data: bytes) -> ProgramContract:
     """Read the description of a program. Raises StateUnreadable."""
     try:
         return msgspec.json.decode(data, type=ProgramContract)

@@ -93,7 +93,7 @@ class ApiKeys:
         key = self._keys.get(key_id)
         return key is not None and key_rules.state(key.spec, self._clock()) == "active"
 
-    def opened(self, text: str) -> KeySpec | None:
+    def find_valid_key(self, text: str) -> KeySpec | None:
         """Return the key with this text if it is valid now."""
         key = self._keys.get(api_key.id_of(text))
         if key is None or not self._pepper or not self.has(key.spec.id):
@@ -134,7 +134,9 @@ class ApiKeys:
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
 
-    async def listed(self, names: Sequence[str], after: str = "", most: int = SHOWN_MAX) -> KeyList:
+    async def list_keys(
+        self, names: Sequence[str], after: str = "", most: int = SHOWN_MAX
+    ) -> KeyList:
         """Return the keys with these ids or names; without names, in the order of ids, those after
         the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
         await self._load_rows()
@@ -146,21 +148,23 @@ class ApiKeys:
         page = tuple(_describe_key(key, now) for key in keys[:most])
         return KeyList(keys=page, more=len(keys) - len(page))
 
-    async def used(self, name: str) -> KeyUse:
+    async def read_key_use(self, name: str) -> KeyUse:
         """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
         Unstored."""
         await self._load_rows()
         question = ShowKeyUse(ticket=0, key=self._find_key(name).spec.id)
-        fronts = self._fronts.serving() if self._fronts is not None else ()
+        fronts = self._fronts.list_serving() if self._fronts is not None else ()
         pending = (front.questions.ask(question, CONFIRM_S_MAX) for front in fronts)
-        uses = [codec.typed(KeyUse, reply[1]) for reply in await asyncio.gather(*pending) if reply]
+        uses = [
+            codec.decode_as(KeyUse, reply[1]) for reply in await asyncio.gather(*pending) if reply
+        ]
         return KeyUse(
             streams=sum(use.streams for use in uses),
             sessions=sum(use.sessions for use in uses),
             calls=sum(use.calls for use in uses),
         )
 
-    async def ordered(self, order: KeyOrder, by: str) -> KeyChanged:
+    async def carry_out_order(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has
         the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, KeysFull,
         PepperUnfit and Unstored."""
@@ -182,11 +186,11 @@ class ApiKeys:
                 doubts = key_rules.doubts(order, self._keys.values(), self._servers(), now)
             if isinstance(order, NewKey | Rotate):
                 text, key_id, digest = self._new()
-                change = key_rules.made(
+                change = key_rules.build_new_key(
                     order, self._keys.values(), key_id, digest, now, by, self._endpoints()
                 )
             else:
-                change = key_rules.ended(order, self._find_key(order.key), now)
+                change = key_rules.end_key(order, self._find_key(order.key), now)
             late = await self._change(change)
         fields = structs.asdict(_describe_key(change.about, now))
         old = [_iso(key.spec.expires) for key in change.put if key is not change.about]
@@ -195,7 +199,7 @@ class ApiKeys:
         )
 
     def _find_key(self, word: str) -> StoredKey:
-        return key_rules.found(self._keys.values(), word, self._clock())
+        return key_rules.find_key(self._keys.values(), word, self._clock())
 
     def _new(self) -> tuple[str, str, bytes]:
         """Return text, id and digest of a new key. Raises PepperUnfit."""
@@ -263,7 +267,7 @@ class ApiKeys:
             return ()
         # Larger than any number of the program before this one, whose fronts may still confirm.
         number = self._generation = max(self._generation + 1, int(self._clock() * 1000))
-        recipients = fronts.serving()
+        recipients = fronts.list_serving()
         for front in recipients:
             try:
                 self._send(front, changes)
@@ -272,7 +276,9 @@ class ApiKeys:
 
         def behind() -> list[FrontProcess]:
             return [
-                front for front in fronts.serving() if front in recipients and front.keys < number
+                front
+                for front in fronts.list_serving()
+                if front in recipients and front.keys < number
             ]
 
         if await fronts.until(lambda: not behind(), self._confirm_s):
@@ -280,9 +286,9 @@ class ApiKeys:
         late = behind()
         if changes.gone or changes.whole:
             for front in late:
-                fronts.unconfirmed(front)
+                fronts.replace_unconfirmed(front)
             await fronts.until(lambda: not behind(), KILLED_S_MAX)
-        return tuple(front.who for front in late)
+        return tuple(front.process_name for front in late)
 
     def _send(self, front: FrontProcess, changes: KeyChanges) -> None:
         front.send(Keys(generation=self._generation), [packets.blob(codec.dump(changes))])
@@ -312,7 +318,7 @@ def _iso(seconds: float) -> str:
 
 def _read_keys(rows: Rows) -> tuple[StoredKey, ...]:
     records = rows.read("SELECT body FROM api_key ORDER BY id")
-    return tuple(codec.typed(StoredKey, body.encode()) for (body,) in records)
+    return tuple(codec.decode_as(StoredKey, body.encode()) for (body,) in records)
 
 
 def names(state_dir: Path) -> list[tuple[str, str, str]]:
@@ -322,7 +328,7 @@ def names(state_dir: Path) -> list[tuple[str, str, str]]:
     try:
         with contextlib.closing(database.read_only(state_dir / database.FILE)) as base:
             rows = base.execute("SELECT body FROM api_key").fetchall()
-        specs = [codec.typed(StoredKey, body).spec for (body,) in rows]
+        specs = [codec.decode_as(StoredKey, body).spec for (body,) in rows]
     except (sqlite3.Error, codec.Malformed):
         return []
     return [(spec.id, spec.name, spec.workspace) for spec in specs]

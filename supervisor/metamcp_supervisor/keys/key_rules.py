@@ -78,7 +78,7 @@ class TableChange(Struct, frozen=True, kw_only=True):
     over: tuple[str, ...] = ()
 
 
-def made(
+def build_new_key(
     order: NewKey | Rotate,
     keys: Collection[StoredKey],
     key_id: str,
@@ -97,7 +97,7 @@ def made(
         spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
         new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
         return TableChange(about=new, put=(new,))
-    old = found(keys, order.key, now)
+    old = find_key(keys, order.key, now)
     _check_rotation(order.key, old, now)
     grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
     expires = now + old.valid_s if old.valid_s else 0.0
@@ -138,7 +138,7 @@ def doubts(
     return tuple(sentences)
 
 
-def ended(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
+def end_key(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
     """Return the change by the end of a key."""
     if isinstance(order, Revoke):
         return TableChange(about=key, drop=(key.spec.id,))
@@ -202,7 +202,7 @@ def seconds(text: str, default: float, most: float = EXPIRES_S_MAX) -> float:
         raise KeyOrderInvalid(f"'{text[:32]}' {error}") from None
 
 
-def found(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
+def find_key(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
     """Return the key with this id, or the only one with this name, or the only one of them that has
     not expired. Raises KeyUnknown."""
     by_id = [key for key in keys if key.spec.id == word]

@@ -81,7 +81,7 @@ class Quotas:
         for message in DayCounts.of([DayCount(*owner, self._day, n) for owner, n in used.items()]):
             front.send(message)
 
-    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
+    def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         """Count calls of this front, and tell them to the front that takes its place already."""
         today = self._today()
         if self._day != today:

@@ -10,7 +10,7 @@ not a proof: root may write to all groups, and the terminal of a user's desktop 
 the user owns. A group that limits its children has no processes of its own, so the gateway's
 processes first move into a leaf, `gateway`, unless systemd did so already (`DelegateSubgroup=`). A
 missing subtree or controller is not an error: limits are then judged from samples (`limits`), and
-`unenforced` says which limits are not enforced.
+`find_unenforced_limit` says which limits are not enforced.
 """
 
 import contextlib
@@ -138,7 +138,7 @@ class Cgroups:
         return leaf
 
 
-def delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
+def find_delegated(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Cgroups | None:
     """Return the subtree that was delegated to the gateway, or None. `mounts`: where control groups
     are mounted; `own`: the file that names the group of this process."""
     if sys.platform != "linux":
@@ -189,7 +189,7 @@ class Around:
         return _entry(self._group / file, b"oom_kill")
 
 
-def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
+def find_memory_group(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
     """Return the memory group of the process that `own` describes, or None. Inside a container the
     path of the group is not below `mounts`; the group is then the top."""
     try:
@@ -209,7 +209,7 @@ def around(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
     return None if group is None else Around(group)
 
 
-def unenforced(limits: Limits, cgroups: Cgroups | None) -> str:
+def find_unenforced_limit(limits: Limits, cgroups: Cgroups | None) -> str:
     """Return the limit that cannot be enforced, as a sentence for the operator, or "". Memory and
     processes are judged from samples where the kernel does not count them."""
     if limits.cpu_max is None or (cgroups is not None and "cpu" in cgroups.controllers):

@@ -85,16 +85,16 @@ class Nurseries:
         self._thin()
         return True
 
-    def unsettled(self) -> str:
+    def find_blocker(self) -> str:
         """Return why nurseries cannot be handed over now, as a sentence, or ""."""
         if self._coming or self._ends or not all(nursery.runs for nursery in self._all()):
             return "a nursery starts or ends, or a fork is under way"
         return ""
 
-    def handed(self) -> tuple[NurserySnapshot, ...]:
-        """Return the state that the program after this one needs. Call this only while `unsettled`
-        returns ""."""
-        return tuple(nursery.handed() for nursery in self._all())
+    def take_snapshot(self) -> tuple[NurserySnapshot, ...]:
+        """Return the state that the program after this one needs. Call this only while
+        `find_blocker` returns ""."""
+        return tuple(nursery.take_snapshot() for nursery in self._all())
 
     async def fork(self, role: str, name: str) -> ForkedWorker:
         """Fork a worker in the nursery that forks now. Raises NotForked."""

@@ -81,7 +81,7 @@ class Heartbeats:
         its next beat."""
         self._watched[pid] = _Watched(on_verdict, on_rest)
         if halted is not None:
-            self.halted(pid, halted)
+            self.on_halt(pid, halted)
 
     def is_halted(self, pid: int) -> bool:
         return pid in self._watched and self._watched[pid].halted
@@ -97,7 +97,7 @@ class Heartbeats:
             watched.pulse = FrontPulse(watched.looked_at, watched.halted)
             self._judge(pid, watched)
 
-    def halted(self, pid: int, yes: bool) -> None:
+    def on_halt(self, pid: int, yes: bool) -> None:
         """The worker was stopped by a signal, or goes on again."""
         self._forgive()
         if watched := self._watched.get(pid):
@@ -227,7 +227,7 @@ class Stacks:
         self._unborn[ticket] = fd, name
         return copy
 
-    def born(self, ticket: int, pid: int) -> None:
+    def on_fork(self, ticket: int, pid: int) -> None:
         """Note the process of the worker that was forked for this ticket."""
         self._files[pid] = self._unborn.pop(ticket)
 
@@ -236,7 +236,7 @@ class Stacks:
         if ticket in self._unborn:
             os.close(self._unborn.pop(ticket)[0])
 
-    def handed(self) -> list[tuple[int, int, str]]:
+    def take_snapshot(self) -> list[tuple[int, int, str]]:
         """Return process, file and name of each worker, for the program after this one."""
         return [(pid, fd, name) for pid, (fd, name) in self._files.items()]
 

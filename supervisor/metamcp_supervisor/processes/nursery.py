@@ -151,7 +151,7 @@ class Nursery:
     def adopt(self, snapshot: NurserySnapshot) -> None:
         """Continue with a nursery of the previous program, and with its workers."""
         orphans.become_subreaper()
-        life = self._life = nursery_process.adopted(snapshot.pid)
+        life = self._life = nursery_process.adopt_nursery(snapshot.pid)
         for pid in snapshot.workers:
             self._workers.adopt(pid)
         for pid, fd, name in snapshot.stacks:
@@ -162,14 +162,14 @@ class Nursery:
         self._settled.set()
         self._watch_over()
 
-    def handed(self) -> NurserySnapshot:
+    def take_snapshot(self) -> NurserySnapshot:
         """Return the state that the program after this one needs. Call this only while `runs`."""
         assert self._life is not None and self._life.channel is not None  # noqa: PT018 - one fact
         return NurserySnapshot(
             pid=self.pid,
-            line=self._life.channel.handed(),
+            line=self._life.channel.take_snapshot(),
             workers=tuple(self._workers.pids()),
-            stacks=tuple(self.stacks.handed()),
+            stacks=tuple(self.stacks.take_snapshot()),
         )
 
     @property
@@ -246,7 +246,7 @@ class Nursery:
             if self._life.channel is not None:
                 self._life.channel.close()  # so it sweeps and exits
             self._life.process.send_signal(signals.SIGCONT)  # in case it was stopped by a signal
-            await nursery_process.ended(self._life.process, CLOSE_S_MAX)
+            await nursery_process.wait_for_exit(self._life.process, CLOSE_S_MAX)
             await self._bury()
 
     # Orders and answers
@@ -309,11 +309,11 @@ class Nursery:
             case Forked() | ForkFailed():
                 self._on_fork_answer(message)
             case Halted(pid=pid):
-                self._workers.halted(pid, True)
+                self._workers.on_halt(pid, True)
             case Resumed(pid=pid):
-                self._workers.halted(pid, False)
+                self._workers.on_halt(pid, False)
             case Exited(pid=pid, code=code, signal=number, orphans=orphaned):
-                self._exited(WorkerExit(pid, code, number, orphaned, "exit"))
+                self._report_exit(WorkerExit(pid, code, number, orphaned, "exit"))
 
     def _on_fork_answer(self, message: Forked | ForkFailed) -> None:
         answer = self._asked.get(message.ticket)
@@ -321,17 +321,17 @@ class Nursery:
             answer.set_result(message)
             if isinstance(message, Forked):
                 self._workers.expect(message.pid)
-                self.stacks.born(message.ticket, message.pid)
+                self.stacks.on_fork(message.ticket, message.pid)
         elif isinstance(message, Forked):  # its caller has left
             self.signal(message.pid, signals.SIGKILL)
 
-    def _exited(self, report: WorkerExit) -> None:
+    def _report_exit(self, report: WorkerExit) -> None:
         """Report the end of a worker, with the stacks that it wrote last."""
         name, text = self.stacks.take(report.pid)
         if name and text:
             lines = " | ".join(line.strip() for line in text[:STACKS_CHARS_MAX].splitlines())
             self._on_event(f"{name} (process {report.pid}) wrote its stacks: {lines}")
-        self._workers.exited(replace(report, stacks=text))
+        self._workers.on_exit(replace(report, stacks=text))
 
     # The life of the nursery
 
@@ -410,7 +410,7 @@ class Nursery:
             return
         self._condemn(life)
         life.process.kill()
-        if not await nursery_process.ended(life.process, orphans.SWEEP_S_MAX):
+        if not await nursery_process.wait_for_exit(life.process, orphans.SWEEP_S_MAX):
             self._on_event(f"the nursery (process {life.process.pid}) was killed and does not die")
         killed, clean = await nursery_process.sweep(self._spared)
         if not clean:
@@ -426,7 +426,7 @@ class Nursery:
             )
         for pid in doomed:
             report = WorkerExit(pid, None, signals.SIGKILL, orphaned, "nursery died")
-            self._exited(report)
+            self._report_exit(report)
             orphaned = 0
         self.stacks.close()
 

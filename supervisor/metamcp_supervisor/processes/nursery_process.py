@@ -103,7 +103,7 @@ class NurseryRun:
     channel: packets.Channel | None = None
 
 
-def adopted(pid: int) -> NurseryRun:
+def adopt_nursery(pid: int) -> NurseryRun:
     """Return the life of a nursery that a previous program started and that is up."""
     life = NurseryRun(Foster(pid), asyncio.get_running_loop().create_future())
     life.born.set_result(Born(pid=pid))
@@ -140,7 +140,7 @@ async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
     work = orphans.Sweep()
 
     def step() -> bool:
-        with printed_values.running() as programs:
+        with printed_values.block_starts() as programs:
             return work.step({*spared(), *programs})
 
     loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ async def sweep(spared: Callable[[], Collection[int]]) -> tuple[set[int], bool]:
     return work.killed, True
 
 
-async def ended(process: ChildProcess, within_s: float) -> bool:
+async def wait_for_exit(process: ChildProcess, within_s: float) -> bool:
     """Wait for a process to end, and reap it. Return whether it ended within this time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s

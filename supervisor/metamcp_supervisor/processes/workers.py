@@ -75,15 +75,15 @@ class WorkerTable:
     def disown(self, pid: int) -> None:
         self._expected.pop(pid, None)
 
-    def halted(self, pid: int, halted: bool) -> None:
+    def on_halt(self, pid: int, halted: bool) -> None:
         if pid in self._expected:
-            self._expected[pid].append(partial(self.halted, pid, halted))
+            self._expected[pid].append(partial(self.on_halt, pid, halted))
         elif pid in self._claimed:
             self._on_halt(pid, halted)
 
-    def exited(self, report: WorkerExit) -> None:
+    def on_exit(self, report: WorkerExit) -> None:
         if report.pid in self._expected:
-            self._expected[report.pid].append(partial(self.exited, report))
+            self._expected[report.pid].append(partial(self.on_exit, report))
         elif report.pid in self._claimed:
             self._claimed.remove(report.pid)
             self._on_exit(report)

@@ -113,7 +113,7 @@ class AuditWriter(SocketProcess):
             return ""
         return str(config.gateway.state_dir / FOLDER / SPOOLS)
 
-    def adapted(self, *, on: bool) -> None:
+    def on_settings_changed(self, *, on: bool) -> None:
         if not on:
             self._forget()
             if self._link is not None:
@@ -138,9 +138,9 @@ class AuditWriter(SocketProcess):
             for event in self._journal.since(self._journal.inherited):
                 self._add_event(event)
 
-    def _begun(self) -> None:
+    def _send_first_messages(self) -> None:
         self._count({}, True)
-        super()._begun()
+        super()._send_first_messages()
 
     def _part(self) -> None:
         if self._pid:
@@ -152,7 +152,7 @@ class AuditWriter(SocketProcess):
 
     def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, AuditFigures):
-            self._count(self._grown(message.counts), None)
+            self._count(self._count_growth(message.counts), None)
 
     # The supervisor's own records
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from signal import SIGKILL
 
-from metamcp_supervisor.processes.cgroups import Around, Cgroups, unenforced
+from metamcp_supervisor.processes.cgroups import Around, Cgroups, find_unenforced_limit
 from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.specs import PrivatePlaces
@@ -52,7 +52,7 @@ class Bounds:
         limits = limits_of(server)
         if not limits.any:
             return
-        if missing := unenforced(limits, self._cgroups):
+        if missing := find_unenforced_limit(limits, self._cgroups):
             self._journal.add(server.name, "note", missing, copy.generation)
         if self._cgroups is None or not server.command:
             return

@@ -98,7 +98,7 @@ def wait_s(changes: Sequence[float], now: float) -> float:
     return max(0.0, changes[-LIST_CHANGES_MAX] + LIST_CHANGES_S - now)
 
 
-def noted(changes: Sequence[float], now: float) -> tuple[float, ...]:
+def add_change(changes: Sequence[float], now: float) -> tuple[float, ...]:
     """Add a change at this time; keep only the changes that still count."""
     return (*changes, now)[-LIST_CHANGES_MAX:]
 
@@ -133,7 +133,7 @@ def held_back(flood: Flood, now: float) -> Flood:
     return Flood(now if now - flood.until > GAP_S else flood.since, now)
 
 
-def throttled(flood: Flood, now: float) -> bool:
+def is_throttled(flood: Flood, now: float) -> bool:
     """Whether the flood goes on and is more than a burst."""
     return now - flood.until <= GAP_S and flood.until - flood.since >= TOLD_S
 

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.config.reload import hash_launch
 from metamcp_worker.ipc import codec, packets, server_catalog, validation
 from metamcp_worker.ipc.builtin_definitions import tokens_of_all
 from metamcp_worker.ipc.roots import Asked
@@ -96,7 +96,7 @@ def _schemas(catalogue: ServerCatalogue) -> str:
     return refused[0] + more if refused else ""
 
 
-def completed(data: bytes, before: bytes) -> bytes:
+def fill_unread_lists(data: bytes, before: bytes) -> bytes:
     """Return a catalogue with the lists of the one before in place of those that the server did not
     give; one that cannot be read as it is."""
     try:
@@ -182,7 +182,7 @@ class Catalogues:
 
     def _path(self, server: Server) -> Path:
         assert "/" not in server.name, "names of servers are checked by the configuration"
-        return self._folder / server.name / f"{launched(server)}.json"
+        return self._folder / server.name / f"{hash_launch(server)}.json"
 
 
 def _digest(path: Path, data: bytes) -> bytes:
@@ -195,7 +195,7 @@ def _replace(path: Path, data: bytes) -> None:
     """Replace a file, and remove the files of earlier configurations of the server. Raises OSError;
     then the old file is still there, and no part of a new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, new = files.beside(path)
+    fd, new = files.create_temp_file(path)
     try:
         with open(fd, "wb") as file:
             file.write(data)

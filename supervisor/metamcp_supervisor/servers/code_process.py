@@ -56,7 +56,7 @@ class CodeProcess(SocketProcess):
             super().status(), counts={**counts, **figures}, confined=now.confined
         )
 
-    def adapted(self, *, on: bool) -> None:
+    def on_settings_changed(self, *, on: bool) -> None:
         self._count({}, self._now if on else None)
 
     def _part(self) -> None:
@@ -68,7 +68,7 @@ class CodeProcess(SocketProcess):
     def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, CodeFigures):
             self._now = message
-            self._count(self._grown(message.counts), message)
+            self._count(self._count_growth(message.counts), message)
 
 
 def _order(config: Config) -> CodeOn | None:

@@ -132,7 +132,7 @@ class ConsoleProcess(SocketProcess):
         for sock in others:
             sock.close()
         self._listener = first
-        self._address = listen.bound(address, [first])
+        self._address = listen.with_actual_port(address, [first])
         self._journal.add(self.who, "listening", f"pages at {self._address}")
         self.adapt()
 

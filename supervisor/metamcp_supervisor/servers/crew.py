@@ -77,7 +77,7 @@ class CopyListener(Protocol):
 
     def responds(self, copy: Copy, fact: Responds) -> None: ...
 
-    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
+    def on_message(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         """Handle a message of an instance that is not about its own start or end."""
         ...
 
@@ -90,7 +90,7 @@ class CopyListener(Protocol):
         """Note that clients have not used a copy for `idle_s` seconds."""
         ...
 
-    def gone(self, copy: Copy) -> None:
+    def on_copy_gone(self, copy: Copy) -> None:
         """Note that a copy is gone, with all its processes."""
         ...
 
@@ -198,7 +198,7 @@ class Crew:
 
     # Messages of the nursery
 
-    def exited(self, end: WorkerExit) -> bool:
+    def on_exit(self, end: WorkerExit) -> bool:
         """A worker and everything below it is gone; return whether it was the worker of a server.
 
         Messages that still wait in its control socket are read before the copy counts as gone.
@@ -218,13 +218,13 @@ class Crew:
             copy.deadline(LAST_WORDS_S_MAX, self._bury)
         return True
 
-    def halted(self, pid: int, yes: bool) -> None:
+    def on_halt(self, pid: int, yes: bool) -> None:
         if copy := self._copies.get(pid):
             self._journal.add(copy.entry.name, "halted" if yes else "resumed")
 
     # Messages of workers
 
-    def heard(self, instance: Instance, message: FromChild, blob: bytes) -> None:
+    def on_message(self, instance: Instance, message: FromChild, blob: bytes) -> None:
         copy = self._copies[instance.pid]
         match message:
             case Beat():
@@ -237,14 +237,14 @@ class Crew:
                     problem = f"this kernel cannot keep it from {' and '.join(message.lacking)}"
                     self._journal.add(instance.server, "degraded", problem, instance.generation)
             case ServerDown():
-                self._lives.told(copy, message, blob)
+                self._lives.on_message(copy, message, blob)
                 self._on_server_down(copy, instance, message)
             case Counted(counts=counts):
-                self._lives.told(copy, message, blob)
+                self._lives.on_message(copy, message, blob)
                 if THROTTLED in counts:
                     self._held_back(copy)
             case _:
-                self._lives.told(copy, message, blob)
+                self._lives.on_message(copy, message, blob)
 
     def unheard(self, instance: Instance, sentence: str) -> None:
         self._journal.add(instance.server, "bug", sentence, instance.generation)
@@ -273,7 +273,7 @@ class Crew:
     def log_stacks(self, copy: Copy, text: str) -> None:
         """Write the stacks of a worker to the log of its server."""
         lines = LogLines(stream="stacks", lines=tuple(filter(None, text.splitlines())))
-        self._lives.told(copy, lines, b"")
+        self._lives.on_message(copy, lines, b"")
 
     def _report_probes(self, instance: Instance, missed: int) -> None:
         """Write to the journal when the server begins to miss probes, and when it answers again.
@@ -290,7 +290,7 @@ class Crew:
         before, copy.flood = copy.flood, catalog_changes.held_back(copy.flood, now)
         if reason := catalog_changes.too_long(copy.flood):
             self.condemn(copy, ExitClass.FLOOD, reason)
-        elif catalog_changes.throttled(copy.flood, now) and not catalog_changes.throttled(
+        elif catalog_changes.is_throttled(copy.flood, now) and not catalog_changes.is_throttled(
             before, before.until
         ):
             name, generation = copy.entry.name, copy.generation
@@ -305,11 +305,11 @@ class Crew:
         instance.reported = True
         if instance.end is None:
             copy.deadline(LEAVE_S_MAX, self._overdue)
-        down = instances.told(message, remote=entry.server.url is not None)
+        down = instances.to_went_down(message, remote=entry.server.url is not None)
         if message.probing and entry.probe and down.reason is ExitClass.EXIT:
             # Some old servers exit at an unknown request: start again without the probe.
             entry.probe = False
-            down = instances.excused(down)
+            down = instances.with_excuse(down)
         if cause := self._bounds.out_of_memory(copy, message.signal):
             down = WentDown(ExitClass.LIMIT, cause)
         elif cause := self._crowded_out(copy, message.signal):
@@ -318,7 +318,7 @@ class Crew:
 
     def _crowded_out(self, copy: Copy, signal: int) -> str:
         if cause := self._lives.crowded_out(signal):
-            self._lives.told(copy, Counted(counts={"oom_kill": 1}), b"")
+            self._lives.on_message(copy, Counted(counts={"oom_kill": 1}), b"")
         return cause
 
     # Starting and stopping
@@ -332,7 +332,7 @@ class Crew:
             if not copy.stopping:
                 excused = isinstance(error, NurseryGone)
                 self._lives.went_down(copy, WentDown(ExitClass.NURSERY, str(error), excused))
-            self._lives.gone(copy)
+            self._lives.on_copy_gone(copy)
             return
         instance = copy.instance = Instance(entry.name, copy.generation, worker, self)
         copy.launch = None
@@ -363,13 +363,13 @@ class Crew:
 
     def _overdue(self, copy: Copy) -> None:
         """Kill a worker that did not start or stop in time."""
-        if copy.warming:
+        if copy.is_starting:
             limit = f"{copy.entry.server.start_timeout_s:g} s"
             message = f"it was not ready within {limit}, and its worker did not say so"
             self.condemn(copy, ExitClass.START_TIMEOUT, message)
         else:
             self._journal.add(copy.entry.name, "kill", "its worker did not leave in time")
-            self._lives.told(copy, Counted(counts={"stop_worker_SIGKILL": 1}), b"")
+            self._lives.on_message(copy, Counted(counts={"stop_worker_SIGKILL": 1}), b"")
             self._kill(copy)
 
     def _kill(self, copy: Copy) -> None:
@@ -410,12 +410,12 @@ class Crew:
         self._hearts.forget(instance.pid)
         instance.close()
         if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
-            self._lives.told(copy, Counted(counts={"oom_kill": kills}), b"")
+            self._lives.on_message(copy, Counted(counts={"oom_kill": kills}), b"")
         self._bounds.erase(copy)
         copy.instance = None
         del self._copies[instance.pid]
         if instance.end.orphans:
-            self._lives.told(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
+            self._lives.on_message(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
             notice = f"{instance.end.orphans} processes that it left behind were killed"
             self._journal.add(copy.entry.name, "swept", notice, instance.generation)
         if not instance.reported:
@@ -425,7 +425,7 @@ class Crew:
             ):
                 down = WentDown(ExitClass.SIGNAL, f"its worker {cause}")
             self._lives.went_down(copy, down)
-        self._lives.gone(copy)
+        self._lives.on_copy_gone(copy)
 
 
 def _ladder_s(entry: ServerEntry) -> float:
@@ -500,7 +500,7 @@ class Spares:
         if entry.replacing:
             self._feed(entry, Replaced(copy.generation), "its new copy is ready")
 
-    def down(self, copy: Copy, fact: WentDown) -> None:
+    def on_spare_down(self, copy: Copy, fact: WentDown) -> None:
         """A spare went down, or did not become ready. The server goes on as it is."""
         entry = copy.entry
         entry.spare = None

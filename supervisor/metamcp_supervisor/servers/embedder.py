@@ -70,10 +70,10 @@ class Embedder(RoleProcess):
         self._idle: asyncio.TimerHandle | None = None
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         return self._spec() is not None
 
-    def asked(self, front: FrontProcess, message: Embed, blob: bytes) -> None:
+    def embed_texts(self, front: FrontProcess, message: Embed, blob: bytes) -> None:
         """Pass texts of a front on to the process. Every request is answered, sooner or later,
         unless another program takes over meanwhile (upgrade)."""
         spec = self._spec()
@@ -116,7 +116,7 @@ class Embedder(RoleProcess):
             tune = Tune(format=log.format, level=log.level, levels=log.levels)
             self._channel.send(messages.pack(tune))
 
-    def _begun(self) -> None:
+    def _send_first_messages(self) -> None:
         assert self._channel is not None
         self._channel.send(messages.pack(EmbedOn()), [packets.blob(codec.dump(self._told))])
         self._flush()
@@ -145,11 +145,11 @@ class Embedder(RoleProcess):
             self._journal.add(WHO, "stopped", "nobody asked it for a while")
             self._dismiss()
 
-    def _delayed(self, delay_s: float) -> None:
+    def _on_failure(self, delay_s: float) -> None:
         self._waiting.clear()
-        self._lost(delay_s)
+        self._on_lost(delay_s)
 
-    def _lost(self, pause_s: float) -> None:
+    def _on_lost(self, pause_s: float) -> None:
         """Answer requests that the process got without vectors. Requests that wait go to the next
         process."""
         waiting = {message.ticket for message, _ in self._waiting}
@@ -160,7 +160,7 @@ class Embedder(RoleProcess):
 
     def _on_message(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, EmbedFigures):
-            self._count(self._grown(message.counts))
+            self._count(self._count_growth(message.counts))
         elif isinstance(message, Embedded):
             self._failures = 0
             front, its = self._asked.pop(message.ticket, (None, 0))

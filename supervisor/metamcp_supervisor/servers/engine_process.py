@@ -64,9 +64,9 @@ class EngineProcess(SocketProcess):
         self._database = ""
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of runs that wait for a person."""
-        return self._now.waiting
+        return self._now.waiting_count
 
     def status(self) -> RoleStatus:
         counts = {"orders": sum(self._now.counts.values())} if self._pid else {}
@@ -81,7 +81,7 @@ class EngineProcess(SocketProcess):
         at_once = self._pid != 0 or bool(self._config().workflows.definitions)
         return structs.replace(spec, engine_at_once=at_once)
 
-    def adapted(self, *, on: bool) -> None:
+    def on_settings_changed(self, *, on: bool) -> None:
         self._count({}, self._now if on else None)
 
     def _tell(self, on: Message, fds: tuple[int, ...] = ()) -> None:
@@ -98,8 +98,8 @@ class EngineProcess(SocketProcess):
             raise
         self._channel.send(messages.pack(EngineSettings()), [blob, *fds])
 
-    def _begun(self) -> None:
-        super()._begun()
+    def _send_first_messages(self) -> None:
+        super()._send_first_messages()
         if not self._config().workflows.definitions:  # else fronts connect to each engine anyway
             self._reconfigure()
 
@@ -115,7 +115,7 @@ class EngineProcess(SocketProcess):
                 if run not in self._parked:
                     self._journal.add(self.who, WAITING, _waits(run))
             self._now, self._parked = message, message.parked
-            self._count(self._grown(message.counts), message)
+            self._count(self._count_growth(message.counts), message)
 
 
 def _waits(parked: ParkedRun) -> str:

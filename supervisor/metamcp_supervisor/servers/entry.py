@@ -96,7 +96,7 @@ class Copy:
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
-    def warming(self) -> bool:
+    def is_starting(self) -> bool:
         """Whether the copy is starting."""
         down = self.instance is not None and self.instance.reported
         return not (self.ready or self.stopping or down)
@@ -187,13 +187,13 @@ class ServerEntry:
     @property
     def own(self) -> bool:
         """Whether this is a process for a single client, project or era, not for all clients."""
-        return bool(words.whose(self.name))
+        return bool(words.parse_client(self.name))
 
     @property
     def legacy(self) -> bool:
         """Whether this process serves the clients of the earlier era, of a server that speaks
         both."""
-        return words.whose(self.name) == words.LEGACY
+        return words.parse_client(self.name) == words.LEGACY
 
     @property
     def both(self) -> bool:
@@ -222,7 +222,7 @@ class ServerEntry:
         self.offer = replace(self.offer, asks_roots="")
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the server has a copy, running or about to start."""
         return bool(self.copies)
 
@@ -230,7 +230,7 @@ class ServerEntry:
     def spent(self) -> bool:
         """Whether the server does not run, and stays down until a client, an operator or a timer
         starts it."""
-        return per_client.spent(self.life, running=self.running)
+        return per_client.spent(self.life, running=self.is_running)
 
     @property
     def copies(self) -> list[Copy]:
@@ -298,7 +298,7 @@ def news(life: ServerLife) -> tuple[object, ...]:
     return life.phase, life.degraded, life.parted, life.retry_at, life.generation
 
 
-def why(life: ServerLife, now: float) -> str:
+def describe_failure(life: ServerLife, now: float) -> str:
     """Return the journal's text about a server that went down."""
     text = f"{life.reason}: {life.message}" if life.reason is not None else ""
     if life.retry_at is not None:

@@ -78,7 +78,7 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
 class InstanceListener(Protocol):
     """The listener that is told of everything that instances send."""
 
-    def heard(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
+    def on_message(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
         """The worker sent this message. `blob`: content of the descriptor of `ServerReady` and
         `Listed`, empty for other messages."""
         ...
@@ -123,11 +123,11 @@ class Instance:
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._on_descriptors_lost
         )
 
-    def handed(self) -> InstanceSnapshot:
+    def take_snapshot(self) -> InstanceSnapshot:
         """Return the state of this instance that the program after this one needs."""
         return InstanceSnapshot(
             pid=self.pid,
-            line=self._channel.handed(),
+            line=self._channel.take_snapshot(),
             server_pid=self.server_pid,
             achieved=self.achieved,
             lacking=self.lacking,
@@ -215,7 +215,7 @@ class Instance:
                 self.protocol, self.start_s = message.protocol, message.start_s
             case _:
                 pass
-        self._ear.heard(self, message, blob)
+        self._ear.on_message(self, message, blob)
 
     def _on_descriptors_lost(self, data: bytes) -> None:
         # Only catalogues come with a descriptor; a start without one ends by its time limit.
@@ -227,7 +227,7 @@ _NO_EXIT = frozenset({ExitClass.EXIT, ExitClass.CLEAN, ExitClass.SIGNAL})
 after it closed its connection cleanly."""
 
 
-def told(message: ServerDown, *, remote: bool = False) -> WentDown:
+def to_went_down(message: ServerDown, *, remote: bool = False) -> WentDown:
     """Convert a worker's report about the end of its server. `remote`: the server is reached by
     URL."""
     try:
@@ -249,7 +249,7 @@ def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
     return WentDown(ExitClass.SIGNAL if end.signal else ExitClass.EXIT, f"its worker {how}")
 
 
-def excused(down: WentDown) -> WentDown:
+def with_excuse(down: WentDown) -> WentDown:
     return replace(down, excused=True)
 
 

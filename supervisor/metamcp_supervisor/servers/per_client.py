@@ -92,16 +92,16 @@ def own(server: Server, name: str) -> Server:
     clients of one era. A process for an era has the idle time of the server itself, because clients
     keep state there."""
     settings = replace(server, name=name, spares=0, required=False)
-    if process_names.whose(name) == process_names.LEGACY:
+    if process_names.parse_client(name) == process_names.LEGACY:
         return replace(settings, era="legacy")
     rest_s = TENANT_IDLE_STOP_S if server.idle_stop_s is None else server.idle_stop_s
     return replace(settings, start="lazy", idle_stop_s=rest_s)
 
 
-def wanted(servers: Mapping[str, Server], name: str) -> Server | None:
+def find_settings(servers: Mapping[str, Server], name: str) -> Server | None:
     """Return the settings for this name: of a configured server, or of a process of one for a
     single client. None if there is not such a server."""
-    if not process_names.whose(name):
+    if not process_names.parse_client(name):
         return servers.get(name)
     server = servers.get(process_names.base(name))
     return None if server is None else own(server, name)
@@ -150,7 +150,7 @@ def refusal(life: ServerLife | None, *, shared: bool, count: ProcessCount) -> Pr
     return None
 
 
-def placed(server: Server, tenant: Tenant | None) -> bool:
+def is_project_known(server: Server, tenant: Tenant | None) -> bool:
     """Whether the folder of the client's project is known, if the settings of the server need
     it."""
     written = (*server.command, *server.env.values(), str(server.cwd))
@@ -177,5 +177,8 @@ def in_order(names: Iterable[str]) -> list[str]:
     positions = {name: position for position, name in enumerate(every)}
     return sorted(
         every,
-        key=lambda name: (positions.get(process_names.base(name), -1), process_names.whose(name)),
+        key=lambda name: (
+            positions.get(process_names.base(name), -1),
+            process_names.parse_client(name),
+        ),
     )

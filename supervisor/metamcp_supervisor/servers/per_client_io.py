@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.config.reload import hash_launch
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, one_era
 from metamcp_supervisor.servers.entry import ServerEntry
@@ -90,12 +90,12 @@ class Apart:
         entry = self._lives.make(per_client.own(base.server, words.own(base.name, words.LEGACY)))
         if entry.offer.modern:
             base.one_era = entry.offer.identity
-        self.offered(entry)
+        self.on_catalogue(entry)
         if not entry.offer.modern and entry.offer.list_hash and base.division.by_era:
             self._lives.entries[entry.name] = entry
             self._routes.show(entry.server, entry.life)
 
-    def refused(self, entry: ServerEntry, fact: WentDown) -> bool:
+    def detect_one_era(self, entry: ServerEntry, fact: WentDown) -> bool:
         """A process went down. If it was the first try to speak to a server in the other era, note
         that the server speaks one era only; the server itself then serves the waiting clients.
         Return whether that was so."""
@@ -105,7 +105,7 @@ class Apart:
             return False
         base.one_era = base.offer.identity
         if fact.reason is ExitClass.PROTOCOL:
-            catalogue = self._routes.handed(base.name).catalogue
+            catalogue = self._routes.find_published(base.name).catalogue
             self._catalogues.keep(entry.server, one_era(catalogue))
         cause = (
             f"it speaks one era, so clients of the other one reach it by a bridge: {fact.message}"
@@ -114,13 +114,13 @@ class Apart:
         self.share(base)
         return True
 
-    def wanted(self, name: str, tenant: Tenant | None) -> None:
+    def on_server_wanted(self, name: str, tenant: Tenant | None) -> None:
         """Start the process of a client or project that called it and does not have it yet; refuse
         if that is not possible."""
         base = self._lives.entries.get(words.base(name))
-        if not words.whose(name):
+        if not words.parse_client(name):
             return  # the server is not configured any more
-        legacy = words.whose(name) == words.LEGACY
+        legacy = words.parse_client(name) == words.LEGACY
         if legacy and base is not None and not base.both:
             self._routes.forget(name)  # it was called before its front knew that
             return
@@ -130,7 +130,11 @@ class Apart:
             shared=base is None or not (legacy or base.division),
             count=per_client.ProcessCount() if legacy else self._count(others, tenant),
         )
-        if refusal is None and base is not None and not per_client.placed(base.server, tenant):
+        if (
+            refusal is None
+            and base is not None
+            and not per_client.is_project_known(base.server, tenant)
+        ):
             refusal = ProcessRefusal("error", per_client.NO_FOLDER, per_client.NO_FOLDER_TEXT)
         if refusal is not None and refusal.reason == words.NO_PLACE and self._made_room(others):
             refusal = None
@@ -151,21 +155,24 @@ class Apart:
         whom = "clients of the earlier era, by a call" if legacy else "one client, by its call"
         self._lives.feed(entry, Start("client"), f"started for {whom}")
 
-    def used(self, entry: ServerEntry, idle_s: float, tenant: Tenant | None = None) -> None:
+    def note_use(self, entry: ServerEntry, idle_s: float, tenant: Tenant | None = None) -> None:
         """Note that a server was last used `idle_s` ago, and by which client, if that is known."""
         entry.used_at = self._loop.time() - idle_s
         if tenant is not None and entry.own:
             entry.tenants.pop(tenant.who, None)
             entry.tenants[tenant.who] = tenant
 
-    def rooted(self, who: str, roots: str) -> None:
+    def on_roots_changed(self, who: str, roots: str) -> None:
         """Note the new roots of the client with this key, for the next start of its processes. The
         front tells the running ones."""
         for entry in self._lives.entries.values():
-            if words.whose(entry.name) == who and (tenant := entry.tenants.get(who)) is not None:
+            if (
+                words.parse_client(entry.name) == who
+                and (tenant := entry.tenants.get(who)) is not None
+            ):
                 entry.tenants[who] = structs.replace(tenant, roots=roots)
 
-    def offered(self, entry: ServerEntry) -> None:
+    def on_catalogue(self, entry: ServerEntry) -> None:
         """Note from a new catalogue whether a server asks for the roots of its clients."""
         base = self._lives.entries.get(entry.base)
         if base is None or not entry.offer.asks_roots:
@@ -175,7 +182,7 @@ class Apart:
         if self._routes.share(base.name, base.division):
             self._journal.add(base.name, "sharing", per_client.ROOTED, base.life.generation)
 
-    def ended(self, sessions: Iterable[str]) -> None:
+    def on_sessions_ended(self, sessions: Iterable[str]) -> None:
         """Remove the processes that were started for sessions that have ended."""
         if not any(entry.own for entry in self._lives.entries.values()):
             return
@@ -184,7 +191,9 @@ class Apart:
             leaving = ended_clients & entry.tenants.keys()
             for who in leaving:
                 del entry.tenants[who]
-            over = words.whose(entry.name) in ended_clients or (leaving and not entry.tenants)
+            over = words.parse_client(entry.name) in ended_clients or (
+                leaving and not entry.tenants
+            )
             if over and not entry.removed:
                 self._lives.remove(entry.name, "the session of its last client has ended")
 
@@ -195,11 +204,11 @@ class Apart:
         if entry.own and base is not None and base.life.parted:
             self._lives.feed(entry, Parted(yes=True))
 
-    def settled(self, entry: ServerEntry) -> None:
+    def drop_if_idle(self, entry: ServerEntry) -> None:
         """Drop a process for a single client that has become idle. Keep a process that does not
         start again by itself only for as long as its client calls. Call this after a change of
         phase, or when a copy has left."""
-        if not entry.own or entry.running:
+        if not entry.own or entry.is_running:
             return
         if entry.life.phase is ServerPhase.IDLE and not entry.legacy:
             self._lives.drop(entry)
@@ -209,7 +218,7 @@ class Apart:
     def _on_idle_timeout(self, entry: ServerEntry) -> None:
         """Drop a process that its client has not called for `idle_stop`."""
         if self._loop.time() < entry.used_at + entry.server.rest_s:
-            self.settled(entry)
+            self.drop_if_idle(entry)
         elif entry.spent:
             self._lives.drop(entry)
 
@@ -217,7 +226,7 @@ class Apart:
         """Drop a process whose next start is due if its client does not use it any more. Return
         whether it was dropped."""
         idle_s = self._loop.time() - entry.used_at
-        is_forgotten = entry.own and not entry.running
+        is_forgotten = entry.own and not entry.is_running
         is_forgotten = is_forgotten and per_client.forgotten(
             entry.life, idle_s, entry.server.rest_s
         )
@@ -225,7 +234,7 @@ class Apart:
             self._lives.drop(entry)
         return is_forgotten
 
-    def counted(self, entry: ServerEntry, counts: Mapping[str, int]) -> None:
+    def on_counters(self, entry: ServerEntry, counts: Mapping[str, int]) -> None:
         """Act on counters of a worker. Clients share a server until the first request that could
         not be sent to any of them. A shared process that knows the roots of one client is
         restarted."""
@@ -239,20 +248,20 @@ class Apart:
             self._journal.add(base.name, "sharing", per_client.SWITCHED, base.life.generation)
             self.share(base)
 
-    def changed(self, entry: ServerEntry, before: Server, *, restart: bool) -> None:
+    def apply_config_change(self, entry: ServerEntry, before: Server, *, restart: bool) -> None:
         """Apply a changed configuration of a server to its processes for single clients. The
         process for the earlier era restarts together with the server, so that calls wait instead of
         failing."""
         if entry.own:
             return
-        another = launched(before) != launched(entry.server)
+        another = hash_launch(before) != hash_launch(entry.server)
         if another:
             entry.unknown()
         self.share(entry)
         stays = entry.server.enabled or not (before.enabled or restart)  # an operator started it
         for process in self.of(entry.name):
             still = (
-                entry.both and (process.running or not another)
+                entry.both and (process.is_running or not another)
                 if process.legacy
                 else entry.division
             )

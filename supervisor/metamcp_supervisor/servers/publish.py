@@ -56,7 +56,7 @@ class Ahead(Protocol):
 
 
 class FrontsPort(Protocol):
-    def serving(self) -> Iterable[Ahead]:
+    def list_serving(self) -> Iterable[Ahead]:
         """Return all fronts that have been told what to serve."""
         ...
 
@@ -78,7 +78,7 @@ class PublishedServer:
         self._planned: asyncio.TimerHandle | None = None
 
     @property
-    def planned(self) -> bool:
+    def has_plan(self) -> bool:
         """Whether the server will be listed, or hidden, later."""
         return self._planned is not None
 
@@ -112,14 +112,14 @@ class Routes:
         if before != data:  # a restart rarely changes it
             published.catalogue, published.list_hash = data, list_hash
             try:
-                for front in self._fronts.serving():
+                for front in self._fronts.list_serving():
                     _send_catalogue(front, server, published)
             except OSError:
                 published.catalogue = b""
                 raise
         return before
 
-    def handed(self, server: str) -> PublishedServer:
+    def find_published(self, server: str) -> PublishedServer:
         """Return what the fronts were told of a server last."""
         return self._known.get(server, PublishedServer())
 
@@ -140,7 +140,7 @@ class Routes:
         """Send the catalogue again to the front with this number, which did not get it. Raises
         OSError."""
         published = self._known.get(server)
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             if front.number == number and published is not None and published.catalogue:
                 _send_catalogue(front, server, published)
 
@@ -170,14 +170,14 @@ class Routes:
             reason=refusal.reason,
             message=refusal.message,
         )
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             front.send(state)
             front.send(ForgetServer(server=server))
 
     def connect(self, instance: Instance, number: int | None) -> None:
         """Make a new pipe between the instance and the front with this number, or every front.
         Raises OSError."""
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             if number not in (None, front.number):
                 continue
             front_end, worker_end = socket.socketpair()  # the same as a `multiprocessing.Pipe`
@@ -209,7 +209,7 @@ class Routes:
         published = self._known.pop(server, None)
         if published is not None:
             published.keep()
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             front.send(ForgetServer(server=server))
 
     def close(self) -> None:
@@ -231,11 +231,11 @@ class Routes:
         if life.phase is ServerPhase.READY or at_rest or (first and published.catalogue):
             if published.listed or not damped_s:
                 self._turn(published, listed=True, counts=life.failures > 0)
-            elif not published.planned:
+            elif not published.has_plan:
                 published.plan(damped_s, partial(self._turn_later, published, listed=True))
         elif not _comes_back(life) or server.strict_listing or not published.listed:
             self._turn(published, listed=False, counts=life.failures > 0)
-        elif not published.planned:
+        elif not published.has_plan:
             wait_s = max(server.hide_after_s, damped_s)
             published.plan(wait_s, partial(self._turn_later, published, listed=False))
 
@@ -243,7 +243,7 @@ class Routes:
         """List the tools of a server, or hide them, from now on."""
         published.keep()
         if counts and listed != published.listed:
-            published.changes = catalog_changes.noted(published.changes, self._loop.time())
+            published.changes = catalog_changes.add_change(published.changes, self._loop.time())
         published.listed = listed
 
     def _turn_later(self, published: PublishedServer, *, listed: bool) -> None:
@@ -258,7 +258,7 @@ class Routes:
         published.state = structs.replace(
             state, by=division.by, roots=division.roots, both=division.both
         )
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             front.send(published.state)
 
 
@@ -411,11 +411,11 @@ class Deliveries:
             figures = offer(data)
             if (own := self._gateway_id()) in figures.gateways:
                 return ExitClass.LOOP, IS_SELF if own == figures.gateways[0] else LEADS_BACK
-            self.judged(entry, entry.offer, figures)
+            self.report_left_out(entry, entry.offer, figures)
             # Once a server asked for roots, that counts until it may be a different server.
             asks_roots = wider(figures.asks_roots, entry.offer.asks_roots)
             entry.offer = replace(figures, asks_roots=asks_roots)
-            self._pinned.offered(entry.name, data)
+            self._pinned.on_catalogue(entry.name, data)
             if entry.own and not entry.legacy:
                 return None  # its client gets the lists of the server itself
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)
@@ -427,7 +427,9 @@ class Deliveries:
             return ExitClass.EXIT, no_descriptor(error)
         return None
 
-    def judged(self, entry: ServerEntry, before: CatalogueFigures, now: CatalogueFigures) -> None:
+    def report_left_out(
+        self, entry: ServerEntry, before: CatalogueFigures, now: CatalogueFigures
+    ) -> None:
         """Write to the journal which lists a server did not give, and which definitions the lists
         leave out, if they changed."""
         if now.unread and now.unread != before.unread:

@@ -25,7 +25,7 @@ from metamcp_supervisor.approval.lock_drift import QuarantinedTool, ToolDrift
 from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
 from metamcp_supervisor.backoff import Ration, left_out
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
-from metamcp_supervisor.config.document import shown
+from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import ReloadPlan
@@ -82,8 +82,8 @@ class Pinned:
         offered: Mapping[str, bytes] | None = None,
     ) -> bool:
         """Read the lock file and judge the last catalogues, before any front or server starts.
-        `approved`, `offered`: the lock (see `handed`) and the catalogues by server of the previous
-        program, which stay in force. Return whether the file has changed since. Raises
+        `approved`, `offered`: the lock (see `pack_lock`) and the catalogues by server of the
+        previous program, which stay in force. Return whether the file has changed since. Raises
         ConfigInvalid."""
         begun = await asyncio.to_thread(self._first, config, approved, offered)
         self._pins, self._data, judged, note, outdated = begun
@@ -93,7 +93,7 @@ class Pinned:
             self._take(each, tell=False)
         return outdated
 
-    def offered(self, server: str, data: bytes) -> None:
+    def on_catalogue(self, server: str, data: bytes) -> None:
         """Take in a new catalogue of a server, before any front is told. Raises codec.Malformed."""
         if self._data.get(server) == data:  # a restart rarely changes it
             return
@@ -116,12 +116,12 @@ class Pinned:
         self._waiting |= {name: self._data[name] for name in (server, *same)}
         self._work_on()
 
-    def told(self, server: str) -> tuple[str, ...]:
+    def describe_drift(self, server: str) -> tuple[str, ...]:
         """Return a line for each tool of a server that is not as approved, for people."""
         judged = self._pins.last(server)
         quarantined = {each.tool for each in judged.kept}
         lines = [
-            f"{shown(each.tool)}: {each.word}"
+            f"{shorten(each.tool)}: {each.word}"
             f"{', in quarantine' if each.tool in quarantined else ''}"
             for each in judged.drifts
             if each.is_news
@@ -133,19 +133,19 @@ class Pinned:
         """Return the last judgement about a server."""
         return self._pins.last(server)
 
-    def quarantined(self) -> tuple[tuple[str, str, str], ...]:
+    def list_quarantined(self) -> tuple[tuple[str, str, str], ...]:
         """Return server, tool and reason of all tools in quarantine, as in `spec.FrontSpec`."""
-        quarantined = self._pins.quarantined
+        quarantined = self._pins.quarantined_tools
         return tuple(sorted((each.server, each.tool, each.reason) for each in quarantined))
 
-    def held(self) -> tuple[str, ...]:
+    def enforced_servers(self) -> tuple[str, ...]:
         """Return the servers of which only approved tools may be called, as in `spec.FrontSpec`."""
-        return self._pins.held
+        return self._pins.enforced_servers
 
     @property
-    def kept(self) -> frozenset[tuple[str, str]]:
+    def quarantined_tools(self) -> frozenset[tuple[str, str]]:
         """Tools in quarantine, as pairs of server and tool."""
-        return frozenset((each.server, each.tool) for each in self._pins.quarantined)
+        return frozenset((each.server, each.tool) for each in self._pins.quarantined_tools)
 
     def forget(self, server: str) -> None:
         """Forget a server that is gone, except its first catalogue."""
@@ -163,13 +163,13 @@ class Pinned:
         """The lock in force; empty without one."""
         return self._pins.lock or Lock()
 
-    async def compared(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
+    async def compare_tools(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
         """Return the tools of a server that are not as approved, with both definitions, and the
         mark of what the server offers now; neither if that is not known."""
         data = self._data.get(server)
         if data is None:
             return (), ""
-        drifts = await asyncio.to_thread(self._pins.compared, server, _tools(data))
+        drifts = await asyncio.to_thread(self._pins.compare_tools, server, _tools(data))
         return tuple(each for each in drifts if each.is_news), mark(data)
 
     async def approval(self, lock: Lock, server: str, tool: str, expect: str) -> LockedServer:
@@ -187,7 +187,7 @@ class Pinned:
         catalogue = server_catalog.unpack(data)
         info = lock_drift.server_info(catalogue.serverInfo)
         return await asyncio.to_thread(
-            lock_drift.taken, before or LockedServer(), catalogue.tools, tool or None, info
+            lock_drift.approve_tools, before or LockedServer(), catalogue.tools, tool or None, info
         )
 
     # A reload
@@ -197,9 +197,13 @@ class Pinned:
         result in force."""
         return await asyncio.to_thread(_draft, self._pins, lock, config, dict(self._data))
 
-    def planned(self, plan: ReloadPlan, draft: ReloadDraft) -> ReloadPlan:
+    def with_lock_change(self, plan: ReloadPlan, draft: ReloadDraft) -> ReloadPlan:
         """Return the plan with the changes of the lock added."""
-        return lock_drift.planned(plan, self._pins.lock, draft.pins.lock) if draft.changed else plan
+        return (
+            lock_drift.with_lock_change(plan, self._pins.lock, draft.pins.lock)
+            if draft.changed
+            else plan
+        )
 
     def adopt(self, draft: ReloadDraft) -> None:
         """Put a draft in force. The caller must tell the fronts."""
@@ -219,7 +223,7 @@ class Pinned:
 
     # An upgrade
 
-    def handed(self) -> bytes:
+    def pack_lock(self) -> bytes:
         """Return the lock in force, compressed; b"" without a lock."""
         lock = self._pins.lock
         return b"" if lock is None else zlib.compress(locks.text(lock).encode())
@@ -227,7 +231,7 @@ class Pinned:
     def go_on(self, server: str, tools: Iterable[tuple[str, str]]) -> None:
         """Continue to hold back the tools of a process for one client that the previous program
         held back."""
-        if process_names.whose(server) and (
+        if process_names.parse_client(server) and (
             quarantined := [QuarantinedTool(server, *each) for each in tools]
         ):
             self._pins.go_on(server, quarantined)
@@ -265,7 +269,7 @@ class Pinned:
             )
         definitions = locks.definitions(config.servers.values())
         pins = Pins(
-            None if seen is None else locks.folded(seen), there, _pinnings(config), definitions
+            None if seen is None else locks.fold_lock(seen), there, _pinnings(config), definitions
         )
         data: dict[str, bytes] = {}
         if offered is None:
@@ -359,16 +363,16 @@ def _pinnings(config: Config) -> dict[str, Pinning | None]:
 def _lock(config: Config, approved: bytes | None) -> tuple[Lock | None, bool]:
     """Return the lock in force at first, and whether the file has a different one. Raises
     ConfigInvalid."""
-    path = lock_io.beside(config)
+    path = lock_io.find_lock_path(config)
     if approved is None:
         there = lock_io.load(path)
-        return None if there is None else locks.folded(there), False
+        return None if there is None else locks.fold_lock(there), False
     text = zlib.decompress(approved).decode() if approved else ""
     try:
-        before = locks.folded(locks.read(text, str(path))) if text else None
+        before = locks.fold_lock(locks.read(text, str(path))) if text else None
     except ConfigInvalid:  # a different version wrote it in a different format
         there = lock_io.load(path)
-        return None if there is None else locks.folded(there), False
+        return None if there is None else locks.fold_lock(there), False
     try:
         there = lock_io.load(path)
     except ConfigInvalid:
@@ -383,7 +387,7 @@ def _draft(
     data: Mapping[str, bytes],
 ) -> ReloadDraft:
     """Judge catalogues for `Pinned.draft`. Runs in a thread."""
-    lock = None if lock is None else locks.folded(lock)
+    lock = None if lock is None else locks.fold_lock(lock)
     pinnings = _pinnings(config)
     other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
     judged = {

@@ -49,7 +49,7 @@ _NOT_ANSWERED = frozenset({
 })  # fmt: skip
 
 
-def answered(stats: Sequence[CallStats]) -> dict[str, int]:
+def count_answers(stats: Sequence[CallStats]) -> dict[str, int]:
     """Return how many calls each server answered, from the cumulative figures of a front."""
     totals: dict[str, int] = {}
     for stat in stats:
@@ -69,7 +69,7 @@ class Reports:
         self._metrics = metrics
         self._down_since: dict[str, float] = {}
 
-    def heard(self, copy: Copy, message: LogLines | Answers | ServerDown) -> None:
+    def on_message(self, copy: Copy, message: LogLines | Answers | ServerDown) -> None:
         entry = copy.entry
         match message:
             case LogLines():
@@ -79,13 +79,15 @@ class Reports:
                 self._metrics.answers(entry.name, copy.generation, transport, stats)
             case ServerDown(code=code, signal=signal):
                 if code is not None or signal:
-                    self._metrics.exited(entry.base, -signal if code is None else code)
+                    self._metrics.record_exit(entry.base, -signal if code is None else code)
 
-    def gone(self, copy: Copy) -> None:
+    def on_copy_gone(self, copy: Copy) -> None:
         """End the figures of a copy that is gone."""
         self._metrics.worker_gone(copy.entry.name, copy.generation)
 
-    def turned(self, entry: ServerEntry, before: ServerLife, fact: Fact, now: float) -> None:
+    def measure_downtime(
+        self, entry: ServerEntry, before: ServerLife, fact: Fact, now: float
+    ) -> None:
         """Measure how long a server was down, after a change of its phase or serving copy. `now`:
         time before the change."""
         phase, loop = entry.life.phase, asyncio.get_running_loop()
@@ -104,7 +106,7 @@ class Reports:
         if message.dropped:
             self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
 
-    def counted(self, copy: Copy, message: Counted) -> None:
+    def on_counters(self, copy: Copy, message: Counted) -> None:
         # A contested request is an unroutable one, and counts as such.
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         if copy.entry.trial is not None:
@@ -138,21 +140,21 @@ class Reports:
     ) -> list[ServerEntry]:
         """Return the servers that have answered more calls, by the newest figures of this front."""
         answering: list[ServerEntry] = []
-        for name, count in answered(stats).items():
+        for name, count in count_answers(stats).items():
             entry = entries.get(name)
             if entry is not None and count > entry.answered.get(front, 0):
                 entry.answered[front] = count
                 answering.append(entry)
         return answering
 
-    def restarted(self, entry: ServerEntry) -> None:
+    def count_restart(self, entry: ServerEntry) -> None:
         """Count a restart: a copy starts, or takes the place of another one. The first start is not
         a restart."""
         if entry.rested:
             entry.rested = False
             return
         entry.restarts += 1
-        self._metrics.restarted(entry.base, str(entry.life.reason or "operator"))
+        self._metrics.count_restart(entry.base, str(entry.life.reason or "operator"))
 
     def forget(self, entry: ServerEntry) -> None:
         self._down_since.pop(entry.name, None)
@@ -198,7 +200,7 @@ async def calls(
     silent: list[str] = []
     for front, answer in zip(fronts, answers, strict=True):
         if answer is None:
-            silent.append(front.who)
+            silent.append(front.process_name)
             continue
         more += answer[0].more
         seen += [_to_in_flight(front, call, queued) for call in _read(answer[1])]
@@ -222,13 +224,13 @@ async def path(fronts: Sequence[FrontProcess], request: ShowPath) -> CallPath | 
     """Return what would happen to a call, as the first front says that answers; None if none
     does."""
     answer = await _first(fronts, request, ANSWER_S_MAX)
-    return None if answer is None else codec.typed(CallPath, answer)
+    return None if answer is None else codec.decode_as(CallPath, answer)
 
 
 async def tools(fronts: Sequence[FrontProcess], request: ShowTools) -> ShownTools | None:
     """Return the tools of an endpoint, as `path` does."""
     answer = await _first(fronts, request, SEARCH_S_MAX)
-    return None if answer is None else codec.typed(ShownTools, answer)
+    return None if answer is None else codec.decode_as(ShownTools, answer)
 
 
 async def _first(
@@ -245,14 +247,14 @@ async def _ask_waiting_calls(questions: Questions) -> Waiting:
     """Return the calls that wait in a worker; none if the worker does not answer."""
     answer = await _ask(questions, ShowCalls(ticket=0))
     try:
-        return set(codec.typed(list[tuple[int, int]], answer[1])) if answer else set()
+        return set(codec.decode_as(list[tuple[int, int]], answer[1])) if answer else set()
     except codec.Malformed:
         return set()
 
 
 def _read(blob: bytes) -> list[CallUnderWay]:
     try:
-        return codec.typed(list[CallUnderWay], blob)
+        return codec.decode_as(list[CallUnderWay], blob)
     except codec.Malformed:
         return []
 
@@ -268,6 +270,6 @@ def _to_in_flight(front: FrontProcess, call: CallUnderWay, queued: Waiting) -> I
         state="queued" if waits else call.state,
         client=call.client,
         session=call.session,
-        front=front.who,
+        front=front.process_name,
         progress=call.progress,
     )

@@ -62,23 +62,23 @@ class ResultKeeper:
             await asyncio.wait([self._sweep])
         await asyncio.to_thread(result_files.clear, self._root)
 
-    async def listed(self) -> list[KeptResult]:
+    async def list_results(self) -> list[KeptResult]:
         """Return what is kept, the oldest first."""
         results = await asyncio.to_thread(lambda: [result for _, result in self._scan_folders()])
         return sorted(results, key=lambda result: result.kept)
 
-    async def shown(self, handle: str) -> tuple[KeptResult, Piece] | None:
+    async def read_beginning(self, handle: str) -> tuple[KeptResult, Piece] | None:
         """Return a result with the beginning of its text; None for an unknown handle. Raises
         OSError."""
         return await asyncio.to_thread(self._read_result, handle)
 
-    async def purged(self, handles: Collection[str]) -> int:
+    async def purge(self, handles: Collection[str]) -> int:
         """Remove the results with these handles, all of them without handles. Return how many there
         were."""
         return await asyncio.to_thread(self._purge, handles)
 
     def _scan_folders(self) -> list[tuple[str, KeptResult]]:
-        return list(result_files.everything(self._root))
+        return list(result_files.iter_results(self._root))
 
     def _read_result(self, handle: str) -> tuple[KeptResult, Piece] | None:
         for folder, result in self._scan_folders():

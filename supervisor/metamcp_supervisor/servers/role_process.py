@@ -68,7 +68,7 @@ class RoleProcess:
         return self._pid
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether the configuration has a use for this process."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class RoleProcess:
         idle = "error" if waits else "starting" if self._launch is not None else "idle"
         return RoleStatus(role=self.who, state="ready" if self._pid else idle, pid=self._pid)
 
-    def exited(self, end: WorkerExit) -> bool:
+    def on_exit(self, end: WorkerExit) -> bool:
         """A worker ended; return whether it was this process."""
         if (timer := self._leaving.pop(end.pid, None)) is not None:
             timer.cancel()
@@ -102,7 +102,7 @@ class RoleProcess:
 
     # For the processes themselves
 
-    def _begun(self) -> None:
+    def _send_first_messages(self) -> None:
         """Send the first messages to a new process. Raises OSError."""
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class RoleProcess:
         """Adapt the process to the configuration in force, with every beat, unless something else
         tells of a reload."""
 
-    def _delayed(self, delay_s: float) -> None:
+    def _on_failure(self, delay_s: float) -> None:
         """The process failed, and starts again after this delay at the earliest."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class RoleProcess:
         """Return words for how the process ended."""
         return f"with signal {end.signal}" if end.signal else f"with status {end.code}"
 
-    def _lost(self, pause_s: float) -> None:
+    def _on_lost(self, pause_s: float) -> None:
         """The process was dismissed, and what it was asked is not answered."""
 
     def _delay_s(self) -> float:
@@ -138,7 +138,7 @@ class RoleProcess:
             self._part()
             kill = self._forker.signal
             self._leaving[pid] = self._loop.call_later(self.end_s_max, kill, pid, signal.SIGKILL)
-        self._lost(0.0)
+        self._on_lost(0.0)
 
     def _part(self) -> None:
         if self._channel is not None:
@@ -154,9 +154,9 @@ class RoleProcess:
         self._since = 0.0
         delay_s = self._delay_s() if self._failures else 0.0
         self._again = self._loop.time() + delay_s
-        self._delayed(delay_s)
+        self._on_failure(delay_s)
 
-    def _grown(self, counts: Mapping[str, int]) -> dict[str, int]:
+    def _count_growth(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return by how much the counters of the process have grown since its last report."""
         before, self._figures = self._figures, counts
         return {name: n - before.get(name, 0) for name, n in counts.items()}
@@ -180,7 +180,7 @@ class RoleProcess:
         self._hearts.watch(worker.pid, lambda verdict: None)
         self._journal.add(self.who, "ready", f"process {worker.pid}")
         try:
-            self._begun()
+            self._send_first_messages()
         except OSError as error:
             self._journal.add(self.who, "error", f"no free descriptor: {error.strerror}")
             self._dismiss()

@@ -26,11 +26,11 @@ from metamcp_supervisor.servers.bounds import Bounds
 from metamcp_supervisor.servers.catalogues import (
     CatalogueFigures,
     Catalogues,
-    completed,
+    fill_unread_lists,
     offer,
 )
 from metamcp_supervisor.servers.crew import Crew, Spares
-from metamcp_supervisor.servers.entry import Copy, ServerEntry, news, patience, why
+from metamcp_supervisor.servers.entry import Copy, ServerEntry, describe_failure, news, patience
 from metamcp_supervisor.servers.per_client_io import Apart
 from metamcp_supervisor.servers.publish import Deliveries, Routes
 from metamcp_supervisor.servers.quarantine_io import Pinned
@@ -52,7 +52,7 @@ from metamcp_supervisor.servers.server import (
     step,
 )
 from metamcp_supervisor.servers.start_gate_io import Outages, Starting
-from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, told
+from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, format_move
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -138,10 +138,10 @@ class Tree:
         entry = ServerEntry(server, offer(data, from_cache=True) if data else CatalogueFigures())
         if (base := self.entries.get(entry.base)) is not None:
             entry.trial = base.trial
-        self.deliveries.judged(entry, CatalogueFigures(), entry.offer)
+        self.deliveries.report_left_out(entry, CatalogueFigures(), entry.offer)
         if data and not (entry.legacy and entry.offer.modern):
             # Calls by names that are already known wait until the server is ready.
-            self.pinned.offered(server.name, data)
+            self.pinned.on_catalogue(server.name, data)
             try:
                 self._routes.offers(server.name, data, entry.offer.list_hash)
             except OSError:  # no free descriptor: the server starts as if nothing was known of it
@@ -163,7 +163,7 @@ class Tree:
         base.one_era = ""  # it may be a different server by now
         self.apart.share(base)
         for entry in (base, *self.apart.of(name)):
-            if not entry.removed and (entry.running or not entry.legacy):
+            if not entry.removed and (entry.is_running or not entry.legacy):
                 self.spares.renew(entry, cause)
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
@@ -193,7 +193,7 @@ class Tree:
         """Return words if the kernel killed a process because the gateway's control group was out
         of memory, else "". If so, delay starts for a while."""
         if cause := self.bounds.crowded_out(signal):
-            self.starting.crowded()
+            self.starting.on_oom_kill()
         return cause
 
     def part(self, name: str, *, yes: bool) -> None:
@@ -205,7 +205,7 @@ class Tree:
         """Apply a changed configuration of a known server."""
         entry = self.entries[server.name]
         before, entry.server = entry.server, server
-        self.apart.changed(entry, before, restart=restart)
+        self.apart.apply_config_change(entry, before, restart=restart)
         tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
         self.feed(entry, tuned, "it is eager now")
         was_stopped = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
@@ -237,7 +237,7 @@ class Tree:
                     stopping.add(entry.name)
                     self.crew.hurry(entry)
                     self.feed(entry, StopServer(), "the gateway stops")
-            if not any(entry.running for entry in self.entries.values()):
+            if not any(entry.is_running for entry in self.entries.values()):
                 break
             await self._ended.wait()
         self.abandon()
@@ -263,14 +263,14 @@ class Tree:
             if entry.instance is not None and entry.life.phase is ServerPhase.READY:
                 self._routes.connect(entry.instance, front.number)
 
-    def wanted(self, server: str, tenant: Tenant | None = None) -> None:
+    def on_server_wanted(self, server: str, tenant: Tenant | None = None) -> None:
         if entry := self.entries.get(server):
-            self.apart.used(entry, 0.0, tenant)
+            self.apart.note_use(entry, 0.0, tenant)
             self.feed(entry, Start("client"), "started by a call")
         else:
-            self.apart.wanted(server, tenant)
+            self.apart.on_server_wanted(server, tenant)
 
-    def counted(self, front: int, stats: Sequence[CallStats]) -> None:
+    def on_call_stats(self, front: int, stats: Sequence[CallStats]) -> None:
         """Take in cumulative figures of a front: a server that answered a call is proven to
         work."""
         for entry in self._reports.proven(self.entries, front, stats):
@@ -282,7 +282,7 @@ class Tree:
 
     # Messages of workers: crew.Lives
 
-    def told(self, copy: Copy, message: FromChild, blob: bytes) -> None:
+    def on_message(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         entry = copy.entry
         match message:
             case ServerReady() if copy is entry.spare:
@@ -294,10 +294,10 @@ class Tree:
             case Listed():
                 self._offers(entry, blob)
             case LogLines() | Answers() | ServerDown():
-                self._reports.heard(copy, message)
+                self._reports.on_message(copy, message)
             case Counted(counts=counts):
-                self._reports.counted(copy, message)
-                self.apart.counted(entry, counts)
+                self._reports.on_counters(copy, message)
+                self.apart.on_counters(entry, counts)
             case AttachFailed(number=number):
                 self.deliveries.connect_again(entry.name, number)
             case _:
@@ -306,30 +306,30 @@ class Tree:
     def went_down(self, copy: Copy, fact: WentDown) -> None:
         entry = copy.entry
         if copy is entry.serving:
-            if not self.apart.refused(entry, fact):
+            if not self.apart.detect_one_era(entry, fact):
                 self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
         elif copy is entry.spare:
-            self.spares.down(copy, fact)
+            self.spares.on_spare_down(copy, fact)
 
     def responds(self, copy: Copy, fact: Responds) -> None:
         if copy is copy.entry.serving:
             self.feed(copy.entry, fact)
 
-    def gone(self, copy: Copy) -> None:
+    def on_copy_gone(self, copy: Copy) -> None:
         entry = copy.entry
         entry.leaving.discard(copy)
-        self._reports.gone(copy)
+        self._reports.on_copy_gone(copy)
         if copy is entry.serving:
             entry.serving = None
             self.feed(entry, WorkerLeft())
         self._drop_removed(entry)
-        self.apart.settled(entry)
+        self.apart.drop_if_idle(entry)
         self._ended.set()
-        self.starting.soon()
+        self.starting.schedule_check()
 
     def idle(self, copy: Copy, idle_s: float) -> None:
         entry, server = copy.entry, copy.entry.server
-        self.apart.used(entry, idle_s)
+        self.apart.note_use(entry, idle_s)
         if (
             copy is entry.serving
             and server.lazy
@@ -349,12 +349,12 @@ class Tree:
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
         can be used."""
-        blob = completed(blob, self._routes.handed(entry.name).catalogue)
+        blob = fill_unread_lists(blob, self._routes.find_published(entry.name).catalogue)
         broken = self.deliveries.offer(entry, blob)
         if broken is None:
             if entry.legacy or not entry.own:
                 self._catalogues.keep(entry.server, blob)
-            self.apart.offered(entry)
+            self.apart.on_catalogue(entry)
         if not entry.own:
             self.apart.share(entry)
         if broken is not None and entry.serving is not None and entry.instance is not None:
@@ -379,26 +379,26 @@ class Tree:
             return
         self._routes.show(entry.server, life)
         if life.phase is not before.phase or life.generation != before.generation:
-            self._reports.turned(entry, before, fact, now)
+            self._reports.measure_downtime(entry, before, fact, now)
             self.spares.settle(entry)
             entry.rested = entry.rested or life.phase is ServerPhase.IDLE or life.resting
-            event = told(before.phase, life.phase)
+            event = format_move(before.phase, life.phase)
             down = isinstance(fact, WentDown) or life.phase is ServerPhase.FAILED
-            cause = why(life, now) if down else cause
+            cause = describe_failure(life, now) if down else cause
             self._journal.add(entry.name, event, cause, life.generation)
-        self.outages.heard(entry, before)
-        self.apart.settled(entry)
+        self.outages.on_life_change(entry, before)
+        self.apart.drop_if_idle(entry)
 
     def _act(self, entry: ServerEntry, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
                 self.starting.join(entry)
-                for needed in self.starting.missing(entry):
+                for needed in self.starting.find_unready_dependencies(entry):
                     self.feed(needed, Start("dependent"), f"{entry.name} depends on it")
             case Action.LEAVE_GATE:
                 self.starting.leave(entry)
             case Action.FORK:
-                self._reports.restarted(entry)
+                self._reports.count_restart(entry)
                 entry.serving = Copy(entry, entry.life.generation)
                 self.crew.fork(entry.serving)
             case Action.ROUTE:
@@ -417,7 +417,7 @@ class Tree:
                 pass
 
     def _promote(self, entry: ServerEntry) -> None:
-        self._reports.restarted(entry)
+        self._reports.count_restart(entry)
         old = entry.serving
         self.spares.promote(entry)
         if entry.serving is not None and entry.serving.lists:

@@ -48,13 +48,13 @@ class SocketProcess(RoleProcess):
         self._on: Message | None = None
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         return self._on is not None
 
-    def adapted(self, *, on: bool) -> None:
+    def on_settings_changed(self, *, on: bool) -> None:
         """The settings have changed. `on`: whether the process is wanted."""
 
-    def handed(self) -> tuple[int, ...]:
+    def take_snapshot(self) -> tuple[int, ...]:
         """Return the descriptors of acceptor and connector, or of the listening socket, for the
         program after this one."""
         ends = self._listener, self.connector
@@ -79,7 +79,7 @@ class SocketProcess(RoleProcess):
         if self._closed or (on == self._on and listens == (on is not None)):
             return
         self._on = on
-        self.adapted(on=on is not None)
+        self.on_settings_changed(on=on is not None)
         if on is None:
             if self._pid:
                 self._journal.add(self.who, "stopped", self.off)
@@ -133,11 +133,11 @@ class SocketProcess(RoleProcess):
             self.connector.close()
         self._listener = self.connector = None
 
-    def _begun(self) -> None:
+    def _send_first_messages(self) -> None:
         if self._on is None or self._listener is None:
             self._dismiss()
         elif self._channel is not None:
             self._tell(self._on, (os.dup(self._listener.fileno()),))
 
-    def _delayed(self, delay_s: float) -> None:
+    def _on_failure(self, delay_s: float) -> None:
         self._loop.call_later(delay_s, self._watch)

@@ -113,8 +113,10 @@ def server_spec(
     the revision that it spoke last, as far as is known; `private`: for a server that is to be
     confined as its configuration says; `trial`: whether it is to be learnt what it needs."""
     with_folder = _place(server, tenant)
-    passed = {name: environ[name] for name in environment.passed(environ, server.inherit_env)}
-    session = process_names.has_session(process_names.whose(server.name))
+    passed = {
+        name: environ[name] for name in environment.select_variables(environ, server.inherit_env)
+    }
+    session = process_names.has_session(process_names.parse_client(server.name))
     earlier = not probe or (session if tenant is None else not tenant.modern)
     return ServerSpec(
         name=process_names.base(server.name),
@@ -289,7 +291,7 @@ def meaning_spec(config: Config) -> MeaningSpec | None:
     """Return the settings of vectors for a front, without the secrets of their source; None if
     searches do not use vectors."""
     embeddings = config.embeddings
-    if not embeddings.wanted or not any(
+    if not embeddings.is_configured or not any(
         endpoint.exposure == "search" for endpoint in config.endpoints.values()
     ):
         return None
@@ -407,8 +409,8 @@ def front_spec(
             for server in config.servers.values()
             if server.limits != UNLIMITED
         },
-        quarantined=() if pinned is None else pinned.quarantined(),
-        held=() if pinned is None else pinned.held(),
+        quarantined=() if pinned is None else pinned.list_quarantined(),
+        held=() if pinned is None else pinned.enforced_servers(),
     )
 
 
@@ -468,7 +470,7 @@ def default_endpoint(config: Config) -> Endpoint | None:
     return ours.get("default") or next(iter(ours.values()), None)
 
 
-def exposed(config: Config) -> frozenset[str]:
+def find_exposed_servers(config: Config) -> frozenset[str]:
     """Return the servers that at least one endpoint exposes."""
     return frozenset(
         server

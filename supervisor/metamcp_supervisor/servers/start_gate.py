@@ -109,7 +109,7 @@ def admit(
     return gate, tuple(waiting.name for waiting in chosen), again
 
 
-def crowded(gate: Gate, now: float) -> Gate:
+def on_oom_kill(gate: Gate, now: float) -> Gate:
     """Note that the kernel killed a process for lack of memory."""
     return replace(gate, crowded=now)
 

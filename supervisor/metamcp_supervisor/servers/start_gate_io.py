@@ -31,22 +31,22 @@ class Starting:
 
     def join(self, entry: ServerEntry) -> None:
         self._gate = start_gate.join(self._gate, entry.name, entry.life.failures)
-        self.soon()
+        self.schedule_check()
 
     def leave(self, entry: ServerEntry) -> None:
         self._gate = start_gate.leave(self._gate, entry.name)
-        self.soon()
+        self.schedule_check()
 
-    def soon(self) -> None:
+    def schedule_check(self) -> None:
         """Look at the gate once, in the next iteration of the event loop."""
         self._open_at(self._loop.time())
 
-    def crowded(self) -> None:
+    def on_oom_kill(self) -> None:
         """Start no servers for a while, because the kernel killed a process for lack of memory."""
-        self._gate = start_gate.crowded(self._gate, self._loop.time())
-        self.soon()
+        self._gate = start_gate.on_oom_kill(self._gate, self._loop.time())
+        self.schedule_check()
 
-    def missing(self, entry: ServerEntry) -> list[ServerEntry]:
+    def find_unready_dependencies(self, entry: ServerEntry) -> list[ServerEntry]:
         """Return the servers that this server waits for."""
         needed = (self._entries.get(name) for name in entry.server.depends_on)
         return [
@@ -60,7 +60,7 @@ class Starting:
         return [
             other
             for other in self._entries.values()
-            if other.running and entry.name in other.server.depends_on
+            if other.is_running and entry.name in other.server.depends_on
         ]
 
     def close(self) -> None:
@@ -78,7 +78,8 @@ class Starting:
         blocked = {
             entry.name
             for entry in self._entries.values()
-            if entry.running or (entry.life.phase is ServerPhase.QUEUED and self.missing(entry))
+            if entry.is_running
+            or (entry.life.phase is ServerPhase.QUEUED and self.find_unready_dependencies(entry))
         }
         self._gate, names, again = start_gate.admit(self._gate, self._loop.time(), blocked)
         if again is not None:
@@ -106,7 +107,7 @@ class Outages:
             self._loop.time() + start_gate.PACE_S
         )  # servers adopted in an upgrade may wait
 
-    def heard(self, entry: ServerEntry, before: ServerLife) -> None:
+    def on_life_change(self, entry: ServerEntry, before: ServerLife) -> None:
         """Note that the life of a server changed: plan a look, or tell siblings of a recovery."""
         if entry.life.vain is not None:
             self._look_at(self._loop.time() + start_gate.PACE_S)
@@ -152,4 +153,8 @@ class Outages:
         for another server, or it is removed."""
         if entry.life.phase is ServerPhase.WARMING:
             return False
-        return entry.removed or entry.running or bool(self._starting.missing(entry))
+        return (
+            entry.removed
+            or entry.is_running
+            or bool(self._starting.find_unready_dependencies(entry))
+        )

@@ -268,7 +268,7 @@ def move(phase: ServerPhase, event: ServerEvent) -> Move:
         raise ImpossibleEvent(f"'{event}' in phase '{phase}'") from None
 
 
-def told(before: ServerPhase, after: ServerPhase) -> str:
+def format_move(before: ServerPhase, after: ServerPhase) -> str:
     """Return the name of a move in journal events: `warming→error`, or the step within a state."""
     if before is not after and PUBLIC[before] == PUBLIC[after]:
         return STEPS[after]

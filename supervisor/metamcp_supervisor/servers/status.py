@@ -19,7 +19,12 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.servers import catalog_changes, per_client
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.scrape import Single, front_state
-from metamcp_supervisor.servers.specs import default_endpoint, exposed, reachable, refusals
+from metamcp_supervisor.servers.specs import (
+    default_endpoint,
+    find_exposed_servers,
+    reachable,
+    refusals,
+)
 from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
@@ -79,7 +84,7 @@ def collect(
     usages: Mapping[MeasuredProcess, Usage],
 ) -> GatewayStatus:
     config = facts.config
-    exposed_servers = exposed(config)
+    exposed_servers = find_exposed_servers(config)
     return GatewayStatus(
         version=facts.version,
         pid=os.getpid(),
@@ -107,7 +112,7 @@ def collect(
             for name in per_client.in_order(entries)
         ),
         endpoints=urls(config, facts.listen),
-        limits=limits(facts, metrics.limited()),
+        limits=limits(facts, metrics.count_refusals()),
     )
 
 
@@ -262,7 +267,7 @@ def _server(
     reason, message = str(life.reason or ""), life.message
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
         state, reason, message = "error", UNREACHED, facts.missing[entry.name]
-    throttled = entry.serving is not None and catalog_changes.throttled(entry.serving.flood, now)
+    throttled = entry.serving is not None and catalog_changes.is_throttled(entry.serving.flood, now)
     return ServerStatus(
         name=entry.name,
         state="active" if state == "ready" and is_exposed else state,
@@ -285,8 +290,8 @@ def _server(
         inflight=inflight,
         p50_s=p50_s,
         p95_s=p95_s,
-        unroutable_requests=metrics.counted(entry.name, "unroutable_request"),
-        unattributed_logs=metrics.counted(entry.name, "unattributed_log"),
+        unroutable_requests=metrics.read_event_count(entry.name, "unroutable_request"),
+        unattributed_logs=metrics.read_event_count(entry.name, "unattributed_log"),
         rss_bytes=sum(usage.rss_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
@@ -302,7 +307,7 @@ def _server(
         achieved=instance.achieved if instance else "",
         lacking=instance.lacking if instance else (),
         opened=sandboxes.needs_text(entry.server),
-        refusals=refusals(entry.server, metrics.refused(entry.base)),
+        refusals=refusals(entry.server, metrics.find_denied_rights(entry.base)),
     )
 
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from metamcp_supervisor.store.database import FILE, FILE_MODE, Unstored, connected, version_of
+from metamcp_supervisor.store.database import (
+    FILE,
+    FILE_MODE,
+    Unstored,
+    connect_database,
+    version_of,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -100,7 +106,10 @@ def _copy_database(source: Path, target: Path) -> DatabaseContent:
         raise Unstored(f"{target} cannot be made: {error.strerror}") from None
     done = False
     try:
-        with closing(connected(source, COPY_S_MAX)) as old, closing(connected(target)) as new:
+        with (
+            closing(connect_database(source, COPY_S_MAX)) as old,
+            closing(connect_database(target)) as new,
+        ):
             version_of(old)
             old.backup(new)
             content = _check_database(new)

@@ -208,7 +208,7 @@ class Database:
     def _get_connection(self) -> "sqlite3.Connection":
         """Return the connection to the existing file. Transactions begin and end by statements."""
         if self._database is None:
-            self._database = connected(self.path, self._busy_s)
+            self._database = connect_database(self.path, self._busy_s)
         return self._database
 
     def _close(self) -> None:
@@ -242,7 +242,7 @@ class _SqliteRows:
         self._database.executemany(sql, [tuple(row) for row in rows])
 
 
-def connected(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connection":
+def connect_database(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connection":
     """Return a connection to an existing file. Raises sqlite3.Error."""
     import sqlite3
 

@@ -84,7 +84,7 @@ def copies(sockets: Sequence[socket.socket], beside: int) -> list[int]:
     return fds
 
 
-def bound(address: Address, sockets: list[socket.socket]) -> Address:
+def with_actual_port(address: Address, sockets: list[socket.socket]) -> Address:
     """Return the address with its actual port, for a configured port 0."""
     return Address(address.host, sockets[0].getsockname()[1])
 

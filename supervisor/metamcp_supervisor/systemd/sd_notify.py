@@ -55,7 +55,7 @@ class Notify:
         return cls(address, int(period) / 1e6 if watched else 0.0)
 
     @property
-    def wanted(self) -> bool:
+    def has_manager(self) -> bool:
         """Whether there is a service manager to send to."""
         return self._socket is not None
 
@@ -93,7 +93,7 @@ def status(sentence: str) -> str:
     return f"STATUS={flat[:STATUS_CHARACTERS_MAX]}"
 
 
-def reloading() -> str:
+def build_reloading_message() -> str:
     """Return the message that a reload begins; READY=1 must follow. By the clock time in the
     message, systemd knows which of its own requests to reload came before."""
     return f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"

@@ -144,28 +144,28 @@ class Service:
     def _own(self, address: Address, flag: str, name: str) -> tuple[list[socket.socket], Address]:
         if stored := self._given.pop(sd_sockets.STORED + name, []):
             self._journal.add("gateway", "note", f"{name}: goes on with the sockets of before")
-            return stored, listen.bound(address, stored)
+            return stored, listen.with_actual_port(address, stored)
         bound = listen.bind(address, flag)
         if len(bound) <= sd_notify.FDS_MAX:  # not kept: a restart binds them again, that is all
             self._told.send(
                 sd_notify.store(sd_sockets.STORED + name), fds=[sock.fileno() for sock in bound]
             )
-        return bound, listen.bound(address, bound)
+        return bound, listen.with_actual_port(address, bound)
 
     # News
 
     def start(self) -> None:
         """Begin to report to systemd, until `close`."""
-        if self._told.wanted:
+        if self._told.has_manager:
             self._task = asyncio.create_task(self._attend(), name="service")
 
     @contextlib.asynccontextmanager
-    async def reloading(self, *, announced: bool) -> AsyncGenerator[None, None]:
+    async def report_reload(self, *, announced: bool) -> AsyncGenerator[None, None]:
         """Report a reload, and its end also if the reload is refused. `announced`: False for a dry
         run."""
         tell = announced and self._ready
         if tell:
-            self._owe(sd_notify.reloading())
+            self._owe(sd_notify.build_reloading_message())
         try:
             yield
             self._refused = self._refused and not announced
@@ -181,7 +181,7 @@ class Service:
         """Report that another program goes on in this process and will say when it is ready. Return
         the environment variables that the program needs for that."""
         if self._ready:
-            self._owe(sd_notify.reloading())
+            self._owe(sd_notify.build_reloading_message())
         return self._told.environ()
 
     def goes_on(self) -> None:
@@ -189,7 +189,7 @@ class Service:
         if self._ready:
             self._owe(sd_notify.READY)
 
-    def stopping(self) -> None:
+    def notify_stopping(self) -> None:
         self._stopping = True
         self._longer_at = self._loop.time() + LONGER_EVERY_S
         self._owe(f"{sd_notify.STOPPING}\n{sd_notify.longer(LONGER_S)}")

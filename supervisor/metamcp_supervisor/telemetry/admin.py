@@ -64,7 +64,7 @@ _CONFINED = 403, PLAIN, b"Confined servers of this gateway may not use its ops p
 _CHECKS: dict[str, Checks] = {
     "/readyz": health.ready,
     "/healthz": health.ready,
-    "/startupz": health.started,
+    "/startupz": health.check_startup,
 }
 PAGES = (LIVE, *_CHECKS)
 

@@ -212,7 +212,7 @@ class FrontCounters:
         self._live[front] = _Front(figures, summary)
         self._sums = self._totals = None
 
-    def gone(self, front: int) -> None:
+    def on_front_gone(self, front: int) -> None:
         last = self._live.pop(front, None)
         self._sums = self._totals = None
         if last is not None:
@@ -228,7 +228,7 @@ class FrontCounters:
         self._base.forget(server)
         self._late.pop(server, None)
 
-    def handed(self) -> TallySnapshot:
+    def take_snapshot(self) -> TallySnapshot:
         """Return the figures of fronts that have ended, for the program after this one."""
         return TallySnapshot(
             figures=self._base.figures(), refused=self._refused, late=self._late,
@@ -285,22 +285,22 @@ class FrontCounters:
     def inflight(self) -> dict[str, int]:
         return _sum_counts(front.figures.inflight for front in self._live.values())
 
-    def held(self) -> dict[str, int]:
+    def sum_held_calls(self) -> dict[str, int]:
         return _sum_counts(front.figures.held for front in self._live.values())
 
     def sessions(self) -> dict[str, int]:
         return _sum_counts(front.summary.sessions for front in self._live.values())
 
-    def refused(self) -> dict[str, int]:
+    def sum_refusals(self) -> dict[str, int]:
         live = (front.summary.refused for front in self._live.values())
         return _sum_counts((self._refused, *live))
 
-    def late(self) -> dict[str, int]:
+    def sum_late_replies(self) -> dict[str, int]:
         """Return the number of answers that came when no client waited any more, by server."""
         live = (front.figures.late_replies for front in self._live.values())
         return _sum_counts((self._late, *live))
 
-    def recorded(self) -> dict[str, int]:
+    def sum_recorded_calls(self) -> dict[str, int]:
         """Return the number of calls that were to be recorded, by outcome."""
         live = (front.summary.recorded for front in self._live.values())
         return _sum_counts((self._recorded, *live))
@@ -345,7 +345,7 @@ class WorkerCounters:
         self._live[name, generation] = snapshot
         self._totals = None
 
-    def gone(self, name: str, generation: int) -> None:
+    def on_worker_gone(self, name: str, generation: int) -> None:
         last = self._live.pop((name, generation), None)
         if last is not None:
             self._fold(self._base, last)
@@ -379,7 +379,7 @@ class WorkerCounters:
                 self._totals[name] = calls + count, errors + (count if error else 0)
         return self._totals.get(server, (0, 0))
 
-    def handed(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
+    def take_snapshot(self) -> tuple[tuple[tuple[str, str, str, str], Durations], ...]:
         return tuple((key, histogram.durations) for key, histogram in self._base.items())
 
     def live(self) -> tuple[tuple[str, int, AnsweringSnapshot], ...]:
@@ -451,7 +451,7 @@ class ProcessUsage:
         self._last: dict[MeasuredProcess, Usage] = {}
         self._cpu_s: dict[ProcessKey, float] = {}
 
-    def sampled(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
+    def update_usages(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest measurement of all processes; a process that is missing has ended.
         Processes are compared by process id, because numbers change when a spare takes the place of
         another copy."""
@@ -512,7 +512,7 @@ def _of_server(process: MeasuredProcess) -> MeasuredProcess:
     """Return a process for a single client, or for clients with a session, as one of several
     processes of its server. The word for the client has 48 bits, which leaves room for the number
     of a copy."""
-    who = process_names.whose(process.server)
+    who = process_names.parse_client(process.server)
     if not who:
         return process
     word = int.from_bytes(who.encode()) if who == process_names.LEGACY else int(who, 16)

@@ -105,7 +105,7 @@ def ready(status: GatewayStatus) -> list[HealthCheck]:
     ]
 
 
-def started(status: GatewayStatus) -> list[HealthCheck]:
+def check_startup(status: GatewayStatus) -> list[HealthCheck]:
     """Check whether the first start is over, with success or not. Only `required` servers count."""
     return [
         HealthCheck("gateway", "starting" if status.state == "starting" else ""),
@@ -125,7 +125,7 @@ def not_ready(status: GatewayStatus, names: Sequence[str] = ()) -> list[ServerSt
     and go with their clients, and are returned only by name."""
     if names:
         return [s for s in status.servers if s.name in names and s.state not in READY_STATES]
-    every = [s for s in status.servers if not process_names.whose(s.name)]
+    every = [s for s in status.servers if not process_names.parse_client(s.name)]
     missed = [s for s in every if s.state not in READY_STATES]
     return [s for s in missed if s.required or s.state not in UNWANTED_STATES]
 
@@ -137,10 +137,10 @@ def without(
     not belong to a check."""
     marked = [replace(check, excluded=check.name in names) for check in checks]
     unknown = dict.fromkeys(name for name in names if all(name != check.name for check in checks))
-    return marked, [f"no check here is named {shown(name)}" for name in unknown]
+    return marked, [f"no check here is named {quote_name(name)}" for name in unknown]
 
 
-def shown(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name in quotes, cut to a limit and without control characters."""
     cut = name if len(name) <= NAME_CHARACTERS_MAX else f"{name[:NAME_CHARACTERS_MAX]}…"
     return f"'{cut if cut.isprintable() else ascii(cut)[1:-1]}'"

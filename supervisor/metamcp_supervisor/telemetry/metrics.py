@@ -49,10 +49,10 @@ from metamcp_supervisor.telemetry.page_rows import (
     by_one,
     by_tool,
     by_two,
-    configured,
     histograms,
     limits_of_use,
     of_views,
+    select_configured,
 )
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
@@ -166,7 +166,7 @@ class Metrics:
 
     def front_gone(self, front: int) -> None:
         """Keep the figures of a front that has ended."""
-        self._fronts.gone(front)
+        self._fronts.on_front_gone(front)
 
     def answers(
         self, name: str, generation: int, transport: str, stats: tuple[AnswerStats, ...]
@@ -179,7 +179,7 @@ class Metrics:
 
     def worker_gone(self, name: str, generation: int) -> None:
         """Keep the times of a worker that has ended."""
-        self._workers.gone(name, generation)
+        self._workers.on_worker_gone(name, generation)
 
     def server_counts(self, server: str, counts: Mapping[str, int]) -> None:
         """Add counts of events at a server: names of `messages.Counted`, `log_lines_dropped`,
@@ -197,11 +197,11 @@ class Metrics:
             else:
                 add_counts(self._broken.setdefault(server, {}), {name: n}, KINDS_MAX)
 
-    def restarted(self, server: str, reason: str) -> None:
+    def count_restart(self, server: str, reason: str) -> None:
         """Count another start that was not the first. `reason`: an exit class, or `operator`."""
         add_counts(self._restarts.setdefault(server, {}), {reason: 1}, REASONS_MAX)
 
-    def exited(self, server: str, code: int) -> None:
+    def record_exit(self, server: str, code: int) -> None:
         """Note how the process of a server ended. `code`: exit code, less than 0 for a signal."""
         self._exit_codes[server] = code
 
@@ -213,12 +213,12 @@ class Metrics:
         """Note how late an event loop was."""
         self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
 
-    def embedded(self, counts: Mapping[str, int]) -> None:
+    def count_embeddings(self, counts: Mapping[str, int]) -> None:
         """Add numbers of texts that became vectors, had vectors already, or failed."""
         for outcome in EMBEDDED:
             self._embedded[outcome] += counts.get(outcome, 0)
 
-    def audited(self, counts: Mapping[str, int], up: bool | None) -> None:
+    def count_audit_records(self, counts: Mapping[str, int], up: bool | None) -> None:
         """Add numbers of records of the audit. `up`: whether its process runs now; None: as
         before."""
         for outcome in AUDITED:
@@ -232,7 +232,7 @@ class Metrics:
             self._ran[outcome] += counts.get(outcome, 0)
         self._code = now
 
-    def ordered(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
+    def count_orders(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
         """Add numbers of orders to the engine, as in `EngineFigures`. `now`: figures of this
         moment; None: the engine is off."""
         for name, count in counts.items():
@@ -241,9 +241,9 @@ class Metrics:
 
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
-        self._processes.sampled(usages)
+        self._processes.update_usages(usages)
 
-    def reloaded(self, ok: bool, now: float) -> None:
+    def on_reload(self, ok: bool, now: float) -> None:
         """Note that the configuration was read, at the start or again. `now`: seconds since the
         epoch."""
         self._reload_ok = ok
@@ -266,17 +266,17 @@ class Metrics:
 
     # An upgrade
 
-    def handed(self) -> FiguresSnapshot:
+    def take_snapshot(self) -> FiguresSnapshot:
         """Return the figures with which the program after this one continues."""
         return FiguresSnapshot(
-            base=self._fronts.handed(),
+            base=self._fronts.take_snapshot(),
             live=self._fronts.live(),
             counts=self._counts,
             broken=self._broken,
             restarts=self._restarts,
             cpu_s=tuple((*key, spent) for key, spent in self._processes.cpu_s().items()),
             usages=tuple(self._processes.last().items()),
-            answered=self._workers.handed(),
+            answered=self._workers.take_snapshot(),
             answering=self._workers.live(),
             steps=self._steps,
             refused=self._refused,
@@ -351,7 +351,7 @@ class Metrics:
         """Return the figures of views, as the fronts reported them last."""
         return self._fronts.views()
 
-    def limited(self) -> Mapping[tuple[str, str, str], int]:
+    def count_refusals(self) -> Mapping[tuple[str, str, str], int]:
         """Return the numbers of requests that limits of use refused, by kind and name of the owner
         and by limit."""
         return self._fronts.sums().limited
@@ -367,12 +367,12 @@ class Metrics:
         most = self._fronts.longest_of(server)
         return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
 
-    def counted(self, server: str, name: str) -> int:
+    def read_event_count(self, server: str, name: str) -> int:
         """Return the count of an event at a server. `name`: of `messages.Counted`, with a metric of
         its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
 
-    def refused(self, server: str) -> Mapping[str, tuple[int, str]]:
+    def find_denied_rights(self, server: str) -> Mapping[str, tuple[int, str]]:
         """Return how often its sandbox refused a server rights of each kind, and the last one."""
         return self._refused.get(server, {})
 
@@ -385,23 +385,25 @@ class Metrics:
     def table(self, status: GatewayStatus, readings: Readings) -> Table:
         """Return all rows by family, within the limit of series on a page."""
         # Processes for single clients count with their server: no label grows with clients.
-        servers = [server for server in status.servers if not process_names.whose(server.name)]
+        servers = [
+            server for server in status.servers if not process_names.parse_client(server.name)
+        ]
         names = sorted(server.name for server in servers)
         table: Table = {}
         for name, rows in chain(  # one after the other: what a family is made of changes
-            self._called(names),
+            self._call_families(names),
             self._server_families(servers, names, readings),
             self._process_families(names, readings),
             self._client_families(readings),
             limits_of_use(status.limits),
             self._gateway_families(status, readings),
         ):
-            table[name] = configured(name, rows, {*names, ""})
+            table[name] = select_configured(name, rows, {*names, ""})
         table = self._caps.hold(table)
         table["metamcp_metric_series_dropped_total"] = [((), self._caps.dropped)]
         return table
 
-    def _called(self, names: Sequence[str]) -> Iterator[tuple[str, Values]]:
+    def _call_families(self, names: Sequence[str]) -> Iterator[tuple[str, Values]]:
         """Yield the families about calls, from reports of fronts and workers."""
         sums, tools = self._fronts.sums(), self._fronts.sums().tools
         calls = {key: histogram.durations for key, histogram in sums.calls.items()}
@@ -434,7 +436,7 @@ class Metrics:
         self, servers: Sequence[ServerStatus], names: Sequence[str], readings: Readings
     ) -> Iterator[tuple[str, Values]]:
         """Yield the families about the states of servers and events at them."""
-        held_calls, queued = self._fronts.held(), readings.queued
+        held_calls, queued = self._fronts.sum_held_calls(), readings.queued
         yield (
             "metamcp_queued_calls",
             (((name,), held_calls.get(name, 0) + queued.get(name, 0)) for name in names),
@@ -510,7 +512,7 @@ class Metrics:
         yield "metamcp_process_memory_limit_bytes", by_one(readings.limits_bytes)
         elsewhere = {
             _OWN_COUNTERS["oom_kill"]: readings.oom_kills,
-            _OWN_COUNTERS["late_reply"]: self._fronts.late(),
+            _OWN_COUNTERS["late_reply"]: self._fronts.sum_late_replies(),
         }
         for name, counts in self._counts.items():
             more = elsewhere.get(name, {})
@@ -519,7 +521,7 @@ class Metrics:
 
     def _client_families(self, readings: Readings) -> Iterator[tuple[str, Values]]:
         """Yield the families about clients, from reports of fronts."""
-        refused = self._fronts.refused()
+        refused = self._fronts.sum_refusals()
         slow = sum(n for reason, n in refused.items() if reason in SLOW)
         yield "metamcp_sessions", by_one(self._fronts.sessions())
         yield "metamcp_connections", [((), self._fronts.connections())]
@@ -537,7 +539,7 @@ class Metrics:
         self, status: GatewayStatus, readings: Readings
     ) -> Iterator[tuple[str, Values]]:
         """Yield the families about the gateway itself."""
-        recorded = dict.fromkeys(RECORDED, 0) | self._fronts.recorded()
+        recorded = dict.fromkeys(RECORDED, 0) | self._fronts.sum_recorded_calls()
         yield "metamcp_recorded_calls_total", by_one(recorded)
         yield "metamcp_spans_total", by_one(self.spans.counts)
         yield "metamcp_embedded_texts_total", by_one(self._embedded)

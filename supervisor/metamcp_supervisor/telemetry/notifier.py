@@ -34,7 +34,7 @@ class Notifier:
     ) -> None:
         self._journal = journal
         self._config = config
-        names = environment.passed(environ, ["*"])
+        names = environment.select_variables(environ, ["*"])
         self._environ = {name: environ[name] for name in names}
         self._waiting = waiting
         self._pause_s = pause_s

@@ -93,7 +93,7 @@ class _Watch:
         return f"it takes longer than {self._s_max:g} s"
 
     @contextlib.contextmanager
-    def over(self) -> Generator[None]:
+    def watch_export(self) -> Generator[None]:
         """Watch the export in this block."""
         self.late, done = False, threading.Event()
         watch = threading.Thread(target=self._cut, args=(done,), name="traces-watch", daemon=True)
@@ -104,7 +104,7 @@ class _Watch:
             done.set()
             watch.join()
 
-    def told(self, kind: Any) -> Any:
+    def build_watched_class(self, kind: Any) -> Any:
         """Return a subclass of this class of connections that notes each opened socket for the
         watchdog."""
 
@@ -140,7 +140,7 @@ class _Adapter(HTTPAdapter):
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
         pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
         if not hasattr(pool.ConnectionCls, "watched"):
-            pool.ConnectionCls = self._watch.told(pool.ConnectionCls)
+            pool.ConnectionCls = self._watch.build_watched_class(pool.ConnectionCls)
         return pool
 
 
@@ -238,7 +238,7 @@ class Exporter:
         session = self._session
         session.begin()
         try:
-            with self._watch.over():
+            with self._watch.watch_export():
                 done = self._exporter.export(made)
         except requests.RequestException:  # earlier versions of the library let it through
             done = SpanExportResult.FAILURE

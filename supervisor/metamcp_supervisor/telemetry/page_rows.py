@@ -93,7 +93,7 @@ def by_two(
     return rows.items()
 
 
-def configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
+def select_configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
     """Return the rows without those of servers that are not configured: fronts still report such
     servers, and a process may have been measured after its server was removed."""
     if FAMILIES[name].labels[:1] != ("server",):

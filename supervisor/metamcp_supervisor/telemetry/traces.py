@@ -159,7 +159,7 @@ class Traces:
         """Try to export a batch. Return the seconds of the pause that the collector asks for."""
         since_ns = time.time_ns() - time.monotonic_ns()
         try:
-            spans = codec.typed(list[Span], batch.blob)
+            spans = codec.decode_as(list[Span], batch.blob)
             outcome = way.exporter.export(spans, since_ns)
             batch_exemplars = [] if outcome.lost else exemplars(spans, since_ns)
         except Exception as error:  # noqa: BLE001 - one batch that cannot be exported is one batch

@@ -94,7 +94,7 @@ class _Process(Struct):
     descriptors: tuple[int, int] | None = None
 
     @property
-    def ended(self) -> bool:
+    def is_zombie(self) -> bool:
         """Whether only its exit code is left."""
         return self.line[self.line.rfind(b")") + 2 :].startswith(b"Z")
 
@@ -192,7 +192,7 @@ def _members(
                 if (child := _measure_process(pid, old)) is not None:
                     heir[pid] = child
                     waiting.append((pid, child))
-                if pid in old and child is not old[pid] and (child is None or child.ended):
+                if pid in old and child is not old[pid] and (child is None or child.is_zombie):
                     last_look.look_closer()  # its children have another parent now
     return members
 

@@ -101,13 +101,13 @@ class Consents:
     def tell_all(self) -> None:
         """Send all grants to all fronts, which tell their open questions again."""
         grants = self.grants()
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             try:
                 self._send(front, grants)
             except OSError as error:
                 self._fronts.untold(front, error)
 
-    def heard(
+    def on_message(
         self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
     ) -> None:
         """Take over what a front says."""
@@ -124,7 +124,7 @@ class Consents:
                 self._grants[grant.id] = grant
                 self._store()
 
-    def left(self, number: int) -> None:
+    def on_front_gone(self, number: int) -> None:
         """Forget the questions of a front that is gone."""
         self._open = {
             name: question for name, question in self._open.items() if _front_of(name) != number
@@ -133,7 +133,7 @@ class Consents:
     # Operators
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of open questions."""
         return len(self._open)
 
@@ -162,7 +162,11 @@ class Consents:
         answered before ignores that. Raises ConsentUnknown."""
         question, address = self._open.get(name), place(name)
         front = next(
-            (front for front in self._fronts.serving() if address and front.number == address[0]),
+            (
+                front
+                for front in self._fronts.list_serving()
+                if address and front.number == address[0]
+            ),
             None,
         )
         if question is None or address is None or front is None:
@@ -235,4 +239,4 @@ def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
 
 def _read_grants(rows: Rows) -> tuple[ConsentGrant, ...]:
     records = rows.read("SELECT body FROM consent ORDER BY id")
-    return tuple(codec.typed(ConsentGrant, body.encode()) for (body,) in records)
+    return tuple(codec.decode_as(ConsentGrant, body.encode()) for (body,) in records)

@@ -34,8 +34,8 @@ from metamcp_worker.ipc.disclosure import (
     Unload,
     ViewOwner,
     Wish,
+    format_pair,
     read,
-    written,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.process_names import label, workspace_of
@@ -80,7 +80,7 @@ class Pairs:
     def __init__(self) -> None:
         self._known: dict[Pair, Pair] = {}
 
-    def shared(self, value: T) -> T:
+    def share_pairs(self, value: T) -> T:
         """Return an equal value that uses the known values of tools."""
         pairs = self._known
         if len(pairs) > PAIRS_MAX:
@@ -99,20 +99,20 @@ class Ledger:
 
     def __init__(self, everything: Everything) -> None:
         self._pairs = Pairs()
-        self._views = {whose: self._pairs.shared(view) for whose, view in everything.views}
+        self._views = {whose: self._pairs.share_pairs(view) for whose, view in everything.views}
         self._toolsets = {
-            toolset.name: self._pairs.shared(toolset) for toolset in everything.toolsets
+            toolset.name: self._pairs.share_pairs(toolset) for toolset in everything.toolsets
         }
         self._scripts = {script.name: script for script in everything.scripts}
         self.characters = sum(map(_weight, self._views.values()))
         self.characters += sum(map(_weight, self._toolsets.values()))
 
-    def everything(self) -> Everything:
+    def read_everything(self) -> Everything:
         toolsets = sorted(self._toolsets.values(), key=lambda toolset: toolset.name)
         scripts = sorted(self._scripts.values(), key=lambda script: script.name)
         return Everything(tuple(self._views.items()), tuple(toolsets), tuple(scripts))
 
-    def shown(self, whose: ViewOwner) -> Shown:
+    def find_view(self, whose: ViewOwner) -> Shown:
         """Return what a view shows; for a session without a view of its own, the view of its
         principal."""
         view = self._views.get(whose)
@@ -158,10 +158,10 @@ class Ledger:
 
     def _decide(self, wish: Wish, now: float) -> Delta:
         whose, order = wish.whose, wish.order
-        view = self.shown(whose)
+        view = self.find_view(whose)
         match order:
             case Equip(name):
-                return self._view(whose, _view_of_toolset(self._known(name)))
+                return self._view(whose, _view_of_toolset(self._find_toolset(name)))
             case Unequip():
                 return self._view(whose, _NOTHING)
             case Activate(server):
@@ -190,7 +190,7 @@ class Ledger:
             case Amend():
                 return self._amend_toolset(whose, order, now)
             case Delete(name):
-                self._known(name)
+                self._find_toolset(name)
                 views = self._updated_views(name, ToolSet("", ()))
                 return Delta(tuple(views.items()), drop=name)
             case SaveScript():
@@ -206,9 +206,9 @@ class Ledger:
             if view == _NOTHING:
                 self._views.pop(whose, None)
             else:
-                self._views[whose] = self._pairs.shared(view)
+                self._views[whose] = self._pairs.share_pairs(view)
         if delta.put is not None:
-            self._toolsets[delta.put.name] = self._pairs.shared(delta.put)
+            self._toolsets[delta.put.name] = self._pairs.share_pairs(delta.put)
         self._toolsets.pop(delta.drop, None)
         if delta.script is not None:
             self._scripts[delta.script.name] = delta.script
@@ -256,7 +256,7 @@ class Ledger:
         names = _format_names(sorted(ours)) or "none yet"
         return f"no script is named {label(name)[:NAME_CHARACTERS_MAX]!r}; there are: {names}"
 
-    def _known(self, name: str) -> ToolSet:
+    def _find_toolset(self, name: str) -> ToolSet:
         toolset = self._toolsets.get(name)
         if toolset is None:
             workspace = workspace_of(name)
@@ -310,10 +310,10 @@ class Ledger:
         return self._put(whose, made, equip=order.equip)
 
     def _amend_toolset(self, whose: ViewOwner, order: Amend, now: float) -> Delta:
-        old = self._known(order.toolset)
+        old = self._find_toolset(order.toolset)
         present, removed = frozenset(old.tools), frozenset(order.remove)
         if missing := [
-            written(pair) for pair in dict.fromkeys(order.remove) if pair not in present
+            format_pair(pair) for pair in dict.fromkeys(order.remove) if pair not in present
         ]:
             raise OrderImpossible(f"the tool set {old.name!r} has no tool {_format_names(missing)}")
         remaining = (pair for pair in old.tools if pair not in removed)
@@ -390,7 +390,7 @@ def _check(made: ToolSet) -> None:
 def _check_tools(tools: Iterable[Pair]) -> None:
     """Check the names of tools. Raises OrderImpossible."""
     for pair in tools:
-        name = written(pair)
+        name = format_pair(pair)
         if read(name) != pair or len(name) > TOOL_CHARACTERS_MAX:
             form = f"server.tool, with at most {TOOL_CHARACTERS_MAX} characters"
             raise OrderImpossible(

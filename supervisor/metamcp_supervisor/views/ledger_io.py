@@ -78,8 +78,8 @@ class Keeper:
         """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
 
-    def everything(self) -> Everything:
-        return Everything() if self._ledger is None else self._ledger.everything()
+    def read_everything(self) -> Everything:
+        return Everything() if self._ledger is None else self._ledger.read_everything()
 
     async def begin(self, living: Collection[str]) -> None:
         """Read the file. `living`: words for sessions that go on."""
@@ -140,7 +140,7 @@ class Keeper:
             return self._refuse(whose, LATE)
         try:
             ledger = await self._readable()
-            before = ledger.shown(whose)
+            before = ledger.find_view(whose)
             delta = ledger.decide(wish, self._clock())
             if ledger.changes(delta):
                 await self._store.write(delta)
@@ -159,14 +159,14 @@ class Keeper:
         script: Script | None = None
         if isinstance(order, SaveScript | DeleteScript):
             script = ledger.script(order.script)
-        return OrderOutcome("", before, ledger.shown(whose), about, script)
+        return OrderOutcome("", before, ledger.find_view(whose), about, script)
 
     async def _readable(self) -> Ledger:
         """Return the ledger; read the file if that has failed so far. Raises Unstored."""
         if self._ledger is None:
             self._ledger = Ledger(await self._store.read(self._living))
             self._noted = ""
-            self._tell(self._ledger.everything())
+            self._tell(self._ledger.read_everything())
         return self._ledger
 
     async def _forget_sessions(self, words: Collection[str]) -> None:
@@ -183,7 +183,7 @@ class Keeper:
 
     def _apply(self, ledger: Ledger, delta: Delta) -> None:
         ledger.apply(delta)
-        self._tell(ledger.everything())
+        self._tell(ledger.read_everything())
 
     def _report_failure(self, error: Unstored) -> None:
         """Report an error of the file, once for each sentence."""
@@ -192,5 +192,5 @@ class Keeper:
             self._note(f"tool sets, views and scripts cannot be kept: {error}")
 
     def _refuse(self, whose: ViewOwner, reason: str) -> OrderOutcome:
-        view = _NOTHING if self._ledger is None else self._ledger.shown(whose)
+        view = _NOTHING if self._ledger is None else self._ledger.find_view(whose)
         return OrderOutcome(error=reason, before=view, after=view)

@@ -40,12 +40,12 @@ class Store:
         """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
         none: tuple[Script, ...] = ()
 
-        def kept(rows: Rows) -> tuple[Script, ...]:
+        def read_versions(rows: Rows) -> tuple[Script, ...]:
             return _scripts(
                 rows.read("SELECT body FROM script WHERE name = ? ORDER BY version", (script,))
             )
 
-        return await self._database.read(kept, none)
+        return await self._database.read(read_versions, none)
 
     async def write(self, delta: Delta) -> None:
         """Write a change. Raises Unstored; then nothing was written."""
@@ -101,14 +101,14 @@ def _read(rows: Rows) -> Everything:
         "SELECT endpoint, principal, session, body FROM view ORDER BY 1, 2, 3"
     ):
         if body not in shared:
-            shared[body] = codec.typed(Shown, body.encode())
+            shared[body] = codec.decode_as(Shown, body.encode())
         views.append((ViewOwner(endpoint, principal, session), shared[body]))
     toolsets = tuple(
-        codec.typed(ToolSet, body.encode())
+        codec.decode_as(ToolSet, body.encode())
         for (body,) in rows.read("SELECT body FROM toolset ORDER BY name")
     )
     return Everything(tuple(views), toolsets, _scripts(rows.read(NEWEST)))
 
 
 def _scripts(rows: Iterable[tuple[str]]) -> tuple[Script, ...]:
-    return tuple(codec.typed(Script, body.encode()) for (body,) in rows)
+    return tuple(codec.decode_as(Script, body.encode()) for (body,) in rows)

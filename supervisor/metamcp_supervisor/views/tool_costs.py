@@ -41,7 +41,7 @@ def tools(
         (server, definition.key): definition
         for server in endpoint.servers
         if server in catalogues
-        for definition in server_catalog.keyed("tools", catalogues[server].tools)
+        for definition in server_catalog.iter_definitions("tools", catalogues[server].tools)
         if (server, definition.key) not in endpoint.disabled
     }
     for pair in exposed_names.switched_off(endpoint.switches, list(definitions)):

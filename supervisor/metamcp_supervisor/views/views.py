@@ -49,7 +49,7 @@ class Rounds:
         """Last applied round of each front that has not applied the last round yet."""
 
     @property
-    def done(self) -> int:
+    def applied_round(self) -> int:
         """Number of the last round that all fronts have applied."""
         return min(self._behind.values(), default=self.number)
 
@@ -64,7 +64,7 @@ class Rounds:
         """Note a new front, which gets everything at once and so is not behind."""
         self._behind.pop(front, None)
 
-    def applied(self, front: int, number: int) -> None:
+    def on_round_applied(self, front: int, number: int) -> None:
         """Note that a front has applied a round. A front that is not behind is ignored, and so is a
         number above the last round, which is of the previous program."""
         if number == self.number:
@@ -72,13 +72,13 @@ class Rounds:
         elif front in self._behind and number < self.number:
             self._behind[front] = max(self._behind[front], number)
 
-    def late(self, number: int) -> None:
+    def on_timeout(self, number: int) -> None:
         """Stop waiting for the fronts that have not applied this round: count it as applied."""
         self._behind = {
             front: max(far, number) for front, far in self._behind.items() if number < self.number
         }
 
-    def left(self, front: int) -> None:
+    def on_front_gone(self, front: int) -> None:
         """Forget a front that has ended."""
         self._behind.pop(front, None)
 
@@ -104,7 +104,7 @@ class Views:
         database: Database,
         quarantined: Callable[[], frozenset[Pair]] = frozenset,
     ) -> None:
-        self.kept = quarantined
+        self.list_quarantined = quarantined
         self._fronts = fronts
         self._routes = routes
         self._journal = journal
@@ -127,13 +127,13 @@ class Views:
         upgrade. After an error, which is written to the journal, orders are refused."""
         await self._keeper.begin([_word(record) for record in records or ()])
         if records is None:
-            self._told = self._keeper.everything()  # each front hears that when it begins
+            self._told = self._keeper.read_everything()  # each front hears that when it begins
 
     @property
     def busy(self) -> bool:
         """Whether an order is being carried out, or its outcome is on its way to fronts or
         clients."""
-        telling = any(front.owes for front in self._fronts.serving())
+        telling = any(front.owes for front in self._fronts.list_serving())
         return bool(self._tasks) or self._keeper.busy or bool(self._waiting) or telling
 
     async def close(self) -> None:
@@ -148,18 +148,18 @@ class Views:
     def welcome(self, front: FrontProcess) -> None:
         """Send all views and tool sets to a new front. Raises OSError."""
         self._rounds.join(front.number)
-        everything = self._keeper.everything()
+        everything = self._keeper.read_everything()
         if everything != Everything():
             front.send(Disclosed(), [packets.blob(codec.dump(everything))])
 
-    def asked(self, front: FrontProcess, ticket: int, blob: bytes) -> None:
+    def carry_out_order(self, front: FrontProcess, ticket: int, blob: bytes) -> None:
         """Carry out an order of a front, which waits for the outcome. `blob`: empty if its
         descriptor was lost. Raises codec.Malformed."""
         if not blob:
             outcome = OrderOutcome(error=NO_DESCRIPTOR)
             self._send(front, Changed(ticket=ticket), codec.dump(outcome))
         else:
-            self._begin(self._answer(front, ticket, codec.typed(Wish, blob)))
+            self._begin(self._answer(front, ticket, codec.decode_as(Wish, blob)))
 
     def news(self, number: int) -> None:
         """Begin a round, because servers have changed the lists of a front. `number`: the last
@@ -169,12 +169,12 @@ class Views:
         if number >= self._rounds.number:
             self._round(Shift(), complete=False)
 
-    def left(self, number: int) -> None:
+    def on_front_gone(self, number: int) -> None:
         """Stop waiting for a front that has ended."""
-        self._rounds.left(number)
+        self._rounds.on_front_gone(number)
         self._settle()
 
-    def ended(self, sessions: Sequence[str]) -> None:
+    def on_sessions_ended(self, sessions: Sequence[str]) -> None:
         """Remove the views of sessions that have ended."""
         self._begin(
             self._keeper.forget([process_names.of_session(session) for session in sessions])
@@ -182,8 +182,8 @@ class Views:
 
     # For the control socket: services.ViewStore
 
-    def everything(self) -> Everything:
-        return self._keeper.everything()
+    def read_everything(self) -> Everything:
+        return self._keeper.read_everything()
 
     async def carry_out(self, wish: Wish) -> OrderOutcome:
         """Carry out an order. Returns when all fronts have applied the change, or after
@@ -207,7 +207,7 @@ class Views:
         return exposures
 
     def tools(self, server: str) -> frozenset[str]:
-        packed = self._routes.handed(server).catalogue
+        packed = self._routes.find_published(server).catalogue
         if not packed:
             return frozenset()
         named = (codec.level(tool).get("name", b"") for tool in server_catalog.unpack(packed).tools)
@@ -226,11 +226,11 @@ class Views:
     def _round(self, news: Everything | Shift, *, complete: bool) -> None:
         """Begin a round with all fronts. The round also waits for a front that has ended, until
         another front has its sessions and can tell their clients."""
-        fronts = self._fronts.serving()
+        fronts = self._fronts.list_serving()
         number = self._rounds.begin(front.number for front in self._fronts.roster.all())
         for front in self._fronts.roster.all():
             front.owes = number  # if it ends before, the next front of its sessions tells clients
-        self._fronts.sessions.outdated()
+        self._fronts.sessions.mark_outdated()
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
         loop.call_later(APPLIED_S_MAX, self._on_timeout, number)
@@ -242,21 +242,21 @@ class Views:
 
     def _on_applied(self, front: int, number: int) -> None:
         """Note that a front has applied a round."""
-        self._rounds.applied(front, number)
+        self._rounds.on_round_applied(front, number)
         self._settle()
 
     def _on_timeout(self, number: int) -> None:
         """Stop waiting for the fronts that have not applied this round."""
-        self._rounds.late(number)
+        self._rounds.on_timeout(number)
         self._settle()
 
     def _settle(self) -> None:
         """Announce the rounds that all fronts have applied, so that they tell their clients."""
-        done = self._rounds.done
+        done = self._rounds.applied_round
         if done <= self._announced:
             return
         self._announced = done
-        for front in self._fronts.serving():
+        for front in self._fronts.list_serving():
             front.send(Announce(number=done))
         for number in [each for each in self._waiting if each <= done]:
             self._waiting.pop(number).set_result(None)
@@ -287,6 +287,6 @@ def _word(record: bytes) -> str:
     """Return the word for a session in views; "" for a record that cannot be read, which is
     reported where the session is adopted."""
     try:
-        return process_names.of_session(codec.typed(SessionRecord, record).id)
+        return process_names.of_session(codec.decode_as(SessionRecord, record).id)
     except codec.Malformed:
         return ""

@@ -6,7 +6,13 @@ import pytest
 
 from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer
-from metamcp_supervisor.approval.lock_drift import ToolDrift, drifts, mode, quarantined, taken
+from metamcp_supervisor.approval.lock_drift import (
+    ToolDrift,
+    approve_tools,
+    drifts,
+    mode,
+    select_quarantined,
+)
 from metamcp_supervisor.approval.quarantine import Pins, QuarantineNews, counts
 from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
@@ -38,13 +44,13 @@ def one(old: bytes | None, new: bytes | None) -> ToolDrift:
 def test_what_a_tool_comes_to(old: Any, new: Any, word: str, kept: bool) -> None:
     drift = one(old, new)
     assert (drift.word, drift.harmless) == (word, not kept)
-    found = quarantined([drift], "enforce")
+    found = select_quarantined([drift], "enforce")
     assert [(each.server, each.tool) for each in found] == ([("files", "read")] if kept else [])
 
 
 @pytest.mark.parametrize("pinning", ["off", "record"])
 def test_only_who_enforces_keeps_anything_back(pinning: Pinning) -> None:
-    assert quarantined([one(tool(), tool(title="x"))], pinning) == frozenset()
+    assert select_quarantined([one(tool(), tool(title="x"))], pinning) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +69,11 @@ def test_a_lock_enforces_unless_the_configuration_says_otherwise(
 def test_only_the_tool_that_drifted_is_kept_back() -> None:
     before = approved(tool("read"), tool("write"))
     found = drifts("files", before, [tool("write", title="x"), tool("read")])
-    assert [each.tool for each in quarantined(found, "enforce")] == ["write"]
+    assert [each.tool for each in select_quarantined(found, "enforce")] == ["write"]
 
 
 def test_who_calls_it_is_told_why_and_what_to_do() -> None:
-    (kept,) = quarantined([one(tool(), tool(title="x", inputSchema=BREAKING))], "enforce")
+    (kept,) = select_quarantined([one(tool(), tool(title="x", inputSchema=BREAKING))], "enforce")
     assert kept.reason == (
         "the tool 'read' of 'files' is in quarantine: it is defined otherwise than approved, in"
         " what it says and so that callers break; an operator may look at it with"
@@ -98,24 +104,26 @@ def test_a_summary_names_tools_by_what_happened_to_them() -> None:
 
 
 def test_all_of_a_server_is_approved_as_it_is_offered() -> None:
-    after = taken(approved(tool("a"), tool("b")), [tool("b", title="x"), tool("c")], None, {})
+    after = approve_tools(
+        approved(tool("a"), tool("b")), [tool("b", title="x"), tool("c")], None, {}
+    )
     assert after == approved(tool("b", title="x"), tool("c"), name="", version="")
 
 
 def test_one_tool_is_approved_alone() -> None:
     before = approved(tool("a"), tool("b"))
     offered = [tool("a", title="x"), tool("b", title="x"), tool("c")]
-    assert taken(before, offered, "a", {}) == approved(tool("a", title="x"), tool("b"))
-    assert taken(before, offered, "c", {}) == approved(tool("a"), tool("b"), tool("c"))
-    assert taken(before, [tool("b")], "a", {}) == approved(tool("b"))
+    assert approve_tools(before, offered, "a", {}) == approved(tool("a", title="x"), tool("b"))
+    assert approve_tools(before, offered, "c", {}) == approved(tool("a"), tool("b"), tool("c"))
+    assert approve_tools(before, [tool("b")], "a", {}) == approved(tool("b"))
 
 
 def test_what_cannot_be_read_cannot_be_approved() -> None:
     before, broken = approved(tool("a")), b'{"name":"a","title":"a","title":"b"}'
     for only in (None, "a"):
-        after = taken(before, [broken], only, {"name": "mcp-files", "version": "1.2"})
+        after = approve_tools(before, [broken], only, {"name": "mcp-files", "version": "1.2"})
         assert after == before
-    assert taken(LockedServer(), [broken], None, {}).tools == {}
+    assert approve_tools(LockedServer(), [broken], None, {}).tools == {}
 
 
 # Over time
@@ -139,7 +147,7 @@ def test_what_is_seen_first_is_remembered_and_later_compared_with() -> None:
     again = news(mine, tool(title="x"))
     assert again == QuarantineNews("compatible, words: read", fronts=False, seen=None)
     assert counts(mine.last("files")) == {"drifted": 1}
-    assert mine.quarantined == frozenset()
+    assert mine.quarantined_tools == frozenset()
 
 
 def test_the_same_drift_is_told_once() -> None:
@@ -154,7 +162,7 @@ def test_a_lock_enforces_and_fronts_hear_of_what_is_kept_back() -> None:
     mine = pins(lock(files=approved(tool("a"), tool("b"))), files=None)
     found = news(mine, tool("a", inputSchema=BREAKING), tool("b", inputSchema=ADDITIVE), tool("c"))
     assert found.fronts
-    assert {each.tool for each in mine.quarantined} == {"a", "c"}
+    assert {each.tool for each in mine.quarantined_tools} == {"a", "c"}
     assert counts(mine.last("files")) == {"harmless": 1, "quarantined": 2}
     assert [each.word for each in mine.last("files").drifts] == ["breaking", "additive", "added"]
 
@@ -163,7 +171,7 @@ def test_who_enforces_without_a_lock_trusts_what_is_seen_first() -> None:
     mine = pins(files="enforce")
     assert not news(mine, tool()).fronts
     assert news(mine, tool(title="x")).fronts
-    assert {each.tool for each in mine.quarantined} == {"read"}
+    assert {each.tool for each in mine.quarantined_tools} == {"read"}
 
 
 def test_a_new_lock_frees_what_it_approves() -> None:
@@ -171,7 +179,7 @@ def test_a_new_lock_frees_what_it_approves() -> None:
     news(mine, tool(title="x"))
     mine.adopt(lock(files=approved(tool(title="x"))), {"files": None})
     assert news(mine, tool(title="x")).fronts
-    assert mine.quarantined == frozenset()
+    assert mine.quarantined_tools == frozenset()
 
 
 @pytest.mark.parametrize("pinnings", [{}, {"files": "off"}])
@@ -186,5 +194,5 @@ def test_a_server_that_is_gone_keeps_nothing_back() -> None:
     mine = pins(lock(files=approved(tool())), files=None)
     news(mine, tool(title="x"))
     mine.adopt(lock(files=approved(tool())), {})
-    assert mine.quarantined == frozenset()
+    assert mine.quarantined_tools == frozenset()
     assert mine.last("none").drifts == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_supervisor.approval import quarantine as pinned
-from metamcp_supervisor.approval.lock import Lock, definitions, folded, text
+from metamcp_supervisor.approval.lock import Lock, definitions, fold_lock, text
 from metamcp_supervisor.approval.lock import Lock as Locked
 from metamcp_supervisor.approval.quarantine import Judged, Pins
 from metamcp_supervisor.config import naming
@@ -36,17 +36,17 @@ def test_what_is_not_as_approved_is_kept_back_at_once_be_it_harmless_or_not() ->
         "this tool of 'files' is in quarantine until it is compared with what was approved; try"
         " again in a moment"
     )
-    assert {each.reason for each in mine.quarantined} == {why}
+    assert {each.reason for each in mine.quarantined_tools} == {why}
     news = mine.take(mine.judge("files", offered))
     assert news.fronts
-    assert {each.tool for each in mine.quarantined} == {"c", "new"}
+    assert {each.tool for each in mine.quarantined_tools} == {"c", "new"}
 
 
 def test_what_was_judged_is_known_by_its_bytes_and_keeps_its_reason() -> None:
     mine = made(lock(files=approved(tool("a"), tool("b"))))
     harmless, worse = tool("a", inputSchema=ADDITIVE), tool("b", title="x")
     mine.take(mine.judge("files", [harmless, worse]))
-    before = mine.quarantined
+    before = mine.quarantined_tools
     held = mine.at_once("files", [worse, harmless, tool("new")])
     assert held is not None
     assert kept(held) == {"b", "new"}
@@ -113,11 +113,11 @@ def test_a_process_for_one_client_is_held_to_what_its_server_has() -> None:
     mine.take(mine.judge("files", [tool("a"), tool("b")]))
     news = mine.take(mine.judge(OWN, [tool("a", title="x"), tool("b")]))
     assert news.fronts
-    assert {(each.server, each.tool) for each in mine.quarantined} == {(OWN, "a")}
-    (only,) = mine.quarantined
+    assert {(each.server, each.tool) for each in mine.quarantined_tools} == {(OWN, "a")}
+    (only,) = mine.quarantined_tools
     assert "'metamcp lock approve files.a'" in only.reason
     mine.adopt(mine.lock, {})
-    assert mine.quarantined == frozenset()
+    assert mine.quarantined_tools == frozenset()
 
 
 def test_the_first_sight_of_such_a_process_is_not_that_of_its_server() -> None:
@@ -131,7 +131,7 @@ def test_who_is_held_to_a_first_sight_that_cannot_be_read_is_trusted_with_nothin
     mine.adopt(None, {"files": "enforce", "notes": None})
     assert kept(mine.at_once("files", [tool("a")])) == {"a"}
     mine.take(mine.judge("files", [tool("a")]))
-    assert {each.tool for each in mine.quarantined} == {"a"}
+    assert {each.tool for each in mine.quarantined_tools} == {"a"}
     assert mine.take(mine.judge("notes", [tool("a")])).seen is None
 
 
@@ -152,14 +152,14 @@ def test_a_command_has_no_name_in_it_that_a_shell_takes_for_something_else(
 ) -> None:
     mine = made(lock(files=approved(tool(name))))
     mine.take(mine.judge("files", [tool(name, title="x")]))
-    (only,) = mine.quarantined
+    (only,) = mine.quarantined_tools
     assert said in only.reason
 
 
 def test_a_lock_that_is_kept_is_the_same_lock() -> None:
     held = lock(files=approved(tool("a"), tool("b", annotations={"readOnlyHint": True, "n": 1.5})))
-    assert folded(held) == held
-    assert text(folded(held)) == text(held)
+    assert fold_lock(held) == held
+    assert text(fold_lock(held)) == text(held)
 
 
 def test_another_command_or_url_under_the_same_name_is_another_server() -> None:
@@ -182,7 +182,7 @@ def test_another_command_or_url_under_the_same_name_is_another_server() -> None:
     mine.adopt(None, {"files": "enforce"}, other)
     assert mine.at_once("files", [tool("b")]) is None
     mine.take(mine.judge("files", [tool("b")]))
-    assert mine.quarantined == frozenset()
+    assert mine.quarantined_tools == frozenset()
     mine.adopt(None, {"files": "enforce"}, first)
     mine.take(mine.judge("files", [tool("b")]))
-    assert [each.tool for each in mine.quarantined] == ["b"]
+    assert [each.tool for each in mine.quarantined_tools] == ["b"]

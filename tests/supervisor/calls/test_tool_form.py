@@ -145,9 +145,9 @@ def test_fields_say_what_a_form_needs() -> None:
 
 def test_a_form_that_was_left_empty_gives_nothing_but_required_texts() -> None:
     form = dict.fromkeys(SCHEMA["properties"], "")
-    assert tool_form.arguments(SCHEMA, tool_form.filled(SCHEMA, form)) == {"text": ""}
+    assert tool_form.arguments(SCHEMA, tool_form.collect_texts(SCHEMA, form)) == {"text": ""}
     form |= {"tags": "a\r\nb\r\n", "sizes": "[1, 2]", "loud": "false"}
-    found = tool_form.arguments(SCHEMA, tool_form.filled(SCHEMA, form))
+    found = tool_form.arguments(SCHEMA, tool_form.collect_texts(SCHEMA, form))
     assert found == {"text": "", "tags": ["a", "b"], "sizes": [1, 2], "loud": False}
 
 

@@ -22,12 +22,12 @@ def test_a_certificate_in_place_of_a_lost_file_is_for_the_same_names(
     tmp_path: Path, lost: str
 ) -> None:
     authority.make(tmp_path, ["box.lan", "192.0.2.7"])
-    before = authority.shown(tmp_path)
+    before = authority.read_certificate(tmp_path)
     assert not authority.ensure(tmp_path)
     (tmp_path / lost).unlink()
     assert authority.ensure(tmp_path)
-    assert authority.shown(tmp_path).names == before.names
-    assert authority.shown(tmp_path).ca_sha256 == before.ca_sha256
+    assert authority.read_certificate(tmp_path).names == before.names
+    assert authority.read_certificate(tmp_path).ca_sha256 == before.ca_sha256
 
 
 def test_files_that_cannot_be_used_are_said_with_what_to_do(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.config.show import masked
+from metamcp_supervisor.config.show import mask_arguments
 from tests.supervisor.configs import write
 
 pytestmark = pytest.mark.process
@@ -122,4 +122,4 @@ def test_schema_is_json() -> None:
     ],
 )
 def test_secrets_in_commands_are_masked(given: tuple[str, ...], shown: tuple[str, ...]) -> None:
-    assert masked(given) == shown
+    assert mask_arguments(given) == shown

@@ -10,7 +10,7 @@ from msgspec import Raw
 from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions, text
-from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.config.reload import hash_launch
 from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.supervisor.configs import loaded
@@ -36,7 +36,7 @@ class Place:
 
     def offer(self, server: str, *tools: bytes) -> None:
         config = loaded(self.folder)
-        name = f"{launched(config.servers[server])}.json"
+        name = f"{hash_launch(config.servers[server])}.json"
         path = self.folder / "state" / "catalogue" / server / name
         path.parent.mkdir(parents=True, exist_ok=True)
         offered = ServerCatalogue(

@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
-from metamcp_supervisor.config.reload import plan, spoilt
+from metamcp_supervisor.config.reload import find_stopping_errors, plan
 from metamcp_supervisor.gateway.reload import QUIET_S, Quiet, Stamps
 from metamcp_supervisor.servers.server import (
     Retuned,
@@ -166,9 +166,11 @@ def test_the_plan_of_a_reload_says_which_server_has_a_mistake_and_which_is_mende
 
 def test_only_a_mistake_in_a_server_that_is_in_order_now_spoils_a_reload(tmp_path: Path) -> None:
     old = loaded(tmp_path, GOOD + "[servers.a]\nfoo = 1\n")
-    assert not spoilt(old, loaded(tmp_path, GOOD + "[servers.a]\nbar = 1\n[servers.new]\nx = 1\n"))
+    assert not find_stopping_errors(
+        old, loaded(tmp_path, GOOD + "[servers.a]\nbar = 1\n[servers.new]\nx = 1\n")
+    )
     new = loaded(tmp_path, f'{GOOD}foo = 1\n[servers.b]\ncommand = ["x"]\n')
-    assert [each.place for each in spoilt(old, new)] == ["servers.good.foo"]
+    assert [each.place for each in find_stopping_errors(old, new)] == ["servers.good.foo"]
 
 
 # Files that change

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
-from metamcp_supervisor.calls.tool_call import outcome_of, repeated
+from metamcp_supervisor.calls.tool_call import build_modern_headers, outcome_of
 from metamcp_supervisor.cli import listings, recordings, replay
 from metamcp_supervisor.cli import recordings as shown
 from metamcp_supervisor.control.client import Failed
@@ -252,13 +252,20 @@ def test_a_call_is_made_again_as_it_was() -> None:
 def test_a_modern_request_repeats_in_headers_what_its_revision_wants() -> None:
     tool = {"inputSchema": {"properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}}
     asked = {"name": "git__é", "arguments": Raw(b'{"r":"west","n":1}')}
-    assert repeated("tools/call", asked, tool) == {
+    assert build_modern_headers("tools/call", asked, tool) == {
         "Mcp-Method": "tools/call", "Mcp-Name": "=?base64?Z2l0X1/DqQ==?=",
         "Mcp-Param-Region": "west",
     }  # fmt: skip
-    assert repeated("resources/read", {"uri": "x://a"}, {})["Mcp-Name"] == "x://a"
-    assert repeated("tools/list", {}, {}) == {"Mcp-Method": "tools/list"}
-    assert len(repeated("tools/call", {"name": "x", "arguments": Raw(b'{"r":1e999}')}, tool)) == 2
+    assert build_modern_headers("resources/read", {"uri": "x://a"}, {})["Mcp-Name"] == "x://a"
+    assert build_modern_headers("tools/list", {}, {}) == {"Mcp-Method": "tools/list"}
+    assert (
+        len(
+            build_modern_headers(
+                "tools/call", {"name": "x", "arguments": Raw(b'{"r":1e999}')}, tool
+            )
+        )
+        == 2
+    )
 
 
 def test_outcomes_have_one_word_each() -> None:

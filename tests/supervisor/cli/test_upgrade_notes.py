@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.options import OPTIONS
-from metamcp_supervisor.config.upgrade_notes import UpgradeNote, concerned, notes
+from metamcp_supervisor.config.upgrade_notes import UpgradeNote, find_places, notes
 
 KINDS = {"default", "key", "verb", "json", "metric", "exit code"}
 TEXT = """
@@ -64,7 +64,7 @@ def test_every_note_is_about_keys_that_there_are() -> None:
 )
 def test_a_note_concerns_the_places_that_use_its_key(given: UpgradeNote, places: list[str]) -> None:
     servers = {"a": {"command": "x"}, "b": {"command": "x", "sandbox": "none"}}
-    assert concerned(given, [{"servers": servers, "gateway": {"listen": "x"}}]) == places
+    assert find_places(given, [{"servers": servers, "gateway": {"listen": "x"}}]) == places
 
 
 @pytest.mark.process

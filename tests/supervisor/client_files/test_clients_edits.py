@@ -137,7 +137,7 @@ def test_toml_gets_the_table_and_loses_it_without_a_trace(text: str) -> None:
     ends=st.sampled_from(["", "\n"]),
 )
 def test_toml_with_other_servers_keeps_them(values: dict[str, Any], ends: str) -> None:
-    settings = [f"{key} = {toml_edit.dumped(value or 0)}" for key, value in values.items()]
+    settings = [f"{key} = {toml_edit.format_value(value or 0)}" for key, value in values.items()]
     text = "\n".join(["[mcp_servers.other] # mine", *settings, "", "[tui]", "theme = 'x'"])
     made = both_ways(TOML, text + ends)
     assert tomllib.loads(made)["tui"] == {"theme": "x"}

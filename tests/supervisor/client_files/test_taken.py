@@ -99,7 +99,7 @@ def test_a_server_that_was_taken_later_comes_back_from_the_record() -> None:
     first = all_of(JSON, TWO)
     later = texts.put(JSON, without(TWO, first), "d", {"command": "d"})
     second = TakenServers(JSON, "metamcp", {"d": {"command": "d"}})
-    record = texts.joined([first], [second])
+    record = texts.merge_records([first], [second])
     assert len(record) == 1
     text, _ = texts.put_back(without(later, second), TWO, record)
     assert servers(JSON, text) == {**servers(JSON, TWO), "d": {"command": "d"}}

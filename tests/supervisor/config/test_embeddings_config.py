@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Embeddings
-from metamcp_supervisor.config.installation import MEANING, lacking
+from metamcp_supervisor.config.installation import MEANING, describe_missing
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
@@ -126,7 +126,7 @@ def test_what_hardly_is_meant_is_warned_of(tmp_path: Path) -> None:
 
 def test_a_folder_needs_packages_and_says_how_to_get_them(tmp_path: Path) -> None:
     text = '[embeddings]\nfolder = "model"\n' + SEARCH + GIT
-    if not lacking(MEANING):
+    if not describe_missing(MEANING):
         found = loaded(tmp_path, text)
         assert found.embeddings.folder == tmp_path / "model"
         return

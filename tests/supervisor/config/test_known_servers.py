@@ -32,7 +32,7 @@ from tests.supervisor.configs import loaded, messages
     ],
 )
 def test_a_known_server_is_found_in_the_command(command: str, name: str) -> None:
-    found = sandboxes.known(command.split())
+    found = sandboxes.find_known_server(command.split())
     assert (found.name if found else "") == name
 
 

@@ -36,7 +36,7 @@ def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path)
         await until(lambda: states(front) == [("idle", True)], "listed")
         assert [one.name for one in stage.players] == ["front-0"]
         assert front.told(ServerState)[-1].hold_ms == 7000
-        stage.tree.wanted("git")
+        stage.tree.on_server_wanted("git")
         await stage.up("git")
         await until(lambda: states(front)[-1] == ("ready", True), "ready")
 
@@ -88,7 +88,7 @@ def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
         stage.tree.add(GIT)
         worker = await stage.up("git")
         await rested(stage, worker)
-        stage.tree.wanted("git")
+        stage.tree.on_server_wanted("git")
         worker.down("clean", "it was stopped")
         await stage.up("git", 2)
         assert not stage.tree.entries["git"].restarts, "it was woken up, that is all"

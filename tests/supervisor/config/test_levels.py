@@ -62,16 +62,16 @@ def test_what_is_no_level_is_refused_in_one_sentence(settings: dict[str, str], w
 def test_levels_are_in_force_until_their_time_is_over_or_the_files_are_read_anew() -> None:
     whole = replace(config(server("git")), log=LOG)
     early = TimedOverrides().set_levels(LOG, {"log.level": "debug"}, 10.0)
-    both = early.set_levels(early.applied(whole).log, {"log.levels.front": "info"}, 20.0)
+    both = early.set_levels(early.apply(whole).log, {"log.levels.front": "info"}, 20.0)
     both = both.set(whole.servers["git"], {"timeout": "5s"}, 30.0)
-    assert both.applied(whole).log == replace(
+    assert both.apply(whole).log == replace(
         LOG, level="debug", levels={"http": "error", "front": "info"}
     )
-    assert both.applied(whole).servers["git"].timeout_s == 5.0
+    assert both.apply(whole).servers["git"].timeout_s == 5.0
     left = both.after(10.0)
-    assert left.applied(whole).log == replace(LOG, levels={"http": "error", "front": "info"})
-    assert [each.key for each in both.kept(whole).all] == ["timeout"]
-    assert both.without(GATEWAY) == both.kept(whole)
+    assert left.apply(whole).log == replace(LOG, levels={"http": "error", "front": "info"})
+    assert [each.key for each in both.restrict_to(whole).all] == ["timeout"]
+    assert both.without(GATEWAY) == both.restrict_to(whole)
     again = early.set_levels(LOG, {"log.level": "error"}, 40.0)
     assert [(each.text, each.ends) for each in again.of(GATEWAY)] == [("error", 40.0)]
 

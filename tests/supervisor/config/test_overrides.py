@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_supervisor.config.config import ConfigInvalid, Log, Server
 from metamcp_supervisor.config.overrides import SETTINGS, TimedOverrides, read, text_of
-from metamcp_supervisor.config.reload import fingerprint, plan, staying
+from metamcp_supervisor.config.reload import fingerprint, plan, with_overrides
 from metamcp_supervisor.config.show import server_table
 from tests.supervisor.configs import config, server
 
@@ -69,15 +69,15 @@ def test_what_the_file_could_not_say_is_refused_in_its_words(
 def test_all_that_is_set_is_in_force_until_its_time_is_over() -> None:
     whole = config(GIT, server("other"))
     early = TimedOverrides().set(GIT, {"timeout": "5s"}, 10.0)
-    both = early.set(early.applied(whole).servers["git"], {"retry": "read-only"}, 20.0)
-    found = both.applied(whole).servers
+    both = early.set(early.apply(whole).servers["git"], {"retry": "read-only"}, 20.0)
+    found = both.apply(whole).servers
     assert found["git"] == replace(GIT, timeout_s=5.0, retry="read-only")
     assert found["other"] == server("other")
-    assert (both.next_end(), [each.key for each in both.over(10.0)]) == (10.0, ["timeout"])
+    assert (both.next_end(), [each.key for each in both.list_expired(10.0)]) == (10.0, ["timeout"])
     left = both.after(10.0)
-    assert left.applied(whole).servers["git"] == replace(GIT, retry="read-only")
+    assert left.apply(whole).servers["git"] == replace(GIT, retry="read-only")
     assert left.without("git") == TimedOverrides()
-    assert left.kept(config(server("other"))) == TimedOverrides()
+    assert left.restrict_to(config(server("other"))) == TimedOverrides()
     assert TimedOverrides().next_end() is None
 
 
@@ -90,24 +90,24 @@ def test_what_is_set_twice_is_what_was_set_last() -> None:
 
 def test_what_was_set_before_is_read_together_and_each_ends_when_it_was_to_end() -> None:
     before = {"idle_stop": ("2m", 10.0), "start": ("lazy", 20.0)}
-    after = TimedOverrides().set(GIT, {"timeout": "5s"}, 5.0).again(GIT, before)
+    after = TimedOverrides().set(GIT, {"timeout": "5s"}, 5.0).restore(GIT, before)
     assert {(each.key, each.text, each.ends) for each in after.of("git")} == {
         ("idle_stop", "2m", 10.0),
         ("start", "lazy", 20.0),
         ("timeout", "5s", 5.0),
     }
     with pytest.raises(ConfigInvalid):
-        TimedOverrides().again(GIT, {"idle_stop": ("2m", 10.0)})
+        TimedOverrides().restore(GIT, {"idle_stop": ("2m", 10.0)})
 
 
 def test_a_reload_leaves_it_and_says_so() -> None:
     old, new = config(GIT), config(replace(GIT, retry="read-only"))
     overrides = TimedOverrides().set(GIT, {"timeout": "5s"}, 10.0)
-    (change,) = staying(plan(old, new), overrides).changes
+    (change,) = with_overrides(plan(old, new), overrides).changes
     assert (change.action, change.why) == ("in-place", "retry changed, stays as set: timeout")
-    assert overrides.applied(new).servers["git"].timeout_s == 5.0
+    assert overrides.apply(new).servers["git"].timeout_s == 5.0
     assert fingerprint(old) == fingerprint(config(GIT)), "the hash is that of the files"
-    (gone,) = staying(plan(old, config()), overrides).changes[:1]
+    (gone,) = with_overrides(plan(old, config()), overrides).changes[:1]
     assert (gone.action, gone.why) == ("remove", "")
 
 
@@ -115,7 +115,7 @@ def test_a_reload_says_which_levels_of_the_log_it_ends() -> None:
     quiet, loud = config(GIT), replace(config(GIT), log=Log(level="error"))
     overrides = TimedOverrides().set_levels(Log(), {"log.level": "debug"}, 10.0)
     for new, why in ((quiet, ""), (loud, "level changed, ")):
-        change = staying(plan(quiet, new), overrides).changes[-1]
+        change = with_overrides(plan(quiet, new), overrides).changes[-1]
         assert (change.server, change.action) == ("[log]", "in-place")
         assert change.why == f"{why}as in the file again: log.level"
 

@@ -9,7 +9,7 @@ import pytest
 
 from metamcp_supervisor.config import confirmation, printed_values
 from metamcp_supervisor.config.config import Config, ConfigInvalid
-from metamcp_supervisor.config.reload import fingerprint, launched
+from metamcp_supervisor.config.reload import fingerprint, hash_launch
 from metamcp_supervisor.processes import nursery_process
 from metamcp_worker.runtime import orphans
 from tests.supervisor.configs import loaded, messages
@@ -206,7 +206,7 @@ def test_what_a_command_prints_changes_no_hash_and_no_confirmation(tmp_path: Pat
     )
     assert first.servers != second.servers
     hashes = {
-        (fingerprint(each), confirmation.digest(each, "f"), launched(each.servers["a"]))
+        (fingerprint(each), confirmation.digest(each, "f"), hash_launch(each.servers["a"]))
         for each in (unrun, first, second)
     }
     assert len(hashes) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import TracesConfig
-from metamcp_supervisor.config.installation import TRACES, Extra, lacking
+from metamcp_supervisor.config.installation import TRACES, Extra, describe_missing
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
@@ -117,9 +117,9 @@ def test_the_documented_example_is_one(tmp_path: Path) -> None:
 
 
 def test_what_is_not_installed_is_one_sentence() -> None:
-    assert lacking(TRACES) == ""
+    assert describe_missing(TRACES) == ""
     for module in ("not_there", "not_there.inside", "json.inside"):
-        why = lacking(Extra("x", "it cannot be done", (module,)))
+        why = describe_missing(Extra("x", "it cannot be done", (module,)))
         assert why.startswith("it cannot be done without packages that are not installed; ")
         assert "'pip install \"metamcp[x]\"'" in why
 

@@ -126,11 +126,11 @@ def test_a_hint_names_the_nearest_word_or_lists_what_there_is() -> None:
     ],
 )
 def test_foreign_names_are_adapted_the_same_way_every_time(written: str, name: str) -> None:
-    assert naming.adapted(written) == name
+    assert naming.to_valid_name(written) == name
 
 
 @given(st.text())
 def test_an_adapted_name_is_a_good_one_and_stays_as_it_is(written: str) -> None:
-    name = naming.adapted(written)
+    name = naming.to_valid_name(written)
     assert name == "" or naming.flaw(name) == ""
-    assert naming.adapted(name) == name
+    assert naming.to_valid_name(name) == name

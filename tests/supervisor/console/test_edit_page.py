@@ -19,7 +19,7 @@ ADD = {
 
 
 def order(verb: str, **given: str) -> dict[str, object]:
-    return edit_page.ordered(verb, edit_page.FORMS[verb], given)
+    return edit_page.build_order(verb, edit_page.FORMS[verb], given)
 
 
 def test_a_form_is_an_order_with_words_and_options() -> None:

@@ -50,7 +50,7 @@ def parsed(node: Node) -> Elements:
 
 def parts(text: str) -> dict[str, Node]:
     """Every part of a page that takes a text, with this one in it."""
-    said = ui.shown(text)
+    said = ui.shorten(text)
     return {
         "link": ui.link(ui.address("servers", text, query={"q": text}), said),
         "action": ui.action(ui.address("servers", text), said, {"names": text}, confirm=text),
@@ -64,7 +64,7 @@ def parts(text: str) -> dict[str, Node]:
         "pairs": ui.pairs([(said, said)]),
         "code": ui.code(text, copy=True, label=said),
         "tabs": ui.tabs("/x", [(ui.address("x", text), said)]),
-        "heading": ui.heading(said),
+        "heading": ui.build_heading(said),
         "data": ui.data("x", text),
     }
 
@@ -99,11 +99,11 @@ def test_no_part_has_what_the_policy_of_the_page_forbids() -> None:
     ],
 )
 def test_characters_that_nobody_sees_are_shown_as_escapes(text: str, seen: str) -> None:
-    assert ui.shown(text) == seen
+    assert ui.shorten(text) == seen
 
 
 def test_a_long_text_is_cut_and_says_how_much_is_missing() -> None:
-    assert ui.shown("a" * 1_000_000, 10) == "a" * 10 + "… (999,990 more)"
+    assert ui.shorten("a" * 1_000_000, 10) == "a" * 10 + "… (999,990 more)"
     assert len(parsed(ui.code("a" * 1_000_000)).text) < TEXT_CHARS
 
 

@@ -137,9 +137,9 @@ def compared(text: str, question: str = "") -> ConfigDiff:
 PAGES: Mapping[str, Callable[[str], Node]] = {
     "keys": lambda text: keys_page.key_list([key(text)], [text], ADMIN),
     "key": lambda text: keys_page.one_key(key(text), KeyUse(streams=1), Role.ADMIN),
-    "waiting": lambda text: approvals_page.waiting([question(text)], 30.0),
+    "waiting": lambda text: approvals_page.render_waiting_calls([question(text)], 30.0),
     "grants": lambda text: approvals_page.grants([grant(text)]),
-    "drift": lambda text: approvals_page.drifted(DriftList(tools=(drift(text),))),
+    "drift": lambda text: approvals_page.render_drifts(DriftList(tools=(drift(text),))),
     "tool": lambda text: approvals_page.one_tool(drift(text)),
     "audit": lambda text: audit_page.record_list(
         AuditRecords(records=(record(text),), searched=1, whole=True), None, ADMIN
@@ -196,11 +196,11 @@ def test_the_question_before_a_key_is_revoked_says_what_will_close() -> None:
 def test_a_form_becomes_the_order_that_its_button_says() -> None:
     form = {"do": "NewKey", "name": " ci ", "endpoints": "a  b", "scopes": "read:*, call:git",
             "streams": "5", "calls_per_day": "x", "url": "yes"}  # fmt: skip
-    order = keys_page.ordered(form, "")
+    order = keys_page.build_order(form, "")
     assert (order["name"], order["endpoints"]) == ("ci", ["a", "b"])
     assert (order["scopes"], order["limits"]) == (["read:*", "call:git"], {"streams": 5.0})
-    assert keys_page.ordered({"do": "Revoke"}, "k1") == {"type": "Revoke", "key": "k1"}
-    assert keys_page.ordered({"do": "Rotate", "grace": "24h"}, "k1")["grace"] == "24h"
+    assert keys_page.build_order({"do": "Revoke"}, "k1") == {"type": "Revoke", "key": "k1"}
+    assert keys_page.build_order({"do": "Rotate", "grace": "24h"}, "k1")["grace"] == "24h"
 
 
 def test_lines_for_clients_have_the_key_and_the_address() -> None:
@@ -211,11 +211,11 @@ def test_lines_for_clients_have_the_key_and_the_address() -> None:
 
 
 def test_a_call_that_waits_says_how_long_it_still_does() -> None:
-    page = approvals_page.waiting([question()], 30.0)
+    page = approvals_page.render_waiting_calls([question()], 30.0)
     assert "1m00s left" in text_of(page)
     assert "1970-01-01T00:00:00.000Z, as call 1-2" in text_of(page)
     assert "hx-trigger" in parsed(page).found[0][1]
-    assert "hx-trigger" not in parsed(approvals_page.waiting([], 30.0)).found[0][1]
+    assert "hx-trigger" not in parsed(approvals_page.render_waiting_calls([], 30.0)).found[0][1]
 
 
 def test_only_a_developer_answers_a_question_of_a_workflow() -> None:
@@ -228,7 +228,11 @@ def test_only_a_developer_answers_a_question_of_a_workflow() -> None:
 
 def test_a_person_sees_all_arguments_that_a_front_shows() -> None:
     arguments = f'{{"password":"x; rm -rf /","t":"{"a" * 16_000} and the end"}}'
-    page = text_of(approvals_page.waiting([structs.replace(question(), arguments=arguments)], 30.0))
+    page = text_of(
+        approvals_page.render_waiting_calls(
+            [structs.replace(question(), arguments=arguments)], 30.0
+        )
+    )
     assert arguments in page
 
 
@@ -243,7 +247,7 @@ def test_texts_that_changed_are_never_only_compatible() -> None:
     page = text_of(approvals_page.one_tool(changed))
     assert "texts changed, compatible for callers" in page
     assert "Models read them, and may obey what they say." in page
-    assert "texts changed" in text_of(approvals_page.drifted(DriftList(tools=(changed,))))
+    assert "texts changed" in text_of(approvals_page.render_drifts(DriftList(tools=(changed,))))
     assert approvals_page.verdict("additive, in quarantine") == "additive, in quarantine"
     assert "texts changed" not in text_of(approvals_page.one_tool(drift(word="breaking")))
 
@@ -268,12 +272,12 @@ def test_a_difference_is_marked_by_words_unless_it_has_too_many(
 
 def test_a_filter_of_the_audit_becomes_a_question_with_limits() -> None:
     query = {"event": "call", "outcome": "nonsense", "span": "3600", "limit": "99999", "key": "k"}
-    assert audit_page.asked(query, 10_000.0) == {
+    assert audit_page.parse_filter(query, 10_000.0) == {
         "key": "k", "event": "call", "since": 6400.0, "limit": 200,
     }  # fmt: skip
-    assert audit_page.asked({"limit": "x"}, 0.0) == {"limit": 100}
-    assert audit_page.asked({"until": "5.25"}, 0.0) == {"limit": 100, "until": 5.25}
-    assert audit_page.asked({"until": "nan"}, 0.0) == {"limit": 100}
+    assert audit_page.parse_filter({"limit": "x"}, 0.0) == {"limit": 100}
+    assert audit_page.parse_filter({"until": "5.25"}, 0.0) == {"limit": 100, "until": 5.25}
+    assert audit_page.parse_filter({"until": "nan"}, 0.0) == {"limit": 100}
 
 
 @pytest.mark.parametrize(
@@ -307,7 +311,7 @@ def test_a_key_has_its_name_and_the_link_to_its_page_where_it_is_known() -> None
         audit_page.record_list(AuditRecords(records=(one,), searched=1, whole=True), None, ADMIN,
                                names),
         audit_page.one_record(members, names),
-        approvals_page.waiting([question("key:abcd1234")], 30.0, names),
+        approvals_page.render_waiting_calls([question("key:abcd1234")], 30.0, names),
         approvals_page.grants([grant("key:abcd1234")], names),
     )  # fmt: skip
     for page in pages:

@@ -10,7 +10,7 @@ import pytest
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.console import rail, site
-from metamcp_supervisor.console.gateway_client import SessionEnded, connected
+from metamcp_supervisor.console.gateway_client import SessionEnded, connect_gateway
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -179,7 +179,7 @@ def test_a_link_that_was_used_opens_nothing() -> None:
 def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() -> None:
     async def test(browser: Browser) -> None:
         await browser.login()
-        async with connected(browser.directory, browser.token) as ask:
+        async with connect_gateway(browser.directory, browser.token) as ask:
             await ask("status")
             browser.gateway.console.sessions.end([])
             with pytest.raises(SessionEnded):
@@ -328,7 +328,7 @@ def test_a_gateway_that_is_gone_at_the_hello_does_not_end_the_session(tmp_path: 
         path = runtime.socket_path(str(tmp_path))
         async with await asyncio.start_unix_server(leave, path):
             with pytest.raises(Failed) as failed:
-                async with connected(str(tmp_path), "session"):
+                async with connect_gateway(str(tmp_path), "session"):
                     pass
         assert failed.value.exit == Exit.NOT_RUNNING
         assert not isinstance(failed.value, SessionEnded)

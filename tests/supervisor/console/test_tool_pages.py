@@ -117,7 +117,7 @@ def recent(*calls: FinishedCall) -> RecentCalls:
 def test_texts_of_servers_make_no_element_on_the_pages_of_tools(role: Role) -> None:
     evil = tool(EVIL, server=EVIL, tool=EVIL, description=EVIL, why=EVIL, drift=EVIL, state=EVIL)
     found = ToolList(endpoint=EVIL, tools=(evil,), more=3, refused=EVIL)
-    page = markup(tools_page.listed(found, status(EVIL), asked(role, q=EVIL, key=EVIL)))
+    page = markup(tools_page.render_tools(found, status(EVIL), asked(role, q=EVIL, key=EVIL)))
     assert "<script>" in page.text
     assert "\\x1b[31m\\u{202e}" in page.text
     definition = {
@@ -148,7 +148,7 @@ def test_the_table_of_tools_says_where_each_is_visible() -> None:
         ),
         more=9,
     )
-    page = markup(tools_page.listed(found, status("git"), asked()))
+    page = markup(tools_page.render_tools(found, status("git"), asked()))
     for words in (
         "git__log git listed 120 7 1 Shows commits.", "git__push git callable",
         "It is in quarantine.", "server away", "texts changed, breaking for callers",
@@ -171,7 +171,7 @@ def test_an_endpoint_that_wants_a_key_says_so_and_counts_no_tools(
     role: Role, refused: str, said: str
 ) -> None:
     found = ToolList(endpoint="team", tools=(), refused=refused)
-    page = markup(tools_page.listed(found, status(), asked(role)))
+    page = markup(tools_page.render_tools(found, status(), asked(role)))
     assert said in page.text
     assert not [words for words in ("--key", "0 at", "No tool") if words in page.text]
 
@@ -345,13 +345,15 @@ def test_ticks_that_the_filter_hides_stay_in_the_form() -> None:
 
 
 def test_the_cost_of_a_set_is_shown_before_it_is_saved() -> None:
-    draft = views_page.drafted({"name": " dev ", "tool": "git.log\ngit.gone", "replaces": "yes"})
+    draft = views_page.parse_draft(
+        {"name": " dev ", "tool": "git.log\ngit.gone", "replaces": "yes"}
+    )
     page = markup(views_page.review([tool(), tool("git__x", tool="x", tokens=360)], draft))
     assert "2 tools, about 120 tokens; everything costs 480, so 75 % are saved." in page.text
     assert "git.gone not offered now" in page.text
     questions = [attrs.get("hx-confirm") for tag, attrs in page.elements if tag == "form"]
     assert questions == ["Save the tool set dev with 2 tools?", None]
-    assert views_page.drafted({"tool": page.fields()["tool"] or ""}).ticked == draft.ticked
+    assert views_page.parse_draft({"tool": page.fields()["tool"] or ""}).ticked == draft.ticked
 
 
 # Calls
@@ -369,9 +371,9 @@ def test_texts_make_no_element_on_the_pages_of_calls(role: Role) -> None:
         session=EVIL, front=EVIL, progress=False,
     )  # fmt: skip
     under_way = CallsUnderWay(calls=(flying,))
-    markup(calls_page.listed(recent(evil), under_way, status(EVIL), {"q": ""}, 0.0))
+    markup(calls_page.render_calls(recent(evil), under_way, status(EVIL), {"q": ""}, 0.0))
     markup(calls_page.page(evil, recent(evil), role))
-    markup(calls_page.repeated(evil, EVIL, body))
+    markup(calls_page.render_repeat(evil, EVIL, body))
 
 
 @pytest.mark.parametrize(
@@ -445,7 +447,7 @@ def test_the_page_of_a_refused_call_says_why_and_not_how_long_it_took() -> None:
     bare = structs.replace(refused, result=UNSET)
     page = markup(calls_page.page(bare, recent(bare), Role.VIEWER))
     assert "What the client was told is not known here" in page.text
-    table = calls_page.listed(recent(refused), CallsUnderWay(calls=()), status(), {}, 0.0)
+    table = calls_page.render_calls(recent(refused), CallsUnderWay(calls=()), status(), {}, 0.0)
     assert "ms" not in markup(table).text
 
 
@@ -461,7 +463,7 @@ def test_a_call_leads_to_its_key_and_to_the_tool_as_the_holder_sees_it() -> None
 
 def test_a_call_is_timed_beside_others_of_its_tool() -> None:
     calls = [call(number) for number in range(1, 21)]
-    page = markup(calls_page.timing(calls[0], recent(*calls)))
+    page = markup(calls_page.build_timing_table(calls[0], recent(*calls)))
     assert "This call 1.5ms" in page.text
     assert "Half of 20 calls 15ms" in page.text
     assert "The longest 30ms" in page.text
@@ -478,7 +480,7 @@ def test_a_call_is_timed_beside_others_of_its_tool() -> None:
     ],
 )
 def test_a_repeated_call_is_compared(ended: str, result: bytes, words: str) -> None:
-    assert words in markup(calls_page.repeated(call(1), ended, Raw(result))).text
+    assert words in markup(calls_page.render_repeat(call(1), ended, Raw(result))).text
 
 
 def test_only_the_newest_calls_of_a_long_record_are_kept(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_link_is_for_one_login_and_its_role(sessions: ConsoleSessions) -> None
     secret = sessions.link(Role.VIEWER)
     token, session = sessions.login(secret)
     assert session.role is Role.VIEWER
-    assert sessions.used(token) is session
+    assert sessions.use_session(token) is session
     with pytest.raises(ProtocolError, match="was used"):
         sessions.login(secret)
 
@@ -63,7 +63,9 @@ def test_a_wrong_secret_is_refused_and_the_link_stays(sessions: ConsoleSessions)
     secret = sessions.link(Role.ADMIN)
     with pytest.raises(ProtocolError):
         sessions.login(secret[:-1])
-    assert sessions.used(secret) is None, "the secret of a link is not the token of a session"
+    assert sessions.use_session(secret) is None, (
+        "the secret of a link is not the token of a session"
+    )
     sessions.login(secret)
 
 
@@ -74,14 +76,14 @@ def test_a_session_ends_when_no_page_asks_and_at_the_end_of_its_day(
     busy, _ = sessions.login(sessions.link(Role.ADMIN))
     began = clock.now
     clock.now += IDLE_S_MAX - 1
-    assert sessions.used(busy)
+    assert sessions.use_session(busy)
     clock.now += 1
-    assert sessions.used(idle) is None
+    assert sessions.use_session(idle) is None
     while clock.now + IDLE_S_MAX / 2 < began + SESSION_S_MAX:
         clock.now += IDLE_S_MAX / 2
-        assert sessions.used(busy)
+        assert sessions.use_session(busy)
     clock.now = began + SESSION_S_MAX
-    assert sessions.used(busy) is None
+    assert sessions.use_session(busy) is None
 
 
 def test_a_revoked_session_is_over_for_an_open_page(sessions: ConsoleSessions) -> None:
@@ -90,10 +92,10 @@ def test_a_revoked_session_is_over_for_an_open_page(sessions: ConsoleSessions) -
     assert sessions.goes_on(session)
     assert sessions.end([session.id]) == [session]
     assert not sessions.goes_on(session)
-    assert sessions.used(token) is None
-    assert sessions.used(other)
+    assert sessions.use_session(token) is None
+    assert sessions.use_session(other)
     sessions.end([])
-    assert sessions.used(other) is None
+    assert sessions.use_session(other) is None
 
 
 def test_a_key_gives_the_highest_role_of_its_scopes(sessions: ConsoleSessions) -> None:
@@ -121,9 +123,9 @@ def test_the_end_of_a_key_is_the_end_of_its_sessions(
     assert sessions.goes_on(session)
     valid.remove("k1")
     assert not sessions.goes_on(session)
-    assert sessions.used(token) is None
-    assert sessions.used(other)
-    assert sessions.used(linked)
+    assert sessions.use_session(token) is None
+    assert sessions.use_session(other)
+    assert sessions.use_session(linked)
 
 
 def test_failed_logins_are_counted_by_address_and_a_right_one_is_always_accepted(
@@ -156,8 +158,8 @@ def test_a_key_ends_sessions_of_its_own_for_one_too_many(
         clock.now += 1.0
         sessions.login_by_key(key("console:viewer"), "a")
     assert len(sessions.all()) == KEY_SESSIONS_MAX + 1
-    assert sessions.used(first) is None
-    assert sessions.used(linked)
+    assert sessions.use_session(first) is None
+    assert sessions.use_session(linked)
 
 
 def test_the_session_that_was_used_least_lately_ends_for_one_too_many(
@@ -167,5 +169,5 @@ def test_the_session_that_was_used_least_lately_ends_for_one_too_many(
     for _ in range(SESSIONS_MAX):
         clock.now += 4.0
         sessions.login(sessions.link(Role.ADMIN))
-    assert sessions.used(first) is None
+    assert sessions.use_session(first) is None
     assert len(sessions.all()) == SESSIONS_MAX

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from metamcp_supervisor.cli.describe import facts, processes, when
+from metamcp_supervisor.cli.describe import facts, format_time, processes
 from metamcp_supervisor.control.describe import command_shown
-from metamcp_supervisor.control.explain import Tries, why
+from metamcp_supervisor.control.explain import Tries, explain_state
 from metamcp_supervisor.telemetry.journal import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Description, Exit, JournalEvent, LogLine, ServerProcess
 from tests.supervisor.cli.test_ctl import said
@@ -77,25 +77,27 @@ def test_one_sentence_says_why_and_what_comes_next(
     phase: str, more: dict[str, object], sentence: str
 ) -> None:
     tries = Tries(failures=3, recent=2, trips=2, because="stopped by an operator", restart="never")
-    assert why(server("git", "x", phase=phase, **more), tries) == sentence
+    assert explain_state(server("git", "x", phase=phase, **more), tries) == sentence
 
 
 def test_a_worker_that_is_silent_and_an_attempt_of_an_open_circuit_are_told() -> None:
-    silent = why(server("git"), Tries(degraded=True))
+    silent = explain_state(server("git"), Tries(degraded=True))
     assert silent == "its worker does not answer at this moment, and is killed if that lasts"
-    attempt = why(server("git", "warming"), Tries(probing=True))
+    attempt = explain_state(server("git", "warming"), Tries(probing=True))
     assert attempt.startswith("it gets the one attempt of an open circuit, and has 30s for")
 
 
 @pytest.mark.parametrize("phase", ["queued", "warming"])
 def test_a_start_for_the_sake_of_others_is_told(phase: str) -> None:
-    said = why(server("git", phase), Tries(probing=True, for_others=True))
+    said = explain_state(server("git", phase), Tries(probing=True, for_others=True))
     assert "others wait for the same, and if it fails as before, that does not count" in said
     assert "the one attempt" not in said
 
 
 def test_what_is_quoted_stays_one_sentence() -> None:
-    said = why(server("git", "error", phase="backoff", reason="exit", message="x\n" * 900), Tries())
+    said = explain_state(
+        server("git", "error", phase="backoff", reason="exit", message="x\n" * 900), Tries()
+    )
     assert "\n" not in said
     assert len(said) < 500
 
@@ -154,8 +156,8 @@ def test_processes_stand_below_the_one_that_started_them() -> None:
 
 
 def test_what_is_older_than_a_day_has_its_date() -> None:
-    assert "-" not in when(1_000_000_000.0, 1_000_000_100.0)
-    assert when(1_000_000_000.0, 1_000_200_000.0).startswith("2001-09-0")
+    assert "-" not in format_time(1_000_000_000.0, 1_000_000_100.0)
+    assert format_time(1_000_000_000.0, 1_000_200_000.0).startswith("2001-09-0")
 
 
 @pytest.mark.process

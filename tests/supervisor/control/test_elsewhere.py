@@ -40,7 +40,7 @@ def shown(stage: Stage, usages: Mapping[MeasuredProcess, Usage]) -> ServerStatus
 
 async def told(worker: Player) -> ServerSpec:
     await until(lambda: worker.fds, "the specification")
-    return codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
+    return codec.decode_as(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
 
 
 def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:

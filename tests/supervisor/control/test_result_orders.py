@@ -2,12 +2,12 @@
 
 import pytest
 
-from metamcp_supervisor.control.result_orders import TEXT_BYTES_MAX, fitting
+from metamcp_supervisor.control.result_orders import TEXT_BYTES_MAX, truncate_text
 from metamcp_worker.ipc import codec
 
 
 @pytest.mark.parametrize("character", ["x", "\n", "ü", "\x01"])
 def test_as_much_of_a_text_is_shown_as_an_answer_can_hold(character: str) -> None:
-    shown = fitting(character * 1024 * 1024)
+    shown = truncate_text(character * 1024 * 1024)
     assert TEXT_BYTES_MAX - 16 < len(codec.dump(shown)) <= TEXT_BYTES_MAX
-    assert fitting(character) == character
+    assert truncate_text(character) == character

@@ -54,7 +54,7 @@ async def made(gateway: SmallGateway) -> None:
 
 
 def named(gateway: SmallGateway) -> dict[str, list[str]]:
-    found = gateway.shelf.everything().toolsets
+    found = gateway.shelf.read_everything().toolsets
     return {one.name: [".".join(pair) for pair in one.tools] for one in found}
 
 
@@ -231,10 +231,10 @@ def test_what_cannot_be_done_is_a_sentence_and_changes_nothing(
     async def main() -> None:
         async with steered(*SERVERS, server("slow")) as (gateway, directory):
             await made(gateway)
-            before = gateway.shelf.everything()
+            before = gateway.shelf.read_everything()
             found = await said(directory, *arguments)
             assert found == (code, "", "".join(f"metamcp: {line}\n" for line in lines))
-            assert gateway.shelf.everything() == before
+            assert gateway.shelf.read_everything() == before
 
     run(main())
 

@@ -57,7 +57,7 @@ def verdicts(findings: Sequence[DoctorFinding]) -> dict[str, str]:
 def test_a_wrapper_is_read_as_it_would_read_itself(
     command: tuple[str, ...], package: str, name: str, program: str
 ) -> None:
-    found = doctor.wrapped(command)
+    found = doctor.parse_wrapper(command)
     assert found is not None
     assert (found.package, found.name, found.program) == (package, name, program)
 
@@ -67,7 +67,7 @@ def test_a_wrapper_is_read_as_it_would_read_itself(
     [(), ("node", "x.js"), ("npx",), ("npx", "-y"), ("npx", "--call", "x"), ("uvx", "-n")],
 )
 def test_what_is_no_wrapper_or_not_understood_gets_no_advice(command: tuple[str, ...]) -> None:
-    assert doctor.wrapped(command) is None
+    assert doctor.parse_wrapper(command) is None
 
 
 def test_the_direct_command_of_a_package_that_is_in_the_cache(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_direct_command_of_a_package_that_is_in_the_cache(tmp_path: Path) ->
 def test_another_version_in_the_cache_is_not_the_package(tmp_path: Path) -> None:
     npx_package(tmp_path, "files", "1.2.3", bin={"a": "dist/index.js", "files": "dist/index.js"})
     for package, known in (("files@1.2.4", False), ("files@latest", True), ("other", False)):
-        found = doctor.wrapped(["npx", package])
+        found = doctor.parse_wrapper(["npx", package])
         assert found is not None
         assert (doctor.direct(found, {}, tmp_path) is not None) == known, package
 
@@ -102,7 +102,7 @@ def test_an_installed_tool_is_found_where_it_is_installed(tmp_path: Path) -> Non
     program.parent.mkdir(parents=True)
     program.write_text("")
     program.chmod(0o755)
-    found = doctor.wrapped(["uvx", "mcp-git", "-v"])
+    found = doctor.parse_wrapper(["uvx", "mcp-git", "-v"])
     assert found is not None
     there = {"UV_TOOL_DIR": str(tmp_path / "tools")}
     assert doctor.direct(found, there, Path("/nowhere")) == [str(program), "-v"]
@@ -132,7 +132,7 @@ def test_a_port_in_use_is_told_with_who_has_it() -> None:
     assert found.verdict == "fail"
     assert f"(process {os.getpid()})" in found.text
     assert doctor_checks.port("listen", Address("127.0.0.1", 0)).verdict == "ok"
-    moved = doctor_checks.moving(found)
+    moved = doctor_checks.to_port_warning(found)
     assert (moved.verdict, moved.text) == ("warn", found.text)
     assert "takes the next free ports" in moved.advice
 
@@ -163,12 +163,12 @@ def test_a_unix_socket_for_metrics_is_looked_at_and_not_touched(tmp_path: Path) 
 def test_a_unix_socket_whose_file_somebody_removed_is_told(tmp_path: Path) -> None:
     path = tmp_path / "ops.sock"
     url = "http://127.0.0.1:6270/mcp"
-    gone = doctor_checks.listening(url, f"unix:{path}")
+    gone = doctor_checks.check_addresses(url, f"unix:{path}")
     assert (gone.verdict, gone.check) == ("fail", "listen")
     assert f"unix:{path} was removed" in gone.text
     path.touch()
     for ops in (f"unix:{path}", "http://127.0.0.1:6271"):
-        found = doctor_checks.listening(url, ops)
+        found = doctor_checks.check_addresses(url, ops)
         assert (found.verdict, found.text) == ("ok", f"{url} and {ops} are the gateway's")
 
 
@@ -294,7 +294,7 @@ keys = ["laptop", "nobody"]
     keys = ApiKeys(Database(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
 
     async def make() -> None:
-        await keys.ordered(NewKey(name="laptop", workspace="acme"), "somebody")
+        await keys.carry_out_order(NewKey(name="laptop", workspace="acme"), "somebody")
 
     asyncio.run(make())
     (found,) = doctor_security.named_keys(loaded(tmp_path, text))

@@ -102,7 +102,7 @@ def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: 
 def test_a_unit_is_that_of_this_version_or_what_to_do_is_said(
     unit: Unit, verdict: str, words: str
 ) -> None:
-    found = doctor_checks.judged(unit, "metamcp systemd install")
+    found = doctor_checks.check_unit(unit, "metamcp systemd install")
     assert (found.verdict, words in found.text) == (verdict, True)
     assert ("metamcp systemd install" in found.advice) is (verdict == "warn")
 

@@ -33,7 +33,8 @@ LIVE_S_MAX = 40.0
 
 
 class House:
-    """Fronts with everything below them. `wanted` is what they told of the sessions they got."""
+    """Fronts with everything below them. `on_server_wanted` is what they told of the sessions they
+    got."""
 
     def __init__(self) -> None:
         own = below(os.getpid())
@@ -53,33 +54,37 @@ class House:
         self.fronts = Fronts(self.nursery, self.hearts, self.journal, self, lambda: spec, [])
 
     def _exited(self, end: WorkerExit) -> None:
-        assert self.fronts.exited(end)
+        assert self.fronts.on_exit(end)
 
     def welcome(self, front: FrontProcess) -> None: ...
 
     def connectors(self) -> Mapping[str, socket.socket]:
         return {}
 
-    def wanted(self, server: str, tenant: Tenant | None) -> None:
+    def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
         self.told.append(server)
 
-    def rooted(self, who: str, roots: str) -> None: ...
+    def on_roots_changed(self, who: str, roots: str) -> None: ...
 
-    def ended(self, sessions: Sequence[str]) -> None: ...
+    def on_sessions_ended(self, sessions: Sequence[str]) -> None: ...
 
-    def asked(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None: ...
+    def on_request(
+        self, front: FrontProcess, message: Change | Embed | News, blob: bytes
+    ) -> None: ...
 
-    def undelivered(self, front: FrontProcess, server: str, generation: int) -> None: ...
+    def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None: ...
 
-    def counted(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None: ...
+    def on_front_stats(
+        self, front: FrontProcess, figures: Figures, summary: FrontStats
+    ) -> None: ...
 
-    def used(self, front: FrontProcess, counts: Sequence[DayCount]) -> None: ...
+    def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None: ...
 
     def consent(
         self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
     ) -> None: ...
 
-    def left(self, number: int) -> None: ...
+    def on_front_gone(self, number: int) -> None: ...
 
     def hopeless(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -88,7 +93,7 @@ class House:
         """The pid of a front that is ready, another one than `after`."""
 
         def found() -> int | None:
-            ready = (front.pid for front in self.fronts.serving() if front.ready)
+            ready = (front.pid for front in self.fronts.list_serving() if front.ready)
             return next((pid for pid in ready if pid != after), None)
 
         return await until(found, "a front is ready")
@@ -117,7 +122,7 @@ def test_fronts_that_are_rolled_leave_their_sessions_to_their_successors() -> No
             second = await house.ready(after=first)
             await until(lambda: house.told, "they are adopted")
             assert house.told == [f"of {first}"]
-            assert [front.pid for front in house.fronts.serving()] == [second]
+            assert [front.pid for front in house.fronts.list_serving()] == [second]
         finally:
             await house.close()
         assert house.reasons == []

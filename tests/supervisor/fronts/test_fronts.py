@@ -49,7 +49,7 @@ async def nth(stage: Stage, count: int, slot: int = 0) -> Player:
 async def ready(stage: Stage, player: Player) -> None:
     player.ready()
     await until(
-        lambda: any(f.pid == player.pid and f.ready for f in stage.fronts.serving()), "ready"
+        lambda: any(f.pid == player.pid and f.ready for f in stage.fronts.list_serving()), "ready"
     )
 
 
@@ -60,7 +60,7 @@ def test_a_front_is_told_to_serve_and_then_to_listen(tmp_path: Path) -> None:
             player = await nth(stage, 1, slot)
             await until(partial(player.told, Listen), "told to listen")
             assert [type(message) for message in player.heard] == [ServeOn, Listen]
-        assert {front.number for front in stage.fronts.serving()} == {0, 1}
+        assert {front.number for front in stage.fronts.list_serving()} == {0, 1}
 
     played(tmp_path, play)
 
@@ -147,7 +147,7 @@ def inherited(player: Player) -> list[str]:
 
 def names(blob: int) -> list[str]:
     """The ids of these records."""
-    records = codec.typed(list[SessionRecord], os.pread(blob, 100_000, 0))
+    records = codec.decode_as(list[SessionRecord], os.pread(blob, 100_000, 0))
     return [each.id for each in records]
 
 
@@ -177,7 +177,7 @@ def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor
         stage.fronts.start(1)
         first = await nth(stage, 1)
         await ready(stage, first)
-        stage.fronts.exited(WorkerExit(first.pid, None, signal.SIGKILL, 0, "exit"))
+        stage.fronts.on_exit(WorkerExit(first.pid, None, signal.SIGKILL, 0, "exit"))
         first.say(SessionKept(), session("a"))
         first.close()
         second = await nth(stage, 2)
@@ -214,7 +214,7 @@ def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Pat
         stage.fronts.start(1)
         player = await nth(stage, 1)
         await ready(stage, player)
-        stage.fronts.exited(WorkerExit(player.pid, 0, 0, 0, "exit"))
+        stage.fronts.on_exit(WorkerExit(player.pid, 0, 0, 0, "exit"))
         player.say(FIGURES, codec.dump(Figures(calls=(CallStats("git", "ping", 1, 0.1, (1,)),))))
         player.close()
         await until(lambda: stage.gone_fronts, "gone")
@@ -263,7 +263,7 @@ def test_a_drain_ends_with_no_front(tmp_path: Path, obedient: bool) -> None:
         if obedient:
             player.leave(0)
         await drain
-        assert stage.fronts.serving() == []
+        assert stage.fronts.list_serving() == []
         assert (signal.SIGKILL in player.signals) == (not obedient)
         assert len(stage.players) == 1, "it is not replaced"
 
@@ -288,10 +288,10 @@ class Ear:
         self.sentences: list[str] = []
         self.silent: list[int] = []
 
-    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
+    def on_message(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         raise codec.Malformed("no list of figures")
 
-    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
+    def on_hand_over(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
         packets.close_all(fds)
 
     def unheard(self, front: FrontProcess, sentence: str) -> None:

@@ -24,7 +24,7 @@ async def troupe(stage: Stage, count: int) -> list[Player]:
     players = [await nth(stage, 1, slot) for slot in range(count)]
     for player in players:
         await ready(stage, player)
-    by_pid = {front.pid: front.number for front in stage.fronts.serving()}
+    by_pid = {front.pid: front.number for front in stage.fronts.list_serving()}
     return sorted(players, key=lambda player: by_pid[player.pid])
 
 

@@ -47,7 +47,7 @@ def test_a_roll_stops_no_front_before_its_successor_serves_and_only_one_at_a_tim
             old.leave(0)
         await roll
         assert len(stage.players) == 4
-        assert [front.pid for front in stage.fronts.serving()] == [
+        assert [front.pid for front in stage.fronts.list_serving()] == [
             player.pid for player in stage.players[2:]
         ]
 
@@ -79,7 +79,7 @@ def test_a_front_stays_whose_successor_does_not_become_ready(tmp_path: Path) -> 
         roll = asyncio.create_task(stage.fronts.roll())
         (await nth(stage, 2)).leave(1)
         assert await refused(roll) == "front-0 stays: its successor did not become ready"
-        assert [front.pid for front in stage.fronts.serving()] == [old.pid]
+        assert [front.pid for front in stage.fronts.list_serving()] == [old.pid]
         assert (old.told(Stop), stage.hopes, len(stage.players)) == ([], [], 2)
         stage.refuse = "no processes left"
         again = asyncio.create_task(stage.fronts.roll())
@@ -99,8 +99,8 @@ def test_a_front_that_crashes_while_it_is_replaced_is_replaced_once(tmp_path: Pa
         rolled.ready()
         await roll
         await until(partial(rolled.signals.count, signal.SIGKILL), "one is enough")
-        await until(lambda: len(stage.fronts.serving()) == 1, "it is gone")
-        assert stage.fronts.serving()[0].pid == launched.pid
+        await until(lambda: len(stage.fronts.list_serving()) == 1, "it is gone")
+        assert stage.fronts.list_serving()[0].pid == launched.pid
 
     played(tmp_path, play)
 
@@ -113,7 +113,7 @@ def test_a_front_that_does_not_finish_for_its_successor_is_killed(tmp_path: Path
         await ready(stage, new)
         await roll
         assert signal.SIGKILL in old.signals
-        assert [front.pid for front in stage.fronts.serving()] == [new.pid]
+        assert [front.pid for front in stage.fronts.list_serving()] == [new.pid]
 
     played(tmp_path, play)
 
@@ -123,14 +123,14 @@ def test_a_drain_in_the_middle_of_a_roll_ends_with_no_front(tmp_path: Path) -> N
         (old,) = await begun(stage)
         roll = asyncio.create_task(stage.fronts.roll())
         new = await nth(stage, 2)
-        await until(lambda: len(stage.fronts.serving()) == 2, "both are there")
+        await until(lambda: len(stage.fronts.list_serving()) == 2, "both are there")
         drain = asyncio.create_task(stage.fronts.drain(5.0))
         for player in (old, new):
             await until(partial(player.told, Stop), "told to stop")
             player.leave(0)
         await drain
         await refused(roll)
-        assert stage.fronts.serving() == []
+        assert stage.fronts.list_serving() == []
         assert len(stage.players) == 2
 
     played(tmp_path, play)

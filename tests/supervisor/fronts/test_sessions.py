@@ -25,7 +25,7 @@ def adopted(kept: SessionRecords, holder: int) -> list[str]:
 def grouped(kept: SessionRecords, holder: int) -> list[tuple[bool, list[str]]]:
     """The same, and whether their clients are to be told of other lists."""
     return [
-        (untold, [each.id for each in codec.typed(list[SessionRecord], records)])
+        (untold, [each.id for each in codec.decode_as(list[SessionRecord], records)])
         for untold, records in kept.adopt(holder)
     ]
 
@@ -35,10 +35,10 @@ def test_the_sessions_of_a_front_that_is_gone_are_for_the_next_one_alone() -> No
     for front, session in ((0, "a"), (1, "b"), (0, "c")):
         kept.keep(front, record(session))
     assert adopted(kept, 2) == [], "their fronts live"
-    kept.left(0)
+    kept.on_front_gone(0)
     assert adopted(kept, 2) == ["a", "c"]
     assert adopted(kept, 3) == []
-    kept.left(2)
+    kept.on_front_gone(2)
     assert adopted(kept, 3) == ["a", "c"]
 
 
@@ -46,10 +46,10 @@ def test_what_a_front_owed_its_clients_is_told_once_and_nothing_else() -> None:
     kept = SessionRecords()
     for front, session in ((0, "a"), (1, "b"), (0, "c")):
         kept.keep(front, record(session))
-    kept.left(0, untold=True)
-    kept.left(1)
+    kept.on_front_gone(0, untold=True)
+    kept.on_front_gone(1)
     assert grouped(kept, 2) == [(True, ["a", "c"]), (False, ["b"])]
-    kept.left(2)
+    kept.on_front_gone(2)
     assert grouped(kept, 3) == [(False, ["a", "b", "c"])]
 
 
@@ -57,9 +57,9 @@ def test_who_waits_for_a_front_while_lists_change_is_told_by_it() -> None:
     kept = SessionRecords()
     kept.keep(0, record("a"))
     kept.keep(1, record("b"))
-    kept.left(0)
-    kept.outdated()
-    kept.left(1)
+    kept.on_front_gone(0)
+    kept.mark_outdated()
+    kept.on_front_gone(1)
     assert grouped(kept, 2) == [(True, ["a"]), (False, ["b"])]
 
 
@@ -67,7 +67,7 @@ def test_the_newest_word_about_a_session_counts() -> None:
     kept = SessionRecords()
     kept.keep(0, record("a", "debug"))
     kept.keep(0, record("a", "error"))
-    kept.left(0)
+    kept.on_front_gone(0)
     assert kept.adopt(1) == [(False, b"[%b]" % record("a", "error"))]
 
 
@@ -75,10 +75,10 @@ def test_a_session_ends_only_by_the_word_of_who_has_it() -> None:
     kept = SessionRecords()
     kept.keep(0, record("a"))
     kept.keep(0, record("b"))
-    kept.over(1, ("a",))
-    kept.over(0, ("b", "never heard of"))
+    kept.on_sessions_end(1, ("a",))
+    kept.on_sessions_end(0, ("b", "never heard of"))
     assert len(kept) == 1
-    kept.left(0)
+    kept.on_front_gone(0)
     assert adopted(kept, 1) == ["a"]
 
 
@@ -88,7 +88,7 @@ def test_the_oldest_sessions_are_forgotten_first() -> None:
         kept.keep(0, record(f"s{number}"))
         kept.keep(0, record("busy"))
     assert len(kept) == sessions.SESSIONS_KEPT_MAX
-    kept.left(0)
+    kept.on_front_gone(0)
     found = adopted(kept, 1)
     assert (found[0], found[-1]) == ("s3", "busy")
 
@@ -99,7 +99,7 @@ def test_large_records_push_out_others_before_memory_does() -> None:
     for number in range(100):
         kept.keep(0, record(f"s{number}", large))
     assert len(kept) == sessions.SESSIONS_BYTES_MAX // len(record("s10", large))
-    kept.left(0)
+    kept.on_front_gone(0)
     ((_, records),) = kept.adopt(1)
     assert len(records) <= sessions.SESSIONS_BYTES_MAX + sessions.SESSIONS_KEPT_MAX
 
@@ -139,11 +139,11 @@ def test_no_session_is_ever_adopted_while_its_front_lives(
                 kept.keep(front, record(session))
                 holders[session] = front
             case "over":
-                kept.over(front, (session,))
+                kept.on_sessions_end(front, (session,))
                 if holders.get(session) == front:
                     del holders[session]
             case "left":
-                kept.left(front)
+                kept.on_front_gone(front)
                 holders |= {name: None for name, had in holders.items() if had == front}
             case _:
                 free = {name for name, had in holders.items() if had is None}

@@ -214,5 +214,5 @@ def test_a_program_takes_over_only_if_both_mean_the_same() -> None:
 
 def test_what_says_nothing_of_itself_is_no_program_of_the_gateway() -> None:
     with pytest.raises(upgrade_state.StateUnreadable):
-        upgrade_state.described(b"Hello\n")
-    assert upgrade_state.described(b'{"version":"1.1","more":1}\n').version == "1.1"
+        upgrade_state.parse_contract(b"Hello\n")
+    assert upgrade_state.parse_contract(b'{"version":"1.1","more":1}\n').version == "1.1"

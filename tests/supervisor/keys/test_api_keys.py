@@ -47,7 +47,7 @@ def changes(player: Player) -> list[KeyChanges]:
     found: list[KeyChanges] = []
     for message, fds in player.sent:
         if isinstance(message, Keys):
-            found.append(codec.typed(KeyChanges, packets.read_blob(os.dup(fds[0]))))
+            found.append(codec.decode_as(KeyChanges, packets.read_blob(os.dup(fds[0]))))
     return found
 
 
@@ -68,12 +68,12 @@ def valid(player: Player) -> dict[str, KeySpec]:
 @pytest.mark.promise("M63")
 def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path) -> None:
     async def main() -> None:
-        made = await at_rest(tmp_path / "state").ordered(NewKey(name="laptop"), "ann")
+        made = await at_rest(tmp_path / "state").carry_out_order(NewKey(name="laptop"), "ann")
         assert api_key.id_of(made.key) == made.id
         assert (made.created_by, made.expires) == ("ann", "1970-04-01T00:16:40Z")
         again = at_rest(tmp_path / "state")
         await again.begin()
-        (shown,) = (await again.listed([])).keys
+        (shown,) = (await again.list_keys([])).keys
         assert (shown.id, shown.name, shown.state) == (made.id, "laptop", "active")
         secret = made.key.rpartition("_")[2].encode()
         for path in (tmp_path / "state").iterdir():
@@ -91,8 +91,8 @@ def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> N
     async def main() -> None:
         now = [1000.0]
         keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
-        made = await keys.ordered(NewKey(name="ann", expires="1h"), "root")
-        found = keys.opened(made.key)
+        made = await keys.carry_out_order(NewKey(name="ann", expires="1h"), "root")
+        found = keys.find_valid_key(made.key)
         assert found is not None
         assert found.id == made.id
         number = 0
@@ -101,9 +101,9 @@ def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> N
         forged = api_key.make(number.to_bytes(8) + bytes(32))
         assert api_key.id_of(forged) == made.id
         for text in ("", made.id, made.key[:-1], f"{made.key}x", forged, made.key.lower()):
-            assert keys.opened(text) is None
+            assert keys.find_valid_key(text) is None
         now[0] += 3600
-        assert keys.opened(made.key) is None
+        assert keys.find_valid_key(made.key) is None
 
     run(main)
 
@@ -112,9 +112,9 @@ def test_without_a_key_no_file_is_made(tmp_path: Path) -> None:
     async def main() -> None:
         keys = at_rest(tmp_path / "state")
         await keys.begin()
-        assert (await keys.listed([])).keys == ()
+        assert (await keys.list_keys([])).keys == ()
         with pytest.raises(KeyOrderInvalid, match="no key has the id or name 'x'"):
-            await keys.ordered(Revoke(key="x"), "ann")
+            await keys.carry_out_order(Revoke(key="x"), "ann")
 
     run(main)
     assert list(tmp_path.iterdir()) == []
@@ -129,9 +129,9 @@ def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
         assert len(noted) == 1
         assert "no API key is valid" in noted[0]
         with pytest.raises(Unstored, match="is not a database"):
-            await keys.listed([])
+            await keys.list_keys([])
         with pytest.raises(Unstored, match="is not a database"):
-            await keys.ordered(NewKey(name="x"), "ann")
+            await keys.carry_out_order(NewKey(name="x"), "ann")
 
     run(main)
 
@@ -140,16 +140,16 @@ def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new_ones_
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        made = await at_rest(tmp_path).ordered(NewKey(name="laptop"), "ann")
+        made = await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
         (tmp_path / PEPPER).unlink()
         keys = at_rest(tmp_path)
         await keys.begin()
-        assert [key.id for key in (await keys.listed([])).keys] == [made.id]
+        assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
         for order in (NewKey(name="other"), Rotate(key="laptop")):
             with pytest.raises(PepperUnfit, match=r"keys\.pepper does not exist; .* revoke all"):
-                await keys.ordered(order, "ann")
-        await keys.ordered(Revoke(key="laptop"), "ann")
-        again = await keys.ordered(NewKey(name="laptop"), "ann")
+                await keys.carry_out_order(order, "ann")
+        await keys.carry_out_order(Revoke(key="laptop"), "ann")
+        again = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         assert again.key
 
     run(main)
@@ -157,10 +157,10 @@ def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new_ones_
 
 def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        await at_rest(tmp_path).ordered(NewKey(name="laptop"), "ann")
+        await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
         (tmp_path / PEPPER).chmod(0o644)
         with pytest.raises(PepperUnfit, match=r"others; run 'chmod 600' on it$"):
-            await at_rest(tmp_path).ordered(NewKey(name="other"), "ann")
+            await at_rest(tmp_path).carry_out_order(NewKey(name="other"), "ann")
 
     run(main)
 
@@ -168,10 +168,13 @@ def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
 def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
     async def main() -> None:
         keys = at_rest(tmp_path)
-        made = {(await keys.ordered(NewKey(name=f"k{n}"), "ann")).id for n in range(SHOWN_MAX + 5)}
-        first = await keys.listed([])
+        made = {
+            (await keys.carry_out_order(NewKey(name=f"k{n}"), "ann")).id
+            for n in range(SHOWN_MAX + 5)
+        }
+        first = await keys.list_keys([])
         assert (len(first.keys), first.more) == (SHOWN_MAX, 5)
-        second = await keys.listed([], first.keys[-1].id)
+        second = await keys.list_keys([], first.keys[-1].id)
         assert (len(second.keys), second.more) == (5, 0)
         assert {key.id for key in (*first.keys, *second.keys)} == made
 
@@ -185,7 +188,7 @@ def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
 def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
-        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front = await front_up(stage)
         await until(partial(front.told, Listen), "told to listen")
         kinds = [type(message) for message in front.heard]
@@ -214,21 +217,21 @@ def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
         keys = await keyed(stage, tmp_path)
         stage.fronts.start(2)
         players = [await stage.player(f"front-{slot}") for slot in (0, 1)]
-        first = await keys.ordered(NewKey(name="laptop"), "ann")
+        first = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         for player in players:
             assert valid(player).keys() == {first.id}
-        second = await keys.ordered(Rotate(key="laptop"), "ann")
-        third = await keys.ordered(Rotate(key=second.id, grace="1h"), "ann")
+        second = await keys.carry_out_order(Rotate(key="laptop"), "ann")
+        third = await keys.carry_out_order(Rotate(key=second.id, grace="1h"), "ann")
         for player in players:
             found = valid(player)
             assert found.keys() == {second.id, third.id}
             assert found[second.id].expires < time.time() + 3601
-        await keys.ordered(Expire(key=third.id), "ann")
-        await keys.ordered(Revoke(key=second.id), "ann")
+        await keys.carry_out_order(Expire(key=third.id), "ann")
+        await keys.carry_out_order(Revoke(key=second.id), "ann")
         for player in players:
             assert not valid(player)
             assert not any(change.whole for change in changes(player))
-        shown = (await keys.listed([])).keys
+        shown = (await keys.list_keys([])).keys
         assert [(key.id, key.state) for key in shown] == [(third.id, "expired")]
 
     played(tmp_path, play)
@@ -238,14 +241,16 @@ def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
-        ours = await keys.ordered(NewKey(name="ann", scopes=("console:admin",)), "root")
-        both = await keys.ordered(NewKey(name="bob", scopes=("console:viewer", "mcp:list")), "root")
+        ours = await keys.carry_out_order(NewKey(name="ann", scopes=("console:admin",)), "root")
+        both = await keys.carry_out_order(
+            NewKey(name="bob", scopes=("console:viewer", "mcp:list")), "root"
+        )
         assert valid(front).keys() == {both.id}
         stage.fronts.start(2)
         assert valid(await stage.player("front-1")).keys() == {both.id}
-        await keys.ordered(Expire(key=ours.id), "root")
-        assert keys.opened(ours.key) is None
-        assert keys.opened(both.key) is not None
+        await keys.carry_out_order(Expire(key=ours.id), "root")
+        assert keys.find_valid_key(ours.key) is None
+        assert keys.find_valid_key(both.key) is not None
 
     played(tmp_path, play)
 
@@ -256,12 +261,12 @@ def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_answer
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
-        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
-        done = await keys.ordered(Revoke(key="laptop"), "ann")
+        done = await keys.carry_out_order(Revoke(key="laptop"), "ann")
         assert done.unconfirmed == ("front-0",)
         assert front.signals == [signal.SIGKILL]
-        assert not [one for one in stage.fronts.serving() if one.pid == front.pid]
+        assert not [one for one in stage.fronts.list_serving() if one.pid == front.pid]
         assert made.unconfirmed == ()
 
     played(tmp_path, play)
@@ -272,7 +277,7 @@ def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Pa
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         front.confirms = False
-        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         assert made.unconfirmed == ("front-0",)
         assert front.signals == []
 
@@ -285,9 +290,9 @@ def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
-        await keys.ordered(NewKey(name="laptop"), "ann")
+        await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
-        asked = asyncio.create_task(keys.ordered(Revoke(key="laptop"), "ann"))
+        asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
         await until(lambda: len(front.told(Keys)) == 2, "the front was told")
         front.leave(1)
         assert (await asked).unconfirmed == ()
@@ -300,15 +305,15 @@ def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
-        await keys.ordered(NewKey(name="laptop"), "ann")
+        await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
-        asked = asyncio.create_task(keys.ordered(Revoke(key="laptop"), "ann"))
+        asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
         await until(lambda: len(front.told(Keys)) == 2, "the front was told")
         asked.cancel()
         assert keys.busy
         await keys.close()
         assert front.signals == [signal.SIGKILL], "it did not confirm"
-        assert (await keys.listed([])).keys == ()
+        assert (await keys.list_keys([])).keys == ()
 
     played(tmp_path, play)
 
@@ -317,12 +322,12 @@ def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
-        made = await keys.ordered(NewKey(name="laptop"), "ann")
+        made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         (tmp_path / FILE).rename(tmp_path / "away.db")
         with pytest.raises(Unstored, match="it is gone"):
-            await keys.ordered(Revoke(key="laptop"), "ann")
+            await keys.carry_out_order(Revoke(key="laptop"), "ann")
         assert valid(front).keys() == {made.id}
-        assert [key.id for key in (await keys.listed([])).keys] == [made.id]
+        assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
 
     played(tmp_path, play)
 
@@ -332,7 +337,7 @@ def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: P
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         made: list[KeyChanged] = await asyncio.gather(
-            *(keys.ordered(NewKey(name=f"k{number}"), "ann") for number in range(5))
+            *(keys.carry_out_order(NewKey(name=f"k{number}"), "ann") for number in range(5))
         )
         assert valid(front).keys() == {one.id for one in made}
         numbers = [message.generation for message in front.told(Keys)]

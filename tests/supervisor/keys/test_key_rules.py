@@ -17,7 +17,7 @@ NOW = 1_000_000.0
 
 def asked(places: dict[str, str] | None = PLACES, **given: Any) -> StoredKey:
     order = structs.replace(NewKey(name="laptop"), **given)
-    return key_rules.made(order, [], "k1", b"digest", NOW, "ann", places).about
+    return key_rules.build_new_key(order, [], "k1", b"digest", NOW, "ann", places).about
 
 
 def key(key_id: str = "k1", name: str = "laptop", valid_s: float = 90 * DAY_S) -> StoredKey:
@@ -30,7 +30,7 @@ def key(key_id: str = "k1", name: str = "laptop", valid_s: float = 90 * DAY_S) -
 
 def rotated(old: StoredKey, now: float, grace: str = "") -> key_rules.TableChange:
     order = Rotate(key=old.spec.id, grace=grace)
-    return key_rules.made(order, [old], "k2", b"new", now, "bob", None)
+    return key_rules.build_new_key(order, [old], "k2", b"new", now, "bob", None)
 
 
 # Making
@@ -141,7 +141,7 @@ def test_with_a_grace_the_old_key_is_valid_as_long_as_that_and_never_longer_than
 
 
 def test_the_successor_of_a_key_that_ended_early_is_valid_for_the_whole_time() -> None:
-    ended = key_rules.ended(Expire(key="k1"), key(), NOW + 60).about
+    ended = key_rules.end_key(Expire(key="k1"), key(), NOW + 60).about
     assert rotated(ended, NOW + 120).about.spec.expires == NOW + 120 + 90 * DAY_S
 
 
@@ -151,9 +151,11 @@ def test_a_key_that_was_rotated_a_moment_ago_is_rotated_again_by_who_knows_the_n
     with pytest.raises(
         KeyOrderInvalid, match=r"'laptop' was rotated 2 s ago, and that new key stay"
     ):
-        key_rules.made(order, [new], "k3", b"newer", NOW + 2, "bob", None)
-    assert key_rules.made(order, [new], "k3", b"newer", NOW + 10, "bob", None).drop == ("k2",)
-    again = key_rules.made(Rotate(key="k2"), [new], "k3", b"newer", NOW + 2, "bob", None)
+        key_rules.build_new_key(order, [new], "k3", b"newer", NOW + 2, "bob", None)
+    assert key_rules.build_new_key(order, [new], "k3", b"newer", NOW + 10, "bob", None).drop == (
+        "k2",
+    )
+    again = key_rules.build_new_key(Rotate(key="k2"), [new], "k3", b"newer", NOW + 2, "bob", None)
     assert again.drop == ("k2",)
     _, old = rotated(key(), NOW + 5, "24h").put
     with pytest.raises(KeyOrderInvalid, match="'k1' was rotated 0 s ago"):
@@ -166,16 +168,16 @@ def test_a_grace_is_at_most_a_week() -> None:
 
 
 def test_an_expired_key_stays_in_the_list_and_a_revoked_one_does_not() -> None:
-    change = key_rules.ended(Expire(key="k1"), key(), NOW + 60)
+    change = key_rules.end_key(Expire(key="k1"), key(), NOW + 60)
     assert (change.put, change.over, change.drop) == ((change.about,), ("k1",), ())
     assert key_rules.state(change.about.spec, NOW + 60) == "expired"
-    change = key_rules.ended(Revoke(key="k1"), key(), NOW + 60)
+    change = key_rules.end_key(Revoke(key="k1"), key(), NOW + 60)
     assert (change.put, change.over, change.drop) == ((), (), ("k1",))
 
 
 def test_a_key_that_has_expired_is_not_brought_back_by_expiring_it_again() -> None:
     old = key(valid_s=60)
-    assert key_rules.ended(Expire(key="k1"), old, NOW + 90).about.spec.expires == NOW + 60
+    assert key_rules.end_key(Expire(key="k1"), old, NOW + 90).about.spec.expires == NOW + 60
 
 
 # Finding
@@ -183,18 +185,18 @@ def test_a_key_that_has_expired_is_not_brought_back_by_expiring_it_again() -> No
 
 def test_a_key_is_found_by_its_id_and_by_a_name_that_only_it_has() -> None:
     known = [key("k1", "laptop"), key("k2", "ci"), key("k3", "ci"), key("k4", "k1")]
-    assert key_rules.found(known, "k1", NOW).spec.name == "laptop", "an id goes before a name"
-    assert key_rules.found(known, "laptop", NOW).spec.id == "k1"
+    assert key_rules.find_key(known, "k1", NOW).spec.name == "laptop", "an id goes before a name"
+    assert key_rules.find_key(known, "laptop", NOW).spec.id == "k1"
     with pytest.raises(KeyUnknown, match="2 keys are named 'ci'; say the id: k2, k3"):
-        key_rules.found(known, "ci", NOW)
+        key_rules.find_key(known, "ci", NOW)
     with pytest.raises(KeyUnknown, match="no key has the id or name 'laptp'; did you mean"):
-        key_rules.found(known, "laptp", NOW)
+        key_rules.find_key(known, "laptp", NOW)
     with pytest.raises(KeyUnknown, match="'metamcp keys create NAME' makes one"):
-        key_rules.found([], "x", NOW)
+        key_rules.find_key([], "x", NOW)
 
 
 def test_a_name_that_several_keys_have_means_the_one_that_has_not_expired() -> None:
     known = [key("k1", "ci", valid_s=60), key("k2", "ci"), key("k3", "ci", valid_s=30)]
-    assert key_rules.found(known, "ci", NOW + 60).spec.id == "k2"
+    assert key_rules.find_key(known, "ci", NOW + 60).spec.id == "k2"
     with pytest.raises(KeyUnknown, match="3 keys are named 'ci'; say the id"):
-        key_rules.found(known, "ci", NOW + 40)
+        key_rules.find_key(known, "ci", NOW + 40)

@@ -29,7 +29,7 @@ class Program:
         self.noted: list[str] = []
         self.database = Database(folder, busy_s=0.1)
         self.quotas = Quotas(
-            self.database, lambda: self.day * DAY_S + 5.0, stage.fronts.serving,
+            self.database, lambda: self.day * DAY_S + 5.0, stage.fronts.list_serving,
             lambda: places, self.noted.append,
         )  # fmt: skip
         stage.quotas = self.quotas

@@ -98,7 +98,7 @@ def test_the_memory_of_the_group_of_a_process_is_read_in_both_versions(
         (tmp_path / name).write_text(text)
     own = tmp_path / "own"
     own.write_text(lines)
-    group = cgroups.around(tmp_path, own)
+    group = cgroups.find_memory_group(tmp_path, own)
     assert (None if group is None else group.memory()) == expected
 
 
@@ -144,7 +144,7 @@ def test_a_delegated_group_is_found_also_from_a_group_below(
 ) -> None:
     mounts, found = machine(tmp_path, own)
     delegate(mounts / marked)
-    cgroup = cgroups.delegated(mounts, found)
+    cgroup = cgroups.find_delegated(mounts, found)
     assert cgroup is not None
     assert cgroup.root == mounts / marked
 
@@ -152,9 +152,9 @@ def test_a_delegated_group_is_found_also_from_a_group_below(
 @pytest.mark.parametrize("own", ["/unit", "/unit/main", "/", "/../x", "/gone"])
 def test_a_group_that_nobody_gave_us_is_left_alone(tmp_path: Path, own: str) -> None:
     mounts, found = machine(tmp_path, own)
-    assert cgroups.delegated(mounts, found) is None
-    assert cgroups.delegated(mounts, tmp_path / "none") is None
-    assert cgroups.delegated(tmp_path / "none", found) is None
+    assert cgroups.find_delegated(mounts, found) is None
+    assert cgroups.find_delegated(mounts, tmp_path / "none") is None
+    assert cgroups.find_delegated(tmp_path / "none", found) is None
 
 
 def test_processes_of_the_gateway_leave_the_group_that_limits_its_children(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_processes_of_the_gateway_leave_the_group_that_limits_its_children(tmp_p
 
 def test_a_limit_that_nobody_enforces_is_told(tmp_path: Path) -> None:
     ours = Cgroups(tmp_path)
-    assert "cpu_max is not enforced" in cgroups.unenforced(LIMITS, None)
-    assert "Delegate=cpu" in cgroups.unenforced(LIMITS, ours)
+    assert "cpu_max is not enforced" in cgroups.find_unenforced_limit(LIMITS, None)
+    assert "Delegate=cpu" in cgroups.find_unenforced_limit(LIMITS, ours)
     ours.controllers = frozenset({"cpu"})
-    assert cgroups.unenforced(LIMITS, ours) == ""
-    assert cgroups.unenforced(Limits(memory_max=MIB), None) == ""
+    assert cgroups.find_unenforced_limit(LIMITS, ours) == ""
+    assert cgroups.find_unenforced_limit(Limits(memory_max=MIB), None) == ""
 
 
 @pytest.fixture

@@ -78,5 +78,5 @@ def played(play: Callable[[Nurseries, asyncio.Queue[int]], Awaitable[None]]) -> 
 
 
 async def settled(nurseries: Nurseries) -> None:
-    while nurseries.unsettled():
+    while nurseries.find_blocker():
         await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.01)

@@ -65,9 +65,9 @@ def test_a_worker_that_has_not_beaten_yet_is_not_judged() -> None:
 
 def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.halted(1, True)
-        watch.hearts.halted(1, False)
-        watch.hearts.halted(1, True)
+        watch.hearts.on_halt(1, True)
+        watch.hearts.on_halt(1, False)
+        watch.hearts.on_halt(1, True)
         watch.wait(10)
 
     watch = watched(act)
@@ -97,9 +97,9 @@ def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None
         watch.hearts.beat(1)
         watch.wait(1)
         watch.now += 3600.0
-        watch.hearts.halted(1, True)  # all were stopped, and this was read first
+        watch.hearts.on_halt(1, True)  # all were stopped, and this was read first
         watch.hearts.look()
-        watch.hearts.halted(1, False)
+        watch.hearts.on_halt(1, False)
         watch.wait(1)
 
     watch = watched(act)
@@ -177,7 +177,7 @@ def test_a_worker_that_sleeps_and_is_stopped_is_killed_as_early_as_others() -> N
         watch.hearts.beat(1)
         watch.pulse = 9.0, 0.0
         watch.wait(3)
-        watch.hearts.halted(1, True)
+        watch.hearts.on_halt(1, True)
         watch.wait(6)
 
     assert watched(act).signals == [signal.SIGKILL]
@@ -188,8 +188,8 @@ def test_a_worker_that_slept_goes_on_to_sleep_after_it_was_stopped() -> None:
         watch.hearts.beat(1)
         watch.pulse = 9.0, 0.0
         watch.wait(3)
-        watch.hearts.halted(1, True)
-        watch.hearts.halted(1, False)
+        watch.hearts.on_halt(1, True)
+        watch.hearts.on_halt(1, False)
         watch.wait(6)
 
     assert watched(act).verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
@@ -210,7 +210,7 @@ def test_a_forgotten_worker_is_nobody() -> None:
         watch.hearts.beat(1)
         watch.hearts.forget(1)
         watch.hearts.beat(1)
-        watch.hearts.halted(1, True)
+        watch.hearts.on_halt(1, True)
         watch.wait(10)
 
     watch = watched(act)

@@ -94,7 +94,7 @@ def test_the_stacks_of_a_front_are_told_by_the_nursery() -> None:
 def test_a_worker_that_writes_without_end_fills_its_file_and_no_memory() -> None:
     stacks = Stacks(lambda pid, number: None)
     fd = stacks.open(1, "front-0")
-    stacks.born(1, 7)
+    stacks.on_fork(1, 7)
     with pytest.raises(PermissionError):
         until(lambda: os.write(fd, b"x" * 1000) < 0, "the end of the file")
     os.close(fd)

@@ -16,8 +16,8 @@ def ended(pid: int) -> WorkerExit:
 def test_the_end_of_a_worker_waits_until_its_caller_has_it() -> None:
     book = Book()
     book.workers.expect(7)
-    book.workers.halted(7, True)
-    book.workers.exited(ended(7))
+    book.workers.on_halt(7, True)
+    book.workers.on_exit(ended(7))
     assert book.told == []
     for news in book.workers.claim(7):
         news()
@@ -28,23 +28,23 @@ def test_the_end_of_a_worker_waits_until_its_caller_has_it() -> None:
 def test_an_end_is_told_once() -> None:
     book = Book()
     book.workers.expect(7)
-    book.workers.exited(ended(7))
+    book.workers.on_exit(ended(7))
     waiting = book.workers.claim(7)
-    book.workers.exited(WorkerExit(7, None, 9, 0, "nursery died"))
+    book.workers.on_exit(WorkerExit(7, None, 9, 0, "nursery died"))
     for news in waiting:
         news()
-    book.workers.exited(ended(7))
+    book.workers.on_exit(ended(7))
     assert book.told == [WorkerExit(7, None, 9, 0, "nursery died")]
 
 
 def test_nobody_is_told_of_a_worker_that_was_disowned_or_never_known() -> None:
     book = Book()
     book.workers.expect(7)
-    book.workers.exited(ended(7))
+    book.workers.on_exit(ended(7))
     book.workers.disown(7)
     for pid in (7, 8):
-        book.workers.halted(pid, True)
-        book.workers.exited(ended(pid))
+        book.workers.on_halt(pid, True)
+        book.workers.on_exit(ended(pid))
     assert book.told == []
 
 
@@ -54,5 +54,5 @@ def test_a_pid_that_is_given_out_again_is_another_worker() -> None:
         book.workers.expect(7)
         assert book.workers.claim(7) == []
         assert book.workers.pids() == [7]
-        book.workers.exited(ended(7))
+        book.workers.on_exit(ended(7))
     assert book.told == [ended(7), ended(7)]

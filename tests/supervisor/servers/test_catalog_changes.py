@@ -77,7 +77,7 @@ def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_
         for number in range(2, 50):
             worker.say(Listed(), lists([b'{"name":"t%d"}' % number]))
         last = lists([b'{"name":"t49"}'])
-        await until(lambda: stage.routes.handed("git").catalogue == last, "all came")
+        await until(lambda: stage.routes.find_published("git").catalogue == last, "all came")
         assert stage.told("git").count("lists changed") == CHANGES_TOLD_MAX
 
     played(tmp_path, play)

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.reload import launched
+from metamcp_supervisor.config.reload import hash_launch
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -20,7 +20,7 @@ DATA = server_catalog.pack(ServerCatalogue(protocol="x", tools=(TOOL, TOOL), pro
 
 
 GIT = Server(name="git", source="x", command=("git-server",))
-FILE = f"{launched(GIT)}.json"
+FILE = f"{hash_launch(GIT)}.json"
 
 
 def kept(

@@ -142,7 +142,7 @@ def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path
     async def test(house: CodeHouse) -> None:
         assert house.settle(house.code)
         assert list(house.folder.iterdir()) == []
-        assert (house.process.wanted, house.process.status().state) == (True, "idle")
+        assert (house.process.is_wanted, house.process.status().state) == (True, "idle")
         assert house.born == []
         with house.connect():
             process = await house.told(0)
@@ -180,8 +180,8 @@ def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
         with house.connect():
             process = await house.told(0)
             process.accept()
-        assert house.process.exited(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.process.exited(WorkerExit(process.pid, None, 9, 0, "exit"))
+        assert house.process.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
+        assert not house.process.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
         assert house.process.status().state == "error"
         process.close()
         with house.connect():
@@ -215,7 +215,7 @@ def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(tmp_pa
         house.settle(CodeConfig(enabled=True, warm=5, jit=True))
         await until(lambda: first.on is not None and first.on.jit, "it is told")
         assert (first.on.warm, first.gone, len(house.born)) == (5, False, 1)
-        assert house.process.exited(WorkerExit(first.pid, 0, 0, 0, "exit"))
+        assert house.process.on_exit(WorkerExit(first.pid, 0, 0, 0, "exit"))
         first.close()
         with house.connect():
             assert (await house.told(1)).on == first.on
@@ -230,7 +230,7 @@ def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
             process = await house.told(0)
         assert not house.settle(CodeConfig())
         await until(lambda: process.gone, "it is to end")
-        assert (house.process.wanted, house.process.pid) == (False, 0)
+        assert (house.process.is_wanted, house.process.pid) == (False, 0)
         assert house.counts[-1] == ({}, None)
         assert house.said()[-1] == ("stopped", "code mode is switched off")
         assert house.settle(CodeConfig(enabled=True))

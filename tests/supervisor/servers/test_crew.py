@@ -40,7 +40,7 @@ def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(tmp_pa
         stage.tree.add(GIT)
         worker = await stage.up("git")
         text = "Fatal Python error: Aborted\n\n  File spin.py, line 3"
-        stage.tree.crew.exited(WorkerExit(worker.pid, None, 6, 0, "exit", text))
+        stage.tree.crew.on_exit(WorkerExit(worker.pid, None, 6, 0, "exit", text))
         lines = [(line.stream, line.text) for line in stage.logs.tail("git", 9)]
         assert lines == [("stacks", text.splitlines()[0]), ("stacks", text.splitlines()[2])]
         assert "stacks" in dict(news(stage))

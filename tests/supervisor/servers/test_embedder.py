@@ -90,9 +90,9 @@ class House:
 
     def suspect(self) -> None: ...
 
-    def heard(self, front: FrontProcess, message: FromFront, blob: bytes) -> None: ...
+    def on_message(self, front: FrontProcess, message: FromFront, blob: bytes) -> None: ...
 
-    def handed(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None: ...
+    def on_hand_over(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None: ...
 
     def unheard(self, front: FrontProcess, sentence: str) -> None: ...
 
@@ -100,7 +100,7 @@ class House:
 
     def ask(self, ticket: int, *texts: str, query: bool = False) -> None:
         blob = codec.dump(texts) if texts else b""
-        self.embedder.asked(self.front, Embed(ticket=ticket, query=query), blob)
+        self.embedder.embed_texts(self.front, Embed(ticket=ticket, query=query), blob)
 
     async def process(self, number: int = 0) -> Played:
         await until(lambda: len(self.born) > number, "it is forked")
@@ -111,7 +111,7 @@ class House:
 
         def found() -> list[tuple[Embed, list[str]]]:
             return [
-                (message, codec.typed(list[str], blob))
+                (message, codec.decode_as(list[str], blob))
                 for message, blob in process.heard
                 if isinstance(message, Embed)
             ]
@@ -123,7 +123,7 @@ class House:
         """What the front was told, by its tickets."""
         await until(lambda: len(self.client.heard) >= count, "the front is told")
         return {
-            message.ticket: codec.typed(Vectors, blob)
+            message.ticket: codec.decode_as(Vectors, blob)
             for message, blob in self.client.heard
             if isinstance(message, Embedded)
         }
@@ -156,7 +156,7 @@ def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> None:
         house.ask(8, "what", query=True)
         process = await house.process()
         (tools, query) = await house.asked(process, 2)
-        assert codec.typed(EmbeddingsSpec, process.heard[0][1]) == SPEC
+        assert codec.decode_as(EmbeddingsSpec, process.heard[0][1]) == SPEC
         assert (tools[1], query[1]) == (["a", "b"], ["what"])
         assert (tools[0].query, query[0].query) == (False, True)
         process.say(Embedded(ticket=query[0].ticket), Vectors((b"\x01",)))
@@ -187,9 +187,9 @@ def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later()
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
-        assert house.embedder.exited(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.embedder.exited(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.embedder.exited(WorkerExit(999, None, 9, 0, "exit"))
+        assert house.embedder.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
+        assert not house.embedder.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
+        assert not house.embedder.on_exit(WorkerExit(999, None, 9, 0, "exit"))
         found = await house.answers(1)
         assert (found[1].found, found[1].pause_s > 0) == ((), True)
         house.ask(2, "b")  # too soon
@@ -245,10 +245,10 @@ def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
         house.ask(3, "c")
         second = await house.process(1)
         await house.asked(second, 1)
-        assert codec.typed(EmbeddingsSpec, second.heard[0][1]).key == "another"
+        assert codec.decode_as(EmbeddingsSpec, second.heard[0][1]).key == "another"
         await until(lambda: process.gone, "the first one is to end")
         assert (await house.answers(2)) == {1: Vectors(), 2: Vectors()}
-        assert house.embedder.exited(WorkerExit(process.pid, 0, 0, 0, "exit"))
+        assert house.embedder.on_exit(WorkerExit(process.pid, 0, 0, 0, "exit"))
         assert house.embedder.pid == second.pid
         assert [event.what for event in house.journal.since(0)] == ["ready", "ready"]
         assert {event.who for event in house.journal.since(0)} == {WHO}

@@ -98,7 +98,7 @@ def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> No
     async def test(house: EngineHouse) -> None:
         plain = house.config
         assert house.front() == (False, False)
-        assert not house.engine.wanted
+        assert not house.engine.is_wanted
         named = Endpoint(name="x", namespace="default", builtins=("catalog",))
         for changed, at_once in (
             (replace(plain, ai=AI), False),
@@ -201,11 +201,11 @@ def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
                 await until(lambda: hasattr(house.engines[number], "told"), "it has its settings")
             runs = dict(Counter(run.status for run in parked))
             house.engines[number].say(EngineFigures(counts={}, runs=runs, parked=parked))
-            await until(lambda: house.engine.waiting == len(parked), "they are counted")
+            await until(lambda: house.engine.waiting_count == len(parked), "they are counted")
 
         await engine(0, asks)
-        house.engine.exited(WorkerExit(house.engines[0].pid, None, 9, 0, "exit"))
-        assert house.engine.waiting == 0
+        house.engine.on_exit(WorkerExit(house.engines[0].pid, None, 9, 0, "exit"))
+        assert house.engine.waiting_count == 0
         await engine(1, asks, stuck)
         told = [each.cause for each in house.journal.since(0) if each.what == WAITING]
         assert told == [

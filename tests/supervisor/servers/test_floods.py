@@ -12,7 +12,7 @@ from metamcp_supervisor.servers.catalog_changes import (
     TOLD_S,
     Flood,
     held_back,
-    throttled,
+    is_throttled,
     too_long,
 )
 from metamcp_supervisor.servers.server import ServerLife, Start, WentDown
@@ -27,7 +27,7 @@ def test_a_server_is_throttled_after_a_while_and_put_away_after_a_minute() -> No
     for tick in range(int(4 * FLOOD_S)):
         now = 100.0 + tick / 4
         flood = held_back(flood, now)
-        assert throttled(flood, now) == (now >= 100.0 + TOLD_S)
+        assert is_throttled(flood, now) == (now >= 100.0 + TOLD_S)
         assert not too_long(flood)
     assert "throttled for 60 s" in too_long(held_back(flood, 100.0 + FLOOD_S))
 
@@ -37,14 +37,14 @@ def test_bursts_are_no_flood() -> None:
     for burst in range(100):
         for second in range(5):
             flood = held_back(flood, burst * 20.0 + second)
-        assert not throttled(flood, flood.until)
+        assert not is_throttled(flood, flood.until)
     assert not too_long(flood)
 
 
 def test_who_stops_is_throttled_no_more() -> None:
     flood = Flood(since=0.0, until=30.0)
-    assert throttled(flood, 30.0 + GAP_S)
-    assert not throttled(flood, 30.1 + GAP_S)
+    assert is_throttled(flood, 30.0 + GAP_S)
+    assert not is_throttled(flood, 30.1 + GAP_S)
     assert held_back(flood, 40.0) == Flood(40.0, 40.0)
 
 

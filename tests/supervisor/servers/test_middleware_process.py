@@ -160,7 +160,9 @@ def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Pa
         assert bytes(second.on.options) == b'{"ttl": "1s"}'
         house.settle()
         await until(lambda: second.gone, "it is to end, too")
-        assert [(each.wanted, each.connector) for each in house.roles.values()] == [(False, None)]
+        assert [(each.is_wanted, each.connector) for each in house.roles.values()] == [
+            (False, None)
+        ]
 
     play(tmp_path, test)
 
@@ -180,7 +182,7 @@ def test_the_journal_says_why_it_ended(
         house.settle(ONE)
         process = await house.told(0, "one")
         end = WorkerExit(process.pid, code, number, 0, "exit")
-        assert house.roles["middleware one"].exited(end)
+        assert house.roles["middleware one"].on_exit(end)
         process.close()
         assert house.said()[0].startswith(words)
         await house.told(1, "one")

@@ -136,9 +136,9 @@ def test_processes_for_single_clients_stand_below_their_server() -> None:
 
 def test_what_is_wanted_under_a_name_is_a_server_or_one_for_a_client() -> None:
     git = Server(name="git", source="x")
-    assert per_client.wanted({"git": git}, "git") is git
-    assert per_client.wanted({"git": git}, "git@1") == per_client.own(git, "git@1")
-    assert per_client.wanted({"git": git}, "db@1") is None
+    assert per_client.find_settings({"git": git}, "git") is git
+    assert per_client.find_settings({"git": git}, "git@1") == per_client.own(git, "git@1")
+    assert per_client.find_settings({"git": git}, "db@1") is None
 
 
 @pytest.mark.parametrize(

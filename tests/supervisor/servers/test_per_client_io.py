@@ -118,7 +118,7 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         )
         (await stage.player(f"{names[0]}#1")).down()
         await stage.phase(names[0], "failed")
-        await until(lambda: not stage.tree.entries[names[0]].running, "nothing of it runs")
+        await until(lambda: not stage.tree.entries[names[0]].is_running, "nothing of it runs")
         front.say(Wanted(server=ADA))
         await until(lambda: ADA in stage.tree.entries, "there is room")
         assert names[0] not in stage.tree.entries
@@ -160,7 +160,9 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
         for _ in range(2):
             worker.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
         await until(lambda: last(front, "git").by == "client", "the front knows")
-        await until(lambda: stage.metrics.counted("git", "unroutable_request") == 3, "counted")
+        await until(
+            lambda: stage.metrics.read_event_count("git", "unroutable_request") == 3, "counted"
+        )
         assert stage.told("git").count("sharing") == 1
         assert "contested" not in text(stage.metrics, SmallGateway().status())
         stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
@@ -314,7 +316,7 @@ def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
 def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        who = process_names.whose(ADA)
+        who = process_names.parse_client(ADA)
         front.say(Wanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
         await stage.up(ADA)
         front.say(Rooted(who=who, roots='{"roots":[2]}'))

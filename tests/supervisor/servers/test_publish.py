@@ -103,16 +103,16 @@ def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
         stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
         await until(lambda: ("error", True) in states(front), "down, but listed")
-        known = stage.routes.handed("git")
+        known = stage.routes.find_published("git")
         after = Routes(stage.fronts)
         after.go_on(handed(known), known.list_hash)
-        assert after.handed("git").turns_at == pytest.approx(known.turns_at, abs=0.1)
-        await until(lambda: not after.handed("git").listed, "hidden after a while")
+        assert after.find_published("git").turns_at == pytest.approx(known.turns_at, abs=0.1)
+        await until(lambda: not after.find_published("git").listed, "hidden after a while")
         await until(lambda: not known.listed, "and here")
         assert len(known.changes) == 1
         after.go_on(handed(known), known.list_hash)
-        assert after.handed("git").changes == known.changes
-        assert after.handed("git").turns_at is None
+        assert after.find_published("git").changes == known.changes
+        assert after.find_published("git").turns_at is None
 
     played(tmp_path, play)
 
@@ -161,10 +161,10 @@ def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None
         stage.tree.add(GIT)
         worker = await stage.up("git")
         worker.say(Beat(seq=1))
-        stage.hearts.halted(worker.pid, True)
+        stage.hearts.on_halt(worker.pid, True)
         await until(lambda: states(front)[-1] == ("error", True), "not routed")
         assert front.told(ServerState)[-1].reason == "hang"
-        stage.hearts.halted(worker.pid, False)
+        stage.hearts.on_halt(worker.pid, False)
         await until(lambda: states(front)[-1] == ("ready", True), "routed again")
 
     played(tmp_path, play)
@@ -249,7 +249,7 @@ def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_list
         stage.tree.add(GIT)
         worker = await stage.up("git")
         told = len([m for m in front.heard if isinstance(m, Catalogue)])
-        known = server_catalog.unpack(stage.routes.handed("git").catalogue)
+        known = server_catalog.unpack(stage.routes.find_published("git").catalogue)
         worker.say(Listed(), server_catalog.pack(structs.replace(known, gateways=gateways)))
         await until(lambda: stage.tree.entries["git"].life.reason is ExitClass.LOOP, "recognized")
         assert sentence in stage.tree.entries["git"].life.message

@@ -15,7 +15,7 @@ from msgspec import Raw
 from metamcp_supervisor.approval import lock as locks
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.approval.lock import Lock
-from metamcp_supervisor.approval.lock_drift import planned
+from metamcp_supervisor.approval.lock_drift import with_lock_change
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.reload import plan
 from metamcp_supervisor.servers.quarantine_io import Pinned
@@ -46,7 +46,7 @@ def quarantined(front: Player) -> list[Sequence[str]]:
     for message, fds in front.sent:
         if isinstance(message, ServeOn | Reconfigure):
             size = os.fstat(fds[0]).st_size
-            spec = codec.typed(FrontSpec, os.pread(fds[0], size, 0))
+            spec = codec.decode_as(FrontSpec, os.pread(fds[0], size, 0))
             found.append([each[1] for each in spec.quarantined])
         elif isinstance(message, Catalogue):
             found.append("catalogue")
@@ -109,7 +109,7 @@ def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(tmp_pat
         for there, pinning, held in cases:
             before = len(front.told(Reconfigure))
             pinned.adopt(await pinned.draft(files(tmp_path, there, pinning), there))
-            assert (pinned.held(), pinned.quarantined()) == (("git",) * held, ())
+            assert (pinned.enforced_servers(), pinned.list_quarantined()) == (("git",) * held, ())
             stage.fronts.reconfigure()
             await until(partial(_more_than, front, before), "it is told")
             assert front.told(Reconfigure)[-1].vital is held
@@ -136,7 +136,7 @@ def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
         front = await front_up(stage)
         stage.deaf = True
         before = len(front.heard)
-        stage.fronts.untold(stage.fronts.serving()[0], OSError(24, "Too many open files"))
+        stage.fronts.untold(stage.fronts.list_serving()[0], OSError(24, "Too many open files"))
         stage.tree.add(GIT)
         ready(await stage.player("git#1"), tool("a"))
         await stage.phase("git", "ready")
@@ -150,7 +150,7 @@ def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
 def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         await stage.tree.pinned.begin(files(tmp_path, None, "enforce"))
-        stage.tree.pinned.offered("git", blob(tool("a"), tool("b")))
+        stage.tree.pinned.on_catalogue("git", blob(tool("a"), tool("b")))
         await until(lambda: not stage.tree.pinned.busy, "it is written")
         seen = lock_io.load(tmp_path / lock_io.SEEN)
         (name,) = locks.definitions([GIT]).values()
@@ -158,10 +158,10 @@ def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_p
 
     async def again(stage: Stage) -> None:
         await stage.tree.pinned.begin(files(tmp_path, None, "enforce"))
-        stage.tree.pinned.offered("git", blob(tool("a", title="x"), tool("b")))
-        assert [each[1] for each in stage.tree.pinned.quarantined()] == ["a"]
+        stage.tree.pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
+        assert [each[1] for each in stage.tree.pinned.list_quarantined()] == ["a"]
         await until(lambda: not stage.tree.pinned.busy, "judged")
-        assert [each[1] for each in stage.tree.pinned.quarantined()] == ["a"]
+        assert [each[1] for each in stage.tree.pinned.list_quarantined()] == ["a"]
         assert stage.tree.pinned.drift == {"git": {"quarantined": 1}}
 
     played(tmp_path, play)
@@ -177,15 +177,15 @@ def test_a_process_for_one_client_is_held_to_what_it_offers_when_its_server_offe
         pinned = stage.tree.pinned
         await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
         for name in ("git", own):
-            pinned.offered(name, blob(tool("a", title="x")))
+            pinned.on_catalogue(name, blob(tool("a", title="x")))
         await until(lambda: not pinned.busy, "judged")
-        assert [each[0] for each in pinned.quarantined()] == ["git"], "it holds for both"
-        pinned.offered("git", blob(tool("a")))
-        assert [each[:2] for each in pinned.quarantined()] == [(own, "a")]
+        assert [each[0] for each in pinned.list_quarantined()] == ["git"], "it holds for both"
+        pinned.on_catalogue("git", blob(tool("a")))
+        assert [each[:2] for each in pinned.list_quarantined()] == [(own, "a")]
         await until(lambda: not pinned.busy, "judged again")
-        assert [each[:2] for each in pinned.quarantined()] == [(own, "a")]
-        pinned.offered(own, blob(tool("a")))
-        assert pinned.quarantined() == ()
+        assert [each[:2] for each in pinned.list_quarantined()] == [(own, "a")]
+        pinned.on_catalogue(own, blob(tool("a")))
+        assert pinned.list_quarantined() == ()
 
     played(tmp_path, play)
 
@@ -201,12 +201,12 @@ def test_a_judgement_without_a_descriptor_to_load_what_compares_is_made_later(
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-            pinned.offered("git", blob(tool("a", inputSchema=ADDITIVE)))
+            pinned.on_catalogue("git", blob(tool("a", inputSchema=ADDITIVE)))
             await until(lambda: "error" in stage.told("git"), "it has no descriptor")
-            assert [each[1] for each in pinned.quarantined()] == ["a"]
+            assert [each[1] for each in pinned.list_quarantined()] == ["a"]
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        await until(lambda: not pinned.quarantined(), "judged, and released")
+        await until(lambda: not pinned.list_quarantined(), "judged, and released")
         if loaded is not None:
             sys.modules[loaded.__name__] = loaded
 
@@ -219,10 +219,10 @@ def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: P
     async def play(stage: Stage) -> None:
         pinned = stage.tree.pinned
         await pinned.begin(files(tmp_path, None, "enforce"))
-        pinned.offered("git", blob(tool("a")))
-        assert [each[1] for each in pinned.quarantined()] == ["a"]
+        pinned.on_catalogue("git", blob(tool("a")))
+        assert [each[1] for each in pinned.list_quarantined()] == ["a"]
         await until(lambda: not pinned.busy, "judged")
-        assert [each[1] for each in pinned.quarantined()] == ["a"]
+        assert [each[1] for each in pinned.list_quarantined()] == ["a"]
         assert "error" in stage.told("gateway")
         assert (tmp_path / lock_io.SEEN).read_text() == "{"
 
@@ -237,16 +237,16 @@ def test_another_lock_is_judged_before_it_is_in_force_and_releases_what_it_appro
     async def play(stage: Stage) -> None:
         pinned = stage.tree.pinned
         await pinned.begin(files(tmp_path, held))
-        pinned.offered("git", blob(tool("a", title="x"), tool("b", title="y")))
+        pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b", title="y")))
         await until(lambda: not pinned.busy, "judged")
-        assert [each[1] for each in pinned.quarantined()] == ["a", "b"]
+        assert [each[1] for each in pinned.list_quarantined()] == ["a", "b"]
         better = lock(git=approved(tool("a", title="x"), tool("b")))
         draft = await pinned.draft(files(tmp_path, better), better)
-        assert [each[1] for each in pinned.quarantined()] == ["a", "b"], "not yet"
+        assert [each[1] for each in pinned.list_quarantined()] == ["a", "b"], "not yet"
         pinned.adopt(draft)
-        assert [each[1] for each in pinned.quarantined()] == ["b"]
+        assert [each[1] for each in pinned.list_quarantined()] == ["b"]
         pinned.adopt(await pinned.draft(files(tmp_path, None), None))
-        assert pinned.quarantined() == ()
+        assert pinned.list_quarantined() == ()
         assert stage.told("gateway") == ["metamcp.lock", "metamcp.lock"]
         assert pinned.drift == {}
 
@@ -261,14 +261,14 @@ def test_a_catalogue_that_comes_while_a_lock_is_read_is_held_to_the_new_one(
     async def play(stage: Stage) -> None:
         pinned = stage.tree.pinned
         await pinned.begin(files(tmp_path, one))
-        pinned.offered("git", blob(tool("a")))
+        pinned.on_catalogue("git", blob(tool("a")))
         await until(lambda: not pinned.busy, "judged")
         draft = await pinned.draft(files(tmp_path, other), other)
-        pinned.offered("git", blob(tool("a", title="x")))
+        pinned.on_catalogue("git", blob(tool("a", title="x")))
         pinned.adopt(draft)
-        assert pinned.quarantined() == ()
+        assert pinned.list_quarantined() == ()
         await until(lambda: not pinned.busy, "judged again")
-        assert pinned.quarantined() == ()
+        assert pinned.list_quarantined() == ()
 
     played(tmp_path, play)
 
@@ -289,12 +289,12 @@ def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
         told: list[int] = []
         pinned = Pinned(tmp_path, stage.journal, lambda: told.append(1))
         await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
-        pinned.offered("git", blob(tool("a", title="x")))
+        pinned.on_catalogue("git", blob(tool("a", title="x")))
         await until(lambda: not pinned.busy, "judged")
         before = len(told)
         pinned.forget("git")
         pinned.forget("git")
-        assert (pinned.quarantined(), len(told)) == ((), before + 1)
+        assert (pinned.list_quarantined(), len(told)) == ((), before + 1)
 
     played(tmp_path, play)
 
@@ -307,12 +307,12 @@ def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_t
     async def play(stage: Stage) -> None:
         pinned = stage.tree.pinned
         await pinned.begin(files(tmp_path, lock(git=approved(tool("a"), tool("b")))))
-        pinned.offered("git", blob(tool("a", title="x"), tool("b")))
-        pinned.offered(own, blob(tool("a"), tool("b", title="y")))
+        pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
+        pinned.on_catalogue(own, blob(tool("a"), tool("b", title="y")))
         await until(lambda: not pinned.busy, "judged")
-        assert [each[:2] for each in pinned.quarantined()] == [("git", "a"), (own, "b")]
-        pinned.offered(own, blob(tool("a", title="x"), tool("b")))
-        assert [each[:2] for each in pinned.quarantined()] == [("git", "a")]
+        assert [each[:2] for each in pinned.list_quarantined()] == [("git", "a"), (own, "b")]
+        pinned.on_catalogue(own, blob(tool("a", title="x"), tool("b")))
+        assert [each[:2] for each in pinned.list_quarantined()] == [("git", "a")]
         assert not pinned.busy
 
     played(tmp_path, play)
@@ -320,7 +320,7 @@ def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_t
 
 def test_a_plan_names_the_lock_and_is_another_plan_with_it(tmp_path: Path) -> None:
     same = plan(config(GIT), config(GIT))
-    with_it = planned(same, None, lock(git=approved(tool("a"))))
+    with_it = with_lock_change(same, None, lock(git=approved(tool("a"))))
     assert with_it.hash != same.hash
     change = with_it.changes[-1]
     assert (change.server, change.action) == ("metamcp.lock", "add")
@@ -340,5 +340,5 @@ def test_a_plan_names_the_tools_about_which_the_lock_says_something_else() -> No
     )
     assert locks.difference(Lock(), lock(git=approved(tool("w\x1b")))).endswith("new: git.w\\u001b")
     assert locks.difference(after, after) == "10 tools of 1 server are approved"
-    folded = locks.folded(after)
+    folded = locks.fold_lock(after)
     assert locks.difference(folded, folded) == locks.difference(after, after)

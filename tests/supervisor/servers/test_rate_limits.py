@@ -8,7 +8,7 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalog_changes import (
     LIST_CHANGES_MAX,
     LIST_CHANGES_S,
-    noted,
+    add_change,
     wait_s,
 )
 from tests.supervisor.stage import Stage, front_up, played, states, until
@@ -18,7 +18,7 @@ def test_two_changes_a_minute_are_shown_at_once_and_the_next_one_waits() -> None
     changes: tuple[float, ...] = ()
     for now in (10.0, 20.0):
         assert wait_s(changes, now) == 0.0
-        changes = noted(changes, now)
+        changes = add_change(changes, now)
     assert wait_s(changes, 30.0) == LIST_CHANGES_S - 20.0
     assert wait_s(changes, 10.0 + LIST_CHANGES_S) == 0.0
 
@@ -27,7 +27,7 @@ def test_no_minute_has_more_changes_than_it_may_have() -> None:
     changes, shown = tuple[float, ...](), list[float]()
     for now in map(float, range(600)):
         if not wait_s(changes, now):
-            changes = noted(changes, now)
+            changes = add_change(changes, now)
             shown.append(now)
     for start in shown:
         within = [one for one in shown if start <= one < start + LIST_CHANGES_S]

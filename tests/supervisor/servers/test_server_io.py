@@ -42,7 +42,7 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
         worker = await stage.player("git#1")
         await until(lambda: worker.fds, "the specification")
         assert worker.told(RunServer) == [RunServer(generation=1, version="1.2.3")]
-        spec = codec.typed(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
+        spec = codec.decode_as(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
         assert spec.command == ("git-server",)
         assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}
         assert spec.era == "auto"
@@ -54,7 +54,7 @@ def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_pa
     async def play(stage: Stage) -> None:
         stage.tree.add(GIT)
         worker = await stage.up("git")
-        stage.tree.crew.exited(WorkerExit(worker.pid, 1, 0, 0, "exit"))
+        stage.tree.crew.on_exit(WorkerExit(worker.pid, 1, 0, 0, "exit"))
         worker.say(ServerDown(reason="protocol", message="it spoke French"))
         worker.close()
         await until(lambda: not stage.tree.entries["git"].instance, "the end")
@@ -79,7 +79,7 @@ def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: P
         stage.tree.add(GIT)
         worker = await stage.up("git")
         worker.close()
-        stage.tree.crew.exited(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
+        stage.tree.crew.on_exit(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
         await stage.up("git", 2)
         assert stage.tree.entries["git"].life.failures == 0
 
@@ -94,7 +94,9 @@ def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: 
         worker.leave()
         second = await stage.player("git#2")
         await until(lambda: second.fds, "the specification")
-        assert codec.typed(ServerSpec, os.pread(second.fds[0], 100_000, 0)).era == "legacy-first"
+        assert (
+            codec.decode_as(ServerSpec, os.pread(second.fds[0], 100_000, 0)).era == "legacy-first"
+        )
         assert stage.tree.entries["git"].life.failures == 0
 
     played(tmp_path, play)

@@ -144,6 +144,6 @@ def test_who_is_stopped_or_may_have_no_spare_any_more_has_none(tmp_path: Path) -
         for player in (serving, another):
             player.down("clean", "it was stopped")
         await stage.phase("git", "disabled")
-        await until(lambda: not stage.tree.entries["git"].running, "nothing is left")
+        await until(lambda: not stage.tree.entries["git"].is_running, "nothing is left")
 
     played(tmp_path, play)

@@ -23,7 +23,7 @@ from metamcp_supervisor.servers.specs import (
     NICE,
     allowed_hosts,
     default_endpoint,
-    exposed,
+    find_exposed_servers,
     front_spec,
     hosts,
     reachable,
@@ -149,7 +149,7 @@ def test_a_front_is_told_endpoints_switches_and_timeouts() -> None:
 
 
 def test_only_servers_of_an_endpoint_are_exposed() -> None:
-    assert exposed(CONFIG) == {"git"}
+    assert find_exposed_servers(CONFIG) == {"git"}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_those_that_failed_before_queue_behind_those_that_did_not() -> None:
 
 
 def test_after_a_kill_for_want_of_memory_nobody_starts_and_then_one_at_a_time() -> None:
-    found = start_gate.crowded(queued(["a", "b", "c"]), 10.0)
+    found = start_gate.on_oom_kill(queued(["a", "b", "c"]), 10.0)
     found, names, again = start_gate.admit(found, 11.0, ())
     assert (names, again) == ((), 10.0 + CROWDED_S)
     found, names, again = start_gate.admit(found, 10.0 + CROWDED_S, ())

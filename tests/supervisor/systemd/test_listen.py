@@ -7,12 +7,12 @@ import pytest
 
 from metamcp_supervisor.config.config import Address
 from metamcp_supervisor.systemd import listen
-from metamcp_supervisor.systemd.listen import CannotBind, bind, bound
+from metamcp_supervisor.systemd.listen import CannotBind, bind, with_actual_port
 
 
 def test_a_free_port_is_chosen_when_none_is_asked_for() -> None:
     sockets = bind(Address("127.0.0.1", 0), "--listen")
-    address = bound(Address("127.0.0.1", 0), sockets)
+    address = with_actual_port(Address("127.0.0.1", 0), sockets)
     with socket.create_connection((address.host, address.port), timeout=5):
         pass
     for sock in sockets:

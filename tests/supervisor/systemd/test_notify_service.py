@@ -82,7 +82,7 @@ def test_readiness_is_told_again_until_it_arrives(tmp_path: Path) -> None:
             await until(lambda: looked, "there was nobody to tell")
             ear.listen()
             await until(lambda: ear.count("READY=1"), "readiness arrives")
-            service.stopping()
+            service.notify_stopping()
             await until(lambda: ear.count("STOPPING=1"), "the end is told")
             assert ear.count("READY=1") == 1
 
@@ -133,9 +133,9 @@ def test_a_refused_reload_is_over_and_a_dry_run_is_none(tmp_path: Path) -> None:
         async with attending(ear) as (service, _):
             await until(lambda: ear.count("READY=1"), "it is ready")
             with pytest.raises(ValueError, match="no"):
-                async with service.reloading(announced=True):
+                async with service.report_reload(announced=True):
                     raise ValueError("no")
-            async with service.reloading(announced=False):
+            async with service.report_reload(announced=False):
                 pass
             assert (ear.count("RELOADING=1"), ear.count("READY=1")) == (1, 2)
             refused = "STATUS=1 of 1 servers ready; the last reload was refused"

@@ -25,11 +25,11 @@ def test_lines_arrive_as_one_datagram_by_path_and_by_abstract_name(
     name = f"@metamcp-{secrets.token_hex(8)}" if abstract else str(tmp_path / "notify")
     with listening(f"\0{name[1:]}" if abstract else name) as systemd:
         told = Notify(name)
-        assert told.wanted
+        assert told.has_manager
         assert told.send(sd_notify.READY, sd_notify.status("2 of 2\nservers ready"))
         assert systemd.recvfrom(4096)[0] == b"READY=1\nSTATUS=2 of 2 servers ready"
         told.close()
-        assert not told.wanted
+        assert not told.has_manager
 
 
 def test_descriptors_go_with_their_name(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_environment_says_it_once(tmp_path: Path) -> None:
     environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2500000", "WATCHDOG_PID": "7", "PATH": "/"}
     told = Notify.take(environ, pid=7)
     assert environ == {"PATH": "/"}
-    assert (told.wanted, told.watchdog_s) == (True, 2.5)
+    assert (told.has_manager, told.watchdog_s) == (True, 2.5)
     told.close()
 
 
@@ -69,7 +69,7 @@ def test_a_watchdog_for_another_process_is_not_ours(
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "notify", "/no/such/socket", "/a\0b"])
 def test_nobody_who_listens_is_no_error(address: str) -> None:
     told = Notify(address)
-    assert told.send(sd_notify.READY) is not told.wanted
+    assert told.send(sd_notify.READY) is not told.has_manager
     told.close()
     assert told.send(sd_notify.READY)
 
@@ -85,7 +85,7 @@ def test_a_manager_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
 
 
 def test_the_messages_have_the_form_of_the_protocol() -> None:
-    kind, clock = sd_notify.reloading().split("\n")
+    kind, clock = sd_notify.build_reloading_message().split("\n")
     assert kind == "RELOADING=1"
     assert clock.removeprefix("MONOTONIC_USEC=").isdecimal()
     assert sd_notify.longer(1.5) == "EXTEND_TIMEOUT_USEC=1500000"

@@ -41,13 +41,13 @@ def test_calls_of_a_tool_are_those_of_all_fronts_also_of_those_that_are_gone(
     for front, (found, stays) in enumerate(reports):
         fronts.report(front, Figures(tools=(told("s", found),)), SUMMARY)
         if not stays:
-            fronts.gone(front)
+            fronts.on_front_gone(front)
         for tool, (calls, errors) in found.items():
             called[tool] += calls
             failed[tool] += errors
     assert summed(fronts, "s") == (called, failed)
     again = FrontCounters()
-    again.go_on(fronts.handed())
+    again.go_on(fronts.take_snapshot())
     for number, figures, summary in fronts.live():
         again.report(number, figures, summary)
     assert summed(again, "s") == (called, failed)
@@ -64,7 +64,7 @@ def test_what_is_one_tool_too_many_counts_with_all_others_and_stays_so() -> None
         assert len(called) == TOOLS_MAX + 1
         assert (called[OTHER], called["t0"], called["t1"]) == (57, 2, 1)
         assert (failed[OTHER], failed["t0"]) == (3, 1)
-    fronts.gone(0)
+    fronts.on_front_gone(0)
     assert summed(fronts, "s")[0][OTHER] == 57
     fronts.forget("s")
     assert summed(fronts, "s")[0] == Counter({"late": 7, "t0": 1})

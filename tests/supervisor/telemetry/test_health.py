@@ -52,7 +52,7 @@ def test_what_is_excluded_does_not_matter_and_unknown_names_are_told() -> None:
     assert health.passes(found)
     assert lines(found)[-1] == "[+]server:git excluded: ok"
     assert remarks == ["no check here is named 'nobody'", "no check here is named 'a\\nb'"]
-    assert len(health.shown("x" * 1000)) < 110
+    assert len(health.quote_name("x" * 1000)) < 110
 
 
 def test_ready_waits_for_required_servers_only() -> None:
@@ -73,10 +73,10 @@ def test_a_gateway_that_starts_or_drains_is_not_ready(state: str) -> None:
 
 
 def test_started_means_that_the_first_warm_up_is_decided() -> None:
-    assert not health.passes(health.started(status(state="starting")))
-    assert not health.passes(health.started(status(server("git", "warming", required=True))))
-    assert health.passes(health.started(status(server("git", "warming"))))
-    assert health.passes(health.started(status(server("git", "error", required=True))))
+    assert not health.passes(health.check_startup(status(state="starting")))
+    assert not health.passes(health.check_startup(status(server("git", "warming", required=True))))
+    assert health.passes(health.check_startup(status(server("git", "warming"))))
+    assert health.passes(health.check_startup(status(server("git", "error", required=True))))
 
 
 def test_a_stopped_server_is_missed_only_where_it_is_named() -> None:

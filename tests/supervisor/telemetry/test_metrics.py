@@ -59,7 +59,7 @@ def test_recordings_that_are_lost_are_counted_over_all_fronts_and_programs() -> 
     metrics.front_stats(1, figures(), replace(summary(), recorded={"written": 1, "lost": 0}))
     metrics.front_gone(0)
     after = Metrics("2")
-    after.go_on(metrics.handed())
+    after.go_on(metrics.take_snapshot())
     for each in (metrics, after):
         assert value(each, status, name, outcome="written") == 6
         assert value(each, status, name, outcome="lost") == 2
@@ -196,15 +196,15 @@ def test_what_the_workers_count_has_a_metric_for_each_kind() -> None:
     assert value(metrics, status, "metamcp_log_lines_dropped_total", server="git") == 9
     assert value(metrics, status, "metamcp_unroutable_requests_total", server="git") == 4
     assert value(metrics, status, "metamcp_unattributed_logs_total", server="git") == 5
-    assert metrics.counted("git", "unroutable_request") == 4
-    assert metrics.counted("nobody", "unroutable_request") == 0
+    assert metrics.read_event_count("git", "unroutable_request") == 4
+    assert metrics.read_event_count("nobody", "unroutable_request") == 0
 
 
 def test_a_failed_reload_shows_and_keeps_the_time_of_the_good_one() -> None:
     metrics, status = Metrics("1"), gateway()
     assert value(metrics, status, "metamcp_config_last_reload_successful") is None
-    metrics.reloaded(True, 100.0)
-    metrics.reloaded(False, 200.0)
+    metrics.on_reload(True, 100.0)
+    metrics.on_reload(False, 200.0)
     assert value(metrics, status, "metamcp_config_last_reload_successful") == 0
     assert value(metrics, status, "metamcp_config_last_reload_timestamp_seconds") == 100
 
@@ -212,10 +212,10 @@ def test_a_failed_reload_shows_and_keeps_the_time_of_the_good_one() -> None:
 def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
     metrics = Metrics("1")
     metrics.front_stats(0, figures(calls("git", 0.1)), summary())
-    metrics.exited("git", 3)
+    metrics.record_exit("git", 3)
     metrics.failed_over("git", 0.1)
     metrics.server_counts("git", {"stray_stdout": 1, "broken_reply": 1, "stop_SIGTERM": 1})
-    metrics.restarted("git", "exit")
+    metrics.count_restart("git", "exit")
     metrics.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)})
     assert "git" in text(metrics, gateway("git"))
     metrics.front_gone(0)
@@ -227,10 +227,10 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
 @pytest.mark.promise("M85")
 def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() -> None:
     metrics, documented = Metrics("1"), DOCS.read_text()
-    metrics.reloaded(True, 1.0)
-    metrics.audited({}, True)
+    metrics.on_reload(True, 1.0)
+    metrics.count_audit_records({}, True)
     metrics.ran({}, CodeFigures(counts={}))
-    metrics.ordered({"agent:ok": 1}, EngineFigures(counts={}, runs={"running": 1}))
+    metrics.count_orders({"agent:ok": 1}, EngineFigures(counts={}, runs={"running": 1}))
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in FAMILIES.values():
         shown = found[family.name.removesuffix("_total")]
@@ -254,7 +254,7 @@ def test_runs_of_code_are_on_the_page_while_there_is_code_mode() -> None:
     assert value(metrics, status, "metamcp_code_running") == 4
     assert value(metrics, status, "metamcp_code_warm") == 0
     another = Metrics("2")
-    another.go_on(metrics.handed())
+    another.go_on(metrics.take_snapshot())
     assert "metamcp_code_runs" not in page(another, status, Readings())
     another.ran({"ok": 1}, CodeFigures(counts={}))
     assert value(another, status, runs, outcome="ok") == 4
@@ -262,8 +262,8 @@ def test_runs_of_code_are_on_the_page_while_there_is_code_mode() -> None:
 
 def test_what_happens_to_servers_and_loops_is_on_the_page() -> None:
     metrics, status = Metrics("1"), gateway("git")
-    metrics.exited("git", 1)
-    metrics.exited("git", -9)
+    metrics.record_exit("git", 1)
+    metrics.record_exit("git", -9)
     metrics.failed_over("git", 0.02)
     metrics.lag("front", 0.003)
     metrics.server_counts("git", {"stop_SIGTERM": 1, "stop_worker_SIGKILL": 2, "orphan": 3})
@@ -327,14 +327,14 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
     before.worker_gone("git", 1)
     before.answers("git", 2, "pipe", (AnswerStats("tools/call", "-1", 0.1, buckets(0.1)),))
     before.server_counts("git", {"late_reply": 2, "broken_reply": 1, "stop_SIGKILL": 1})
-    before.restarted("git", "exit")
-    before.exited("git", 3)
+    before.count_restart("git", "exit")
+    before.record_exit("git", 3)
     before.failed_over("git", 0.1)
     before.lag("worker", 0.1)
-    before.audited({"records": 5}, True)
+    before.count_audit_records({"records": 5}, True)
     before.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=5.0, threads=1)})
-    after.go_on(before.handed())
-    after.audited({}, True)
+    after.go_on(before.take_snapshot())
+    after.count_audit_records({}, True)
     built = ("metamcp_build_info", "metamcp_metric_series_dropped_total")
     found = [
         {name: rows for name, rows in one.table(status, readings).items() if name not in built}
@@ -365,9 +365,9 @@ def test_refusals_by_limits_are_added_up_over_fronts_and_programs() -> None:
         one = LimitedStats("endpoint", "dev", "streams", count)
         before.front_stats(front, Figures(limited=(one,)), summary())
     before.front_gone(0)
-    after.go_on(before.handed())
+    after.go_on(before.take_snapshot())
     for metrics in (before, after):
-        assert metrics.limited() == {("endpoint", "dev", "streams"): 7}
+        assert metrics.count_refusals() == {("endpoint", "dev", "streams"): 7}
 
 
 @pytest.mark.promise("M85")

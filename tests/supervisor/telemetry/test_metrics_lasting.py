@@ -44,7 +44,7 @@ def test_no_error_changes_its_series_when_fronts_and_workers_go() -> None:
     metrics.worker_gone("git", 1)
     assert fallen(before, counters(metrics, status)) == set()
     after = Metrics("2")
-    after.go_on(metrics.handed())
+    after.go_on(metrics.take_snapshot())
     assert fallen(before, counters(after, status)) == set()
 
 
@@ -69,7 +69,7 @@ def test_what_is_still_told_of_a_server_that_is_gone_is_on_no_page() -> None:
     metrics.usage(
         {MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=1.0)}
     )  # measured before that
-    metrics.exited("git", 1)  # a process of it for a single client
+    metrics.record_exit("git", 1)  # a process of it for a single client
     assert "git" not in text(metrics, status)
 
 
@@ -83,7 +83,7 @@ def test_answers_that_came_too_late_are_counted_by_workers_and_fronts() -> None:
     metrics.front_stats(1, Figures(late_replies={"git": 4}), summary())
     assert value(metrics, status, name, server="git") == 7
     after = Metrics("2")
-    after.go_on(metrics.handed())
+    after.go_on(metrics.take_snapshot())
     assert value(after, status, name, server="git") == 7
 
 
@@ -96,7 +96,7 @@ def test_what_may_happen_to_a_server_is_a_series_before_it_does() -> None:
     }
     for name, labels in first.items():
         assert value(metrics, status, name, None, **labels) == 0, name
-    metrics.restarted("git", "hang")
+    metrics.count_restart("git", "hang")
     assert value(metrics, status, "metamcp_server_restarts_total", reason="hang") == 1
     metrics.forget("git")
     assert value(metrics, gateway(), "metamcp_server_restarts_total", reason="hang") is None

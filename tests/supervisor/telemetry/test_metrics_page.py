@@ -228,7 +228,7 @@ def test_an_upgrade_counts_no_series_twice_and_unfolds_nothing() -> None:
     before, after = Metrics("1"), Metrics("1")
     before.front_stats(0, counted(20, 100, per_tool=True, dice=random.Random(1)), SUMMARY)
     table = before.table(status, Readings())
-    after.go_on(before.handed())
+    after.go_on(before.take_snapshot())
     assert after.table(status, Readings()) == table
 
 

@@ -27,7 +27,7 @@ def span(number: int = 1, **fields: object) -> Span:
         "span_id": f"{number:016x}", "parent_id": "", "far": True, "flags": 1, "start": 1.0,
         "end": 1.5, "attributes": {"metamcp.call.id": 7, "metamcp.retried": True}, **fields,
     }  # fmt: skip
-    return codec.typed(Span, codec.dump(list(said.values())))
+    return codec.decode_as(Span, codec.dump(list(said.values())))
 
 
 def blob(*found: Span) -> bytes:

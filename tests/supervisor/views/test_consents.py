@@ -69,7 +69,7 @@ def question(name: str, since: float = 1000.0) -> OpenConsent:
 def known(player: Player) -> list[list[str]]:
     """The grants in each message that a front got."""
     return [
-        [one.id for one in codec.typed(list[ConsentGrant], packets.read_blob(os.dup(fds[0])))]
+        [one.id for one in codec.decode_as(list[ConsentGrant], packets.read_blob(os.dup(fds[0])))]
         for message, fds in player.sent
         if isinstance(message, ConsentGrants)
     ]
@@ -158,7 +158,7 @@ def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -
     async def play(stage: Stage) -> None:
         kept = consents(stage, tmp_path, Place())
         front = await front_up(stage)
-        number = stage.fronts.serving()[0].number
+        number = stage.fronts.list_serving()[0].number
         for call, since in ((17, 1002.0), (18, 1001.0)):
             front.say(ConsentOpened(question=question(f"{number}-{call}", since)))
         front.say(ConsentOpened(question=question("99-1")))  # of another front
@@ -183,10 +183,10 @@ def test_a_question_is_an_event_once_although_its_front_tells_it_again(tmp_path:
         place = Place()
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
-        number = stage.fronts.serving()[0].number
+        number = stage.fronts.list_serving()[0].number
         for call in (1, 1, 2):
             front.say(ConsentOpened(question=question(f"{number}-{call}")))
-        await until(lambda: kept.waiting == 2, "both are open")
+        await until(lambda: kept.waiting_count == 2, "both are open")
         assert place.opened == [
             f"a call of git/push needs consent: 'metamcp consent approve {number}-{call}'"
             for call in (1, 2)
@@ -200,7 +200,7 @@ def test_questions_end_with_their_answer_or_their_front(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         kept = consents(stage, tmp_path, Place())
         front = await front_up(stage)
-        number = stage.fronts.serving()[0].number
+        number = stage.fronts.list_serving()[0].number
         for call in (1, 2):
             front.say(ConsentOpened(question=question(f"{number}-{call}")))
         front.say(ConsentClosed(id=f"{number}-1"))
@@ -217,7 +217,7 @@ def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
         for number in range(GRANTS_MAX + 2):
-            kept.heard(stage.fronts.serving()[0], _given(number))
+            kept.on_message(stage.fronts.list_serving()[0], _given(number))
         await kept.close()
         assert kept.grants()[0].id == "g2"
         assert len(kept.grants()) == GRANTS_MAX
@@ -236,11 +236,11 @@ def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(tmp_path:
     async def play(stage: Stage) -> None:
         kept = consents(stage, tmp_path, Place())
         await front_up(stage)
-        front = stage.fronts.serving()[0]
+        front = stage.fronts.list_serving()[0]
         for at in range(100):
             asked = question(f"{front.number}-{at}", 1000.0 + at)
             asked = structs.replace(asked, arguments='"' * 8192)
-            kept.heard(front, ConsentOpened(question=asked))
+            kept.on_message(front, ConsentOpened(question=asked))
         shown = kept.questions()
         assert [one.id for one in shown] == [f"{front.number}-{at}" for at in range(len(shown))]
         assert SHOWN_BYTES_MAX - 16_500 < len(codec.dump(shown)) < SHOWN_BYTES_MAX + 16_384

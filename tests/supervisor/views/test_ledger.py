@@ -184,21 +184,21 @@ def test_any_history_comes_to_what_the_plain_model_comes_to(
 ) -> None:
     ledger, model = Ledger(Everything()), Model()
     for number, (whose, order) in enumerate(history, 1):
-        before, shown = ledger.everything(), ledger.shown(whose)
+        before, shown = ledger.read_everything(), ledger.find_view(whose)
         try:
             delta = ledger.decide(Wish(whose, order), float(number))
         except OrderImpossible:
             assert not model.carry_out(whose, order, float(number))
             continue
-        assert ledger.everything() == before, "deciding changes nothing"
-        assert ledger.shown(whose) == shown
+        assert ledger.read_everything() == before, "deciding changes nothing"
+        assert ledger.find_view(whose) == shown
         assert model.carry_out(whose, order, float(number))
         changes = ledger.changes(delta)
         ledger.apply(delta)
-        found = ledger.everything()
+        found = ledger.read_everything()
         assert (dict(found.views), list(found.toolsets)) == model.everything()
         assert changes == (as_values(found) != as_values(before))
-        assert all(ledger.shown(one) == now for one, now in delta.views)
+        assert all(ledger.find_view(one) == now for one, now in delta.views)
 
 
 def as_values(found: Everything) -> tuple[dict[ViewOwner, Shown], tuple[ToolSet, ...]]:
@@ -216,8 +216,8 @@ def test_a_ledger_goes_on_from_everything_that_another_one_had(
             done(one, order, whose)
         except OrderImpossible:
             continue
-    other = Ledger(one.everything())
-    assert other.everything() == one.everything()
+    other = Ledger(one.read_everything())
+    assert other.read_everything() == one.read_everything()
     assert other.characters == one.characters, "the bound counts what is there"
 
 
@@ -227,8 +227,8 @@ def test_a_ledger_goes_on_from_everything_that_another_one_had(
 @pytest.mark.promise("M31")
 def test_an_equipped_tool_set_takes_the_place_of_everything_in_view() -> None:
     ledger = after(Build("dev", (STATUS, QUERY)), Load((LOG,)), Activate("db"), Equip("dev"))
-    assert ledger.shown(ME) == Shown((STATUS, QUERY), toolset="dev")
-    assert ledger.shown(ANN) == Shown()
+    assert ledger.find_view(ME) == Shown((STATUS, QUERY), toolset="dev")
+    assert ledger.find_view(ANN) == Shown()
     done(ledger, Activate("git"), SESSION)
     assert ledger.sessions(["8a01", "ffff", ""]) == [SESSION], "found by their words"
 
@@ -237,22 +237,22 @@ def test_views_follow_the_tool_set_that_is_equipped_in_them() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True))
     done(ledger, Equip("dev"), ANN)
     done(ledger, Amend("dev", add=(LOG,), remove=(STATUS,)), BOB)
-    assert ledger.shown(ME) == ledger.shown(ANN) == Shown((LOG,), toolset="dev")
-    assert ledger.shown(BOB) == Shown()
+    assert ledger.find_view(ME) == ledger.find_view(ANN) == Shown((LOG,), toolset="dev")
+    assert ledger.find_view(BOB) == Shown()
     done(ledger, Delete("dev"), BOB)
-    assert ledger.everything() == Everything()
+    assert ledger.read_everything() == Everything()
 
 
 def test_what_was_loaded_by_hand_is_no_tool_set_any_more() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True), Load((LOG,)))
-    assert ledger.shown(ME) == Shown((STATUS, LOG))
+    assert ledger.find_view(ME) == Shown((STATUS, LOG))
     done(ledger, Amend("dev", add=(QUERY,)))
-    assert ledger.shown(ME) == Shown((STATUS, LOG)), "it does not follow the set any more"
+    assert ledger.find_view(ME) == Shown((STATUS, LOG)), "it does not follow the set any more"
 
 
 def test_loading_what_is_there_and_unloading_what_is_not_leaves_the_tool_set_equipped() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True), Load((STATUS,)), Unload((LOG,)))
-    assert ledger.shown(ME) == Shown((STATUS,), toolset="dev")
+    assert ledger.find_view(ME) == Shown((STATUS,), toolset="dev")
 
 
 def test_a_tool_set_that_is_saved_again_keeps_its_description_and_its_beginning() -> None:
@@ -320,9 +320,9 @@ BUILT = Build("dev", (STATUS,))
 )
 def test_every_refusal_is_a_sentence(order: AnyOrder, sentence: str) -> None:
     ledger = after(BUILT)
-    before = ledger.everything()
+    before = ledger.read_everything()
     assert refusal(ledger, order) == sentence
-    assert ledger.everything() == before
+    assert ledger.read_everything() == before
 
 
 def test_a_tool_that_would_be_read_as_another_one_is_none() -> None:

@@ -97,9 +97,9 @@ def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None
         assert await one.ordered(Equip("dev")) == OrderOutcome(after=equipped, toolset=DEV)
         now = Everything(((ME, equipped),), (DEV,))
         assert one.told == [Everything((), (DEV,)), now]
-        assert one.keeper.everything() == await one.file() == now
+        assert one.keeper.read_everything() == await one.file() == now
         assert await one.ordered(Delete("dev")) == OrderOutcome(before=equipped)
-        assert one.keeper.everything() == await one.file() == Everything()
+        assert one.keeper.read_everything() == await one.file() == Everything()
         assert not one.keeper.busy
 
     kept(tmp_path, test)
@@ -148,12 +148,12 @@ def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
 ) -> None:
     async def test(one: Kept) -> None:
         await one.ordered(Build("dev", (STATUS,)))
-        before = one.keeper.everything()
+        before = one.keeper.read_everything()
         why = f"{one.path} cannot be written: another program keeps it locked; try again"
         with locked(one.path):
             for order in (Equip("dev"), Delete("dev"), Build("new", (LOG,), equip=True)):
                 assert await one.ordered(order) == OrderOutcome(why)
-                assert one.keeper.everything() == before
+                assert one.keeper.read_everything() == before
         assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
         assert len(one.told) == 1
         assert await one.file() == before
@@ -177,7 +177,7 @@ def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> 
             assert one.keeper.busy
             await asyncio.to_thread(lock.release)
             await until(lambda: not one.keeper.busy, "it is done")
-        assert one.keeper.everything() == await one.file() != Everything((), (DEV,))
+        assert one.keeper.read_everything() == await one.file() != Everything((), (DEV,))
 
     kept(tmp_path, test)
 
@@ -230,7 +230,7 @@ def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) ->
             assert await one.ordered(Unequip()) == OrderOutcome(LATE)
             await asyncio.to_thread(lock.release)
             assert (await first).error == ""
-        assert one.keeper.everything() == await one.file()
+        assert one.keeper.read_everything() == await one.file()
 
     kept(tmp_path, test, turn_s=0.1)
 
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
             " or move it away to begin anew"
         )
         assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
-        assert one.keeper.everything() == Everything()
+        assert one.keeper.read_everything() == Everything()
         for order in (Build("dev", (STATUS,)), Unequip(), Equip("dev")):
             assert await one.ordered(order) == OrderOutcome(why)
         assert len(one.notes) == 1
@@ -292,7 +292,7 @@ def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> Non
         assert len(one.told) == 2
         await one.keeper.forget(["8a01"])
         left = Everything(((ME, Shown(servers=("git",))),))
-        assert one.told[-1] == one.keeper.everything() == await one.file() == left
+        assert one.told[-1] == one.keeper.read_everything() == await one.file() == left
 
     kept(tmp_path, test)
 
@@ -309,7 +309,7 @@ def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> 
             await asyncio.to_thread(lock.release)
             await over
             assert (await order).error == ""
-        assert one.keeper.everything() == Everything((), (DEV,))
+        assert one.keeper.read_everything() == Everything((), (DEV,))
 
     kept(tmp_path, test)
 
@@ -321,7 +321,7 @@ def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
         await one.ordered(Activate("git"), SESSION)
         with locked(one.path):
             await one.keeper.forget(["8a01"])
-        assert one.told[-1] == one.keeper.everything() == Everything()
+        assert one.told[-1] == one.keeper.read_everything() == Everything()
         assert len(one.notes) == 1
         assert await one.file() == Everything(), "who starts next does not read it"
 
@@ -348,7 +348,7 @@ def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: 
 
 def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
-        assert one.keeper.everything() == Everything()
+        assert one.keeper.read_everything() == Everything()
         await one.keeper.forget(["8a01"])
         assert len(os.listdir("/proc/self/task")) <= threads, "those of other tests may end"
 

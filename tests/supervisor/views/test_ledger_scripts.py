@@ -12,8 +12,8 @@ from metamcp_worker.ipc.disclosure import (
     Shift,
     ViewOwner,
     Wish,
-    scoped,
     shift,
+    with_full_name,
 )
 from metamcp_worker.ipc.saved_scripts import (
     CODE_BYTES_MAX,
@@ -55,7 +55,7 @@ def test_each_save_is_a_version_and_what_it_does_not_say_stays_as_it_was() -> No
     assert ledger.script("sum") == first
     decided(ledger, SaveScript("sum", "return 2"), 2.0)
     second = structs.replace(first, version=2, code="return 2", created=2.0)
-    assert ledger.everything().scripts == (second,)
+    assert ledger.read_everything().scripts == (second,)
     decided(ledger, SaveScript("sum", "return 2", description="", parameters="", expose=False), 3.0)
     assert ledger.script("sum") == Script("sum", 3, "return 2", "javascript", created=3.0)
 
@@ -70,31 +70,33 @@ def test_the_same_once_more_is_not_another_version() -> None:
 
 @pytest.mark.promise("M48")
 def test_workspaces_have_scripts_of_the_same_name_and_do_not_hear_of_each_other() -> None:
-    ledger = after(SaveScript("sum", "return 1"), scoped(SaveScript("sum", "return 2"), "team"))
-    assert [one.code for one in ledger.everything().scripts] == ["return 1", "return 2"]
-    decided(ledger, scoped(SaveScript("mine", "return 3"), "team"))
+    ledger = after(
+        SaveScript("sum", "return 1"), with_full_name(SaveScript("sum", "return 2"), "team")
+    )
+    assert [one.code for one in ledger.read_everything().scripts] == ["return 1", "return 2"]
+    decided(ledger, with_full_name(SaveScript("mine", "return 3"), "team"))
     assert refusal(ledger, DeleteScript("x")) == "no script is named 'x'; there are: sum"
-    theirs = refusal(ledger, scoped(DeleteScript("x"), "team"))
+    theirs = refusal(ledger, with_full_name(DeleteScript("x"), "team"))
     assert theirs == "no script is named 'x'; there are: mine, sum"
-    decided(ledger, scoped(DeleteScript("sum"), "team"))
-    assert [one.name for one in ledger.everything().scripts] == ["sum", "team:mine"]
+    decided(ledger, with_full_name(DeleteScript("sum"), "team"))
+    assert [one.name for one in ledger.read_everything().scripts] == ["sum", "team:mine"]
 
 
 def test_a_deleted_script_begins_anew() -> None:
     ledger = after(FULL, SaveScript("sum", "return 2"), DeleteScript("sum"))
-    assert ledger.everything() == Everything()
+    assert ledger.read_everything() == Everything()
     decided(ledger, SaveScript("sum", "return 3"))
     assert ledger.script("sum") == Script("sum", 1, "return 3", created=1.0)
 
 
 def test_fronts_are_told_what_has_changed_alone() -> None:
     ledger = after(FULL, SaveScript("b", "1"), SaveScript("c", "1"))
-    before = ledger.everything()
+    before = ledger.read_everything()
     decided(ledger, SaveScript("b", "2"))
     decided(ledger, DeleteScript("c"))
     found = ledger.script("b")
     assert found is not None
-    assert shift(before, ledger.everything()) == Shift(scripts=(found,), drop_scripts=("c",))
+    assert shift(before, ledger.read_everything()) == Shift(scripts=(found,), drop_scripts=("c",))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_the_number_of_scripts_of_a_workspace_has_a_limit() -> None:
     ledger = Ledger(Everything(scripts=full))
     assert f"there are {SCRIPTS_MAX} scripts" in refusal(ledger, SaveScript("more", "1"))
     decided(ledger, SaveScript("s1", "2"))
-    decided(ledger, scoped(SaveScript("more", "1"), "team"))
+    decided(ledger, with_full_name(SaveScript("more", "1"), "team"))
 
 
 def test_all_scripts_together_have_a_limit() -> None:

@@ -19,31 +19,31 @@ from tests.supervisor.views.test_ledger import ANN, LOG, ME, QUERY, SESSION, STA
 @pytest.mark.promise("M37")
 def test_a_session_sees_what_its_principal_sees_until_its_first_order() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True))
-    assert ledger.shown(SESSION) == Shown((STATUS,), toolset="dev")
+    assert ledger.find_view(SESSION) == Shown((STATUS,), toolset="dev")
     done(ledger, Build("data", (QUERY,)), SESSION)
     assert ledger.sessions(["8a01"]) == [], "that is no order about its view"
     done(ledger, Load((LOG,)), SESSION)
-    assert ledger.shown(SESSION) == Shown((STATUS, LOG)), "what was in view stays there"
+    assert ledger.find_view(SESSION) == Shown((STATUS, LOG)), "what was in view stays there"
     done(ledger, Unequip())
-    assert ledger.shown(SESSION) == Shown((STATUS, LOG))
+    assert ledger.find_view(SESSION) == Shown((STATUS, LOG))
     done(ledger, Unload((STATUS, LOG)), SESSION)
-    assert ledger.shown(SESSION) == Shown(own=True)
+    assert ledger.find_view(SESSION) == Shown(own=True)
     done(ledger, Load((LOG,)), SESSION)
-    assert ledger.shown(SESSION) == Shown((LOG,))
+    assert ledger.find_view(SESSION) == Shown((LOG,))
 
 
 @pytest.mark.promise("M32")
 def test_a_session_that_unequips_sees_nothing_whatever_its_principal_sees() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True))
     done(ledger, Unequip(), SESSION)
-    assert ledger.shown(SESSION) == Shown(own=True)
-    assert ledger.shown(ME) == Shown((STATUS,), toolset="dev")
-    assert Ledger(ledger.everything()).shown(SESSION) == Shown(own=True), "it stays so"
+    assert ledger.find_view(SESSION) == Shown(own=True)
+    assert ledger.find_view(ME) == Shown((STATUS,), toolset="dev")
+    assert Ledger(ledger.read_everything()).find_view(SESSION) == Shown(own=True), "it stays so"
 
 
 def test_servers_in_view_beside_a_tool_set_stay_when_that_changes_or_goes() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True), Activate("db"))
     done(ledger, Amend("dev", add=(LOG,)), ANN)
-    assert ledger.shown(ME) == Shown((STATUS, LOG), ("db",), "dev")
+    assert ledger.find_view(ME) == Shown((STATUS, LOG), ("db",), "dev")
     done(ledger, Delete("dev"), ANN)
-    assert ledger.shown(ME) == Shown(servers=("db",))
+    assert ledger.find_view(ME) == Shown(servers=("db",))

@@ -70,9 +70,9 @@ def seen(player: Player) -> Everything | None:
     known: Everything | None = None
     for message, blob in blobs(player, Disclosed):
         if message.whole:
-            known = codec.typed(Everything, blob)
+            known = codec.decode_as(Everything, blob)
         else:
-            known = shifted(known or Everything(), codec.typed(Shift, blob))
+            known = shifted(known or Everything(), codec.decode_as(Shift, blob))
     return known
 
 
@@ -86,7 +86,7 @@ def shifted(known: Everything, news: Shift) -> Everything:
 async def outcome(player: Player, ticket: int) -> OrderOutcome:
     def found() -> OrderOutcome | None:
         told = [blob for message, blob in blobs(player, Changed) if message.ticket == ticket]
-        return codec.typed(OrderOutcome, told[0]) if told else None
+        return codec.decode_as(OrderOutcome, told[0]) if told else None
 
     return await until(found, f"the outcome of {ticket}")
 
@@ -104,7 +104,7 @@ async def up(stage: Stage, *names: str) -> list[Player]:
         player = await stage.player(name)
         player.ready()
         found.append(player)
-    await until(lambda: [f for f in stage.fronts.serving() if f.ready], "they are ready")
+    await until(lambda: [f for f in stage.fronts.list_serving() if f.ready], "they are ready")
     return found
 
 
@@ -138,7 +138,7 @@ def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_do
         assert (found.error, found.before, found.after) == ("", Shown(), EQUIPPED)
         assert [type(each) for each in one.heard[-3:]] == [Disclosed, Announce, Changed]
         await until(lambda: seen(other), "the other front")
-        everything = views.everything()
+        everything = views.read_everything()
         assert everything.views == ((ME, EQUIPPED),)
         assert seen(one) == seen(other) == everything
         assert not other.told(Changed)
@@ -155,7 +155,7 @@ def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
         other.builds = False
         one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
         await until(lambda: other.told(Disclosed), "the slow front is told")
-        await until(lambda: not stage.fronts.unsettled(), "a few turns")
+        await until(lambda: not stage.fronts.find_blocker(), "a few turns")
         assert views.busy
         assert not one.told(Announce)
         assert not one.told(Changed)
@@ -214,7 +214,7 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
     async def play(stage: Stage, views: Views) -> None:
         one, other = await up(stage, "front-0", "front-1")
         other.say(SessionKept(), codec.dump(record))
-        await until(lambda: stage.fronts.sessions.held(1), "its session is known")
+        await until(lambda: stage.fronts.sessions.count_for_front(1), "its session is known")
         stage.exited(WorkerExit(other.pid, 1, 0, 0, "exit"))
         await until(lambda: stage.fronts.roster.leaving, "it ended, and its socket did not")
         one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
@@ -261,12 +261,12 @@ def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) 
         await ordered(one, BUILD, 1)
         for number in range(2, 5):
             await ordered(one, Equip("dev"), number, ViewOwner("desk", "local", f"s{number}"))
-        last = codec.typed(Shift, blobs(one, Disclosed)[-1][1])
+        last = codec.decode_as(Shift, blobs(one, Disclosed)[-1][1])
         assert last == Shift(((EQUIPPED, (ViewOwner("desk", "local", "s4"),)),))
         await ordered(one, Amend("dev", add=(("git", "log"),)), 5)
-        (several,) = codec.typed(Shift, blobs(one, Disclosed)[-1][1]).views
+        (several,) = codec.decode_as(Shift, blobs(one, Disclosed)[-1][1]).views
         assert len(several[1]) == 4, "what is shown to many is said once"
-        assert seen(one) == views.everything()
+        assert seen(one) == views.read_everything()
 
     shown(tmp_path, play, fronts=1)
 
@@ -280,13 +280,13 @@ def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path
         await until(lambda: stage.players[-1] is not one, "another front")
         (after,) = await up(stage, "front-0")
         assert [type(each) for each in after.heard] == [ServeOn, Disclosed, Listen]
-        assert seen(after) == views.everything()
+        assert seen(after) == views.read_everything()
 
     async def second(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
         assert [type(each) for each in one.heard] == [ServeOn, Disclosed, Listen]
-        assert seen(one) == views.everything()
-        assert views.everything().views == ((ME, EQUIPPED),)
+        assert seen(one) == views.read_everything()
+        assert views.read_everything().views == ((ME, EQUIPPED),)
 
     shown(tmp_path, first, fronts=1)
     shown(tmp_path, second, fronts=1)
@@ -302,7 +302,7 @@ def test_what_an_earlier_gateway_left_can_be_taken_away(tmp_path: Path) -> None:
         (one,) = await up(stage, "front-0")
         await ordered(one, Unequip(), 1)
         await ordered(one, Delete("dev"), 2)
-        assert seen(one) == views.everything() == Everything()
+        assert seen(one) == views.read_everything() == Everything()
 
     shown(tmp_path, first, fronts=1)
     shown(tmp_path, second, fronts=1)
@@ -323,8 +323,8 @@ def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_p
         await until(lambda: (found := seen(other)) and not found.views, "the other front")
         await until(lambda: stage.players[-1] is not other, "a front in its place")
         (after,) = await up(stage, "front-0")
-        assert views.everything().toolsets
-        assert seen(after) == views.everything()
+        assert views.read_everything().toolsets
+        assert seen(after) == views.read_everything()
 
     shown(tmp_path, play)
 
@@ -334,7 +334,7 @@ def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) 
         (one,) = await up(stage, "front-0")
         one.say(Change(ticket=7))
         assert await outcome(one, 7) == OrderOutcome(NO_DESCRIPTOR)
-        assert views.everything() == Everything()
+        assert views.read_everything() == Everything()
 
     shown(tmp_path, play, fronts=1)
 
@@ -345,10 +345,10 @@ def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
         own = ViewOwner("desk", "local", process_names.of_session("its-id"))
         await ordered(one, Activate("git"), 1)
         await ordered(one, Activate("git"), 2, own)
-        assert len(views.everything().views) == 2
+        assert len(views.read_everything().views) == 2
         one.say(SessionsOver(ids=("its-id",)))
-        await until(lambda: len(views.everything().views) == 1, "its view is gone")
-        await until(lambda: seen(one) == views.everything(), "and the front knows")
+        await until(lambda: len(views.read_everything().views) == 1, "its view is gone")
+        await until(lambda: seen(one) == views.read_everything(), "and the front knows")
 
     shown(tmp_path, play, fronts=1)
 

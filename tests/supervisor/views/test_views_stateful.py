@@ -90,7 +90,10 @@ class Front:
         for step in unread:
             step(self)
         changed = self.viewers.refresh()
-        return {who: "tools" in self.viewers.told(changed, ViewOwner(*who)) for who in CLIENTS}
+        return {
+            who: "tools" in self.viewers.find_changed_kinds(changed, ViewOwner(*who))
+            for who in CLIENTS
+        }
 
     def view(self, who: Who) -> View:
         found = self.viewers.get(who[0], who[1])
@@ -154,14 +157,14 @@ class History(RuleBasedStateMachine):
         )
 
     def disclosed(self) -> Callable[[Front], None]:
-        everything = codec.typed(Everything, codec.dump(self.ledger.everything()))
+        everything = codec.decode_as(Everything, codec.dump(self.ledger.read_everything()))
         return lambda front: front.builtins.disclose(everything)
 
     def apply(self, delta: Delta) -> None:
         """Fronts are told only what is other than before."""
-        before = self.ledger.everything()
+        before = self.ledger.read_everything()
         self.ledger.apply(delta)
-        news = codec.typed(Shift, codec.dump(shift(before, self.ledger.everything())))
+        news = codec.decode_as(Shift, codec.dump(shift(before, self.ledger.read_everything())))
         self.tell(lambda front: front.builtins.shift(news))
 
     def tell(self, *steps: Callable[[Front], None]) -> None:
@@ -290,7 +293,7 @@ class History(RuleBasedStateMachine):
         """Everything but the sessions is there again."""
         for session in ("s1", "s2", "s3"):
             self.model.over(session)
-        everything = self.ledger.everything()
+        everything = self.ledger.read_everything()
         kept = tuple(one for one in everything.views if not one[0].session)
         self.ledger = Ledger(Everything(kept, everything.toolsets))
         for at in range(FRONTS):
@@ -313,7 +316,7 @@ class History(RuleBasedStateMachine):
         for who in CLIENTS:
             self.check(front, who, raws)
         views = {ViewOwner(*who): seen for who, seen in self.model.views.items()}
-        for whose, shown in self.ledger.everything().views:
+        for whose, shown in self.ledger.read_everything().views:
             assert Seen(shown.tools, shown.servers, shown.toolset) == views.pop(whose)
         assert all(seen == Seen() and not whose.session for whose, seen in views.items())
 

@@ -157,5 +157,5 @@ def test_ten_failures_a_minute_from_one_address_then_429_but_a_valid_key_enters(
 def test_failures_are_counted_for_a_bounded_number_of_addresses() -> None:
     failures = Failures()
     for number in range(door.ADDRESSES_MAX + 5):
-        failures.failed(str(number), 0.0)
+        failures.count_failure(str(number), 0.0)
     assert len(failures) == door.ADDRESSES_MAX

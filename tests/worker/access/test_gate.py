@@ -44,22 +44,22 @@ def test_a_message_needs_the_scope_of_its_row(method: str, scope: str) -> None:
 
 
 def test_scopes_are_all_without_a_list_and_unknown_ones_grant_nothing() -> None:
-    assert gate.granted(()) == (None, None)
-    assert gate.granted(("mcp:list", "admin:*")) == (frozenset({"mcp:list"}), None)
-    assert gate.granted(("admin:*",)) == (frozenset(), None)
+    assert gate.parse_scopes(()) == (None, None)
+    assert gate.parse_scopes(("mcp:list", "admin:*")) == (frozenset({"mcp:list"}), None)
+    assert gate.parse_scopes(("admin:*",)) == (frozenset(), None)
 
 
 def test_a_scope_for_one_server_shows_this_server_alone() -> None:
-    scopes, servers = gate.granted(("mcp:list", "mcp:call:git"))
+    scopes, servers = gate.parse_scopes(("mcp:list", "mcp:call:git"))
     assert scopes == frozenset({"mcp:list", "mcp:call"})
     assert servers == frozenset({"git"})
-    assert gate.granted(("mcp:call", "mcp:call:git")) == (frozenset({"mcp:call"}), None)
+    assert gate.parse_scopes(("mcp:call", "mcp:call:git")) == (frozenset({"mcp:call"}), None)
 
 
 def test_scopes_for_servers_that_an_endpoint_does_not_have_count_for_nothing_there() -> None:
     whole = EndpointSpec(name="dev", servers=("acme:git", "time"))
-    assert gate.seen(whole, frozenset({"git", "gone"})) == frozenset({"git"})
-    assert gate.seen(whole, frozenset({"git,time"})) == frozenset()
+    assert gate.select_servers(whole, frozenset({"git", "gone"})) == frozenset({"git"})
+    assert gate.select_servers(whole, frozenset({"git,time"})) == frozenset()
 
 
 def test_a_part_of_an_endpoint_has_the_paths_of_the_whole() -> None:

@@ -60,7 +60,9 @@ def judged(token: str, rules: IssuerSpec = RULES) -> Entered | Denial:
     key = known().find(oauth_token.key_id(token), 1.0)
     if key is None:
         raise TokenUnfit("no key")
-    return oauth_token.entered(oauth_token.claims_of(token, key, rules), endpoint(rules), NOW)
+    return oauth_token.authorize_claims(
+        oauth_token.claims_of(token, key, rules), endpoint(rules), NOW
+    )
 
 
 def principal(token: str, rules: IssuerSpec = RULES) -> gate.Principal:
@@ -136,7 +138,9 @@ def test_a_time_is_a_number_of_seconds_since_the_epoch(name: str, value: Any) ->
     with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
         judged(signed(**{name: value}))
     with pytest.raises(TokenUnfit, match=f"the token's {name} is not a time"):
-        oauth_token.entered(CLAIMS | {name: value}, endpoint(), NOW, from_introspection=True)
+        oauth_token.authorize_claims(
+            CLAIMS | {name: value}, endpoint(), NOW, from_introspection=True
+        )
 
 
 @pytest.mark.promise("M65")
@@ -209,8 +213,8 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
 ) -> None:
     said = json.dumps({"active": True} | CLAIMS | answer).encode()
     try:
-        claims = oauth_token.introspected(said, RULES)
-        found = oauth_token.entered(claims, endpoint(), NOW, from_introspection=True)
+        claims = oauth_token.parse_introspection(said, RULES)
+        found = oauth_token.authorize_claims(claims, endpoint(), NOW, from_introspection=True)
     except TokenUnfit:
         assert not fit
     else:
@@ -221,7 +225,7 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
 
 def test_a_client_without_a_user_has_a_name_that_no_user_has() -> None:
     def name(**claims: str) -> str:
-        found = oauth_token.entered(
+        found = oauth_token.authorize_claims(
             {"exp": NOW + 600, **claims}, endpoint(), NOW, from_introspection=True
         )
         assert isinstance(found, Entered)
@@ -235,19 +239,19 @@ def test_a_client_without_a_user_has_a_name_that_no_user_has() -> None:
 @pytest.mark.parametrize("answer", [b"", b"[]", b"null", b"{", b'{"active":1}'])
 def test_an_answer_that_is_not_one_makes_no_token_valid(answer: bytes) -> None:
     with pytest.raises(TokenUnfit):
-        oauth_token.introspected(answer, RULES)
+        oauth_token.parse_introspection(answer, RULES)
 
 
 def test_keys_are_fetched_when_they_are_old_or_unknown_and_never_more_often_than_that() -> None:
     keys = IssuerKeys()
     assert keys.due("first", 0.0)
-    keys.asked(0.0)
+    keys.note_fetch(0.0)
     keys.put(json.dumps({"keys": [jwk(KEY)]}).encode(), 0.0)
     assert not keys.due("first", 299.0)
     assert not keys.due("second", 29.0)  # somebody could make the gateway ask and ask
     assert keys.due("second", 31.0)
     assert keys.due("first", 301.0)
-    keys.asked(301.0)  # in vain
+    keys.note_fetch(301.0)  # in vain
     assert keys.find("first", 302.0)
     assert not keys.due("first", 330.0)
     assert keys.find("first", 301.0 + 3600) is None

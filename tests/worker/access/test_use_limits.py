@@ -164,7 +164,7 @@ def test_a_refused_call_counts_nowhere() -> None:
     at = made(endpoint=UseLimits(calls_per_day=9), key=UseLimits(in_flight=1))
     admit(at)
     refused(at)
-    used = {meter.owner: meter.today for meter in at.used()}
+    used = {meter.owner: meter.today for meter in at.list_meters()}
     assert used["endpoint", "dev"] == 1
 
 
@@ -179,11 +179,11 @@ def test_refusals_are_counted_by_owner_and_limit_and_those_of_keys_together() ->
     refused(at)
     at.configure_keys({"bob": UseLimits(body_max=5)})
     refused(at)
-    at.refused(("endpoint", "dev"), "streams")
+    at.count_refusal(("endpoint", "dev"), "streams")
     at.too_large(BOB, "dev", 5)
     at.too_large(gate.USER, "dev", 10)
     at.too_large(gate.USER, "dev", 16)
-    assert {(one.kind, one.name, one.limit): one.count for one in at.limited()} == {
+    assert {(one.kind, one.name, one.limit): one.count for one in at.count_refusals()} == {
         ("workspace", "acme", "calls_per_minute"): 2,
         ("endpoint", "dev", "streams"): 1,
         ("key", "", "body_max"): 1,

@@ -48,13 +48,13 @@ def refusal(actions: list[Action]) -> tuple[object, int]:
 
 def opened(bridge: BridgeSession, session_id: str = "s1", **capabilities: Any) -> Send:
     """A session, and its stream."""
-    hello = send(bridge.received(line("initialize", 0, protocolVersion="2025-11-25")))
+    hello = send(bridge.on_line(line("initialize", 0, protocolVersion="2025-11-25")))
     bridge.head(hello.number, 200, session_id.encode())
     answer = result(0, protocolVersion="2025-11-25", capabilities=capabilities)
     assert bridge.message(hello.number, answer) == [WriteLine(answer)]
-    notice = send(bridge.received(line("notifications/initialized")))
+    notice = send(bridge.on_line(line("notifications/initialized")))
     assert notice.settles
     stream = send(bridge.head(notice.number, 202, b""))
-    bridge.over(notice.number)
+    bridge.on_exchange_end(notice.number)
     bridge.head(stream.number, 200, b"")
     return stream

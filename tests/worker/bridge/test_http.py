@@ -46,7 +46,7 @@ def test_an_answer_that_ends_too_soon_is_none(data: bytes) -> None:
         reader, answer = fed(data[:size], 50)
         assert not answer.whole
         with pytest.raises(MalformedAnswer):
-            reader.ended()
+            reader.on_eof()
         assert not reader.reusable
 
 
@@ -54,7 +54,7 @@ def test_an_answer_that_ends_too_soon_is_none(data: bytes) -> None:
 def test_an_answer_without_a_length_ends_with_its_connection(size: int) -> None:
     reader, answer = fed(OPEN_ENDED, size)
     assert (answer.begun, answer.whole) == (True, False)
-    reader.ended()
+    reader.on_eof()
     assert (answer.whole, answer.take(), reader.reusable) == (True, b"hello", False)
 
 

@@ -41,13 +41,13 @@ class Play:
     def ask(self, method: str) -> None:
         self.asked += 1
         make = modern if self.modern_era else line
-        self.do(self.bridge.received(make(method, self.asked, name="t", uri="a:b")))
+        self.do(self.bridge.on_line(make(method, self.asked, name="t", uri="a:b")))
 
     def cancel(self, which: int) -> None:
         number = which % (self.asked + 1)
         if number and not self.answers[number]:
             self.cancelled.add(number)
-        self.do(self.bridge.received(line("notifications/cancelled", requestId=number)))
+        self.do(self.bridge.on_line(line("notifications/cancelled", requestId=number)))
 
     def pick(self, which: int) -> Send | None:
         """Something that is under way."""
@@ -64,7 +64,7 @@ class Play:
             self.do(self.bridge.event(number, SseEvent(b"", id=b"e")))
         elif how == "refuse":
             self.do(self.bridge.message(number, MISMATCH))
-        self.do(self.bridge.over(number, {"away": AWAY, "broken": BROKEN}.get(how)))
+        self.do(self.bridge.on_exchange_end(number, {"away": AWAY, "broken": BROKEN}.get(how)))
 
 
 METHODS = st.sampled_from(["ping", "tools/call", "resources/subscribe", "logging/setLevel"])

@@ -40,7 +40,7 @@ def renewed(bridge: BridgeSession, hello: Send, **capabilities: Any) -> list[Any
 def test_a_forgotten_session_is_opened_again_and_the_request_sent_again() -> None:
     bridge = made()
     opened(bridge)
-    call = send(bridge.received(line("tools/call", 1)))
+    call = send(bridge.on_line(line("tools/call", 1)))
     hello = forgotten(bridge, call)
     assert json.loads(hello.body)["method"] == "initialize"
     assert "Mcp-Session-Id" not in hello.headers
@@ -63,11 +63,11 @@ def test_a_forgotten_session_is_opened_again_and_the_request_sent_again() -> Non
 def test_it_is_opened_once_however_many_requests_notice() -> None:
     bridge = made()
     stream = opened(bridge)
-    calls = [send(bridge.received(line("ping", number))) for number in (1, 2, 3)]
+    calls = [send(bridge.on_line(line("ping", number))) for number in (1, 2, 3)]
     hello = forgotten(bridge, calls[0])
     assert bridge.head(calls[1].number, 404, b"") == []
     assert bridge.head(stream.number, 404, b"") == []
-    assert bridge.received(line("notifications/x")) == []
+    assert bridge.on_line(line("notifications/x")) == []
     again = sends(renewed(bridge, hello))
     assert [each.body for each in again[1:4]] == [
         calls[0].body,
@@ -81,7 +81,7 @@ def test_it_is_opened_once_however_many_requests_notice() -> None:
 def test_a_request_is_not_sent_to_a_third_session() -> None:
     bridge = made()
     opened(bridge)
-    hello = forgotten(bridge, send(bridge.received(line("ping", 1))))
+    hello = forgotten(bridge, send(bridge.on_line(line("ping", 1))))
     _, again, _ = sends(renewed(bridge, hello))
     assert bridge.head(again.number, 404, b"") == []
     refused = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"m"}}'
@@ -90,10 +90,10 @@ def test_a_request_is_not_sent_to_a_third_session() -> None:
 
 def test_a_session_that_cannot_be_opened_fails_what_waits_and_is_tried_later() -> None:
     bridge = made()
-    stream = send(bridge.over(opened(bridge).number))
-    hello = forgotten(bridge, send(bridge.received(line("ping", 1))))
-    bridge.received(line("ping", 2))
-    actions = bridge.over(hello.number, AWAY)
+    stream = send(bridge.on_exchange_end(opened(bridge).number))
+    hello = forgotten(bridge, send(bridge.on_line(line("ping", 1))))
+    bridge.on_line(line("ping", 2))
+    actions = bridge.on_exchange_end(hello.number, AWAY)
     assert [answer["id"] for answer in written(actions)] == [1, 2]
     assert not sends(actions), "a stream is asked for already"
     hello = forgotten(bridge, stream)
@@ -101,7 +101,7 @@ def test_a_session_that_cannot_be_opened_fails_what_waits_and_is_tried_later() -
     bridge.head(hello.number, 200, b"")
     stream = send(bridge.message(hello.number, refused))
     assert (stream.verb, stream.after_s) == ("GET", 2 * legacy_era.PAUSE_S_MIN)
-    hello = forgotten(bridge, send(bridge.received(line("ping", 4))))
+    hello = forgotten(bridge, send(bridge.on_line(line("ping", 4))))
     actions = renewed(bridge, hello)
     assert len(sends(actions)) == 3
     assert [action for action in actions if isinstance(action, StopExchange)] == [
@@ -112,7 +112,7 @@ def test_a_session_that_cannot_be_opened_fails_what_waits_and_is_tried_later() -
 def test_an_idle_client_hears_from_the_new_session_too() -> None:
     bridge = made()
     stream = opened(bridge)
-    again = send(bridge.over(stream.number))
+    again = send(bridge.on_exchange_end(stream.number))
     hello = forgotten(bridge, again)
     actions = renewed(bridge, hello, **LISTS)
     assert len(written(actions)) == 2
@@ -131,23 +131,23 @@ def test_what_the_client_asked_of_the_session_is_asked_of_the_next() -> None:
         line("logging/setLevel", 6, level="error"),
     ]
     for number, raw in enumerate(asked, 1):
-        call = send(bridge.received(raw))
+        call = send(bridge.on_line(raw))
         bridge.head(call.number, 200, b"")
         refused = b'{"jsonrpc":"2.0","id":5,"error":{"code":-32602,"message":"m"}}'
         bridge.message(call.number, refused if number == 5 else result(number))
-    hello = forgotten(bridge, send(bridge.received(line("ping", 7))))
+    hello = forgotten(bridge, send(bridge.on_line(line("ping", 7))))
     said = [each.body for each in sends(renewed(bridge, hello))]
     assert said[1:-2] == [asked[5], asked[2]]
-    replay = send(bridge.received(line("ping", 8)))
+    replay = send(bridge.on_line(line("ping", 8)))
     assert bridge.message(replay.number - 2, result(6)) == []
 
 
 def test_notifications_that_wait_for_a_session_are_bounded() -> None:
     bridge = made()
-    bridge.received(line("initialize", 0))
+    bridge.on_line(line("initialize", 0))
     for _ in range(legacy_era.NOTICES_MAX):
-        assert bridge.received(line("notifications/x")) == []
-    (told,) = bridge.received(b'{"jsonrpc":"2.0","id":9,"result":{}}')
+        assert bridge.on_line(line("notifications/x")) == []
+    (told,) = bridge.on_line(b'{"jsonrpc":"2.0","id":9,"result":{}}')
     assert isinstance(told, WarnPeople)
     assert "an answer" in told.text
 
@@ -158,36 +158,36 @@ def test_the_stream_of_the_session_is_asked_for_again_with_growing_pauses() -> N
     bridge.event(stream.number, SseEvent(b"", id=b"e7"))
     pauses: list[float] = []
     for _ in range(8):
-        stream = send(bridge.over(stream.number, AWAY))
+        stream = send(bridge.on_exchange_end(stream.number, AWAY))
         pauses.append(stream.after_s)
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
     bridge.head(stream.number, 200, b"")
-    assert send(bridge.over(stream.number)).after_s == 0.5
+    assert send(bridge.on_exchange_end(stream.number)).after_s == 0.5
 
 
 def test_a_stream_is_taken_up_where_it_broke_off_at_the_pace_the_gateway_asks_for() -> None:
     bridge = made()
     stream = opened(bridge)
     bridge.event(stream.number, SseEvent(b"", id=b"e7"))
-    again = send(bridge.over(stream.number, None, 3000))
+    again = send(bridge.on_exchange_end(stream.number, None, 3000))
     assert (again.headers["Last-Event-ID"], again.after_s) == (b"e7", 3.0)
 
 
 def test_a_gateway_without_such_a_stream_is_not_asked_again() -> None:
     bridge = made()
     stream = opened(bridge)
-    again = send(bridge.over(stream.number))
+    again = send(bridge.on_exchange_end(stream.number))
     bridge.head(again.number, 405, b"")
-    assert bridge.over(again.number) == []
+    assert bridge.on_exchange_end(again.number) == []
 
 
 def test_the_stream_of_a_request_is_taken_up_where_it_broke_off() -> None:
     bridge = made()
     opened(bridge)
-    call = send(bridge.received(line("tools/call", 1)))
+    call = send(bridge.on_line(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
     bridge.event(call.number, SseEvent(b"", id=b"c1"))
-    again = send(bridge.over(call.number, None, 100))
+    again = send(bridge.on_exchange_end(call.number, None, 100))
     assert (again.verb, again.body, again.after_s) == ("GET", b"", 0.1)
     assert again.headers["Last-Event-ID"] == b"c1"
     bridge.head(again.number, 200, b"")
@@ -197,27 +197,27 @@ def test_the_stream_of_a_request_is_taken_up_where_it_broke_off() -> None:
 def test_a_stream_that_cannot_be_taken_up_fails_its_request() -> None:
     bridge = made()
     opened(bridge)
-    call = send(bridge.received(line("tools/call", 1)))
+    call = send(bridge.on_line(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
     bridge.event(call.number, SseEvent(b"", id=b"c1"))
     for _ in range(session.RESUMES_MAX):
-        call = send(bridge.over(call.number, AWAY))
+        call = send(bridge.on_exchange_end(call.number, AWAY))
         assert call.after_s == session.RESUME_S
-    assert refusal(bridge.over(call.number, AWAY)) == (1, -10001)
-    call = send(bridge.received(line("tools/call", 2)))
+    assert refusal(bridge.on_exchange_end(call.number, AWAY)) == (1, -10001)
+    call = send(bridge.on_line(line("tools/call", 2)))
     bridge.head(call.number, 200, b"")
     bridge.event(call.number, SseEvent(b"", id=b"c2"))
-    again = send(bridge.over(call.number))
+    again = send(bridge.on_exchange_end(call.number))
     assert bridge.head(again.number, 404, b"") == []
-    assert refusal(bridge.over(again.number)) == (2, -10001)
+    assert refusal(bridge.on_exchange_end(again.number)) == (2, -10001)
 
 
 def broken_off(bridge: BridgeSession) -> Send:
     """A call whose stream broke off, on its way to be taken up again."""
-    call = send(bridge.received(line("tools/call", 1)))
+    call = send(bridge.on_line(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
     bridge.event(call.number, SseEvent(b"", id=b"c1"))
-    return send(bridge.over(call.number))
+    return send(bridge.on_exchange_end(call.number))
 
 
 def test_a_gateway_that_is_not_ready_for_a_broken_stream_is_asked_for_it_again() -> None:
@@ -236,7 +236,7 @@ def test_a_refused_stream_never_says_that_its_request_was_refused() -> None:
     bridge.head(call.number, 404, b"")
     refused = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"unknown session"}}'
     assert bridge.message(call.number, refused) == []
-    (answer,) = written(bridge.over(call.number))
+    (answer,) = written(bridge.on_exchange_end(call.number))
     assert "may have been processed" in answer["error"]["message"]
 
 
@@ -244,49 +244,49 @@ def test_a_cancelled_request_is_never_sent_again() -> None:
     for status in (503, 404):
         bridge = made()
         opened(bridge)
-        call = send(bridge.received(line("tools/call", 1)))
-        send(bridge.received(line("notifications/cancelled", requestId=1)))
+        call = send(bridge.on_line(line("tools/call", 1)))
+        send(bridge.on_line(line("notifications/cancelled", requestId=1)))
         assert bridge.head(call.number, status, b"") == []
-        assert bridge.over(call.number) == []
+        assert bridge.on_exchange_end(call.number) == []
         assert bridge.idle
     bridge = made()
     opened(bridge)
     call = broken_off(bridge)
-    send(bridge.received(line("notifications/cancelled", requestId=1)))
+    send(bridge.on_line(line("notifications/cancelled", requestId=1)))
     bridge.head(call.number, 200, b"")
-    assert bridge.over(call.number) == []
+    assert bridge.on_exchange_end(call.number) == []
     assert bridge.idle
 
 
 def test_what_waits_for_a_cancelled_initialize_does_not_wait_for_ever() -> None:
     bridge = made()
-    hello = send(bridge.received(line("initialize", 0)))
-    bridge.received(line("notifications/cancelled", requestId=0))
-    bridge.received(line("ping", 1))
+    hello = send(bridge.on_line(line("initialize", 0)))
+    bridge.on_line(line("notifications/cancelled", requestId=0))
+    bridge.on_line(line("ping", 1))
     again = send(bridge.head(hello.number, 503, b""))
-    assert refusal(bridge.over(again.number, AWAY)) == (1, -10001)
+    assert refusal(bridge.on_exchange_end(again.number, AWAY)) == (1, -10001)
 
 
 def test_a_stream_without_ids_that_ends_early_fails_its_request() -> None:
     bridge = made()
     opened(bridge)
-    call = send(bridge.received(line("tools/call", 1)))
+    call = send(bridge.on_line(line("tools/call", 1)))
     bridge.head(call.number, 200, b"")
-    (answer,) = written(bridge.over(call.number))
+    (answer,) = written(bridge.on_exchange_end(call.number))
     assert "ended the stream" in answer["error"]["message"]
-    assert refusal(bridge.received(line("x", None) + b"x")) == (None, -32700)
+    assert refusal(bridge.on_line(line("x", None) + b"x")) == (None, -32700)
 
 
 def test_a_second_initialize_begins_a_second_session() -> None:
     bridge = made()
     old = opened(bridge)
     opened(bridge, "s2")
-    assert bridge.over(old.number) == []
-    assert send(bridge.received(line("ping", 1))).headers["Mcp-Session-Id"] == b"s2"
+    assert bridge.on_exchange_end(old.number) == []
+    assert send(bridge.on_line(line("ping", 1))).headers["Mcp-Session-Id"] == b"s2"
 
 
 def test_a_failed_goodbye_is_nobodys_concern() -> None:
     bridge = made()
     opened(bridge)
     farewell = send(bridge.goodbye())
-    assert bridge.over(farewell.number, Failure("The connection broke.")) == []
+    assert bridge.on_exchange_end(farewell.number, Failure("The connection broke.")) == []

@@ -19,7 +19,7 @@ def tool(name: str, header: object = "Region") -> dict[str, Any]:
 
 
 def call(bridge: BridgeSession, number: int = 1) -> Send:
-    return send(bridge.received(modern("tools/call", number, name="t", arguments={"region": "é"})))
+    return send(bridge.on_line(modern("tools/call", number, name="t", arguments={"region": "é"})))
 
 
 def refused(bridge: BridgeSession, asked: Send) -> list[Any]:
@@ -34,7 +34,7 @@ def listed(bridge: BridgeSession, asked: Send, *tools: object, **more: Any) -> l
 
 def test_a_request_says_in_headers_what_its_body_says() -> None:
     raw = modern("tools/call", 1, name="caf\u00e9")
-    asked = send(made().received(raw))
+    asked = send(made().on_line(raw))
     assert asked.body == raw
     assert asked.headers == {
         "Content-Type": "application/json",
@@ -54,7 +54,7 @@ def test_an_answer_is_passed_on_as_it_is() -> None:
 
 def test_an_error_with_a_status_is_passed_on_with_the_id_of_the_request() -> None:
     bridge = made()
-    asked = send(bridge.received(modern("x", "a")))
+    asked = send(bridge.on_line(modern("x", "a")))
     bridge.head(asked.number, 404, b"")
     error = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"m","more":1.0}}'
     (action,) = bridge.message(asked.number, error)
@@ -64,17 +64,17 @@ def test_an_error_with_a_status_is_passed_on_with_the_id_of_the_request() -> Non
 @pytest.mark.parametrize("method", ["tools/call", "subscriptions/listen"])
 def test_a_cancelled_request_is_ended_and_has_no_answer(method: str) -> None:
     bridge = made()
-    asked = send(bridge.received(modern(method, 7)))
-    assert bridge.received(line("notifications/cancelled", requestId=7)) == [
+    asked = send(bridge.on_line(modern(method, 7)))
+    assert bridge.on_line(line("notifications/cancelled", requestId=7)) == [
         StopExchange(asked.number)
     ]
-    assert bridge.over(asked.number, Failure("cut")) == []
+    assert bridge.on_exchange_end(asked.number, Failure("cut")) == []
     assert bridge.idle
 
 
 def test_a_subscription_is_nothing_to_wait_for_at_the_end() -> None:
     bridge = made()
-    bridge.received(modern("subscriptions/listen", 7))
+    bridge.on_line(modern("subscriptions/listen", 7))
     assert bridge.idle
     call(bridge)
     assert not bridge.idle
@@ -85,19 +85,19 @@ def test_a_notification_in_this_era_says_its_revision() -> None:
     asked = call(bridge)
     bridge.head(asked.number, 200, b"")
     bridge.message(asked.number, result(1))
-    notice = send(bridge.received(line("notifications/custom")))
+    notice = send(bridge.on_line(line("notifications/custom")))
     assert notice.headers["MCP-Protocol-Version"] == "2026-07-28"
     assert notice.headers["Mcp-Method"] == "notifications/custom"
 
 
 def test_arguments_are_repeated_that_the_clients_own_list_says_are_wanted() -> None:
     bridge = made()
-    asked = send(bridge.received(modern("tools/list", 0)))
+    asked = send(bridge.on_line(modern("tools/list", 0)))
     bridge.head(asked.number, 200, b"")
     tools: list[Any] = [tool("t"), tool("unfit", 7), {"inputSchema": {}}, 5]
     bridge.message(asked.number, result(0, tools=tools))
     assert call(bridge).headers["Mcp-Param-Region"] == "=?base64?w6k=?="
-    unfit = send(bridge.received(modern("tools/call", 2, name="unfit", arguments={"region": "a"})))
+    unfit = send(bridge.on_line(modern("tools/call", 2, name="unfit", arguments={"region": "a"})))
     assert not any(name.startswith("Mcp-Param") for name in unfit.headers)
 
 
@@ -130,7 +130,7 @@ def test_a_refusal_that_no_list_explains_is_the_answer() -> None:
     listing = send(refused(bridge, call(bridge)))
     assert refusal(listed(bridge, listing, tool("other"))) == (1, -32020)
     listing = send(refused(bridge, call(bridge)))
-    assert refusal(bridge.over(listing.number, Failure("broken"))[1:]) == (1, -32020)
+    assert refusal(bridge.on_exchange_end(listing.number, Failure("broken"))[1:]) == (1, -32020)
     listing = send(refused(bridge, call(bridge)))
     again = send(listed(bridge, listing, tool("t")))
     assert refusal(refused(bridge, again)) == (1, -32020)
@@ -147,7 +147,7 @@ def test_a_list_without_end_ends() -> None:
 def test_a_call_that_is_cancelled_while_its_headers_are_looked_up_is_over() -> None:
     bridge = made()
     listing = send(refused(bridge, call(bridge)))
-    assert bridge.received(line("notifications/cancelled", requestId=1)) == []
+    assert bridge.on_line(line("notifications/cancelled", requestId=1)) == []
     assert listed(bridge, listing, tool("t")) == []
     assert bridge.idle
 

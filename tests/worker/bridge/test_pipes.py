@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, apart
+from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, run_in_thread
 from metamcp_worker.ipc.envelope import Glimpse
 from tests.worker.rawhttp import run
 
@@ -126,9 +126,9 @@ def test_an_output_that_nobody_will_read_is_told_and_takes_no_more() -> None:
 
 def test_what_is_done_apart_gives_its_result_or_its_error() -> None:
     async def main() -> None:
-        assert await apart(lambda: 7) == 7
+        assert await run_in_thread(lambda: 7) == 7
         with pytest.raises(ZeroDivisionError):
-            await apart(lambda: 1 // 0)
+            await run_in_thread(lambda: 1 // 0)
 
     run(main)
 

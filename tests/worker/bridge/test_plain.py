@@ -13,7 +13,7 @@ from metamcp_worker.bridge.http_client import (
     IDLE_CONNECTIONS_MAX,
     GatewayReply,
     Plain,
-    opened,
+    build_client,
 )
 from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
@@ -31,7 +31,7 @@ LARGE = b"x" * 16 * 1024 * 1024
 
 @contextlib.asynccontextmanager
 async def client(url: str, limits: FetchLimits | None = None) -> AsyncGenerator[Plain]:
-    found = opened(url, limits)
+    found = build_client(url, limits)
     assert isinstance(found, Plain)
     try:
         yield found
@@ -72,7 +72,7 @@ class Echo:
 )
 def test_only_urls_that_need_nothing_special_are_spoken_to_directly(url: str, direct: bool) -> None:
     async def main() -> None:
-        assert isinstance(opened(url), Plain if direct else Origin)
+        assert isinstance(build_client(url), Plain if direct else Origin)
 
     run(main)
 
@@ -81,7 +81,7 @@ def test_only_urls_that_need_nothing_special_are_spoken_to_directly(url: str, di
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     async def main() -> None:
         with pytest.raises(Unreachable):
-            opened(url)
+            build_client(url)
 
     run(main)
 

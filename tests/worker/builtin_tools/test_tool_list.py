@@ -30,10 +30,10 @@ def place(exposure: Any = "search") -> Place:
 
 
 def listed(at: Place, **wanted: Any) -> ShownTools:
-    found = tool_list.listing(ShowTools(ticket=1, **wanted), at.view, at.context())
+    found = tool_list.list_tools(ShowTools(ticket=1, **wanted), at.view, at.context())
     if isinstance(found, Seek):
         found = found.then((), at.context())
-    return codec.typed(ShownTools, codec.dump(found.structured))
+    return codec.decode_as(ShownTools, codec.dump(found.structured))
 
 
 def states(found: ShownTools) -> dict[str, str]:

@@ -19,7 +19,7 @@ def document(server: str, name: str, description: str = "") -> ToolDocument:
 def learned(meanings: Meanings) -> list[str]:
     """Every text gets the vector of the word in it; what was asked for."""
     asked: list[str] = []
-    while wanted := meanings.wanted(10):
+    while wanted := meanings.collect_texts(10):
         asked += wanted.values()
         meanings.learn({key: made(text) for key, text in wanted.items()})
     assert not meanings.unread
@@ -87,8 +87,8 @@ def test_no_more_is_asked_for_or_read_at_once_than_is_allowed() -> None:
     meanings = Meanings()
     count = 3 * vector_search.READ_MAX
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(count)])
-    assert len(meanings.wanted(10)) == 10
-    assert len(meanings.wanted(count)) <= 10 + vector_search.READ_MAX
+    assert len(meanings.collect_texts(10)) == 10
+    assert len(meanings.collect_texts(count)) <= 10 + vector_search.READ_MAX
     assert meanings.unread
     assert len(learned(meanings)) == count
 
@@ -99,6 +99,6 @@ def test_vectors_of_tools_that_are_gone_are_kept_up_to_a_limit(spare: int) -> No
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(spare)])
     learned(meanings)
     meanings.put("default", "a", [])
-    meanings.wanted(1)
+    meanings.collect_texts(1)
     meanings.put("default", "a", [document("a", "dog0")])
     assert len(learned(meanings)) == (0 if spare == vector_search.SPARE_MAX else 1)

@@ -72,12 +72,12 @@ def test_the_nearest_tools_are_ranked_and_a_query_is_asked_for_once() -> None:
     async def test(supervisor: Supervisor, viewers: Viewers) -> None:
         ticket, texts = await supervisor.tools()
         assert [text.split(".")[1] for text in texts] == [" t", " u"]
-        supervisor.seeking.told(ticket, Vectors((UP, ACROSS)))
+        supervisor.seeking.on_vectors(ticket, Vectors((UP, ACROSS)))
         first = supervisor.ranked("  what is   across ")
         same = supervisor.ranked("what is across")
         (query,) = supervisor.queries
         assert supervisor.texts[query] == ["what is across"]
-        supervisor.seeking.told(query, Vectors((ACROSS,)))
+        supervisor.seeking.on_vectors(query, Vectors((ACROSS,)))
         assert await first == await same == ["u", "t"]
         assert supervisor.ranked("what is across").result() == ["u", "t"]
         assert len(supervisor.queries) == 1
@@ -87,9 +87,9 @@ def test_the_nearest_tools_are_ranked_and_a_query_is_asked_for_once() -> None:
 
 def test_a_vector_that_comes_too_late_is_there_for_the_next_search() -> None:
     async def test(supervisor: Supervisor, viewers: Viewers) -> None:
-        supervisor.seeking.told((await supervisor.tools())[0], Vectors((UP,)))
+        supervisor.seeking.on_vectors((await supervisor.tools())[0], Vectors((UP,)))
         assert await supervisor.ranked("up") == []
-        supervisor.seeking.told(supervisor.queries[0], Vectors((UP,)))
+        supervisor.seeking.on_vectors(supervisor.queries[0], Vectors((UP,)))
         assert supervisor.ranked("up").result() == ["t"]
 
     play(test, "t")
@@ -98,15 +98,15 @@ def test_a_vector_that_comes_too_late_is_there_for_the_next_search() -> None:
 def test_who_has_no_vectors_says_so_and_is_asked_again() -> None:
     async def test(supervisor: Supervisor, viewers: Viewers) -> None:
         ticket, texts = await supervisor.tools()
-        supervisor.seeking.told(ticket, Vectors(pause_s=0.01))
+        supervisor.seeking.on_vectors(ticket, Vectors(pause_s=0.01))
         again, same = await supervisor.tools()
         assert (again > ticket, same) == (True, texts)
         ranked = supervisor.ranked("up")
-        supervisor.seeking.told(supervisor.queries[0], Vectors())
+        supervisor.seeking.on_vectors(supervisor.queries[0], Vectors())
         assert ranked.result() == []
         supervisor.ranked("up")
         assert len(supervisor.queries) == 2
-        supervisor.seeking.told(supervisor.queries[1], Vectors((b"",)))  # it means nothing
+        supervisor.seeking.on_vectors(supervisor.queries[1], Vectors((b"",)))  # it means nothing
         assert supervisor.ranked("up").result() == []
         assert len(supervisor.queries) == 2
 
@@ -132,7 +132,7 @@ def test_the_oldest_queries_are_forgotten() -> None:
     async def test(supervisor: Supervisor, viewers: Viewers) -> None:
         for number in range(QUERIES_KEPT + 1):
             supervisor.ranked(f"query {number}")
-            supervisor.seeking.told(supervisor.queries[-1], Vectors((UP,)))
+            supervisor.seeking.on_vectors(supervisor.queries[-1], Vectors((UP,)))
         assert supervisor.ranked("query 1").done()
         assert not supervisor.ranked("query 0").done()
 
@@ -145,16 +145,16 @@ def test_many_tools_are_asked_for_in_parts_and_a_change_in_a_part_of_its_own() -
         while sum(sizes) < 2 * TEXTS_MAX + 1:
             ticket, texts = await supervisor.tools()
             sizes.append(len(texts))
-            supervisor.seeking.told(ticket, Vectors((UP,) * len(texts)))
+            supervisor.seeking.on_vectors(ticket, Vectors((UP,) * len(texts)))
         assert sizes == [TEXTS_MAX, TEXTS_MAX, 1]
         viewers.put("a", offer("t0", "new"))
         viewers.refresh()
         viewers.index("default")
         ticket, texts = await supervisor.tools()
         assert len(texts) == 1
-        supervisor.seeking.told(ticket, Vectors((UP,)))
+        supervisor.seeking.on_vectors(ticket, Vectors((UP,)))
         supervisor.ranked("up")
-        supervisor.seeking.told(supervisor.queries[0], Vectors((UP,)))
+        supervisor.seeking.on_vectors(supervisor.queries[0], Vectors((UP,)))
         assert supervisor.ranked("up").result() == ["t0", "new"]
 
     play(test, *[f"t{number}" for number in range(2 * TEXTS_MAX + 1)])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from metamcp_worker.catalog.offers import Mend, mended
+from metamcp_worker.catalog.offers import Mend, fill_arguments
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -19,7 +19,7 @@ def sent(arguments: bytes | None, mend: Mend) -> bytes | None:
     params = {"name": Raw(b'"t"')}
     if arguments is not None:
         params["arguments"] = Raw(arguments)
-    found = mended(params, mend)
+    found = fill_arguments(params, mend)
     assert found["name"] == params["name"]
     return bytes(found["arguments"]) if "arguments" in found else None
 

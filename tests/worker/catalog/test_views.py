@@ -197,7 +197,7 @@ def test_an_endpoint_that_keeps_results_lists_no_output_schema(modern: bool) -> 
     assert "outputSchema" not in theirs
     assert theirs["title"] == "kept"
     assert {"tools", "resources"} <= codec.level(seen.capabilities(modern=modern)).keys()
-    assert not seen.spec.indexed
+    assert not seen.spec.needs_index
 
 
 @pytest.mark.promise("M29")

@@ -32,33 +32,33 @@ class Ear:
         self.passed: list[OverlongLine] = []
         self._news = asyncio.Event()
 
-    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+    def on_messages(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         for line in lines:
             self.raw.append(line)
             self.messages.append((json.loads(line), stream, via))
         self._news.set()
 
-    def failed(self, key: bytes, error: bytes) -> None:
+    def on_request_failed(self, key: bytes, error: bytes) -> None:
         assert key not in self.failures
         self.failures[key] = json.loads(error)
         self._news.set()
 
-    def skipped(self, size_bytes: int, lines: int = 0) -> None:
+    def on_skip(self, size_bytes: int, lines: int = 0) -> None:
         pass
 
     def overlong(self, line: OverlongLine) -> None:
         self.passed.append(line)
         self._news.set()
 
-    def counted(self, counter: str, times: int = 1) -> None:
+    def count(self, counter: str, times: int = 1) -> None:
         pass
 
-    def logged(self) -> None: ...
+    def on_log(self) -> None: ...
 
     def secret(self, text: str) -> None:
         pass
 
-    def lost(self, failure: Fail) -> None:
+    def on_server_lost(self, failure: Fail) -> None:
         self.losses.append(failure)
         self._news.set()
 
@@ -130,10 +130,10 @@ class Far:
         """Wait until nothing is to be done about this request any more."""
         transport = self.transport
         assert isinstance(transport, RemoteTransport)
-        await until(lambda: not transport.running(key))
+        await until(lambda: not transport.is_running(key))
 
     def drop(self, key: bytes) -> bool:
-        return self.transport.drop(Drop(key, jsonrpc_lines.cancelled(key, b"")))
+        return self.transport.drop(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"")))
 
 
 @contextlib.asynccontextmanager

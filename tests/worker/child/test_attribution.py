@@ -145,7 +145,7 @@ class World:
             self.heard(self.talk.tells("notifications/message", stream, data=key[1]))
         elif what == "fail":
             del self.work[number]
-            found = self.talk.session.failed(b"%d" % number, b"{}", self.talk.now)
+            found = self.talk.session.on_request_failed(b"%d" % number, b"{}", self.talk.now)
             self.heard(self.talk.note(found))
         else:
             del self.work[number]
@@ -191,9 +191,11 @@ class World:
     ) -> None:
         """As the worker does with what is for no front that is there."""
         if isinstance(frame, Ask):
-            self.heard(self.talk.note(self.talk.session.unasked(frame.question, self.talk.now)))
+            self.heard(
+                self.talk.note(self.talk.session.refuse_question(frame.question, self.talk.now))
+            )
         else:
-            self.talk.session.orphans.sent(NOBODY, frame, self.talk.now)
+            self.talk.session.orphans.on_frame_sent(NOBODY, frame, self.talk.now)
         if isinstance(frame, Ask | Notice):
             assert self.cause is not None
             assert self.cause[0] == NOBODY, "it is kept for who did not cause it"

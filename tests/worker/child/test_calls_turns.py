@@ -63,7 +63,7 @@ def test_a_workspace_with_many_callers_delays_another_by_one_turn() -> None:
     turns = Turns(4096)
     for number in range(1000):
         assert turns.put(owned(1, number % 7, number, number)) is None
-    assert turns.ahead(owned(2, 1, 1, 5000).seat) == 1
+    assert turns.count_ahead(owned(2, 1, 1, 5000).seat) == 1
     for number in (5000, 5001, 5002):
         assert turns.put(owned(2, 1, number, number)) is None
     assert [number for number in order(turns)[:6] if number >= 5000] == [5000, 5001, 5002]
@@ -155,9 +155,9 @@ def test_a_call_that_is_larger_than_everything_has_no_place() -> None:
 
 def test_what_is_ahead_of_a_caller_is_at_most_its_turns_times_the_callers() -> None:
     turns = filled(Turns(999), *[(1, number) for number in range(500)])
-    assert turns.ahead(one(1, 0).seat) == 500
-    assert turns.ahead(one(2, 0).seat) == 1
-    assert Turns(9).ahead(one(1, 0).seat) == 0
+    assert turns.count_ahead(one(1, 0).seat) == 500
+    assert turns.count_ahead(one(2, 0).seat) == 1
+    assert Turns(9).count_ahead(one(1, 0).seat) == 0
 
 
 def test_removed_calls_leave_the_round_in_order() -> None:

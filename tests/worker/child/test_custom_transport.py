@@ -111,7 +111,7 @@ async def lost(connect: Connect, **spec: Any) -> tuple[str, str]:
     """Why a transport of this kind is lost."""
     async with using(connect, **spec) as (found, ear):
         await ear.until(lambda: ear.losses)
-        assert found.lost
+        assert found.is_lost
         assert not found.write(b"{}\n")
         return ear.losses[0].reason, ear.losses[0].message
 
@@ -260,7 +260,7 @@ def test_code_that_does_not_end_is_left_behind_with_a_warning() -> None:
         async with using(connecting(Stubborn()), stop_grace_s=0.05) as (found, ear):
             await ear.until(lambda: ear.raw)
             await found.stop()
-            (log,) = found.logged()
+            (log,) = found.take_log_lines()
             assert "did not end within 0.05 s" in log.lines[0]
             release.set()
 
@@ -274,7 +274,7 @@ def test_killing_it_waits_for_its_end() -> None:
         await ear.until(lambda: ear.raw)
         found.tick()
         await found.close()
-        assert found.lost
+        assert found.is_lost
         assert ear.losses == []
 
     run(main)

@@ -48,7 +48,7 @@ class World:
             if isinstance(one, ReplyToFront):
                 if one.front not in self.gone:
                     self.got.append((one.front, one.frame))
-                self.orphans.sent(one.front, one.frame, self.talk.now)
+                self.orphans.on_frame_sent(one.front, one.frame, self.talk.now)
 
     def call(self, number: int = 7, *, name: bytes = NAME, **more: object) -> None:
         """Front one calls, and says that the call outlives it."""
@@ -178,7 +178,7 @@ def test_a_call_that_waits_for_its_turn_keeps_that_without_its_front() -> None:
     world.carry(world.talk.call(3, 1))
     world.call()
     world.dies()
-    assert world.talk.session.queued == 1
+    assert world.talk.session.queue_length == 1
     assert world.claims() == [KeptFrame(LATER, NOTE)]
     world.answers(n=1)  # the first one; now it is its turn
     world.answers(n=2)

@@ -41,7 +41,7 @@ def test_the_first_word_is_a_whole_modern_request() -> None:
             },
         }
     ]
-    assert talk.session.probing
+    assert talk.session.is_probing
 
 
 @pytest.mark.parametrize("method", ["server/discover", "initialize"])
@@ -253,7 +253,7 @@ def test_wrong_types_beside_the_version_count_as_nothing(wrong: object) -> None:
 def test_a_server_that_exits_when_probed_can_be_spared_the_probe() -> None:
     talk = Talk(era="legacy-first")
     assert talk.wrote[0]["method"] == "initialize"
-    assert not talk.session.probing
+    assert not talk.session.is_probing
     talk.answers("initialize", legacy())
     assert protocol(talk) == LEGACY[0]
 

@@ -95,8 +95,8 @@ def test_the_session_that_was_idle_for_longest_makes_room() -> None:
     table = opened()
     made = fill(table, busy=False)
     assert of(table, {"elicitation": {}}).via == http_sessions.SESSIONS_MAX + 1
-    assert table.leaving(1.0) == [made[0]]
-    assert table.leaving(1.0) == []
+    assert table.take_closable(1.0) == [made[0]]
+    assert table.take_closable(1.0) == []
     assert made[0] not in table.all()
 
 
@@ -104,8 +104,8 @@ def test_an_idle_session_is_closed_after_a_while_and_the_base_session_never() ->
     table = opened()
     one = of(table, {"roots": {}})
     one.idle_since = 100.0
-    assert table.leaving(100.0 + http_sessions.IDLE_S_MAX) == []
-    assert table.leaving(101.0 + http_sessions.IDLE_S_MAX) == [one]
+    assert table.take_closable(100.0 + http_sessions.IDLE_S_MAX) == []
+    assert table.take_closable(101.0 + http_sessions.IDLE_S_MAX) == [one]
     assert table.all() == [table.base]
 
 

@@ -154,7 +154,7 @@ def test_an_ended_listen_is_taken_up_again_with_everything(how: str) -> None:
     elif how == "error":
         talk.refuses(LISTEN, -32603)
     else:
-        talk.note(talk.session.failed(b"%d" % number, b"{}", talk.now))
+        talk.note(talk.session.on_request_failed(b"%d" % number, b"{}", talk.now))
     talk.tick(LISTEN_AGAIN_S - 1)
     assert len(listens(talk)) == 2
     talk.tick(1)
@@ -169,7 +169,7 @@ def test_a_way_that_is_broken_is_tried_less_and_less_often() -> None:
     talk = listening()
     for _ in range(100):
         number = listens(talk)[-1]["id"]
-        talk.note(talk.session.failed(b"%d" % number, b"{}", talk.now))
+        talk.note(talk.session.on_request_failed(b"%d" % number, b"{}", talk.now))
         talk.tick(LISTEN_AGAIN_S)
     assert 100 * LISTEN_AGAIN_S / LISTEN_AGAIN_S_MAX <= len(listens(talk)) < 20
 

@@ -13,7 +13,7 @@ from metamcp_worker.child.lists import (
     PAGES_MAX,
     ListReader,
     Room,
-    declared,
+    find_declared_lists,
 )
 from metamcp_worker.ipc.server_catalog import Hint
 
@@ -35,15 +35,15 @@ def read(pages: list[dict[str, Any]], kind: str = "tools") -> ListReader:
     found = ListReader(kind, Room())
     for page in pages:
         if found.ask() is not None:
-            found.answered(raw(page))
+            found.on_answer(raw(page))
     assert found.ask() is None
     return found
 
 
 def test_only_what_the_server_declares_is_asked_for() -> None:
-    assert declared(Raw(b'{"tools":{},"prompts":null,"x":{}}')) == {"tools"}
-    assert declared(Raw(b'{"resources":{}}')) == {"resources", "resourceTemplates"}
-    assert declared(Raw(b"{}")) == frozenset()
+    assert find_declared_lists(Raw(b'{"tools":{},"prompts":null,"x":{}}')) == {"tools"}
+    assert find_declared_lists(Raw(b'{"resources":{}}')) == {"resources", "resourceTemplates"}
+    assert find_declared_lists(Raw(b"{}")) == frozenset()
 
 
 def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
@@ -53,7 +53,7 @@ def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
         ask = found.ask()
         assert ask is not None
         cursors.append(ask.params)
-        found.answered(raw({"tools": [tool(f"t{cursor}")], "nextCursor": cursor}))
+        found.on_answer(raw({"tools": [tool(f"t{cursor}")], "nextCursor": cursor}))
     assert cursors == [b"{}", b'{"cursor":""}', b'{"cursor":"b"}']
     assert names(found) == ["t", "tb", "tNone"]
     assert found.warnings == []
@@ -62,7 +62,7 @@ def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
 def test_a_definition_stays_the_bytes_it_came_in() -> None:
     definition = b'{ "name":"x","inputSchema":{"maximum":1.0e2}, "x-y" : "\\u00e9" }'
     found = ListReader("tools", Room())
-    found.answered(b'{"tools":[' + definition + b"]}")
+    found.on_answer(b'{"tools":[' + definition + b"]}")
     assert [bytes(one) for one in found.items] == [definition]
 
 
@@ -123,7 +123,7 @@ def test_what_has_no_name_is_kept_for_who_judges_definitions() -> None:
 
 def test_a_list_that_cannot_be_read_is_a_failure() -> None:
     refused = ListReader("tools", Room())
-    refused.refused(b'{"code":-32603,"message":"lost"}')
+    refused.on_error(b'{"code":-32603,"message":"lost"}')
     assert refused.failed == "tools/list was refused: lost (-32603)"
     assert refused.ask() is None
     assert "tools/list" in read([{"tools": 3}]).failed
@@ -132,7 +132,7 @@ def test_a_list_that_cannot_be_read_is_a_failure() -> None:
 
 def test_a_server_with_resources_need_not_know_templates() -> None:
     found = ListReader("resourceTemplates", Room())
-    found.refused(b'{"code":-32601,"message":"unknown"}')
+    found.on_error(b'{"code":-32601,"message":"unknown"}')
     assert found.ask() is None
     assert (found.failed, found.warnings, found.items) == ("", [], ())
 

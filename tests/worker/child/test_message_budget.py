@@ -14,7 +14,7 @@ def test_a_burst_is_free_and_what_follows_has_its_pace() -> None:
     budget = Budget(now=5.0)
     for _ in range(int(MESSAGES_MAX)):
         budget.spend(100)
-    assert not budget.over
+    assert not budget.is_exceeded
     budget.spend(100)
     assert budget.spent(now=5.0)
     assert not budget.spent(now=5.0 + 2 / MESSAGES_PER_S)
@@ -44,4 +44,4 @@ def test_what_is_saved_up_is_bounded() -> None:
     budget = Budget(now=0.0)
     assert not budget.spent(now=1e6)
     budget.spend(0, messages=int(MESSAGES_MAX) + 1)
-    assert budget.over
+    assert budget.is_exceeded

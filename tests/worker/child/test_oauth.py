@@ -37,7 +37,7 @@ async def worker(of: ServerSpec) -> AsyncGenerator[Far]:
     finally:
         await transport.stop()
         await transport.close()
-    told = f"{transport.logged()} {ear.failures} {ear.losses} {transport!r}"
+    told = f"{transport.take_log_lines()} {ear.failures} {ear.losses} {transport!r}"
     assert CANARY not in told
 
 
@@ -474,7 +474,7 @@ def test_tokens_that_cannot_be_read_are_told_once_and_got_anew(tmp_path: Path) -
             async with worker(of) as there:
                 link(await there.discover())
                 link(await there.discover())
-                lines = [line for told in there.transport.logged() for line in told.lines]
+                lines = [line for told in there.transport.take_log_lines() for line in told.lines]
                 assert sum("written with another key, or damaged" in line for line in lines) == 1
 
     run(main)

@@ -71,7 +71,7 @@ def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
             reason, message = await loss(there)
             assert reason == "exit"
             assert "Connection refused" in message or "refused" in message
-            assert there.transport.lost
+            assert there.transport.is_lost
             assert not there.drop(b"1")
 
     run(main)
@@ -188,7 +188,7 @@ def test_noise_on_the_stream_of_a_call_is_logged_and_passed_over() -> None:
         async with serving(script) as url, far(url) as there:
             found = await there.ask("tools/list")
             assert found == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1.0}}
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert log.lines == ("noise", "{}")
 
     run(main)
@@ -291,10 +291,12 @@ def test_more_than_the_server_takes_is_not_piled_up() -> None:
 
 def test_a_mistake_of_ours_is_the_end_of_the_connection_and_not_silence() -> None:
     class Clumsy(Ear):
-        def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+        def on_messages(
+            self, lines: list[bytes], stream: bytes | None = None, via: int = 0
+        ) -> None:
             raise ValueError("oh")
 
-        def failed(self, key: bytes, error: bytes) -> None:
+        def on_request_failed(self, key: bytes, error: bytes) -> None:
             raise ValueError("no")
 
     async def main() -> None:

@@ -45,7 +45,7 @@ def test_configured_headers_go_with_every_request_and_never_replace_ours() -> No
             await there.text(there.call("echo", text="hi"))
             assert {one.headers["authorization"] for one in server.seen} == {"Bearer t"}
             assert server.seen[0].headers["mcp-method"] == "server/discover"
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert len(log.lines) == 2
             assert "'Mcp-Method'" in log.lines[0]
 
@@ -104,7 +104,7 @@ def test_a_tool_with_an_invalid_annotation_is_left_out_and_the_log_says_so() -> 
             await there.discover()
             found = await there.ask("tools/list", own=True)
             assert "bad" not in [tool["name"] for tool in found["result"]["tools"]]
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert "'bad'" in log.lines[0]
 
     run(main)

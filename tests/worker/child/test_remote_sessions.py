@@ -117,7 +117,7 @@ def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> None:
             server.sessions.clear()
             odd(server, logging__setLevel=500)
             assert await there.text(there.call("echo", text="hi")) == "hi"
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert "could not be set up" in log.lines[0]
 
     run(main)
@@ -134,7 +134,9 @@ def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -
             logged: list[str] = []
 
             def warned() -> bool:
-                logged.extend(line for log in there.transport.logged() for line in log.lines)
+                logged.extend(
+                    line for log in there.transport.take_log_lines() for line in log.lines
+                )
                 return bool(logged)
 
             await until(warned)
@@ -170,7 +172,7 @@ def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
             assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
             await until(lambda: b"notifications/x" in server.seen[-1].body)
             assert await there.text(there.call("echo", text="hi")) == "hi"
-            assert there.transport.logged() == []
+            assert there.transport.take_log_lines() == []
 
     run(main)
 

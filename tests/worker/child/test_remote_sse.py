@@ -237,7 +237,9 @@ def test_a_notification_that_is_refused_is_logged() -> None:
             logged: list[str] = []
 
             def warned() -> bool:
-                logged.extend(line for log in there.transport.logged() for line in log.lines)
+                logged.extend(
+                    line for log in there.transport.take_log_lines() for line in log.lines
+                )
                 return len(logged) == 2
 
             await until(warned)

@@ -104,7 +104,7 @@ def test_what_is_too_large_on_a_stream_is_passed_over_with_a_warning() -> None:
             await there.initialize()
             await news(there)
             assert gets(server)[:2] == [None, None]
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert "passed over" in log.lines[0]
             assert await there.text(there.call("echo", text="hi")) == "hi"
 
@@ -141,7 +141,7 @@ def test_a_call_is_taken_up_again_and_again_until_its_answer(mood: int | bytes) 
             assert await there.text(there.call("later")) == "at last"
             assert gets(server)[1:] == ["e2", "e2"]
             assert server.calls == ["later"]
-            (log,) = there.transport.logged()
+            (log,) = there.transport.take_log_lines()
             assert log.lines == ('{"no":"message"}',)
 
     run(main)

@@ -39,7 +39,7 @@ def test_an_answer_on_a_stream_is_taken_if_its_id_is_the_number_or_the_number_as
 ) -> None:
     raw = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id
     assert http_exchange.answer(raw, KEY, streamed=True) == b'{"jsonrpc":"2.0","id":7,"result":{}}'
-    assert http_exchange.numbered(raw) == b'{"jsonrpc":"2.0","id":7,"result":{}}'
+    assert http_exchange.with_number_id(raw) == b'{"jsonrpc":"2.0","id":7,"result":{}}'
 
 
 @pytest.mark.parametrize("id", [b'"8"', b"8", b"null", b'"x"', b'"7.0"', b'""'])
@@ -49,7 +49,7 @@ def test_an_answer_on_a_stream_with_another_id_is_not_taken(
     raw = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id
     assert http_exchange.answer(raw, KEY, streamed=True) is None
     asked = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % id
-    assert http_exchange.numbered(asked) == asked
+    assert http_exchange.with_number_id(asked) == asked
 
 
 def test_an_answer_stays_as_it_came() -> None:

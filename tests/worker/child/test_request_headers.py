@@ -8,7 +8,7 @@ import pytest
 
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.lists import ITEM_BYTES_MAX
-from metamcp_worker.child.request_headers import Mirror, configured, encoded
+from metamcp_worker.child.request_headers import Mirror, encode_header, filter_headers
 from metamcp_worker.ipc.errors import TooLarge
 
 Json = dict[str, Any]
@@ -44,14 +44,14 @@ def mirrored(properties: Json, arguments: Json) -> Json:
 
 @pytest.mark.parametrize("plain", ["us-west1", "us west 1", "x", "", "=?base64?x", "{}:,\"'"])
 def test_plain_values_are_sent_as_they_are(plain: str) -> None:
-    assert encoded(plain) == plain
+    assert encode_header(plain) == plain
 
 
 @pytest.mark.parametrize(
     "value", ["Hello, 世界", " padded ", "line1\nline2", "\tin", "=?base64?x?=", "a\x7f", "é"]
 )
 def test_values_that_would_not_come_through_are_sent_as_base64(value: str) -> None:
-    said = encoded(value)
+    said = encode_header(value)
     assert base64.b64decode(said.removeprefix("=?base64?").removesuffix("?=")).decode() == value
 
 
@@ -60,7 +60,7 @@ def test_a_modern_request_says_its_revision_method_and_name() -> None:
     said = mirror.headers("resources/read", dump({"uri": "file:///ä"}))
     assert said["MCP-Protocol-Version"] == "2026-07-28"
     assert said["Mcp-Method"] == "resources/read"
-    assert said["Mcp-Name"] == encoded("file:///ä") != "file:///ä"
+    assert said["Mcp-Name"] == encode_header("file:///ä") != "file:///ä"
     assert said["Accept"] == "application/json, text/event-stream"
     assert mirror.headers("prompts/get", dump({"name": "p"}))["Mcp-Name"] == "p"
     assert mirror.headers("tasks/get", dump({"taskId": "7"}))["Mcp-Name"] == "7"
@@ -190,7 +190,7 @@ def test_what_is_remembered_has_a_bound() -> None:
 
 
 def test_configured_headers_that_belong_to_the_protocol_are_not_sent() -> None:
-    kept, refused = configured({
+    kept, refused = filter_headers({
         "Authorization": "Bearer x", "X-Team": "a", "mcp-session-id": "1", "Host": "h",
         "Content-Length": "3", "Accept": "*/*", "Bad Name": "v", "Last-Event-Id": "e",
     })  # fmt: skip

@@ -8,13 +8,13 @@ from metamcp_worker.http.sse import SseEvent
 def test_a_stream_without_event_ids_cannot_be_taken_up() -> None:
     stream = Resume()
     stream.saw(SseEvent(b"x"))
-    assert stream.ended() is None
+    assert stream.plan_reconnect() is None
 
 
 def test_the_server_says_when_to_come_back() -> None:
     stream = Resume()
     stream.saw(SseEvent(b"", id=b"e1", retry_ms=500))
-    assert stream.ended() == 0.5
+    assert stream.plan_reconnect() == 0.5
     assert stream.last_id == b"e1"
 
 
@@ -24,13 +24,13 @@ def test_the_id_of_the_last_event_that_had_one_counts() -> None:
     stream.saw(SseEvent(b"x"))
     assert stream.last_id == b"e1"
     stream.saw(SseEvent(b"x", id=b""))
-    assert stream.ended() is None
+    assert stream.plan_reconnect() is None
 
 
 def test_without_progress_a_stream_is_given_up() -> None:
     stream = Resume()
     stream.saw(SseEvent(b"", id=b"e1"))
-    waits = [stream.ended() for _ in range(http_exchange.ATTEMPTS_MAX + 1)]
+    waits = [stream.plan_reconnect() for _ in range(http_exchange.ATTEMPTS_MAX + 1)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, None]
 
 
@@ -38,7 +38,7 @@ def test_a_stream_that_brings_events_is_taken_up_for_ever() -> None:
     stream = Resume()
     for number in range(100):
         stream.saw(SseEvent(b"{}", id=b"%d" % number, retry_ms=200))
-        assert stream.ended() == 0.2
+        assert stream.plan_reconnect() == 0.2
 
 
 def test_a_stream_that_brings_no_messages_is_taken_up_less_and_less_often() -> None:
@@ -46,16 +46,16 @@ def test_a_stream_that_brings_no_messages_is_taken_up_less_and_less_often() -> N
     waits = list[float | None]()
     for _ in range(10):
         stream.saw(SseEvent(b"", id=b"e1", retry_ms=10))
-        waits.append(stream.ended())
+        waits.append(stream.plan_reconnect())
     assert waits[:3] == [0.1, 0.2, 0.4]
     assert waits[-1] == http_exchange.EMPTY_S_MAX
     stream.saw(SseEvent(b"{}", id=b"e2"))
-    assert stream.ended() == 0.1
+    assert stream.plan_reconnect() == 0.1
 
 
 def test_a_stream_of_no_request_is_never_given_up() -> None:
     stream = Resume(endless=True)
-    waits = [stream.ended() for _ in range(50)]
+    waits = [stream.plan_reconnect() for _ in range(50)]
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == http_exchange.DELAY_S_MAX
 
@@ -63,14 +63,14 @@ def test_a_stream_of_no_request_is_never_given_up() -> None:
 def test_what_a_server_says_about_waiting_has_bounds() -> None:
     stream = Resume(endless=True)
     stream.saw(SseEvent(b"", retry_ms=0))
-    assert stream.ended() == http_exchange.RETRY_S_MIN
-    assert stream.ended() == 2.0
+    assert stream.plan_reconnect() == http_exchange.RETRY_S_MIN
+    assert stream.plan_reconnect() == 2.0
     stream.saw(SseEvent(b"", retry_ms=999_999_999))
-    assert stream.ended() == http_exchange.RETRY_S_MAX
+    assert stream.plan_reconnect() == http_exchange.RETRY_S_MAX
 
 
 def test_a_stream_can_begin_anew() -> None:
     stream = Resume(endless=True)
     stream.saw(SseEvent(b"", id=b"e1"))
-    stream.anew()
+    stream.reset()
     assert stream.last_id == b""

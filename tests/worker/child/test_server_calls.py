@@ -36,7 +36,7 @@ def busy(calls: int, service_s: float, **options: Any) -> Talk:
         assert talk.call(1, number, peer=1) == []
     for _ in range(10):
         answer(talk, service_s)
-    assert talk.session.queued == calls
+    assert talk.session.queue_length == calls
     return talk
 
 
@@ -49,9 +49,9 @@ def test_calls_that_wait_for_their_clients_take_no_places_from_others() -> None:
     answer(talk)
     talk.call(1, 10, peer=2)
     talk.call(1, 11, peer=2)
-    assert (len(talk.calls()), talk.session.queued) == (7, 0)
+    assert (len(talk.calls()), talk.session.queue_length) == (7, 0)
     talk.call(1, 12, peer=2)
-    assert (len(talk.calls()), talk.session.queued) == (7, 1)
+    assert (len(talk.calls()), talk.session.queue_length) == (7, 1)
 
 
 def test_a_server_that_gets_one_call_at_a_time_gets_the_next_one_after_the_answer() -> None:
@@ -59,7 +59,7 @@ def test_a_server_that_gets_one_call_at_a_time_gets_the_next_one_after_the_answe
     talk.call(1, 1, peer=1)
     talk.asks(1)
     talk.call(1, 2, peer=2)
-    assert (len(talk.calls()), talk.session.queued) == (1, 1)
+    assert (len(talk.calls()), talk.session.queue_length) == (1, 1)
 
 
 @pytest.mark.promise("M98")
@@ -71,7 +71,9 @@ def test_a_session_with_two_hundred_calls_does_not_keep_another_waiting() -> Non
     for _ in range(3):
         answer(talk)
     assert (1, 1000) in replies(talk)
-    assert talk.session.queued == 200 + 1 - 1 - 3  # all came, one went at once, three had turns
+    assert (
+        talk.session.queue_length == 200 + 1 - 1 - 3
+    )  # all came, one went at once, three had turns
 
 
 @pytest.mark.promise("M98")
@@ -130,7 +132,7 @@ def test_the_expected_wait_lies_between_the_shortest_and_the_longest(
 ) -> None:
     measured = Pace(concurrency)
     for one in seconds:
-        measured.served(one)
+        measured.add_sample(one)
     wait_s = measured.wait_s(concurrency)
     assert wait_s is not None
     assert min(seconds) * 0.999 <= wait_s <= max(seconds) * 1.001
@@ -141,7 +143,7 @@ def test_the_expected_wait_lies_between_the_shortest_and_the_longest(
 def test_the_expected_wait_follows_a_server_that_becomes_faster() -> None:
     measured = Pace(1)
     for seconds in [60.0] * 20 + [0.001] * 20:
-        measured.served(seconds)
+        measured.add_sample(seconds)
     wait_s = measured.wait_s(1)
     assert wait_s is not None
     assert wait_s < 10

@@ -193,7 +193,7 @@ def test_a_call_that_ends_takes_its_questions_back_before_it_is_answered(how: st
     elif how == "broken":
         found = talk.says(b'{"jsonrpc":"2.0","id":%b,"result":{"a":\xff}}' % key)
     else:
-        found = talk.note(talk.session.failed(key, b'{"code":1}', talk.now))
+        found = talk.note(talk.session.on_request_failed(key, b'{"code":1}', talk.now))
     sent = [one.frame for one in found if isinstance(one, ReplyToFront)]
     assert sent[:2] == [Withdraw(1), Withdraw(2)]
     assert isinstance(sent[2], Result | Error)
@@ -287,7 +287,7 @@ def test_a_question_keeps_the_place_of_its_call() -> None:
     talk.call(1, 1)
     talk.asks("s")
     talk.call(2, 2)
-    assert (len(talk.calls()), talk.session.queued) == (1, 1)
+    assert (len(talk.calls()), talk.session.queue_length) == (1, 1)
 
 
 def test_questions_are_bounded() -> None:
@@ -316,9 +316,9 @@ def test_a_question_that_cannot_be_delivered_is_refused() -> None:
     talk = ready_legacy()
     talk.call(1, 1)
     talk.asks("s")
-    assert talk.note(talk.session.unasked(1, talk.now)) == []
+    assert talk.note(talk.session.refuse_question(1, talk.now)) == []
     assert refusal(talk, "s") == Code.OVERLOADED
-    assert talk.session.unasked(1, talk.now) == []
+    assert talk.session.refuse_question(1, talk.now) == []
 
 
 def test_a_front_cannot_answer_what_another_was_asked() -> None:

@@ -206,13 +206,13 @@ def test_calls_beyond_the_limits_wait_and_then_are_refused() -> None:
     talk = ready_legacy(concurrency=2, queue=3)
     for number in range(5):
         assert talk.call(1, number) == []
-    assert (len(talk.calls()), talk.session.queued) == (2, 3)
+    assert (len(talk.calls()), talk.session.queue_length) == (2, 3)
     error = error_of(talk.call(1, 5))
     assert error["code"] == Code.OVERLOADED
     load = {"inflight": 2, "queued": 3, "limit": 3, "retry_after_ms": None}
     assert error["data"] == {"server": "fake", "may_have_run": False, **load}
     talk.says({"jsonrpc": "2.0", "id": talk.calls()[0]["id"], "result": {}})
-    assert (len(talk.calls()), talk.session.queued) == (3, 2)
+    assert (len(talk.calls()), talk.session.queue_length) == (3, 2)
 
 
 def test_waiting_calls_are_bounded_in_bytes_too() -> None:
@@ -272,7 +272,7 @@ def test_a_waiting_call_times_out_too_without_a_word_to_the_server() -> None:
     assert "was busy with other calls for 1 s, so it was not asked for" in error["message"]
     assert error["data"]["may_have_run"] is False
     assert cancelled(talk) == []
-    assert talk.session.queued == 0
+    assert talk.session.queue_length == 0
 
 
 def test_a_cancelled_call_is_forgotten_and_nothing_is_answered() -> None:
@@ -296,7 +296,7 @@ def test_a_front_that_leaves_takes_its_calls_along() -> None:
         talk.call(front, number)
     talk.note(talk.session.front_gone(1, talk.now))
     assert cancelled(talk) == [talk.calls()[0]["id"]]
-    assert (talk.session.in_flight, talk.session.queued) == (2, 0)
+    assert (talk.session.in_flight, talk.session.queue_length) == (2, 0)
 
 
 def test_progress_goes_to_who_asked_for_it_without_the_token() -> None:
@@ -567,7 +567,7 @@ def test_a_draining_session_finishes_what_it_has_and_takes_no_more() -> None:
     assert error_of(talk.call(1, 3))["code"] == Code.SERVER_DOWN
     assert len(talk.answers("tools/call", {})) == 1
     assert len(talk.answers("tools/call", {})) == 1
-    assert (talk.session.in_flight, talk.session.queued) == (0, 0)
+    assert (talk.session.in_flight, talk.session.queue_length) == (0, 0)
 
 
 def test_a_lost_connection_answers_every_call_once() -> None:

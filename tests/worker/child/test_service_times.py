@@ -20,10 +20,10 @@ def told(timing: Timing) -> bool:
 def test_an_answer_is_timed_by_method_and_error() -> None:
     timing = Timing()
     assert timing.stats() == ()
-    timing.ended("tools/call", 0.0006)
-    timing.ended("tools/call", 400.0)
-    timing.ended("tools/call", 0.1, error_type(b'{"code":-32603,"message":"no"}'))
-    timing.ended("tools/call", 60.0, "-10002")
+    timing.count_call("tools/call", 0.0006)
+    timing.count_call("tools/call", 400.0)
+    timing.count_call("tools/call", 0.1, error_type(b'{"code":-32603,"message":"no"}'))
+    timing.count_call("tools/call", 60.0, "-10002")
     assert told(timing)
     assert ends(timing) == {
         ("tools/call", ""): 2, ("tools/call", "-32603"): 1, ("tools/call", "-10002"): 1,
@@ -37,15 +37,15 @@ def test_an_answer_is_timed_by_method_and_error() -> None:
 @pytest.mark.parametrize("code", [b'"text"', b"1e9", b"12345678901234567890", b"{}", b"1.5"])
 def test_what_is_no_code_is_another(code: bytes) -> None:
     timing = Timing()
-    timing.ended("ping", 0.1, error_type(b'{"code":%b}' % code))
+    timing.count_call("ping", 0.1, error_type(b'{"code":%b}' % code))
     assert ends(timing) == {("ping", OTHER): 1}
 
 
 def test_a_server_cannot_make_series_without_end() -> None:
     timing = Timing()
     for code in range(10 * SERIES_MAX):
-        timing.ended("tools/call", 0.1, error_type(b'{"code":%d}' % code))
-        timing.ended(f"x/{code}", 0.1)
+        timing.count_call("tools/call", 0.1, error_type(b'{"code":%d}' % code))
+        timing.count_call(f"x/{code}", 0.1)
     found = ends(timing)
     assert len(found) <= SERIES_MAX + 2
     assert sum(found.values()) == 20 * SERIES_MAX
@@ -53,8 +53,8 @@ def test_a_server_cannot_make_series_without_end() -> None:
 
 def test_the_workers_own_time_is_without_the_servers() -> None:
     timing = Timing()
-    timing.sent(3, 31, came=10.0, now=10.25)
-    notice = timing.replied(3, 31, heard=12.0, now=12.5)
+    timing.on_sent(3, 31, came=10.0, now=10.25)
+    notice = timing.take_times(3, 31, heard=12.0, now=12.5)
     assert notice.method == figures.NOTICE
     assert figures.unpack(notice.body) == Timed(31, 2.5, 0.75)
 
@@ -62,10 +62,10 @@ def test_the_workers_own_time_is_without_the_servers() -> None:
 def test_calls_that_never_end_are_forgotten_in_time() -> None:
     timing = Timing()
     for call in range(3 * TIMED_MAX):
-        timing.sent(0, call, came=1.0, now=1.0)
-    timed = figures.unpack(timing.replied(0, 0, heard=2.0, now=2.0).body)
+        timing.on_sent(0, call, came=1.0, now=1.0)
+    timed = figures.unpack(timing.take_times(0, 0, heard=2.0, now=2.0).body)
     assert timed == Timed(0, 0.0, 0.0)
-    last = figures.unpack(timing.replied(0, 3 * TIMED_MAX - 1, heard=2.0, now=2.0).body)
+    last = figures.unpack(timing.take_times(0, 3 * TIMED_MAX - 1, heard=2.0, now=2.0).body)
     assert last is not None
     assert last.total_s == 1.0
 

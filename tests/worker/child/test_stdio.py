@@ -68,12 +68,12 @@ def test_a_server_is_stuck_when_it_takes_nothing_for_long_and_not_before() -> No
     async def talk(writer: Writer, far: int, ended: asyncio.Event) -> None:
         late = asyncio.get_running_loop().time() + WRITE_S_MAX + WAIT_S
         assert writer.write(bytes(ROOM_BYTES))
-        assert not writer.late(late)  # nothing has been tried yet
+        assert not writer.is_stalled(late)  # nothing has been tried yet
         await turn()
-        assert not writer.late(late - WAIT_S - 1)
-        assert writer.late(late)
+        assert not writer.is_stalled(late - WAIT_S - 1)
+        assert writer.is_stalled(late)
         await asyncio.to_thread(take, far, ROOM_BYTES)
-        assert not writer.late(late)
+        assert not writer.is_stalled(late)
 
     with_writer(talk)
 
@@ -92,7 +92,7 @@ def test_a_server_that_closed_its_input_is_told_of_once_and_takes_nothing_more()
         os.close(far)
         assert writer.write(b"into the void")
         await ended.wait()
-        assert writer.closed
+        assert writer.is_closed
         assert not writer.write(b"more")
         assert os.open(os.devnull, os.O_RDONLY) == far  # so that it can be closed again
 

@@ -35,31 +35,38 @@ def test_a_list_says_whose_each_task_is() -> None:
     known = TaskOwners()
     for word, task in (("ann", "1"), ("bob", "2")):
         result = created(task)
-        assert known.answered(call(CALL, word), result) == result
-    known.answered(call(CALL), created("3"))
+        assert known.record_owners(call(CALL, word), result) == result
+    known.record_owners(call(CALL), created("3"))
     listed = codec.dump({"tasks": [{"taskId": one, "owner": "ann"} for one in "123"]})
-    assert owners(known.answered(call(LIST, "ann"), listed)) == {"1": "ann", "2": "bob", "3": ""}
+    assert owners(known.record_owners(call(LIST, "ann"), listed)) == {
+        "1": "ann",
+        "2": "bob",
+        "3": "",
+    }
 
 
 def test_a_list_for_a_server_without_owners_passes_as_it_came() -> None:
     listed = b'{"tasks": [ {"taskId":"1"} ]}'
-    assert TaskOwners().answered(call(LIST), listed) == listed
+    assert TaskOwners().record_owners(call(LIST), listed) == listed
 
 
 def test_what_is_not_a_task_or_a_list_of_tasks_is_nobodys() -> None:
     known = TaskOwners()
     for result in (b'{"content":[]}', b'{"task":"taskId"}', b'["taskId"]', created(7)):
-        assert known.answered(call(CALL, "ann"), result) == result
+        assert known.record_owners(call(CALL, "ann"), result) == result
     for listed in (b'{"tasks":{}}', b'{"tasks":[7]}', b"{}"):
-        assert codec.value(known.answered(call(LIST, "ann"), listed)) == {"tasks": []}
+        assert codec.value(known.record_owners(call(LIST, "ann"), listed)) == {"tasks": []}
 
 
 def test_the_oldest_tasks_make_room() -> None:
     known = TaskOwners()
     for number in range(OWNED_MAX + 1):
-        known.answered(call(CALL, "ann"), created(str(number)))
+        known.record_owners(call(CALL, "ann"), created(str(number)))
     listed = codec.dump({"tasks": [{"taskId": "0"}, {"taskId": str(OWNED_MAX)}]})
-    assert owners(known.answered(call(LIST, "ann"), listed)) == {"0": "", str(OWNED_MAX): "ann"}
+    assert owners(known.record_owners(call(LIST, "ann"), listed)) == {
+        "0": "",
+        str(OWNED_MAX): "ann",
+    }
 
 
 ABOUT = {"_meta": {lists.RELATED: {"taskId": "1"}}, "data": "of the first task"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.jsonrpc_lines import unauthorized
+from metamcp_worker.child.jsonrpc_lines import describe_auth_error
 from tests.worker.child.talk import Talk, legacy
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ def opened(method: str, message: str, data: Json) -> Fail:
     key = talk.requests[-1].key
     assert talk.requests[-1].method == method
     error = {"code": -10005, "message": message, "data": {"server": "fake", **data}}
-    (failed,) = talk.session.failed(key, json.dumps(error).encode(), talk.now)
+    (failed,) = talk.session.on_request_failed(key, json.dumps(error).encode(), talk.now)
     assert isinstance(failed, Fail)
     return failed
 
@@ -52,4 +52,4 @@ def test_a_server_that_cannot_be_authorized_says_why() -> None:
     ],
 )
 def test_other_errors_are_about_something_else(error: bytes) -> None:
-    assert unauthorized(error, "fake") == ""
+    assert describe_auth_error(error, "fake") == ""

@@ -102,7 +102,7 @@ def test_many_clients_do_not_fill_the_memory_of_stamps() -> None:
 
 
 def test_a_cancellation_names_the_request_and_the_reason() -> None:
-    assert json.loads(jsonrpc_lines.cancelled(b"12", b"changed my mind")) == {
+    assert json.loads(jsonrpc_lines.build_cancel_notification(b"12", b"changed my mind")) == {
         "jsonrpc": "2.0",
         "method": "notifications/cancelled",
         "params": {"requestId": 12, "reason": "changed my mind"},

@@ -6,8 +6,8 @@ from metamcp_worker.confinement import denials
 from metamcp_worker.confinement.denials import (
     DeniedRight,
     Right,
+    find_needed_right,
     is_granted,
-    needed,
     with_right,
 )
 from metamcp_worker.confinement.rules import FileRights
@@ -155,4 +155,4 @@ def test_what_is_told_once_holds_for_all_below_it() -> None:
 def test_an_open_needs_the_file_if_it_is_there_and_else_its_folder(
     exists: bool, writes: bool, folder: bool, right: tuple[str, str] | None
 ) -> None:
-    assert needed("/a/b", exists=exists, writes=writes, folder=folder) == right
+    assert find_needed_right("/a/b", exists=exists, writes=writes, folder=folder) == right

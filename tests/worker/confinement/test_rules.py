@@ -380,7 +380,7 @@ def test_what_a_kernel_cannot_keep_a_server_from_is_known(
 ) -> None:
     made: dict[str, Any] = {"profile": "basic", **spec}
     known = ConfinementSpec(**made)
-    assert rules.lacking(known, landlock, filters=filters, asks=asks) == lacking
+    assert rules.find_unprotected(known, landlock, filters=filters, asks=asks) == lacking
 
 
 @pytest.mark.parametrize(
@@ -403,6 +403,6 @@ def test_a_browser_has_a_sandbox_of_its_own_unless_it_is_root_or_told_otherwise(
 
 def test_a_browser_that_could_not_start_confined_is_kept_from_nothing() -> None:
     spec = ConfinementSpec(profile="basic", browser=True)
-    (everything,) = rules.lacking(spec, 7, filters=True, browsers=False)
+    (everything,) = rules.find_unprotected(spec, 7, filters=True, browsers=False)
     assert everything == "anything, as its browser would not start"
-    assert rules.lacking(spec, 7, filters=True) == ()
+    assert rules.find_unprotected(spec, 7, filters=True) == ()

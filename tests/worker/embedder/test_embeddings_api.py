@@ -59,11 +59,11 @@ def test_a_vector_that_is_none_is_one_sentence(
     vectors: list[list[float]], size: int, why: str
 ) -> None:
     with pytest.raises(NoVectors, match=why):
-        embeddings_api.checked(vectors, size)
+        embeddings_api.pack_vectors(vectors, size)
 
 
 def test_a_text_that_means_nothing_has_no_vector_and_is_no_error() -> None:
-    assert embeddings_api.checked([[0.0, 0.0], [1.0, 0.0]], 2) == [b"", b"\x7f\x00"]
+    assert embeddings_api.pack_vectors([[0.0, 0.0], [1.0, 0.0]], 2) == [b"", b"\x7f\x00"]
 
 
 def test_the_largest_answer_fits_into_its_limit() -> None:

@@ -42,7 +42,7 @@ class Supervisor:
     def _packet(self, data: bytes, fds: list[int]) -> None:
         match _read(data):
             case Embedded(ticket=ticket):
-                self.answers[ticket] = codec.typed(Vectors, packets.read_blob(fds.pop()))
+                self.answers[ticket] = codec.decode_as(Vectors, packets.read_blob(fds.pop()))
             case EmbedFigures(counts=counts):
                 self.counts = counts
             case _:

@@ -93,7 +93,7 @@ class NotesFront:
             case "code":
                 assert self.sandbox is not None
                 ended = await asyncio.to_thread(self.sandbox.run, given["code"], answer=result)
-                return done(code_tools.ended(ended).structured)
+                return done(code_tools.to_reply(ended).structured)
             case "sample":
                 assert self.model is not None
                 assert order > 0

@@ -33,7 +33,9 @@ DESCRIBED = {
 
 
 def made(settings: AiSettings = AI, **given: Any) -> Agent:
-    return Agent(codec.typed(AgentArguments, codec.dump({"task": "read it", **given})), settings)
+    return Agent(
+        codec.decode_as(AgentArguments, codec.dump({"task": "read it", **given})), settings
+    )
 
 
 def says(*calls: tuple[str, Any], text: str = "", stop: Any = "") -> ModelAnswer:
@@ -52,14 +54,18 @@ def after(machine: Agent, *answers: ModelAnswer) -> AskModel | AskFront | AgentE
     """What is next when the model has said these, one after the other."""
     for answer in answers:
         assert isinstance(machine.next(), AskModel)
-        machine.answered(answer)
+        machine.on_model_answer(answer)
     return machine.next()
 
 
 def ended(machine: Agent) -> dict[str, Any]:
     end = machine.next()
     assert isinstance(end, AgentEnd)
-    return {**codec.value(end.done(3).structured), "text": end.text, "failed": end.done(3).failed}
+    return {
+        **codec.value(end.to_done(3).structured),
+        "text": end.text,
+        "failed": end.to_done(3).failed,
+    }
 
 
 def outcomes(machine: Agent) -> Sequence[str]:
@@ -74,7 +80,9 @@ def outcomes(machine: Agent) -> Sequence[str]:
 def test_an_agent_stops_where_the_user_has_not_agreed() -> None:
     machine = made()
     after(machine, says(("run_code", {"code": "x"}), ("finish", {"result": 1})))
-    machine.told(done({"failure": "consent", "message": "it wanted to call a_t, and was not to"}))
+    machine.on_front_answer(
+        done({"failure": "consent", "message": "it wanted to call a_t, and was not to"})
+    )
     found = ended(machine)
     assert (found["ended"], found["failed"], found["code"]) == ("consent", True, "x")
     assert found["text"].startswith("The agent stopped: it wanted to call a_t, and was not to.\n")
@@ -83,20 +91,20 @@ def test_an_agent_stops_where_the_user_has_not_agreed() -> None:
 def test_a_task_goes_from_the_search_over_the_code_to_the_result() -> None:
     machine = made()
     assert after(machine, says(("search_tools", {"query": "note"}))) == AskFront("tools", "note")
-    machine.told(done(TOOLS))
+    machine.on_front_answer(done(TOOLS))
     assert outcomes(machine) == ["notes__read: Read a note."]
-    machine.answered(says(("describe_tool", {"name": "notes__read"})))
+    machine.on_model_answer(says(("describe_tool", {"name": "notes__read"})))
     assert machine.next() == AskFront("describe", "notes__read")
-    machine.told(done(DESCRIBED))
+    machine.on_front_answer(done(DESCRIBED))
     assert outcomes(machine) == [DESCRIBED["typescript"]]
-    machine.answered(says(("run_code", {"code": "return 42"})))
+    machine.on_model_answer(says(("run_code", {"code": "return 42"})))
     asked = machine.next()
     assert isinstance(asked, AskFront)
     assert (asked.kind, codec.value(asked.arguments)) == ("code", {"code": "return 42"})
     assert machine.doing == "step 3: run_code"
-    machine.told(done({"value": {"n": 42}, "logs": [], "calls": 0, "ms": 1}))
+    machine.on_front_answer(done({"value": {"n": 42}, "logs": [], "calls": 0, "ms": 1}))
     machine.next()
-    machine.answered(says(("finish", {})))
+    machine.on_model_answer(says(("finish", {})))
     found = ended(machine)
     assert (found["ended"], found["result"], found["code"]) == ("finished", {"n": 42}, "return 42")
     assert (found["steps"], found["tokens"], found["cost"]) == (4, 440, 0.0008)
@@ -110,7 +118,7 @@ def test_calls_of_one_turn_are_made_one_after_the_other() -> None:
     machine = made()
     calls = ("run_code", {"code": "return 1"}), ("finish", {"result": "one"})
     assert isinstance(after(machine, says(*calls)), AskFront)
-    machine.told(done({"value": 1}))
+    machine.on_front_answer(done({"value": 1}))
     assert ended(machine)["result"] == "one"
 
 
@@ -128,7 +136,7 @@ def test_a_failure_of_the_code_goes_back_with_its_sentence_and_place() -> None:
     after(machine, says(("run_code", {"code": "x"})))
     failure = {"failure": "exception", "message": "x is not defined", "line": 1, "column": 1,
                "stack": "", "logs": ["here"], "calls": 0, "ms": 1}  # fmt: skip
-    machine.told(done(failure))
+    machine.on_front_answer(done(failure))
     assert outcomes(machine) == [
         'The code failed (exception at line 1, column 1): x is not defined\nLogs: ["here"]'
     ]
@@ -137,7 +145,9 @@ def test_a_failure_of_the_code_goes_back_with_its_sentence_and_place() -> None:
 def test_what_the_front_refuses_goes_back_in_its_words() -> None:
     machine = made()
     after(machine, says(("describe_tool", {"name": "nots"})))
-    machine.told(HostDone(call=1, trouble="error", error="no tool nots; did you mean notes?"))
+    machine.on_front_answer(
+        HostDone(call=1, trouble="error", error="no tool nots; did you mean notes?")
+    )
     assert outcomes(machine) == ["no tool nots; did you mean notes?"]
 
 
@@ -162,7 +172,7 @@ def test_a_model_that_only_talks_is_told_to_act_and_then_reported() -> None:
     machine = made()
     for _ in range(agent.RUBBISH_MAX):
         assert isinstance(machine.next(), AskModel)
-        machine.answered(says(text="As a model, I would look first."))
+        machine.on_model_answer(says(text="As a model, I would look first."))
     found = ended(machine)
     assert (found["ended"], found["failed"], found["steps"]) == ("model", True, 3)
     assert "3 answers in a row that cannot be used" in found["text"]
@@ -207,9 +217,9 @@ def test_an_endless_loop_ends_at_each_limit_by_its_name(
         if isinstance(action, AgentEnd):
             break
         if isinstance(action, AskFront):
-            machine.told(done([]))
+            machine.on_front_answer(done([]))
         else:
-            machine.answered(says(("search_tools", {"query": "again"})))
+            machine.on_model_answer(says(("search_tools", {"query": "again"})))
     found = ended(machine)
     assert (found["ended"], found["failed"]) == (reason, True)
     assert words in found["text"]
@@ -225,18 +235,18 @@ def test_the_model_knows_its_last_step() -> None:
 def test_a_call_lowers_limits_and_never_raises_them() -> None:
     high, low = made(limits={"steps": 999, "timeout": 9999}), made(limits={"timeout": 1.5})
     assert (high.steps_max, high.timeout_s, low.timeout_s) == (20, 300.0, 1.5)
-    low.late()
+    low.on_timeout()
     assert "within 1.5 s (timeout)" in ended(low)["text"]
 
 
 def test_a_long_answer_is_cut_for_the_model_and_whole_in_the_result() -> None:
     machine = made()
     after(machine, says(("run_code", {"code": "x"})))
-    machine.told(done({"value": "y" * 50_000}))
+    machine.on_front_answer(done({"value": "y" * 50_000}))
     text = outcomes(machine)[0]
     assert len(text) < agent.TOLD_CHARACTERS_MAX + 100
     assert "let the program return less" in text
-    machine.answered(says(("finish", {})))
+    machine.on_model_answer(says(("finish", {})))
     assert ended(machine)["result"] == "y" * 50_000
 
 
@@ -289,12 +299,12 @@ def test_whatever_model_and_front_say_an_agent_ends_within_its_steps(
     while not isinstance(action := machine.next(), AgentEnd):
         if isinstance(action, AskModel):
             assert action.prompt.tokens_max > 0
-            machine.answered(next(said))
+            machine.on_model_answer(next(said))
         else:
-            machine.told(next(told))
+            machine.on_front_answer(next(told))
     assert machine.steps <= 8
     assert machine.next() == action
-    assert codec.value(action.done(1).structured)["ended"] == action.reason
+    assert codec.value(action.to_done(1).structured)["ended"] == action.reason
 
 
 def test_the_docs_tell_why_agents_end() -> None:

@@ -23,7 +23,7 @@ def test_the_schema_is_one() -> None:
 
 @pytest.mark.promise("M53")
 def test_shipped_workflows_and_templates_are_accepted() -> None:
-    paths = [("default", f"{SHIPPED}{name}") for name in load.shipped()]
+    paths = [("default", f"{SHIPPED}{name}") for name in load.list_shipped_workflows()]
     loaded = load.load(paths, [SHIPPED])
     assert loaded.problems == []
     assert sorted(loaded.definitions["default"]) == [

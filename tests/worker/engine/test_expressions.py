@@ -21,8 +21,8 @@ VARIABLES = {
 def value(text: str) -> object:
     found = expressions.condition(text)
     if found.path is not None:
-        return expressions.followed(found, VARIABLES)
-    return expressions_io.evaluate(found.text, expressions.needed(found, VARIABLES))
+        return expressions.resolve_path(found, VARIABLES)
+    return expressions_io.evaluate(found.text, expressions.select_variables(found, VARIABLES))
 
 
 def test_a_text_is_split_at_its_expressions_also_with_braces_and_quotes_in_them() -> None:
@@ -129,14 +129,14 @@ def test_a_whole_text_becomes_the_value_and_others_are_put_into_the_text() -> No
         expressions.expression("x"),
         expressions.expression("s"),
     ]
-    filled = expressions.filled(data, {"x": [1, None], "s": "text"})
+    filled = expressions.replace_expressions(data, {"x": [1, None], "s": "text"})
     assert filled == {"a": [1, None], "b": ["is [1,null], text"], "c": 1, "d": "none"}
 
 
 def test_an_expression_gets_only_the_steps_and_inputs_that_it_names() -> None:
     found = expressions.expression("size(steps.list.text) > inputs.numbers[0]")
     steps = {"list": LIST, "large": {"result": "x" * 1000}}
-    assert expressions.needed(found, {**VARIABLES, "steps": steps}) == {
+    assert expressions.select_variables(found, {**VARIABLES, "steps": steps}) == {
         "inputs": {"numbers": [3, 1, 2]},
         "steps": {"list": LIST},
     }
@@ -171,6 +171,6 @@ def test_no_text_raises_anything_but_an_expression_error(text: str) -> None:
     try:
         for one in expressions.in_text(text):
             if not expressions.flaw(one) and one.path is None:
-                expressions_io.evaluate(one.text, expressions.needed(one, VARIABLES))
+                expressions_io.evaluate(one.text, expressions.select_variables(one, VARIABLES))
     except ExpressionError:
         return

@@ -28,7 +28,10 @@ def test_values_are_filled_in_by_paths_and_by_cel() -> None:
     async def work(evaluator: Evaluator) -> None:
         variables = {"inputs": {"a": [1, 2], "b": "x"}}
         value = {"whole": "${{ inputs.a }}", "text": ["${{ inputs.b }}: ${{ size(inputs.a) }}"]}
-        assert await evaluator.filled(value, variables) == {"whole": [1, 2], "text": ["x: 2"]}
+        assert await evaluator.replace_expressions(value, variables) == {
+            "whole": [1, 2],
+            "text": ["x: 2"],
+        }
         assert await evaluator.condition("inputs.a[1] > 1", variables) is True
         with pytest.raises(ExpressionError, match="'c' is not there"):
             await evaluator.condition("inputs.c > 1", variables)

@@ -150,7 +150,7 @@ def test_the_next_attempt_is_when_the_endpoint_says_or_later_each_time(
 
 
 def test_a_client_gets_the_tools_as_words_and_its_model_calls_with_an_object() -> None:
-    params = codec.value(models.sampling(TALK))
+    params = codec.value(models.build_sampling_params(TALK))
     assert "find: Find." in params["systemPrompt"]
     assert [one["role"] for one in params["messages"]] == [
         "user", "assistant", "user", "assistant", "user",
@@ -158,7 +158,7 @@ def test_a_client_gets_the_tools_as_words_and_its_model_calls_with_an_object() -
     assert "find failed:" in params["messages"][2]["content"]["text"]
     text = 'Sure:\n```json\n{"tool": "find", "arguments": {"q": "x"}}\n```'
     result = codec.dump({"role": "assistant", "content": {"type": "text", "text": text}})
-    found = models.sampled(TALK, result)
+    found = models.parse_sampling(TALK, result)
     assert [(one.name, codec.value(one.arguments)) for one in found.turn.uses] == [
         ("find", {"q": "x"})
     ]
@@ -168,7 +168,7 @@ def test_a_client_gets_the_tools_as_words_and_its_model_calls_with_an_object() -
 @pytest.mark.parametrize("result", [b"{}", b"7", b'{"content":{"type":"image"}}'])
 def test_a_client_that_answers_without_text_is_bad(result: bytes) -> None:
     with pytest.raises(BadAnswer):
-        models.sampled(TALK, result)
+        models.parse_sampling(TALK, result)
 
 
 def test_objects_in_words_are_found_in_a_bounded_time() -> None:
@@ -202,6 +202,8 @@ def test_no_answer_of_an_endpoint_raises_another_error(
     for provider in ("own", settings.provider):
         with suppress(BadAnswer):
             own = provider == "own"
-            found = models.sampled(TALK, body) if own else models.answer(settings, TALK, body)
+            found = (
+                models.parse_sampling(TALK, body) if own else models.answer(settings, TALK, body)
+            )
             assert models.request(settings, models.went_on(TALK, found.turn))
     assert models.refusal(settings, status, body).why

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.promise("M49")]
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 FIND = ModelTool("find", "Find.", {"type": "object", "properties": {"q": {"type": "string"}}})
-PROMPT = models.begun("be brief", "find x", 100, [FIND])
+PROMPT = models.build_first_prompt("be brief", "find x", 100, [FIND])
 SOON = {"Retry-After": "0"}
 BUSY: list[Line] = [call("find", q="x"), Fails(429, headers=SOON), Says("y")]
 

@@ -47,17 +47,17 @@ def test_rules_match_by_words_and_those_with_more_of_them_first(
         rule("review", "review", "look at my change"),
         rule("both", "review", "diff", match="all"),
     ]
-    assert [one.name for one in suggestion.matching(task, rules)] == names
+    assert [one.name for one in suggestion.match_rules(task, rules)] == names
 
 
 @pytest.mark.parametrize("name", ["files.read", "files__read"])
 def test_tools_are_known_by_both_of_their_names(name: str) -> None:
-    assert suggestion.fitted(calls(name), HERE) == (calls(name), [])
+    assert suggestion.adapt_draft(calls(name), HERE) == (calls(name), [])
 
 
 def test_a_tool_of_another_name_of_its_server_is_taken_if_it_is_the_only_one() -> None:
-    assert suggestion.fitted(calls("filesystem.read"), HERE) == (calls("files.read"), [])
-    _, problems = suggestion.fitted(calls("volume.size"), HERE)
+    assert suggestion.adapt_draft(calls("filesystem.read"), HERE) == (calls("files.read"), [])
+    _, problems = suggestion.adapt_draft(calls("volume.size"), HERE)
     assert problems[0].startswith("there is not the tool 'volume.size'; ")
 
 
@@ -140,7 +140,7 @@ def test_arguments_of_the_same_name_and_another_type_are_inputs_of_their_own() -
 
 def test_an_answer_holds_the_definition_and_tells_how_to_run_it() -> None:
     made = {**calls("files.read"), "inputs": {"a": {}, "b": {"default": 1}}}
-    given = Suggested(made, "rule", "read", ("A note.",)).done(4)
+    given = Suggested(made, "rule", "read", ("A note.",)).to_done(4)
     found = codec.value(given.structured)
     assert (given.id, given.failed) == (4, False)
     assert (found["definition"], found["source"], found["rule"]) == (made, "rule", "read")
@@ -187,8 +187,8 @@ def test_each_shipped_rule_suggests_a_workflow_of_git_and_filesystem_servers(
              "git": ["git_log", "git_status", "git_diff", "git_diff_unstaged", "git_diff_staged",
                      "git_show"]}  # fmt: skip
     here = ToolRoutes([tool(server, own) for server, names in known.items() for own in names])
-    first = suggestion.matching(task, SHIPPED_RULES)[0]
-    made, problems = suggestion.fitted(first.template, here)
+    first = suggestion.match_rules(task, SHIPPED_RULES)[0]
+    made, problems = suggestion.adapt_draft(first.template, here)
     assert (first.name, made["name"], problems) == (rule, workflow, [])
     calls_made = {one["call"] for one in _calls(made)}
     assert calls_made

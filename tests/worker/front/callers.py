@@ -16,13 +16,13 @@ class Caller:
         self.questions: list[Question] = []
         self._on_asked = on_asked
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         self.progress.append(params)
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         self.notices.append((method, params))
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         self.questions.append(question)
         if self._on_asked is not None:
             self._on_asked(question)

@@ -51,7 +51,7 @@ class Door:
             self.calls, self.stats, self.spec, on_kept=self.kept.append, on_over=self.over.extend
         )
         self.calls.lists_changed = self.app.lists_changed
-        self.server = HttpServer(self.app, request=Exchange, on_refused=self.stats.refused)
+        self.server = HttpServer(self.app, request=Exchange, on_refused=self.stats.count_refusal)
         self.peer = Peer()
         self.port = 0
         self._clients: list[Client] = []

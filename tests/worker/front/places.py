@@ -84,7 +84,7 @@ class Place:
     def context(self) -> ToolContext:
         return ToolContext(
             self.view.spec,
-            self.viewers.everything("default"),
+            self.viewers.find_merged("default"),
             self.view.shown,
             self.toolsets,
             self.states,

@@ -46,15 +46,15 @@ class Visit:
         self.told_of: list[bytes] = []
         self.answer: PendingAnswer | None = None
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         self.told_of.append(params)
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         self.told_of.append(params)
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         assert self.talk is not None
-        self.talk.asked(question)
+        self.talk.on_question(question)
 
     def wait(self, call: Call) -> None:
         self.answer = call.answer
@@ -101,7 +101,7 @@ class Bench:
         self.questions[number] = question
         self.replies[number] = []
         assert call.caller is not None
-        call.caller.asked(question)
+        call.caller.on_question(question)
         return question
 
     def gather(self) -> None:
@@ -146,7 +146,7 @@ class Bench:
         self.replies[question.number].append((body, failed))
 
     def _cancelled(self, call: Call, reason: str) -> None:
-        if call.answer.done():
+        if call.answer.is_done():
             return
         self.reasons.append(reason)
         self._forget(call)

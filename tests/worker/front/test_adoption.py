@@ -84,7 +84,7 @@ def test_a_session_goes_on_in_the_front_that_comes_after() -> None:
         session = opened(one)
         one.heard(SessionKept)
         kept = one.blob
-        assert codec.typed(SessionRecord, kept).id == session
+        assert codec.decode_as(SessionRecord, kept).id == session
     with front() as two:
         two.serve()
         adopt(two, kept)

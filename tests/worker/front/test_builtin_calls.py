@@ -51,7 +51,7 @@ class Supervisor:
         calls = self._front.calls
         calls.builtins.disclose(Everything(views))
         calls.refresh()
-        calls.builtins.changed(ticket, outcome)
+        calls.builtins.on_order_outcome(ticket, outcome)
 
 
 @pytest.mark.promise("M35")
@@ -87,10 +87,10 @@ def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> Non
     async def talk(front: Front) -> None:
         supervisor, answered = Supervisor(front), list[bool]()
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
-        front.calls.lists_changed = lambda changed: answered.append(call.answer.done())
+        front.calls.lists_changed = lambda changed: answered.append(call.answer.is_done())
         ((ticket, wish),) = supervisor.asked
         assert wish == Wish(HERE, Activate("a"))
-        assert not call.answer.done()
+        assert not call.answer.is_done()
         shown = Shown(servers=("a",))
         supervisor.answer(ticket, OrderOutcome(after=shown), (HERE, shown))
         result = read(await answer_of(call))
@@ -175,7 +175,7 @@ def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_late() 
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         ((ticket, _),) = supervisor.asked
-        front.calls.builtins.late(ticket)
+        front.calls.builtins.on_order_timeout(ticket)
         assert "did not answer in time" in read(await answer_of(call))["content"][0]["text"]
         supervisor.answer(ticket, OrderOutcome())
 

@@ -48,8 +48,8 @@ def written(
 ) -> dict[str, Any]:
     """The line of one call."""
     made = made or call()
-    found.begun(made, "git__x", None if arguments is None else Raw(arguments))
-    found.finished(made, None if result is None else CallAnswer(result), 0.25, outcome, NOW_MS)
+    found.on_call_start(made, "git__x", None if arguments is None else Raw(arguments))
+    found.on_call_end(made, None if result is None else CallAnswer(result), 0.25, outcome, NOW_MS)
     data = found.take(10).data
     assert data.count(b"\n") == 1
     line: dict[str, Any] = json.loads(data)
@@ -95,8 +95,8 @@ def test_a_cancelled_call_has_no_result() -> None:
 )
 def test_what_is_not_to_be_recorded_leaves_nothing(server: str, method: str) -> None:
     found, made = recording(), call(server=server, method=method)
-    found.begun(made, "x", None)
-    assert not found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
+    found.on_call_start(made, "x", None)
+    assert not found.on_call_end(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     assert found.take(10) == Slice(b"", 0, 0)
 
 
@@ -130,8 +130,8 @@ def test_no_part_of_a_secret_is_left_at_the_end_of_what_was_cut(
     body = json.dumps({"a": text}, ensure_ascii=False).encode()
     found = recording()
     made = call()
-    found.begun(made, "git__x", Raw(body))
-    found.finished(made, CallAnswer(body), 0.1, "", NOW_MS)
+    found.on_call_start(made, "git__x", Raw(body))
+    found.on_call_end(made, CallAnswer(body), 0.1, "", NOW_MS)
     data = found.take(1).data
     for at in range(4, len(SECRET) + 1):
         assert SECRET[:at].encode() not in data
@@ -146,8 +146,8 @@ def test_calls_that_wait_are_bounded_and_what_is_lost_is_told_first() -> None:
     found, made = recording(), call()
     for number in range(limits.PENDING_MAX + 5):
         made = _again(made, number)
-        found.begun(made, "x", None)
-        found.finished(made, CallAnswer(b""), 0.1, "", NOW_MS)
+        found.on_call_start(made, "x", None)
+        found.on_call_end(made, CallAnswer(b""), 0.1, "", NOW_MS)
     taken = found.take(2)
     first, second, third = map(json.loads, taken.data.splitlines())
     assert first == {"lost": 5}
@@ -164,8 +164,8 @@ def test_bodies_that_wait_are_bounded() -> None:
     made = call(0)
     for number in range(40):
         made = _again(made, number)
-        found.begun(made, "x", None)
-        found.finished(made, CallAnswer(body), 0.1, "", NOW_MS)
+        found.on_call_start(made, "x", None)
+        found.on_call_end(made, CallAnswer(body), 0.1, "", NOW_MS)
     data = found.take(100).data
     assert len(data) < limits.PENDING_BYTES_MAX + 1024 * 1024
     assert json.loads(data.splitlines()[0])["lost"] == 40 - 16
@@ -173,9 +173,9 @@ def test_bodies_that_wait_are_bounded() -> None:
 
 def test_other_settings_count_for_calls_that_end_later() -> None:
     found, made = recording(METADATA), call()
-    found.begun(made, "x", Raw(b'{"a":1}'))
+    found.on_call_start(made, "x", Raw(b'{"a":1}'))
     found.adjust(FULL)
-    found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
+    found.on_call_end(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     line = json.loads(found.take(1).data)
     assert "arguments" not in line, "they were not kept"
 
@@ -194,11 +194,11 @@ def test_a_secret_stays_hidden_in_what_was_kept_before_it_was_forgotten() -> Non
     found, over, under_way = recording(), call(1), call(2)
     body = b'{"a":"%s"}' % SECRET.encode()
     for made in (over, under_way):
-        found.begun(made, "git__x", Raw(body))
-    found.finished(over, CallAnswer(body), 0.1, "", NOW_MS)
+        found.on_call_start(made, "git__x", Raw(body))
+    found.on_call_end(over, CallAnswer(body), 0.1, "", NOW_MS)
     found.adjust(METADATA)
     found.adjust(RecordingSpec())
-    found.finished(under_way, CallAnswer(body), 0.1, "", NOW_MS)
+    found.on_call_end(under_way, CallAnswer(body), 0.1, "", NOW_MS)
     taken = found.take(10)
     data = taken.data
     assert taken.calls == 2
@@ -210,8 +210,8 @@ def test_few_large_bodies_are_made_lines_at_a_time() -> None:
     found = recording(RecordingSpec(folder="/x", servers={"git": "full"}, body_bytes=16 * 1024))
     for number in range(4):
         made = call(number)
-        found.begun(made, "x", Raw(b'"%s"' % (b"x" * 16_000)))
-        found.finished(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
+        found.on_call_start(made, "x", Raw(b'"%s"' % (b"x" * 16_000)))
+        found.on_call_end(made, CallAnswer(b"{}"), 0.1, "", NOW_MS)
     assert found.take(16).calls == limits.SLICE_BYTES_MAX // 16_000 + 1
     assert found.waits
 

@@ -92,7 +92,7 @@ def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
     async def talk(front: Front) -> None:
         front.state("warming", generation=2)
         calls = [front.call(b"%d" % number) for number in range(5)]
-        assert front.routing.held() == 5
+        assert front.routing.count_held_calls() == 5
         peer = await front.attach(generation=2)
         for number, call in enumerate(calls):
             asked = await peer.call()
@@ -113,7 +113,7 @@ def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
         waiting = front.call()
         front.state("error", generation=1, retry_after_ms=500)
         front.state("warming", generation=2)
-        assert not waiting.answer.done()
+        assert not waiting.answer.is_done()
         again = await front.attach(generation=2)
         again.write(Result((await again.call()).id, b'"ran"'))
         assert await answer_of(waiting) == CallAnswer(b'"ran"')
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_come_back_answers_at_once(state: str) -> None:
         front.state(state, generation=3)
         later = front.call()
         for call in (held, later):
-            assert call.answer.done()
+            assert call.answer.is_done()
             assert error_data(call.answer.result().body) == {
                 "reason": f"r-{state}",
                 "server": "git",
@@ -167,7 +167,7 @@ def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
         first, second, third = front.call(half), front.call(half), front.call(b"0")
         assert third.answer.result().code == Code.OVERLOADED
         first.cancel("")
-        assert not front.call(half).answer.done()
+        assert not front.call(half).answer.is_done()
         front.state("stopped")
         assert second.answer.result().code == Code.SERVER_DOWN
 
@@ -178,7 +178,7 @@ def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
 def test_more_calls_than_may_be_held_are_overload() -> None:
     async def talk(front: Front) -> None:
         calls = [front.call() for _ in range(call_router.HELD_MAX + 1)]
-        assert [call.answer.done() for call in calls] == [False] * call_router.HELD_MAX + [True]
+        assert [call.answer.is_done() for call in calls] == [False] * call_router.HELD_MAX + [True]
         assert calls[-1].answer.result().code == Code.OVERLOADED
 
     with_front(talk)
@@ -189,7 +189,7 @@ def test_an_idle_server_is_wanted_once_however_many_ask() -> None:
         front.state("idle")
         calls = [front.call(), front.call()]
         assert front.wanted == ["git"]
-        assert not any(call.answer.done() for call in calls)
+        assert not any(call.answer.is_done() for call in calls)
 
     with_front(talk)
 
@@ -204,7 +204,7 @@ def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped()
         call.cancel("twice")
         cancelled = await peer.cancelled()
         assert (cancelled.id, cancelled.reason) == (asked.id, b"the client is gone")
-        assert call.answer.cancelled()
+        assert call.answer.is_cancelled()
         peer.write(Result(asked.id, b"{}"))
         assert await front.late.get() == "git"
         assert front.ended == [(call.id, None)]
@@ -220,7 +220,7 @@ def test_a_held_call_that_is_cancelled_never_reaches_the_server() -> None:
         peer = await front.attach()
         assert (await peer.call()).params == b"2"
         assert peer.quiet()
-        assert not stays.answer.done()
+        assert not stays.answer.is_done()
 
     with_front(talk)
 
@@ -302,7 +302,7 @@ def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() -> Non
         body = b'"' + b"x" * BODY_BYTES_MAX + b'"'
         calls = [front.call(body) for _ in range(5)]
         assert calls[-1].answer.result().code == Code.OVERLOADED
-        assert not calls[0].answer.done()
+        assert not calls[0].answer.is_done()
 
     with_front(talk)
 
@@ -372,7 +372,7 @@ def test_more_calls_than_one_worker_could_ever_queue_are_overload() -> None:
     async def talk(front: Front) -> None:
         await front.attach()
         calls = [front.call() for _ in range(call_router.WAITING_MAX + 1)]
-        assert not calls[-2].answer.done()
+        assert not calls[-2].answer.is_done()
         assert calls[-1].answer.result().code == Code.OVERLOADED
 
     with_front(talk)

@@ -12,7 +12,7 @@ from metamcp_worker.front.client_sessions import (
     ROOM_IDLE_S,
     ClientSession,
     ClientSessions,
-    negotiated,
+    negotiate_version,
     request_key,
 )
 from metamcp_worker.ipc import codec
@@ -126,13 +126,13 @@ def news(*methods: str) -> Callable[[str, str, str], Sequence[str]]:
 def test_changed_lists_without_a_stream_are_told_on_the_next_one_once() -> None:
     table = Table()
     one, other = opened(table, "a"), opened(table, "b", endpoint="dev")
-    table.sessions.listed(news(*LISTS[:1]))
-    table.sessions.listed(news(*LISTS))
+    table.sessions.notify_list_changes(news(*LISTS[:1]))
+    table.sessions.notify_list_changes(news(*LISTS))
     stream, later, of_other = Part(), Part(), Part()
     one.attach(stream)
     one.catch_up()
     assert stream.methods == list(LISTS)
-    table.sessions.listed(news(*LISTS[1:]))
+    table.sessions.notify_list_changes(news(*LISTS[1:]))
     assert stream.methods == [*LISTS, LISTS[1]]
     one.detach(stream, 1.0)
     for session_, part in ((one, later), (other, of_other)):
@@ -144,14 +144,14 @@ def test_changed_lists_without_a_stream_are_told_on_the_next_one_once() -> None:
 def test_updates_without_a_stream_are_told_on_the_next_one_once_and_only_so_many() -> None:
     one = opened(Table(), "a")
     for number in [*range(client_sessions.MISSED_MAX + 1), 1]:
-        one.updated(b'{"uri":"r:%d"}' % number)
-    one.updated(b'{"uri":"%b"}' % (b"x" * client_sessions.MISSED_BYTES_MAX))
+        one.send_resource_updated(b'{"uri":"r:%d"}' % number)
+    one.send_resource_updated(b'{"uri":"%b"}' % (b"x" * client_sessions.MISSED_BYTES_MAX))
     stream = Part()
     one.attach(stream)
     one.catch_up()
     uris = [message["params"]["uri"] for message in stream.told]
     assert uris == [f"r:{number}" for number in [*range(2, client_sessions.MISSED_MAX + 1), 1]]
-    one.updated(b'{"uri":"now"}')
+    one.send_resource_updated(b'{"uri":"now"}')
     assert stream.told[-1]["params"] == {"uri": "now"}
 
 
@@ -250,7 +250,7 @@ def test_what_another_front_has_left_of_a_session_is_over_after_a_while() -> Non
 def test_only_so_many_visits_to_urls_are_remembered() -> None:
     one = opened(Table(), "a")
     for number in range(client_sessions.ELICITATIONS_MAX + 1):
-        one.elicited("s", str(number))
+        one.note_elicitation("s", str(number))
     assert ("s", "0") not in one.elicitations
     assert ("s", "1") in one.elicitations
 
@@ -261,6 +261,8 @@ def test_ids_are_compared_by_type_and_value() -> None:
 
 
 def test_an_unknown_revision_is_answered_with_the_newest() -> None:
-    assert [negotiated(version) for version in HANDSHAKE_VERSIONS] == list(HANDSHAKE_VERSIONS)
+    assert [negotiate_version(version) for version in HANDSHAKE_VERSIONS] == list(
+        HANDSHAKE_VERSIONS
+    )
     for version in ("2026-07-28", "1900-01-01", ""):
-        assert negotiated(version) == "2025-11-25"
+        assert negotiate_version(version) == "2025-11-25"

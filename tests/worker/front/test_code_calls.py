@@ -77,13 +77,13 @@ class Client:
         self.notices: list[str] = []
         self.questions: asyncio.Queue[Question] = asyncio.Queue()
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         self.progress.append(codec.value(params))
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         self.notices.append(method)
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         self.questions.put_nowait(question)
 
 
@@ -284,7 +284,7 @@ def test_a_client_that_goes_ends_the_run_and_its_calls() -> None:
         shown.cancel("the client went away")
         assert (await sandboxes.read(EndRun)).run == run
         assert (await front.peers["a"].cancelled()).id == sent.id
-        assert call.answer.cancelled()
+        assert call.answer.is_cancelled()
 
     with_sandboxes(talk)
 

@@ -145,7 +145,7 @@ def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
         where = place(opened.question.id)
         assert where is not None
         decided = ConsentDecided(call=where[1], scope=scope, by="ops")
-        door.calls.guarded.consent.decided(decided)
+        door.calls.guarded.consent.on_decision(decided)
         if scope:
             assert await served(door) == {"n": 1}
         client.send(again(result))

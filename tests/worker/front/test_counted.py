@@ -77,7 +77,7 @@ class Exits:
         asked = asyncio.Event()
         caller = Caller(lambda question: asked.set())
         call = self.start(tool, caller=caller)
-        call.answer.then(lambda answer: asked.set())
+        call.answer.add_callback(lambda answer: asked.set())
         if tool == "run":
             self.front.peers["git"].write(Ask(call.id, call.id, "roots/list", b"{}"))
         await asked.wait()
@@ -106,7 +106,7 @@ class Exits:
         call.cancel("the client went away")
         call.cancel("again")
         self.front.peers["git"].write(Result(call.id, DONE))
-        assert call.answer.cancelled()
+        assert call.answer.is_cancelled()
 
     async def denied(self) -> None:
         for arguments in (
@@ -141,7 +141,7 @@ class Exits:
         elif how == b"failed":
             caller.questions[0].fail(b'{"code":1}')
         elif how == b"operator":
-            consent.decided(ConsentDecided(call=call.id, scope="once", by="ann"))
+            consent.on_decision(ConsentDecided(call=call.id, scope="once", by="ann"))
         elif how == b"left":
             call.cancel("the client went away")
         await self.finish(call)
@@ -152,7 +152,7 @@ class Exits:
 
     async def hooked(self) -> None:
         call = self.start("hooked")
-        await until(lambda: call.wire is not None or call.answer.done(), "it is sent")
+        await until(lambda: call.wire is not None or call.answer.is_done(), "it is sent")
         await self.finish(call)
 
     async def questioned(self) -> None:
@@ -217,7 +217,7 @@ class Exits:
     def counted(self) -> dict[tuple[str, str], int]:
         """Calls that still count, by the owner of the limit."""
         return {
-            meter.owner: meter.inflight for meter in self.front.calls.meters.used()
+            meter.owner: meter.inflight for meter in self.front.calls.meters.list_meters()
             if meter.inflight
         }  # fmt: skip
 
@@ -237,7 +237,7 @@ def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
             assert exits.counted() == {}
             assert list(front.calls.under_way()) == []
         assert exits.refused
-        owners = {kind for kind, _ in (meter.owner for meter in front.calls.meters.used())}
+        owners = {kind for kind, _ in (meter.owner for meter in front.calls.meters.list_meters())}
         assert owners == {"endpoint", "server", "workspace"}
 
     with_front(test, ENDPOINT, git=TOOLS)

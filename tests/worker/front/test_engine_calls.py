@@ -76,13 +76,13 @@ class Client:
         self.progress: list[Any] = []
         self.questions: asyncio.Queue[Question] = asyncio.Queue()
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         self.progress.append(codec.value(params))
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         pass
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         self.questions.put_nowait(question)
 
 

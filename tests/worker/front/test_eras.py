@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.jsonrpc_bytes import converted
+from metamcp_worker.ipc.jsonrpc_bytes import convert_answer
 
 
 @pytest.mark.promise("M22")
@@ -38,7 +38,7 @@ from metamcp_worker.ipc.jsonrpc_bytes import converted
 def test_results_of_legacy_servers_get_what_a_modern_client_needs(
     method: str, body: bytes, expected: bytes
 ) -> None:
-    assert converted(method, body, 0, modern=True) == (expected, 0)
+    assert convert_answer(method, body, 0, modern=True) == (expected, 0)
 
 
 @pytest.mark.promise("M22")
@@ -61,7 +61,7 @@ def test_results_of_legacy_servers_get_what_a_modern_client_needs(
 def test_results_of_modern_servers_lose_what_a_legacy_client_refuses(
     method: str, body: bytes, expected: bytes | None
 ) -> None:
-    assert converted(method, body, 0, modern=False) == (expected or body, 0)
+    assert convert_answer(method, body, 0, modern=False) == (expected or body, 0)
 
 
 @pytest.mark.promise("M23")
@@ -81,11 +81,11 @@ def test_a_missing_resource_has_the_code_of_the_clients_era(
     method: str, modern: bool, code: int, expected: int
 ) -> None:
     body = b'{"code":%d,"message":"gone","data":{"uri":"r:"},"x":1.0}'
-    assert converted(method, body % code, code, modern=modern) == (body % expected, expected)
+    assert convert_answer(method, body % code, code, modern=modern) == (body % expected, expected)
 
 
 def test_an_error_that_is_no_object_keeps_its_code() -> None:
-    assert converted("resources/read", b"[]", -32002, modern=True) == (b"[]", -32002)
+    assert convert_answer("resources/read", b"[]", -32002, modern=True) == (b"[]", -32002)
 
 
 JSON = st.recursive(
@@ -106,7 +106,7 @@ KEYS = st.sampled_from(["structuredContent", "resultType", "ttlMs", "cacheScope"
 def test_any_result_keeps_everything_else(
     members: dict[str, object], method: str, modern: bool
 ) -> None:
-    body, code = converted(method, codec.dump(members), 0, modern=modern)
+    body, code = convert_answer(method, codec.dump(members), 0, modern=modern)
     found = codec.value(body)
     assert code == 0
     if modern:

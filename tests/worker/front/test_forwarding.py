@@ -37,12 +37,14 @@ class Counting(Witness):
         self.begun_: list[tuple[str, str]] = []
         self.over: list[str] = []
 
-    def begun(
+    def on_call_start(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
         self.begun_.append((call.server, subject))
 
-    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
+    def on_call_end(
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
+    ) -> None:
         self.over.append(call.server)
 
 

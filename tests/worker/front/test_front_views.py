@@ -113,8 +113,8 @@ def test_what_is_shown_to_one_principal_no_other_one_sees_or_hears_of() -> None:
     assert set(changed) == {ViewOwner("default", YOU)}
     assert tools(view(viewers, ME)) == []
     assert tools(view(viewers, YOU)) == ["a__t", "a__u"]
-    assert viewers.told(changed, HERE) == frozenset()
-    assert "tools" in viewers.told(changed, ViewOwner("default", YOU))
+    assert viewers.find_changed_kinds(changed, HERE) == frozenset()
+    assert "tools" in viewers.find_changed_kinds(changed, ViewOwner("default", YOU))
 
 
 def test_equal_views_share_their_bytes_and_different_ones_share_none() -> None:
@@ -157,16 +157,16 @@ def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_princip
     assert tools(viewers.own(seen, "s1")) == ["a__t", "a__u"]
     assert viewers.own(seen, "s2") is seen
     assert tools(seen) == []
-    assert viewers.told(changed, own)
-    assert not viewers.told(changed, ViewOwner("default", ME, "s2"))
+    assert viewers.find_changed_kinds(changed, own)
+    assert not viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
     viewers.show({HERE: Shown(servers=("b",)), own: Shown(servers=("a",))})
     changed = viewers.refresh()
-    assert not viewers.told(changed, own)
-    assert viewers.told(changed, ViewOwner("default", ME, "s2"))
+    assert not viewers.find_changed_kinds(changed, own)
+    assert viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
     viewers.show({HERE: Shown(servers=("b",))})
     changed = viewers.refresh()
-    assert viewers.told(changed, own)
-    assert not viewers.told(changed, ViewOwner("default", ME, "s2"))
+    assert viewers.find_changed_kinds(changed, own)
+    assert not viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
     assert tools(viewers.own(view(viewers), "s1")) == ["b__t", "b__u"]
 
 
@@ -178,8 +178,8 @@ def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() 
     viewers.refresh()
     viewers.show({HERE: Shown(servers=("a",))})
     changed = viewers.refresh()
-    assert viewers.told(changed, ViewOwner("default", ME, "s2"))
-    assert not viewers.told(changed, own), "it sees what it saw before"
+    assert viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
+    assert not viewers.find_changed_kinds(changed, own), "it sees what it saw before"
 
 
 @pytest.mark.promise("M28")
@@ -310,7 +310,7 @@ def test_every_view_is_what_is_shown_in_it_and_there(
                 and (pair[0] in now.servers if exposure == "servers" else pair in now.tools)
             ]
             assert tools(view(viewers, who)) == expected
-            told = "tools" in viewers.told(changed, ViewOwner("default", who))
+            told = "tools" in viewers.find_changed_kinds(changed, ViewOwner("default", who))
             assert told is (listed(view(viewers, who)) != earlier)
 
 
@@ -327,9 +327,11 @@ def test_principals_beyond_the_limit_hear_of_changes_like_all_others() -> None:
         viewers.put(server, offer("new"))
         changed = viewers.refresh()
         for principal in (everybody[0], everybody[-2], late):
-            assert "tools" in viewers.told(changed, ViewOwner("default", principal)), principal
-        assert "tools" in viewers.told(changed, ViewOwner("quiet", late))
-    assert viewers.told(viewers.refresh(), ViewOwner("default", late)) == frozenset()
+            assert "tools" in viewers.find_changed_kinds(
+                changed, ViewOwner("default", principal)
+            ), principal
+        assert "tools" in viewers.find_changed_kinds(changed, ViewOwner("quiet", late))
+    assert viewers.find_changed_kinds(viewers.refresh(), ViewOwner("default", late)) == frozenset()
 
 
 def test_what_the_only_server_says_is_told_to_principals_beyond_the_limit_too() -> None:
@@ -338,4 +340,6 @@ def test_what_the_only_server_says_is_told_to_principals_beyond_the_limit_too() 
         view(viewers, f"key:{number}")
     changed = viewers.alone("a", ["prompts"])
     for number in (0, PRINCIPALS_MAX):
-        assert viewers.told(changed, ViewOwner("default", f"key:{number}")) == {"prompts"}
+        assert viewers.find_changed_kinds(changed, ViewOwner("default", f"key:{number}")) == {
+            "prompts"
+        }

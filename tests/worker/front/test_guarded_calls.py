@@ -132,7 +132,7 @@ def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() -> Non
         call = start(front)
         call.cancel("the client went away")
         call.cancel("again")
-        assert call.answer.cancelled()
+        assert call.answer.is_cancelled()
         assert keeper.dropped == keeper.held
         keeper.held[0].go_on()
         keeper.held[0].refuse("late")

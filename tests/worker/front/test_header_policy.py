@@ -5,9 +5,9 @@ import pytest
 from metamcp_worker.front.header_policy import (
     HeaderPolicy,
     RequestFacts,
-    accepted,
     is_confined,
     is_json,
+    parse_accept,
     prefers_stream,
 )
 from metamcp_worker.front.request_facts import (
@@ -244,7 +244,7 @@ def test_more_than_a_host_is_not_a_name_of_the_gateway(value: str) -> None:
     ],
 )
 def test_accept_is_read_as_a_list_of_media_ranges(value: bytes, json: bool, sse: bool) -> None:
-    assert accepted(value) == (json, sse)
+    assert parse_accept(value) == (json, sse)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_an_error_carries_its_data_as_it_is() -> None:
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"No \\"x\\"","data":'
         b'{"n": 1.0}}}'
     )
-    assert jsonrpc_bytes.refused(jsonrpc_bytes.NO_ID, why) == expected
+    assert jsonrpc_bytes.pack_refusal(jsonrpc_bytes.NO_ID, why) == expected
     assert b"data" not in jsonrpc_bytes.error(b"1", -32603, "x")
 
 

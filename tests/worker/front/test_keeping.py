@@ -30,7 +30,7 @@ class Supervisor:
     def _take(self, message: Message, fds: tuple[int, ...]) -> None:
         if isinstance(message, SessionKept):
             (fd,) = fds
-            self.told.put_nowait(codec.typed(SessionRecord, packets.read_blob(fd)))
+            self.told.put_nowait(codec.decode_as(SessionRecord, packets.read_blob(fd)))
         else:
             assert isinstance(message, SessionsOver)
             self.told.put_nowait(message.ids)
@@ -57,7 +57,7 @@ def with_supervisor(test: Callable[[Supervisor], Awaitable[None]]) -> None:
 
 def test_a_record_is_sent_before_the_client_can_have_an_answer() -> None:
     async def talk(supervisor: Supervisor) -> None:
-        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.send_record(record("a"))
         assert supervisor.told.get_nowait() == record("a")
 
     with_supervisor(talk)
@@ -66,14 +66,14 @@ def test_a_record_is_sent_before_the_client_can_have_an_answer() -> None:
 def test_of_a_session_the_newest_record_is_told() -> None:
     async def talk(supervisor: Supervisor) -> None:
         supervisor.queued = QUEUED_MAX
-        supervisor.keeping.kept(record("a"))
-        supervisor.keeping.kept(record("b"))
-        supervisor.keeping.kept(record("a", "debug"))
+        supervisor.keeping.send_record(record("a"))
+        supervisor.keeping.send_record(record("b"))
+        supervisor.keeping.send_record(record("a", "debug"))
         supervisor.queued = 0
         assert [await supervisor.told.get(), await supervisor.told.get()] == [
             record("a", "debug"), record("b")
         ]  # fmt: skip
-        supervisor.keeping.kept(record("a", "info"))
+        supervisor.keeping.send_record(record("a", "info"))
         assert await supervisor.told.get() == record("a", "info")
 
     with_supervisor(talk)
@@ -82,9 +82,9 @@ def test_of_a_session_the_newest_record_is_told() -> None:
 def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
     async def talk(supervisor: Supervisor) -> None:
         supervisor.queued = QUEUED_MAX
-        supervisor.keeping.kept(record("a"))
-        supervisor.keeping.over(("a", "b"))
-        supervisor.keeping.kept(record("c"))
+        supervisor.keeping.send_record(record("a"))
+        supervisor.keeping.on_sessions_end(("a", "b"))
+        supervisor.keeping.send_record(record("c"))
         supervisor.queued = 0
         assert [await supervisor.told.get(), await supervisor.told.get()] == [
             ("a", "b"), record("c")
@@ -96,7 +96,7 @@ def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
 def test_very_many_ends_are_told_in_messages_that_fit() -> None:
     async def talk(supervisor: Supervisor) -> None:
         ids = tuple(f"{number:0>100}" for number in range(2 * OVER_MAX + 1))
-        supervisor.keeping.over(ids)
+        supervisor.keeping.on_sessions_end(ids)
         first, second, third = [await supervisor.told.get() for _ in range(3)]
         assert isinstance(first, tuple)
         assert isinstance(second, tuple)
@@ -110,7 +110,7 @@ def test_very_many_ends_are_told_in_messages_that_fit() -> None:
 def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
     async def talk(supervisor: Supervisor) -> None:
         supervisor.queued = QUEUED_MAX
-        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.send_record(record("a"))
         await supervisor.looked.get()
         await supervisor.looked.get()
         assert supervisor.told.empty()
@@ -123,8 +123,8 @@ def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
 def test_at_the_end_everything_is_told_at_once() -> None:
     async def talk(supervisor: Supervisor) -> None:
         supervisor.queued = QUEUED_MAX
-        supervisor.keeping.kept(record("a"))
-        supervisor.keeping.over(("b",))
+        supervisor.keeping.send_record(record("a"))
+        supervisor.keeping.on_sessions_end(("b",))
         supervisor.keeping.flush()
         assert [supervisor.told.get_nowait(), supervisor.told.get_nowait()] == [
             ("b",), record("a")
@@ -137,7 +137,7 @@ def test_a_record_for_which_there_is_no_descriptor_is_told_later() -> None:
     async def talk(supervisor: Supervisor) -> None:
         usual = resource.getrlimit(resource.RLIMIT_NOFILE)
         supervisor.queued = QUEUED_MAX
-        supervisor.keeping.kept(record("a"))
+        supervisor.keeping.send_record(record("a"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, usual[1]))
         try:
             supervisor.keeping.flush()

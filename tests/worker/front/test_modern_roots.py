@@ -54,12 +54,12 @@ def test_a_broken_answer_is_refused() -> None:
 
 def test_our_answer_is_taken_out_of_those_for_the_server() -> None:
     both = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE), "k1": 1})), "name": Raw(b'"x"')}
-    left, found = client_identity.taken(both)
+    left, found = client_identity.extract_answer(both)
     assert (found, bytes(left["inputResponses"])) == (HERE, b'{"k1":1}')
     alone = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE)}))}
-    assert client_identity.taken(alone) == ({}, HERE)
+    assert client_identity.extract_answer(alone) == ({}, HERE)
     broken = {"inputResponses": Raw(b"1")}
-    assert client_identity.taken(broken) == (broken, b"")
+    assert client_identity.extract_answer(broken) == (broken, b"")
 
 
 def test_with_the_questions_of_a_modern_server_ours_is_asked_again() -> None:

@@ -156,7 +156,7 @@ class Looked(tuple[ListEntry, ...]):  # noqa: SLOT001 - it counts
 
 def test_a_list_is_summed_once_however_often_it_is_told() -> None:
     spec = replace(endpoint("git"), exposure="servers")
-    merged = viewers(spec, git=GIT).everything("default")
+    merged = viewers(spec, git=GIT).find_merged("default")
     listed, offered = Looked(merged.lists["tools"]), Looked(merged.offered)
     merged = replace(merged, lists={**merged.lists, "tools": listed}, offered=offered)
     views = {ViewOwner("default", name): View(merged, spec, "1", name) for name in ("local", "ann")}

@@ -30,7 +30,7 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
             assert armed(front) is False, number
             await front.answered("a", ASKED, b"{}")
         assert armed(front), "the next one is"
-        overhead.arrived()
+        overhead.on_request()
         call = front.calls.start(front.view, ASKED, None)
         assert not armed(front)
         sent = await front.peers["a"].call()

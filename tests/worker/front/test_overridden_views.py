@@ -170,12 +170,12 @@ def test_only_the_endpoints_whose_lists_changed_are_told_of_other_overrides() ->
 def test_what_could_not_be_is_noted_once() -> None:
     here = place("all")
     spec = replace(here.spec, overrides=(ToolOverride(server="git", tool="reste", hidden=True),))
-    here.viewers.noted()
+    here.viewers.take_omissions()
     here.configure(spec)
     said = "endpoint default: git has no tool 'reste', which is overridden here"
-    assert here.viewers.noted() == [said]
+    assert here.viewers.take_omissions() == [said]
     here.down("db")
-    assert here.viewers.noted() == []
+    assert here.viewers.take_omissions() == []
 
 
 API = "/metamcp/default/api"

@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
     },
 }
 TOOL = codec.dump({"name": "t", "inputSchema": SCHEMA})
-WISHES = mcp_request.annotated([("t", TOOL)])["t"]
+WISHES = mcp_request.collect_wishes([("t", TOOL)])["t"]
 
 
 def why_not(arguments: object, *given: tuple[str, str]) -> str:
@@ -106,14 +106,14 @@ def test_headers_that_say_something_else_are_refused(
 )  # fmt: skip
 def test_what_others_send_for_any_arguments_passes(arguments: dict[str, Any]) -> None:
     sent = inbound.mcp_param_headers(inbound.x_mcp_header_map(SCHEMA), arguments)
-    assert mcp_headers.repeated(WISHES, codec.dump(arguments)) == sent
+    assert mcp_headers.build_param_headers(WISHES, codec.dump(arguments)) == sent
     assert why_not(arguments, *sent.items()) == ""
 
 
 def test_only_tools_that_ask_for_headers_properly_are_looked_at() -> None:
     twice = {"a": {"type": "string", "x-mcp-header": "X"}, "b": {"x-mcp-header": "X"}}
     escaped = TOOL.replace(b"x-mcp-header", b"x\\u002dmcp-header")
-    found = mcp_request.annotated([
+    found = mcp_request.collect_wishes([
         ("plain", b'{"name":"plain","inputSchema":{}}'),
         ("twice", codec.dump({"name": "twice", "inputSchema": {"properties": twice}})),
         ("said", b'{"name":"said","description":"x-mcp-header"}'),

@@ -76,7 +76,7 @@ def test_the_next_question_is_a_round_of_its_own(bench: Bench) -> None:
     for number in range(2, 5):
         visit = bench.retry(state, {f"k{number - 1}": "accept"})
         assert visit.answer is not None
-        assert not visit.answer.done()
+        assert not visit.answer.is_done()
         bench.ask(talk_of(visit).call)
         bench.gather()
         assert visit.keys == [f"k{number}"]
@@ -92,7 +92,7 @@ def test_what_the_client_did_not_declare_is_refused_at_once(bench: Bench) -> Non
     assert codec.value(body)["code"] == Code.METHOD_NOT_FOUND
     bench.gather()
     assert visit.answer is not None
-    assert not visit.answer.done()
+    assert not visit.answer.is_done()
 
 
 def test_a_client_that_comes_back_able_to_do_less_is_not_asked_again(bench: Bench) -> None:
@@ -102,7 +102,7 @@ def test_a_client_that_comes_back_able_to_do_less_is_not_asked_again(bench: Benc
     bench.gather()
     ((_, failed),) = next(iter(bench.replies.values()))
     assert failed
-    assert not talk.call.answer.done()
+    assert not talk.call.answer.is_done()
 
 
 @pytest.mark.promise("M23")
@@ -181,10 +181,10 @@ def test_nobody_is_told_anything_while_the_client_is_away(bench: Bench) -> None:
     visit, state = parked_once(bench)
     call = talk_of(visit).call
     assert call.caller is not None
-    call.caller.progressed(b"{}")
-    call.caller.told("notifications/message", b"{}")
+    call.caller.on_progress(b"{}")
+    call.caller.on_notification("notifications/message", b"{}")
     again = bench.retry(state)
-    call.caller.progressed(b"1")
+    call.caller.on_progress(b"1")
     assert (visit.told_of, again.told_of) == ([], [b"1"])
 
 
@@ -202,7 +202,7 @@ def test_no_more_is_parked_and_asked_than_may_be(bench: Bench) -> None:
     bench.gather()
     assert all(replies[0][1] for replies in bench.replies.values())
     assert visit.answer is not None
-    assert not visit.answer.done()
+    assert not visit.answer.is_done()
 
 
 def test_a_client_that_does_not_come_back_takes_no_places_from_others(bench: Bench) -> None:
@@ -277,7 +277,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), method=st.sampled_from([mrtr.ELICIT, "roots/list", "x"]))
     def ask(self, data: st.DataObject, method: str) -> None:
         call = talk_of(data.draw(st.sampled_from(self.visits))).call
-        if not call.answer.done():
+        if not call.answer.is_done():
             self.bench.ask(call, method)
 
     @precondition(lambda self: self.bench.questions)
@@ -306,7 +306,7 @@ class Histories(RuleBasedStateMachine):
         waiting = {
             talk
             for talk, until in (self.states[state] for state in self.alive())
-            if until <= now + seconds + RESOLUTION_S and not talk.call.answer.done()
+            if until <= now + seconds + RESOLUTION_S and not talk.call.answer.is_done()
         }
         before = self.bench.reasons.count(TOO_LATE)
         self.bench.loop.turn(seconds)
@@ -317,8 +317,8 @@ class Histories(RuleBasedStateMachine):
         found: list[str] = []
         for state, (talk, until) in self.states.items():
             answer = talk.call.answer
-            lost = answer.done() and (
-                answer.cancelled() or answer.result().code == Code.SERVER_DOWN
+            lost = answer.is_done() and (
+                answer.is_cancelled() or answer.result().code == Code.SERVER_DOWN
             )
             if state not in self.used and self.bench.loop.now < until and not lost:
                 found.append(state)
@@ -349,7 +349,7 @@ class Histories(RuleBasedStateMachine):
     def every_state_is_new(self) -> None:
         for visit in self.visits:
             answer = visit.answer
-            if answer is not None and answer.done() and not answer.cancelled():
+            if answer is not None and answer.is_done() and not answer.is_cancelled():
                 state = visit.body.get("requestState")
                 until = self.bench.loop.now + mrtr.PARK_S_MAX
                 if state is not None:
@@ -363,7 +363,7 @@ class Histories(RuleBasedStateMachine):
             self.bench.end(talk_of(visit).call)
         assert not any(question.open for question in self.bench.questions.values())
         assert (len(self.bench.parking.parked), self.bench.parking.parked.size_bytes) == (0, 0)
-        assert all(talk_of(visit).call.answer.done() for visit in self.visits)
+        assert all(talk_of(visit).call.answer.is_done() for visit in self.visits)
         self.bench.close()
 
 

@@ -66,16 +66,16 @@ WHOLE = EndpointSpec(name="dev", servers=("git", "time"))
 
 
 def key(name: str, *scopes: str) -> Principal:
-    granted, servers = gate.granted(scopes)
+    granted, servers = gate.parse_scopes(scopes)
     return Principal(name=f"key:{name}", label=name, scopes=granted, servers=servers, key=name)
 
 
 def test_principals_have_a_part_of_an_endpoint_only_if_rules_can_tell_them_apart() -> None:
     parts = EndpointParts()
     spec = FrontSpec(version="1", endpoints=(WHOLE,), hosts=())
-    parts.joined(spec, ())
+    parts.join_parts(spec, ())
     assert parts.of(WHOLE, key("ann")) is None
-    parts.joined(spec, ("scopes",))
+    parts.join_parts(spec, ("scopes",))
     ann, bob = (parts.of(WHOLE, key(name)) for name in ("ann", "bob"))
     reader = parts.of(WHOLE, key("reader", "mcp:list"))
     assert ann is not None
@@ -84,15 +84,15 @@ def test_principals_have_a_part_of_an_endpoint_only_if_rules_can_tell_them_apart
     assert parts.of(WHOLE, gate.USER) is None
     assert gate.whole_name(ann.name) == "dev"
     assert parts.add(ann, set)
-    joined = parts.joined(spec, ("scopes",))
+    joined = parts.join_parts(spec, ("scopes",))
     assert [one.name for one in joined.endpoints] == ["dev", ann.name]
     assert joined.endpoints[1].who.scopes == gate.SCOPES
-    assert parts.joined(spec, ("name",)).endpoints == (WHOLE,), "it is for other rules"
+    assert parts.join_parts(spec, ("name",)).endpoints == (WHOLE,), "it is for other rules"
 
 
 def test_a_key_for_one_server_sees_that_server_as_its_rules_say() -> None:
     parts = EndpointParts()
-    parts.joined(FrontSpec(version="1", endpoints=(WHOLE,), hosts=()), ("name",))
+    parts.join_parts(FrontSpec(version="1", endpoints=(WHOLE,), hosts=()), ("name",))
     part = parts.of(WHOLE, key("ann", "mcp:list", "mcp:call:git"))
     assert part is not None
     spec = part.of(WHOLE)

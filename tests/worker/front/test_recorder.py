@@ -29,8 +29,8 @@ def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> No
     for number in range(first, first + count):
         frame = CallFrame(number, "tools/call", b"{}")
         call = Call("git", frame, _uncancelled, 0.0, label="tools/call")
-        recorder.begun(call, "git__x", None)
-        recorder.finished(call, CallAnswer(body), 0.1, "")
+        recorder.on_call_start(call, "git__x", None)
+        recorder.on_call_end(call, CallAnswer(body), 0.1, "")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class Client:
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()
 
-    def updated(self, params: bytes) -> None:
+    def send_resource_updated(self, params: bytes) -> None:
         self.told.put_nowait(params)
 
 
@@ -250,9 +250,9 @@ def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() ->
             for uri, clients in uris.items()
             for one in clients
         ]
-        await until(lambda: front.calls.held() == len(uris))
+        await until(lambda: front.calls.count_held_calls() == len(uris))
         subs.forget(gone)
-        assert front.calls.held() == 1
+        assert front.calls.count_held_calls() == 1
         new = await front.attach("a", 2)
         await answer(new, "resources/subscribe", "file:///b")
         assert await asyncio.gather(*asking) == [None, None, CallAnswer(b"{}")]

@@ -217,7 +217,7 @@ def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None
         await first.call()
         first.close()
         await answer_of(other)  # with the error
-        assert front.routing.held() == 1
+        assert front.routing.count_held_calls() == 1
         call.cancel("the client is gone")
         assert front.ended[1:] == [(call.id, None)]
         second = await front.attach(generation=2)
@@ -268,7 +268,7 @@ def test_nothing_is_sent_again_when_the_front_stops() -> None:
         await peer.call()
         await front.routing.close()
         assert call.answer.result().code == Code.SERVER_DOWN
-        assert front.routing.held() == 0
+        assert front.routing.count_held_calls() == 0
 
     with_front(talk)
 

@@ -44,7 +44,7 @@ def start(front: Front, name: str = OWN, *, repeatable: bool = False) -> Call:
 
 def settled(front: Front, call: Call) -> bool:
     """Was this call answered, or the supervisor asked for a process for it?"""
-    return call.answer.done() or call.server in front.wanted
+    return call.answer.is_done() or call.server in front.wanted
 
 
 def told(front: Front, state: str, *, reason: str = "", message: str = "") -> None:

@@ -41,7 +41,7 @@ def test_a_call_that_came_before_the_news_of_its_servers_end_is_a_reason_to_star
         assert front.wanted == []
         front.state("error", generation=1, retry_after_ms=300)
         assert front.wanted == ["git"]
-        assert not call.answer.done()
+        assert not call.answer.is_done()
 
     with_front(talk)
 
@@ -82,11 +82,11 @@ def test_a_server_that_says_later_how_long_it_takes_is_waited_for_as_long() -> N
 def test_the_hold_decides_whether_the_next_start_is_near() -> None:
     async def talk(front: Front) -> None:
         front.state("error", retry_after_ms=5000)
-        assert front.call().answer.done()
+        assert front.call().answer.is_done()
         front.state("error", retry_after_ms=5000, hold_ms=LONG_MS)
-        assert not front.call().answer.done()
+        assert not front.call().answer.is_done()
         front.state("error", retry_after_ms=LONG_MS + 1, hold_ms=LONG_MS)
-        assert front.call().answer.done()
+        assert front.call().answer.is_done()
 
     with_front(talk, hold_s=1.0)
 
@@ -95,12 +95,12 @@ def test_the_hold_decides_whether_the_next_start_is_near() -> None:
 def test_a_call_that_starts_a_failed_server_waits_for_it_and_is_told_of_its_new_failure() -> None:
     async def talk(front: Front) -> None:
         front.state("error", call_after_ms=LONG_MS)
-        assert front.call().answer.done(), "no call starts it yet"
+        assert front.call().answer.is_done(), "no call starts it yet"
         front.state("error", call_after_ms=0)
         call = front.call()
         assert front.wanted == ["git", "git"]
         front.state("warming", generation=2)
-        assert not call.answer.done()
+        assert not call.answer.is_done()
         front.state("error", generation=2, call_after_ms=LONG_MS)
         assert "r-error" in error_data(call.answer.result().body)["reason"]
 
@@ -114,7 +114,7 @@ def test_calls_that_waited_in_vain_leave_room_for_others() -> None:
         most = bytes(call_router.HELD_BYTES_MAX)
         assert (await answer_of(front.call(most))).code == Code.SERVER_DOWN
         front.state("warming", hold_ms=LONG_MS)
-        assert not front.call(most).answer.done()
+        assert not front.call(most).answer.is_done()
 
     with_front(talk)
 
@@ -126,8 +126,8 @@ def test_calls_with_different_times_end_each_in_its_own() -> None:
         front.state("warming", hold_ms=1)
         short = front.call(b"2")
         assert (await answer_of(short)).code == Code.SERVER_DOWN
-        assert not long.answer.done()
-        assert front.routing.held() == 1
+        assert not long.answer.is_done()
+        assert front.routing.count_held_calls() == 1
         peer = await front.attach()
         assert (await peer.call()).params == b"1"
 

@@ -103,7 +103,7 @@ def test_beats_and_figures_tell_what_the_front_does() -> None:
         figures = one.heard(FrontStats)
         assert figures.connections >= 1
         assert b"git" not in messages.pack(figures), "a thousand servers would not fit"
-        counted = codec.typed(Figures, one.blob)
+        counted = codec.decode_as(Figures, one.blob)
         assert counted.inflight == {"git": 1}
         (calls,) = counted.calls
         assert (calls.server, calls.method, calls.count) == ("git", "tools/call", 1)
@@ -116,7 +116,7 @@ def test_beats_and_figures_tell_what_the_front_does() -> None:
         one.send(Stop(grace_s=1.0))
         while not counted.late_replies:
             one.heard(FrontStats)
-            counted = codec.typed(Figures, one.blob)
+            counted = codec.decode_as(Figures, one.blob)
         assert counted.late_replies == {"git": 1}
 
 

@@ -47,7 +47,7 @@ def test_the_supervisor_is_told_whom_a_process_serves_when_it_is_to_start() -> N
     processes = Told("client", roots="ahead")
     name = processes.find("git", client(caller=b'{"a":1}'))
     assert processes.news == []
-    processes.wanted(name)
+    processes.request_process(name)
     (news,) = processes.news
     assert news.server == name
     assert news.tenant is not None
@@ -57,7 +57,7 @@ def test_the_supervisor_is_told_whom_a_process_serves_when_it_is_to_start() -> N
         HERE.decode(),
     )
     processes.find("git", client(BOB, caller=b'"%b"' % (b"x" * CALLER_BYTES_MAX)))
-    processes.wanted(f"git@{BOB}")
+    processes.request_process(f"git@{BOB}")
     assert processes.news[1].tenant is not None
     assert processes.news[1].tenant.caller == "{}"
 
@@ -75,12 +75,12 @@ def test_of_a_project_it_is_told_each_client_once_until_nothing_is_left_of_it() 
 
 def test_other_roots_of_a_client_are_for_the_processes_that_it_has() -> None:
     processes = Told("client", roots="ahead")
-    assert processes.rooted(client()) == []
+    assert processes.update_roots(client()) == []
     name = processes.find("git", client())
     moved = client()
     moved.roots = b'{"roots":[]}'
-    assert processes.rooted(moved) == [name]
-    processes.wanted(name)
+    assert processes.update_roots(moved) == [name]
+    processes.request_process(name)
     assert processes.news[0].tenant is not None
     assert processes.news[0].tenant.roots == '{"roots":[]}'
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from metamcp_worker.front.client_identity import CLIENT_CHARACTERS_MAX
-from metamcp_worker.front.stats import shown
+from metamcp_worker.front.stats import describe_calls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Ask, Result
 from metamcp_worker.ipc.messages import CallUnderWay, ServerState
@@ -20,7 +20,7 @@ RAW = b'{"clientInfo":{"name":"claude-code","version":"1"},"clientCapabilities":
 def looked(front: Front, after_s: float = 0.0, **how: object) -> tuple[list[CallUnderWay], int]:
     now = asyncio.get_running_loop().time() + after_s
     wanted = {"most": 100, **how}
-    return shown(front.calls.under_way(), now, **wanted)  # type: ignore[arg-type] # by name
+    return describe_calls(front.calls.under_way(), now, **wanted)  # type: ignore[arg-type] # by name
 
 
 def test_a_call_shows_who_waits_for_what_and_nothing_that_it_holds() -> None:

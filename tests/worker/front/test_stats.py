@@ -22,7 +22,7 @@ def test_error_types_and_reasons_cannot_grow_without_end() -> None:
     stats.observe("git", "tools/call", 0.1, "")
     for code in range(3 * ERROR_TYPES_MAX):
         stats.observe("git", "tools/call", 0.1, str(code))
-        stats.refused(f"reason {code}")
+        stats.count_refusal(f"reason {code}")
     found = {one.error_type: one.count for one in stats.calls()}
     assert len(found) == ERROR_TYPES_MAX + 2
     assert (found[""], found["0"], found[OTHER]) == (1, 1, 2 * ERROR_TYPES_MAX)
@@ -75,14 +75,14 @@ def test_no_server_has_more_than_so_many_tools_with_figures(per_tool: bool) -> N
 def test_calls_that_were_sent_once_more_are_counted_by_outcome() -> None:
     stats = Stats()
     for outcome in ("answered", "failed", "answered"):
-        stats.retried("git", outcome)
+        stats.count_retry("git", outcome)
     assert stats.retries == {"git": {"answered": 2, "failed": 1}}
 
 
 def test_late_replies_are_counted_by_server() -> None:
     stats = Stats()
-    stats.late("git")
-    stats.late("git")
+    stats.count_late_reply("git")
+    stats.count_late_reply("git")
     assert stats.late_replies == {"git": 2}
 
 

@@ -159,7 +159,7 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
         assert reply.outcome == (400, Code.MISSING_CAPABILITY)
         assert reply.json["error"]["data"] == {"requiredCapabilities": TASKS}
         client = await door.connect()
-        ids = [TaskOwner(b"", "default", "local").exposed("s", one) for one in "12"]
+        ids = [TaskOwner(b"", "default", "local").expose_id("s", one) for one in "12"]
         client.send(wish(meta={**META, CAPABILITIES: TASKS}, taskIds=[*ids, "1"]))
         assert await acknowledged(client) == {"taskIds": ids}
         told = await door.peer.read()
@@ -181,7 +181,7 @@ class Wire(asyncio.Transport):
     transport: asyncio.Transport
     hops = 0
     address = ""
-    encrypted = False
+    is_encrypted = False
     tasks: set[asyncio.Task[None]]
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
 
-    def completed(self) -> None: ...
+    def on_answer_sent(self) -> None: ...
 
     def throttle(self) -> None: ...
 
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
         wire = Wire()
         exchange = Exchange(wire, Head("POST", b"/mcp", ()))
         exchange.facts = RequestFacts("default", accepts_sse=True)
-        exchange.streams = Streams(door.stats.refused)
+        exchange.streams = Streams(door.stats.count_refusal)
         view = door.calls.view("default")
         assert view is not None
         filters = Raw(b'{"resourceSubscriptions":["a:b"],"toolsListChanged":true}')
@@ -250,7 +250,7 @@ def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
 )
 def test_wishes_that_are_none_are_refused(filters: object) -> None:
     with pytest.raises(ProtocolError) as refusal:
-        subscriptions_listen.wanted(Raw(codec.dump(filters)))
+        subscriptions_listen.parse_filter(Raw(codec.dump(filters)))
     assert refusal.value.code == Code.INVALID_PARAMS
 
 

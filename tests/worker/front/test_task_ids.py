@@ -15,9 +15,9 @@ from metamcp_worker.front.task_ids import (
     RELATED,
     Related,
     TaskOwner,
-    created,
     in_list,
     in_result,
+    read_task_id,
     seal,
     unseal,
 )
@@ -52,7 +52,7 @@ def test_an_exposed_id_leads_to_its_server_and_its_own_id(task: str) -> None:
     for servers in (("new", "old"), ("new",), ("old",)):
         found = merged(*servers)
         for server in servers:
-            whose = ALICE.find_server(found, ALICE.exposed(server, task))
+            whose = ALICE.find_server(found, ALICE.expose_id(server, task))
             assert whose is not None
             assert (whose.server, codec.value(whose.original)) == (server, task)
             assert whose.legacy is (server == "old")
@@ -77,14 +77,14 @@ def test_no_other_text_is_the_id_of_a_task(task: str) -> None:
     ],
 )  # fmt: skip
 def test_an_id_is_of_use_to_its_owner_alone(other: TaskOwner) -> None:
-    task = ALICE.exposed("new", "t")
+    task = ALICE.expose_id("new", "t")
     for servers in (("new", "old"), ("new",)):
         assert other.find_server(merged(*servers), task) is None
     assert ALICE.word != other.word
 
 
 def test_an_id_leads_to_a_server_of_the_endpoint_and_in_one_spelling() -> None:
-    task = ALICE.exposed("new", "t")
+    task = ALICE.expose_id("new", "t")
     assert ALICE.find_server(merged("old", "third"), task) is None
     for another in (task + "=", task + "\n", " " + task, task[:-1]):
         assert ALICE.find_server(merged("new", "old"), another) is None
@@ -153,11 +153,11 @@ def test_what_belongs_to_a_task_names_it_as_the_client_knows_it(method: str) -> 
 
 
 def test_a_result_says_which_task_it_stands_for() -> None:
-    assert created(b'{"resultType":"task","taskId":"a"}') == "a"
-    assert created(b'{"task":{"taskId":"a"}}') == "a"
-    assert created(b'{"taskId":"a"}') is None
-    assert created(b'{"content":[]}') is None
-    assert created(b'["taskId"]') is None
+    assert read_task_id(b'{"resultType":"task","taskId":"a"}') == "a"
+    assert read_task_id(b'{"task":{"taskId":"a"}}') == "a"
+    assert read_task_id(b'{"taskId":"a"}') is None
+    assert read_task_id(b'{"content":[]}') is None
+    assert read_task_id(b'["taskId"]') is None
 
 
 @pytest.mark.promise("M24")
@@ -169,11 +169,11 @@ def test_what_comes_before_the_answer_names_the_task_too() -> None:
     caller = Related(inner, shout)
     params = raw({"_meta": {RELATED: {"taskId": "a"}}, "n": 1.0})
     expected = {"_meta": {RELATED: {"taskId": "A"}}, "n": 1.0}
-    caller.progressed(b'{"progress":1.0}')
-    caller.progressed(params)
-    caller.told("notifications/message", params)
-    caller.told("notifications/message", b'{"data":"taskId"}')
-    caller.asked(Question("s", 1, 1, "roots/list", params, refuse))
+    caller.on_progress(b'{"progress":1.0}')
+    caller.on_progress(params)
+    caller.on_notification("notifications/message", params)
+    caller.on_notification("notifications/message", b'{"data":"taskId"}')
+    caller.on_question(Question("s", 1, 1, "roots/list", params, refuse))
     assert inner.progress[0] == b'{"progress":1.0}'
     assert codec.value(inner.progress[1]) == expected
     assert codec.value(inner.notices[0][1]) == expected
@@ -182,7 +182,7 @@ def test_what_comes_before_the_answer_names_the_task_too() -> None:
 
 
 def test_ids_of_tasks_fit_into_a_header() -> None:
-    task = ALICE.exposed("a-server", "t" * 512)
+    task = ALICE.expose_id("a-server", "t" * 512)
     assert len(task) <= task_ids.ID_BYTES_MAX
     assert task.isascii()
     assert task.isprintable()

@@ -31,7 +31,7 @@ def tasked(protocol: str) -> ServerCatalogue:
 
 def exposed(endpoint: str, server: str, task: str) -> str:
     """The id of a task of the user of this machine."""
-    return TaskOwner(b"", endpoint, "local").exposed(server, task)
+    return TaskOwner(b"", endpoint, "local").expose_id(server, task)
 
 
 def started(task: str, server: str = "old", endpoint: str = "default") -> bytes:
@@ -212,9 +212,9 @@ def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
 def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         mine, other, peer = Client(), Client(), front.peers["old"]
-        tasks.created(front.view, started("7"), mine)
-        tasks.created(front.view, started("8"), other)
-        tasks.created(front.view, b'{"content":[]}', other)
+        tasks.watch_new_task(front.view, started("7"), mine)
+        tasks.watch_new_task(front.view, started("8"), other)
+        tasks.watch_new_task(front.view, b'{"content":[]}', other)
         for status in (b"working", b"completed", b"working"):
             params = b'{"taskId":"7","status":"%b"}' % status
             peer.write(Notice("notifications/tasks/status", params))
@@ -234,15 +234,15 @@ def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -
     async def talk(front: Front, tasks: Tasks) -> None:
         mine, other = Client(), Client()
         for number in (7, 8):
-            tasks.created(front.view, started(str(number)), mine)
+            tasks.watch_new_task(front.view, started(str(number)), mine)
         assert not tasks.empty()
         over = b'{"taskId":"7","status":"completed"}'
         front.peers["old"].write(Notice("notifications/tasks/status", over))
         assert b'"completed"' in await mine.told.get()
-        tasks.created(front.view, started("8"), mine)  # the same once more
+        tasks.watch_new_task(front.view, started("8"), mine)  # the same once more
         tasks.forget(mine)
         assert tasks.empty()
-        tasks.created(front.view, started("9"), other)
+        tasks.watch_new_task(front.view, started("9"), other)
         front.peers["old"].write(Notice("notifications/tasks/status", b'{"taskId":"9"}'))
         nine = exposed("default", "old", "9").encode()
         assert await other.told.get() == b'{"taskId":"%b"}' % nine
@@ -259,7 +259,7 @@ def test_one_client_cannot_watch_without_end() -> None:
         with pytest.raises(ProtocolError) as refusal:
             tasks.watch(front.view, [exposed("default", "new", "more")], greedy)
         assert refusal.value.code == Code.OVERLOADED
-        tasks.created(front.view, started("7", "new"), old)
+        tasks.watch_new_task(front.view, started("7", "new"), old)
 
     with_tasks(talk, "new")
 
@@ -268,7 +268,7 @@ def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
     async def talk(front: Front, tasks: Tasks) -> None:
         greedy = Client()
         for number in range(WATCHER_TASKS_MAX + 1):
-            tasks.created(front.view, started(str(number)), greedy)
+            tasks.watch_new_task(front.view, started(str(number)), greedy)
         for number in (0, WATCHER_TASKS_MAX):
             params = b'{"taskId":"%d"}' % number
             front.peers["old"].write(Notice("notifications/tasks/status", params))
@@ -313,11 +313,11 @@ def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_i
         assert among is not None
         newer = exposed("among", "old", "7")
         for view in (alone, among):
-            tasks.created(view, started("7", endpoint=view.whole), client)
-        tasks.changed("old", b'{"taskId":"7","status":"completed"}')
+            tasks.watch_new_task(view, started("7", endpoint=view.whole), client)
+        tasks.on_task_status("old", b'{"taskId":"7","status":"completed"}')
         assert codec.value(client.told.get_nowait())["taskId"] == newer
         tasks.forget(client)
-        tasks.changed("old", b'{"taskId":"7","status":"working"}')
+        tasks.on_task_status("old", b'{"taskId":"7","status":"working"}')
         assert client.told.empty()
 
     places = endpoint("old", name="alone"), endpoint("old", "new", name="among")

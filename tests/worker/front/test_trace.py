@@ -64,7 +64,7 @@ def begun(
     frame = CallFrame(number, method, codec.dump(given), raw)
     call = Call("git@abc", frame, _uncancelled, 10.0, label=method)
     call.origin = CallOrigin("default", "git__t", b"", "", False, "2026-07-28", "t")
-    tracing.begun(call, "git__t", request, given)
+    tracing.on_call_start(call, "git__t", request, given)
     return call
 
 
@@ -81,7 +81,7 @@ def told(call: Call) -> dict[str, Any]:
 
 
 def over(tracing: Tracing, call: Call, code: int = 0, outcome: str = "") -> list[Span]:
-    tracing.finished(sent(call), CallAnswer(b"{}", code), outcome, 12.0)
+    tracing.on_call_end(sent(call), CallAnswer(b"{}", code), outcome, 12.0)
     return tracing.take(99)[0]
 
 
@@ -100,7 +100,7 @@ def test_a_call_of_a_client_that_traces_is_a_child_and_its_server_a_grandchild()
         assert call.frame.traced
         meta = told(call)
         assert (meta["tracestate"], meta["baggage"], meta["other"]) == ("a=1", "user=x", 1)
-        tracing.told(messages.pack_leg(Leg(call.id, 10.5, 11.5, False)))
+        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 10.5, 11.5, False)))
         server, client = over(tracing, call)
         assert {server.trace_id, client.trace_id} == {TRACE}
         assert (server.parent_id, server.far) == (SPAN, True)
@@ -214,7 +214,7 @@ def test_a_failure_is_told_as_the_metrics_tell_it() -> None:
                 assert (span.error, span.attributes["error.type"]) == (outcome, outcome)
                 said = span.attributes.get("rpc.response.status_code")
                 assert said == (str(code) if code else None)
-        tracing.finished(sent(begun(tracing)), None, "cancelled", 12.0)
+        tracing.on_call_end(sent(begun(tracing)), None, "cancelled", 12.0)
         server, client = tracing.take(9)[0]
         assert server.error == client.error == "cancelled"
         assert (client.start, client.end) == (10.0, 12.0), "no worker told when"
@@ -227,7 +227,7 @@ def test_a_server_elsewhere_is_reached_over_the_network() -> None:
     def talk() -> None:
         tracing = traced()
         call = begun(tracing)
-        tracing.told(messages.pack_leg(Leg(call.id, 9.0, 13.0, True)))
+        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 9.0, 13.0, True)))
         server, client = over(tracing, call)
         assert client.attributes["network.transport"] == "tcp"
         assert (client.start, client.end) == (server.start, server.end), "never outside of it"
@@ -238,12 +238,12 @@ def test_a_server_elsewhere_is_reached_over_the_network() -> None:
 def test_a_call_that_never_left_has_no_span_of_a_server() -> None:
     def talk() -> None:
         tracing = traced()
-        tracing.finished(begun(tracing), CallAnswer(b"{}", -10001), "-10001", 12.0)
+        tracing.on_call_end(begun(tracing), CallAnswer(b"{}", -10001), "-10001", 12.0)
         (span,) = tracing.take(9)[0]
         assert span.kind == "server"
         again = begun(tracing)
         again.ends = 60.0  # it was sent, and waits for the next server
-        tracing.finished(again, CallAnswer(b"{}", -10001), "-10001", 12.0)
+        tracing.on_call_end(again, CallAnswer(b"{}", -10001), "-10001", 12.0)
         assert tracing.take(9)[0][1].attributes["metamcp.retried"] is True
 
     with_loop(talk)
@@ -275,8 +275,8 @@ def test_what_is_kept_has_bounds_and_what_is_lost_is_counted() -> None:
         calls = [begun(tracing, number) for number in range(UNDER_WAY_MAX + 1)]
         assert "traceparent" not in told(calls[-1])
         for call in calls:
-            tracing.finished(sent(call), CallAnswer(b"{}"), "", 12.0)
-        assert tracing.waiting == PENDING_MAX
+            tracing.on_call_end(sent(call), CallAnswer(b"{}"), "", 12.0)
+        assert tracing.pending_count == PENDING_MAX
         found, lost = tracing.take(100)
         assert len(found) == 100
         assert lost == 2 + 2 * UNDER_WAY_MAX - PENDING_MAX
@@ -303,7 +303,7 @@ def test_traces_that_are_switched_off_leave_nothing_behind() -> None:
         call = begun(tracing)
         tracing.forget()
         assert over(tracing, call) == []
-        tracing.told(messages.pack_leg(Leg(call.id, 1.0, 2.0, False)))
-        tracing.told(b"no notice")
+        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 1.0, 2.0, False)))
+        tracing.on_worker_notice(b"no notice")
 
     with_loop(talk)

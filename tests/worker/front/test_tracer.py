@@ -35,7 +35,7 @@ class Supervisor:
     def send(self, message: Message, fds: tuple[int, ...]) -> None:
         assert isinstance(message, Spans)
         (fd,) = fds
-        self.told.append((message, codec.typed(list[Span], packets.read_blob(fd))))
+        self.told.append((message, codec.decode_as(list[Span], packets.read_blob(fd))))
 
     @property
     def spans(self) -> list[Span]:
@@ -49,7 +49,7 @@ def with_tracer(
     async def main(front: Front) -> None:
         supervisor = Supervisor()
         tracer = Tracer(0, supervisor.send, lambda: supervisor.queued)
-        front.calls.on_notice(messages.NOTICE, tracer.told)
+        front.calls.on_notice(messages.NOTICE, tracer.on_worker_notice)
         front.calls.witness = witness(None, tracer.adjust(sample))
         await talk(front, supervisor, tracer)
 

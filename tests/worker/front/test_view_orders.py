@@ -61,7 +61,7 @@ class Told:
         self.calls.refresh()
 
     def round(self, number: int, news: Shift = NOTHING) -> None:
-        self.disclosing.disclosed(Disclosed(number=number, whole=False), codec.dump(news))
+        self.disclosing.on_disclosure(Disclosed(number=number, whole=False), codec.dump(news))
 
 
 def played(play: Callable[[Told], None], *, several: bool = True) -> None:
@@ -145,7 +145,7 @@ def test_everything_anew_that_nobody_waits_for_begins_a_round_of_its_own() -> No
     def play(front: Told) -> None:
         desk = ViewOwner("desk", gate.LOCAL)
         everything = Everything(((desk, Shown(servers=("b",))),))
-        front.disclosing.disclosed(Disclosed(), codec.dump(everything))
+        front.disclosing.on_disclosure(Disclosed(), codec.dump(everything))
         front.calls.refresh()
         assert front.supervisor == [News(number=0)]
         assert front.clients == []

@@ -41,7 +41,7 @@ def received(number: int = 0) -> Shown:
     """As it comes from the supervisor: no two of them have anything in common."""
     tools = ALL[number : number + SHOWN] if number + SHOWN <= len(ALL) else ALL[-SHOWN:]
     more = ALL[: number % 97]
-    return codec.typed(Shown, codec.dump(Shown((*tools, *more), toolset=f"of {number}")))
+    return codec.decode_as(Shown, codec.dump(Shown((*tools, *more), toolset=f"of {number}")))
 
 
 def view(viewers: Viewers, whose: ViewOwner) -> View:

@@ -25,7 +25,7 @@ class Client:
     unasked = modern = False
     caller = roots = b""
 
-    def updated(self, params: bytes) -> None:
+    def send_resource_updated(self, params: bytes) -> None:
         raise AssertionError("nobody tells anybody here")
 
 
@@ -34,7 +34,7 @@ def watched(table: Watches, *clients: Client, key: Key = ONE) -> None:
     for number, client in enumerate(clients, 10_000):
         if not table.watch(key, client, key[1], number):
             assert table.next(key) is True
-            assert table.done(key, ok=True) == [Settled(number, answered=True)]
+            assert table.on_answer(key, ok=True) == [Settled(number, answered=True)]
 
 
 def test_a_server_is_asked_once_however_many_watch() -> None:
@@ -43,12 +43,12 @@ def test_a_server_is_asked_once_however_many_watch() -> None:
     assert table.next(ONE) is True
     assert not table.watch(ONE, second, ONE[1], 2)
     assert table.next(ONE) is None
-    assert table.done(ONE, ok=True) == [Settled(1, answered=True), Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True), Settled(2, answered=True)]
     assert table.watch(ONE, third, ONE[1], 3)
     assert table.unwatch(first, ONE[1], 4) is table.unwatch(second, ONE[1], 5) is None
     assert table.unwatch(third, ONE[1], 6) == ONE
     assert table.next(ONE) is False
-    assert table.done(ONE, ok=True) == [Settled(6, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [Settled(6, answered=True)]
     assert table.empty()
 
 
@@ -57,11 +57,11 @@ def test_one_who_changes_his_mind_meanwhile_leaves_nothing_behind() -> None:
     table.watch(ONE, client, ONE[1], 1)
     assert table.next(ONE) is True
     assert table.unwatch(client, ONE[1], 2) == ONE
-    assert table.done(ONE, ok=True) == [Settled(1, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True)]
     assert table.next(ONE) is False
     assert not table.watch(ONE, client, ONE[1], 3)
     assert table.unwatch(client, ONE[1], 4) == ONE
-    assert {settled.number for settled in table.done(ONE, ok=True)} == {2, 3, 4}
+    assert {settled.number for settled in table.on_answer(ONE, ok=True)} == {2, 3, 4}
     assert table.empty()
 
 
@@ -70,7 +70,7 @@ def test_a_refused_subscription_is_nobodys() -> None:
     table.watch(ONE, first, ONE[1], 1)
     assert table.next(ONE) is True
     table.watch(ONE, second, ONE[1], 2)
-    assert table.done(ONE, ok=False) == [Settled(1, answered=True), Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=False) == [Settled(1, answered=True), Settled(2, answered=True)]
     assert table.next(ONE) is None
     assert table.empty()
 
@@ -81,7 +81,7 @@ def test_a_server_that_was_started_anew_is_asked_again() -> None:
     assert table.renew("other", ()) == []
     assert table.renew("git", ()) == [ONE]
     assert table.next(ONE) is True
-    assert table.done(ONE, ok=False) == []
+    assert table.on_answer(ONE, ok=False) == []
     assert table.watchers(*ONE), "it watches still"
     assert table.next(ONE) is None, "it is not asked in a circle"
     assert not table.watch(ONE, Client(), ONE[1], 1), "but for somebody new"
@@ -93,10 +93,10 @@ def test_what_the_process_before_answered_does_not_count() -> None:
     table.watch(ONE, client, ONE[1], 1)
     assert table.next(ONE) is True
     assert table.renew("git", ()) == []
-    assert table.done(ONE, ok=True) == []
+    assert table.on_answer(ONE, ok=True) == []
     assert table.next(ONE) is True
     table.renew("git", (ONE,))  # this one waited for the new process
-    assert table.done(ONE, ok=True) == [Settled(1, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True)]
     assert table.next(ONE) is None
 
 
@@ -108,7 +108,7 @@ def test_a_request_that_was_given_up_is_no_subscription() -> None:
     assert table.give_up(1) == []
     assert table.watchers(*ONE) == [(other, ONE[1])]
     assert table.give_up(2) == [], "its answer is waited for"
-    assert table.done(ONE, ok=True) == []
+    assert table.on_answer(ONE, ok=True) == []
     assert table.next(ONE) is False
 
 
@@ -116,11 +116,11 @@ def test_a_name_that_stands_for_another_resource_now_is_another_subscription() -
     table, client = Watches(), Client()
     watched(table, client)
     other = ("fs", ONE[1])
-    assert table.moved(ONE, client, ONE[1]) == []
-    assert table.moved(other, client, ONE[1]) == [ONE]
+    assert table.rebind_uri(ONE, client, ONE[1]) == []
+    assert table.rebind_uri(other, client, ONE[1]) == [ONE]
     watched(table, client, key=other)
     assert table.next(ONE) is False
-    assert table.done(ONE, ok=True) == []
+    assert table.on_answer(ONE, ok=True) == []
     assert [key for key in (ONE, other) if table.watchers(*key)] == [other]
 
 
@@ -140,7 +140,7 @@ def test_a_client_hears_the_name_that_it_used_and_once_only() -> None:
     table, client = Watches(), Client()
     table.watch(ONE, client, "x://git/a", 1)
     table.next(ONE)
-    table.done(ONE, ok=True)
+    table.on_answer(ONE, ok=True)
     watched(table, client, key=("git", "file:///a/b"))
     assert table.watchers("git", "file:///a/c") == [(client, "x://git/a/c")]
     assert table.watchers("git", "file:///a/b") == [(client, "file:///a/b")]
@@ -244,7 +244,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.asked[key] = (self.epoch, wanted)
 
     def settle(self, key: Key, asked: bool, ok: bool) -> None:
-        for settled in self.table.done(key, ok=ok):
+        for settled in self.table.on_answer(key, ok=ok):
             who, about, wanted = self.waits.pop(settled.number)
             assert about == key
             assert not settled.answered or wanted is asked
@@ -290,5 +290,5 @@ def test_one_who_leaves_ends_only_its_own_waiting() -> None:
     table.watch(ONE, first, ONE[1], 4)
     assert table.leave(first) == ([], [1, 4])
     assert table.leave(first) == ([], [])
-    assert table.done(ONE, ok=True) == [Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [Settled(2, answered=True)]
     assert table.leave(second) == ([ONE], [])

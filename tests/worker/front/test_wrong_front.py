@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.http import connection_moves
-from metamcp_worker.http.connection_moves import Elsewhere, Handover, missing
+from metamcp_worker.http.connection_moves import Elsewhere, Handover, build_unknown_error
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
@@ -19,7 +19,7 @@ from metamcp_worker.ipc.messages import (
     Message,
     Taken,
     maker,
-    marked,
+    with_front_number,
 )
 
 from .door import LEGACY, bodiless, legacy, modern
@@ -35,7 +35,7 @@ STATE = f"metamcp.x.7.{FOREIGN}"
 
 @pytest.mark.parametrize("front", [0, 7, 123_456_789])
 def test_a_name_says_which_front_made_it(front: int) -> None:
-    assert maker(marked("token-_", front)) == front
+    assert maker(with_front_number("token-_", front)) == front
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_a_name_says_which_front_made_it(front: int) -> None:
 def test_a_name_that_no_front_made_says_nothing(name: str) -> None:
     assert maker(name) is None
     why = KeyError()
-    assert missing(name, why) is why
+    assert build_unknown_error(name, why) is why
 
 
 def test_a_name_of_some_front_is_looked_for_elsewhere() -> None:
-    found = missing(FOREIGN, KeyError())
+    found = build_unknown_error(FOREIGN, KeyError())
     assert isinstance(found, Elsewhere)
     assert (found.name, found.maker) == (FOREIGN, 7)
 

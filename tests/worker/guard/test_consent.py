@@ -117,7 +117,7 @@ def test_only_a_clear_yes_agrees(body: Any, meaning: str) -> None:
 
 
 def grant(until: float = 10.0, **members: Any) -> ConsentGrant:
-    holder, server, definition, rules = consent.covered(guard(), FACTS)
+    holder, server, definition, rules = consent.build_grant_key(guard(), FACTS)
     known: dict[str, Any] = {
         "id": "g", "holder": holder, "principal": "local", "server": server, "tool": "push",
         "definition": definition, "rules": rules, "given": 0.0, "until": until, "by": "client",
@@ -127,7 +127,7 @@ def grant(until: float = 10.0, **members: Any) -> ConsentGrant:
 
 @pytest.mark.promise("M97")
 def test_a_grant_covers_the_same_tool_rules_and_credential_until_its_time() -> None:
-    found, same = Grants(), consent.covered(guard(), FACTS)
+    found, same = Grants(), consent.build_grant_key(guard(), FACTS)
     found.replace([grant()])
     assert found.cover(same, "w1", 9.9)
     assert found.cover(same, "somebody", 9.9)
@@ -137,14 +137,14 @@ def test_a_grant_covers_the_same_tool_rules_and_credential_until_its_time() -> N
     for one, facts in (
         (guard(digest=b"e"), FACTS), (guard(rules=other), FACTS), (guard(), key),
     ):  # fmt: skip
-        assert not found.cover(consent.covered(one, facts), "w1", 5.0)
+        assert not found.cover(consent.build_grant_key(one, facts), "w1", 5.0)
     found.replace([])
     assert not found.cover(same, "w1", 5.0)
 
 
 @pytest.mark.promise("M97")
 def test_consent_for_a_session_is_for_that_session_and_there_is_an_end_to_their_number() -> None:
-    found, same = Grants(), consent.covered(guard(), FACTS)
+    found, same = Grants(), consent.build_grant_key(guard(), FACTS)
     found.keep_session(same, "w1", 10.0)
     assert found.cover(same, "w1", 9.0)
     assert not found.cover(same, "w2", 9.0)
@@ -157,7 +157,7 @@ def test_consent_for_a_session_is_for_that_session_and_there_is_an_end_to_their_
 
 @pytest.mark.promise("M97")
 def test_a_server_gets_a_call_again_with_its_own_state_once_and_in_time() -> None:
-    rounds, same = AgreedRounds(), consent.covered(guard(), FACTS)
+    rounds, same = AgreedRounds(), consent.build_grant_key(guard(), FACTS)
     back = replace(FACTS, state=b'"s"')
     rounds.expect(same, FACTS, b'"s"', 0.0)
     wrong = (

@@ -105,7 +105,7 @@ class Bench:
 
     def decided(self, number: int, scope: ConsentScope | None) -> None:
         message = ConsentDecided(call=number, scope=scope or "", by="ops")
-        self.loop.call_soon(self.step.decided, message)
+        self.loop.call_soon(self.step.on_decision, message)
         self.loop.turn()
 
 

@@ -62,12 +62,12 @@ def test_without_a_strict_rule_nothing_is_guarded() -> None:
 def test_a_name_in_no_list_and_things_of_other_kinds_are_looked_up_when_they_are_called() -> None:
     rest = rules(("a/t", "ask")).rest("a")
     assert rest is not None
-    named = rest.named("tools", "t")
+    named = rest.find_guard("tools", "t")
     assert named is not None
     assert named.path == "a/t"
-    assert rest.named("tools", "u") is None
-    assert rest.named("prompts", "t") is None
-    assert named.named("tools", "t") is named
+    assert rest.find_guard("tools", "u") is None
+    assert rest.find_guard("prompts", "t") is None
+    assert named.find_guard("tools", "t") is named
 
 
 def test_other_rules_have_another_mark_and_a_hundred_of_them_find_the_right_one() -> None:

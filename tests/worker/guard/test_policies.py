@@ -18,7 +18,7 @@ SUBJECT = PolicySubject(ANN, "acme", "desk", "acme:tools")
 
 def rule(effect: str = "deny", when: str = "", *match: str, **more: str) -> PolicySpec:
     members = {"name": f"{effect}-rule", "effect": effect, "when": when, **more}
-    return codec.typed(PolicySpec, codec.dump({**members, "match": match or ("*/*",)}))
+    return codec.decode_as(PolicySpec, codec.dump({**members, "match": match or ("*/*",)}))
 
 
 def tool(name: str = "write", server: str = "fs", **hints: object) -> Thing:
@@ -35,12 +35,12 @@ def decided(
     rules: Sequence[PolicySpec], thing: Thing, call: CallKnows | None = None
 ) -> PolicyVerdict:
     """The verdict of these rules on a call."""
-    ruling = Policies(rules).ruling(thing, SUBJECT)
+    ruling = Policies(rules).find_ruling(thing, SUBJECT)
     return PolicyVerdict() if ruling is None else ruling.decide(call or knows())
 
 
 def hidden(rules: Sequence[PolicySpec], thing: Thing) -> bool:
-    ruling = Policies(rules).ruling(thing, SUBJECT)
+    ruling = Policies(rules).find_ruling(thing, SUBJECT)
     return ruling is not None and ruling.hidden
 
 
@@ -66,10 +66,10 @@ def test_a_server_of_a_workspace_is_matched_by_both_of_its_names() -> None:
 
 
 def test_what_no_rule_speaks_of_costs_nothing() -> None:
-    assert Policies().ruling(tool(), SUBJECT) is None
-    assert Policies([rule("deny", "", "git/*")]).ruling(tool(), SUBJECT) is None
-    assert Policies([rule("deny", "1 == 2")]).ruling(tool(), SUBJECT) is None
-    assert Policies([rule("allow", "", "fs/*")]).ruling(tool(), SUBJECT) is None
+    assert Policies().find_ruling(tool(), SUBJECT) is None
+    assert Policies([rule("deny", "", "git/*")]).find_ruling(tool(), SUBJECT) is None
+    assert Policies([rule("deny", "1 == 2")]).find_ruling(tool(), SUBJECT) is None
+    assert Policies([rule("allow", "", "fs/*")]).find_ruling(tool(), SUBJECT) is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_names_that_clients_make_up_add_no_failures_for_ever() -> None:
     policies = Policies([rule("deny", "mcp.tool.name")])
     rules = GuardRules(ConsentSpec(), policies, SUBJECT)
     for number in range(FAILURES_MAX + 10):
-        rules.unlisted("tools", "fs", f"made-up-{number}")
+        rules.guard_unlisted("tools", "fs", f"made-up-{number}")
     assert len(rules.failures) == FAILURES_MAX
 
 
@@ -183,7 +183,7 @@ def test_what_a_rule_does_not_read_may_have_any_size() -> None:
 
 
 def test_arguments_of_one_call_are_not_seen_by_the_next() -> None:
-    ruling = Policies([rule("deny", "has(mcp.tool.arguments.force)")]).ruling(tool(), SUBJECT)
+    ruling = Policies([rule("deny", "has(mcp.tool.arguments.force)")]).find_ruling(tool(), SUBJECT)
     assert ruling is not None
     assert ruling.decide(knows(force=True)).effect == "deny"
     assert ruling.decide(knows()).effect == "allow"

@@ -18,17 +18,17 @@ def schema(**properties: object) -> bytes:
 
 
 def test_plain_values_are_written_as_they_are_and_others_in_base64() -> None:
-    assert mcp_headers.written("us-west1 a") == "us-west1 a"
-    assert mcp_headers.written("") == ""
-    assert mcp_headers.written("é") == "=?base64?w6k=?="
-    assert mcp_headers.written(" a") == "=?base64?IGE=?="
-    assert mcp_headers.written("a\r\nb") == "=?base64?YQ0KYg==?="
-    assert mcp_headers.written("=?base64?YQ==?=") == "=?base64?PT9iYXNlNjQ/WVE9PT89?="
+    assert mcp_headers.encode_value("us-west1 a") == "us-west1 a"
+    assert mcp_headers.encode_value("") == ""
+    assert mcp_headers.encode_value("é") == "=?base64?w6k=?="
+    assert mcp_headers.encode_value(" a") == "=?base64?IGE=?="
+    assert mcp_headers.encode_value("a\r\nb") == "=?base64?YQ0KYg==?="
+    assert mcp_headers.encode_value("=?base64?YQ==?=") == "=?base64?PT9iYXNlNjQ/WVE9PT89?="
 
 
 @given(st.text())
 def test_every_text_survives_and_is_written_as_others_write_it(text: str) -> None:
-    written = mcp_headers.written(text)
+    written = mcp_headers.encode_value(text)
     assert written == inbound.encode_header_value(text)
     assert inbound.decode_header_value(written) == text
 
@@ -36,16 +36,22 @@ def test_every_text_survives_and_is_written_as_others_write_it(text: str) -> Non
 def test_a_request_repeats_its_method_and_what_it_is_about() -> None:
     params = codec.level(b'{"name":"caf\\u00e9","uri":"x:y","taskId":7}')
     name = {"Mcp-Name": "=?base64?Y2Fmw6k=?="}
-    assert mcp_headers.routing("tools/call", params) == {"Mcp-Method": "tools/call", **name}
-    assert mcp_headers.routing("prompts/get", params) == {"Mcp-Method": "prompts/get", **name}
-    assert mcp_headers.routing("resources/read", params)["Mcp-Name"] == "x:y"
-    assert mcp_headers.routing("tasks/get", params) == {"Mcp-Method": "tasks/get"}
-    assert mcp_headers.routing("tools/list", params) == {"Mcp-Method": "tools/list"}
-    assert mcp_headers.routing("tools/call", {}) == {"Mcp-Method": "tools/call"}
+    assert mcp_headers.build_routing_headers("tools/call", params) == {
+        "Mcp-Method": "tools/call",
+        **name,
+    }
+    assert mcp_headers.build_routing_headers("prompts/get", params) == {
+        "Mcp-Method": "prompts/get",
+        **name,
+    }
+    assert mcp_headers.build_routing_headers("resources/read", params)["Mcp-Name"] == "x:y"
+    assert mcp_headers.build_routing_headers("tasks/get", params) == {"Mcp-Method": "tasks/get"}
+    assert mcp_headers.build_routing_headers("tools/list", params) == {"Mcp-Method": "tools/list"}
+    assert mcp_headers.build_routing_headers("tools/call", {}) == {"Mcp-Method": "tools/call"}
 
 
 def test_arguments_are_repeated_that_the_tool_wants_to_be() -> None:
-    found = mcp_headers.wanted(
+    found = mcp_headers.find_header_params(
         schema(
             region={"type": "string", "x-mcp-header": "Region"},
             count={"type": "integer", "x-mcp-header": "Count"},
@@ -60,7 +66,7 @@ def test_arguments_are_repeated_that_the_tool_wants_to_be() -> None:
         b'{"region":"\xc3\xa9","count":42,"dry":false,"ratio":42.0,'
         b'"inner":{"zone":"z"},"other":"o"}'
     )
-    assert mcp_headers.repeated(found, arguments) == {
+    assert mcp_headers.build_param_headers(found, arguments) == {
         "Mcp-Param-Region": "=?base64?w6k=?=",
         "Mcp-Param-Count": "42",
         "Mcp-Param-Dry": "false",
@@ -74,19 +80,19 @@ def test_arguments_are_repeated_that_the_tool_wants_to_be() -> None:
     [b"", b"null", b"{}", b"[]", b'{"a":null}', b'{"a":{}}', b'{"a":[1]}', b'{"b":{"c":1}}'],
 )
 def test_what_has_no_value_has_no_header(arguments: bytes) -> None:
-    found = mcp_headers.wanted(schema(a={"type": "string", "x-mcp-header": "A"}))
-    assert mcp_headers.repeated(found, Raw(arguments)) == {}
-    assert mcp_headers.repeated({}, b"never looked at") == {}
+    found = mcp_headers.find_header_params(schema(a={"type": "string", "x-mcp-header": "A"}))
+    assert mcp_headers.build_param_headers(found, Raw(arguments)) == {}
+    assert mcp_headers.build_param_headers({}, b"never looked at") == {}
 
 
 def test_a_way_that_leads_through_no_object_has_no_header() -> None:
-    assert mcp_headers.repeated({("a", "b"): "X"}, b'{"a":7}') == {}
-    assert mcp_headers.repeated({("a",): "X"}, b'{"a":%d}' % (1 << 5000)) == {}
+    assert mcp_headers.build_param_headers({("a", "b"): "X"}, b'{"a":7}') == {}
+    assert mcp_headers.build_param_headers({("a",): "X"}, b'{"a":%d}' % (1 << 5000)) == {}
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"true", b'{"description":"caf\\u00e9"}'])
 def test_a_schema_without_annotations_wants_nothing(raw: bytes) -> None:
-    assert mcp_headers.wanted(raw) == {}
+    assert mcp_headers.find_header_params(raw) == {}
 
 
 UNFIT = [
@@ -113,5 +119,5 @@ UNFIT = [
 @pytest.mark.parametrize("raw", UNFIT)
 def test_an_annotation_that_is_not_allowed_is_told(raw: bytes) -> None:
     with pytest.raises(HeaderRuleUnfit, match="x-mcp-header"):
-        mcp_headers.wanted(raw)
+        mcp_headers.find_header_params(raw)
     assert inbound.find_invalid_x_mcp_header(json.loads(raw)) is not None

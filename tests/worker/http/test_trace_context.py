@@ -46,7 +46,7 @@ def test_flags_that_nobody_knows_are_not_passed_on(flags: str, known: int, sampl
     found = parsed_traceparent(f"00-{TRACE}-{SPAN}-{flags}")
     assert found is not None
     assert found == TraceContext(TRACE, SPAN, known)
-    assert found.sampled is sampled
+    assert found.is_sampled is sampled
 
 
 @pytest.mark.parametrize("text", [f"cc-{TRACE}-{SPAN}-01", f"01-{TRACE}-{SPAN}-01-what-comes"])

@@ -14,7 +14,7 @@ bodies = st.lists(st.binary(max_size=80), min_size=1, max_size=12)
 
 @given(bodies)
 def test_a_chain_holds_as_it_was_made(made: list[bytes]) -> None:
-    rows = list(audit.chained(START, 0, made))
+    rows = list(audit.iter_chain_rows(START, 0, made))
     assert [row.seq for row in rows] == list(range(1, len(made) + 1))
     assert audit.check(START, 0, rows) is None
 
@@ -23,7 +23,7 @@ def test_a_chain_holds_as_it_was_made(made: list[bytes]) -> None:
 def test_a_flipped_bit_anywhere_is_found_at_its_record(
     made: list[bytes], data: st.DataObject
 ) -> None:
-    rows = list(audit.chained(START, 0, made))
+    rows = list(audit.iter_chain_rows(START, 0, made))
     at = data.draw(st.integers(0, len(rows) - 1))
     row = rows[at]
     whole = bytearray(row.seq.to_bytes(8) + row.body + row.hash)
@@ -41,7 +41,7 @@ def test_a_flipped_bit_anywhere_is_found_at_its_record(
 def test_a_record_that_was_taken_out_or_moved_is_found(
     made: list[bytes], data: st.DataObject
 ) -> None:
-    rows = list(audit.chained(START, 0, [*made, b"last"]))
+    rows = list(audit.iter_chain_rows(START, 0, [*made, b"last"]))
     at = data.draw(st.integers(0, len(rows) - 2))
     without = rows[:at] + rows[at + 1 :]
     assert audit.check(START, 0, without) is not None

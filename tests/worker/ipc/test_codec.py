@@ -114,11 +114,11 @@ def test_half_of_a_surrogate_pair_stays_the_bytes_it_is_and_is_replaced_where_it
     assert bytes(members["a"]) == b"[%b]" % raw
     assert [bytes(one) for one in codec.items(members["a"])] == [raw]
     codec.check(result)
-    assert bytes(codec.typed(Holder, b'{"raw":%b,"text":%b}' % (raw, raw)).raw) == raw
+    assert bytes(codec.decode_as(Holder, b'{"raw":%b,"text":%b}' % (raw, raw)).raw) == raw
     units = str(json.loads(raw)).encode("utf-16-le", "surrogatepass")
     read = units.decode("utf-16-le", "replace")
     assert codec.text(raw) == read
-    assert codec.typed(Holder, b'{"raw":%b,"text":%b}' % (raw, raw)).text == read
+    assert codec.decode_as(Holder, b'{"raw":%b,"text":%b}' % (raw, raw)).text == read
     assert list(codec.level(b"{%b:1}" % raw)) == [read]
 
 

@@ -11,10 +11,10 @@ from metamcp_worker.ipc.disclosure import (
     Shown,
     ToolSet,
     ViewOwner,
+    format_pair,
     is_named,
     read,
     shift,
-    written,
 )
 
 VIEWS = some.dictionaries(
@@ -40,7 +40,7 @@ KNOWN = some.builds(known, VIEWS, SETS)
 
 @given(KNOWN, KNOWN)
 def test_the_difference_leads_from_one_to_the_other(before: Everything, after: Everything) -> None:
-    news = codec.typed(Shift, codec.dump(shift(before, after)))
+    news = codec.decode_as(Shift, codec.dump(shift(before, after)))
     views = dict(before.views) | {whose: one for one, those in news.views for whose in those}
     assert {whose: one for whose, one in views.items() if one != Shown()} == dict(after.views)
     sets = {one.name: one for one in (*before.toolsets, *news.put) if one.name not in news.drop}
@@ -67,7 +67,7 @@ TOOLS = some.text(min_size=1).filter(lambda text: text[0] not in "_")
 def test_a_tool_is_read_in_three_spellings_whatever_its_own_name_has(
     server: str, tool: str, separator: str
 ) -> None:
-    assert read(f"{server}{separator}{tool}") == (server, tool) == read(written((server, tool)))
+    assert read(f"{server}{separator}{tool}") == (server, tool) == read(format_pair((server, tool)))
 
 
 @pytest.mark.parametrize("text", ["", "git", "git.", "git__", "/status", "__status", "git_status"])

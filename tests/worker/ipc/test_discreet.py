@@ -29,4 +29,4 @@ def test_every_specification_with_a_secret_hides_it_from_its_repr() -> None:
 def test_a_value_that_hides_its_secrets_crosses_a_pipe_whole() -> None:
     made = ServerSpec(name="a", env={"TOKEN": "canary"}, headers={"X": "canary"})
     assert "canary" not in f"{made} {made!r} {[made]}"
-    assert codec.typed(ServerSpec, codec.dump(made)) == made
+    assert codec.decode_as(ServerSpec, codec.dump(made)) == made

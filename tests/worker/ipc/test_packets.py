@@ -185,7 +185,7 @@ def test_a_channel_hands_over_descriptors_and_closes_its_own() -> None:
 
 def test_a_peer_that_never_reads_counts_as_gone_and_no_descriptor_stays_open() -> None:
     async def talk(inbox: Inbox, far: socket.socket) -> None:
-        while not inbox.channel.closed:
+        while not inbox.channel.is_closed:
             inbox.channel.send(b"x" * 1000, [os.dup(far.fileno())] if not inbox.gone else [])
         await inbox.ended.wait()
         inbox.channel.send(b"to nobody", [packets.blob(b"")])
@@ -219,7 +219,7 @@ def test_a_channel_that_is_closed_calls_nobody() -> None:
         inbox.channel.close()
         assert packets.receive(far) == (b"sent before the end", [])
         assert inbox.gone == 0
-        assert inbox.channel.closed
+        assert inbox.channel.is_closed
 
     with_channel(talk)
 
@@ -239,7 +239,7 @@ def test_a_packet_that_is_too_large_for_a_channel_closes_its_descriptors() -> No
     async def talk(inbox: Inbox, far: socket.socket) -> None:
         with pytest.raises(TooLarge):
             inbox.channel.send(b"x" * (PACKET_BYTES_MAX + 1), [packets.blob(b"")])
-        assert not inbox.channel.closed
+        assert not inbox.channel.is_closed
 
     with_channel(talk)
 

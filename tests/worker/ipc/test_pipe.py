@@ -162,7 +162,7 @@ def test_the_end_of_the_other_side_is_told_once() -> None:
         end.send(Notice("notifications/message", b"{}"))
         end.close()
         assert inbox.gone.empty()
-        assert end.closed
+        assert end.is_closed
 
     with_pipe(talk)
 

@@ -9,8 +9,8 @@ from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 def test_a_name_leads_to_its_server_and_to_its_client() -> None:
     who = process_names.of_session("abc")
     name = process_names.own("git", who)
-    assert (process_names.base(name), process_names.whose(name)) == ("git", who)
-    assert (process_names.base("git"), process_names.whose("git")) == ("git", "")
+    assert (process_names.base(name), process_names.parse_client(name)) == ("git", who)
+    assert (process_names.base("git"), process_names.parse_client("git")) == ("git", "")
 
 
 def test_the_word_for_a_session_is_always_the_same_and_does_not_tell_its_id() -> None:

@@ -7,18 +7,18 @@ from msgspec import Raw
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import Language
-from metamcp_worker.ipc.saved_scripts import SUFFIXES, Script, ScriptHead, file_read, written
+from metamcp_worker.ipc.saved_scripts import SUFFIXES, Script, ScriptHead, file_read, format_script
 
 SCHEMA = '{"type":"object"}'
 
 
 def test_the_first_line_says_what_the_code_does_not() -> None:
     script = Script("sum", 1, "return 1\n", "typescript", "Adds.", SCHEMA, expose=True)
-    assert written(script) == (
+    assert format_script(script) == (
         '// metamcp: {"description":"Adds.","parameters":{"type":"object"},"expose":true}\n'
         "return 1\n"
     )
-    assert written(Script("a", 1, "return 1", "javascript")) == "return 1"
+    assert format_script(Script("a", 1, "return 1", "javascript")) == "return 1"
 
 
 @pytest.mark.promise("M48")
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_again(
     code: str, language: Language, description: str, parameters: str, expose: bool
 ) -> None:
     script = Script("a", 1, code, language, description, parameters, expose)
-    head, rest = file_read(written(script))
+    head, rest = file_read(format_script(script))
     assert rest == code
     assert head == ScriptHead(description or None, Raw(parameters.encode()), expose or None)
 

@@ -104,9 +104,9 @@ class Tool:
         def call(raw: bytes) -> None:
             self.calls.append(codec.value(raw))
             if self.answer is not None:
-                request.chain.answered(self.answer, final=True)
+                request.chain.on_answer(self.answer, final=True)
 
-        lines = self.lines.named(names, facts.hook)
+        lines = self.lines.select_lines(names, facts.hook)
         request = HookedRequest(lines, facts, call, self.left.append, done.set_result)
         request.chain.begin(codec.dump(arguments))
         return request, done

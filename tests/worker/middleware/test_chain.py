@@ -41,7 +41,7 @@ class Scene:
     def leave(self, why: str) -> None:
         self.seen.append(("leave", why))
 
-    def done(self, answer: HookAnswer) -> None:
+    def answer_request(self, answer: HookAnswer) -> None:
         self.answers.append(answer)
 
     def said(self) -> list[str]:
@@ -63,9 +63,9 @@ def test_a_request_goes_in_by_all_of_them_and_its_result_comes_back_by_all() -> 
         ("start 0", b"{}"), ("pause", 0), ("start 1", b'{"a":1}'), ("pause", 1),
         ("call", b'{"a":1}'),
     ]  # fmt: skip
-    scene.chain.answered(ANSWER, final=True)
-    scene.chain.ended(1, None)
-    scene.chain.ended(0, b'{"content":[1]}')
+    scene.chain.on_answer(ANSWER, final=True)
+    scene.chain.on_hook_end(1, None)
+    scene.chain.on_hook_end(0, b'{"content":[1]}')
     assert scene.seen[5:] == [
         ("resume 1", ANSWER.body), ("drop", 1), ("resume 0", ANSWER.body), ("drop", 0),
     ]  # fmt: skip
@@ -74,40 +74,40 @@ def test_a_request_goes_in_by_all_of_them_and_its_result_comes_back_by_all() -> 
 
 def test_one_that_answers_by_itself_makes_no_call() -> None:
     scene = Scene("enforce", "enforce")
-    scene.chain.ended(0, b"{}")
+    scene.chain.on_hook_end(0, b"{}")
     assert scene.answers == [HookAnswer(b"{}")]
     assert "call" not in scene.said()
 
 
 def test_a_failure_that_is_enforced_ends_the_request_and_says_whether_the_tool_ran() -> None:
     before = Scene("enforce")
-    before.chain.failed(0, "raised ValueError")
+    before.chain.on_failure(0, "raised ValueError")
     assert before.text() == (
         "The middleware 'm0' raised ValueError, so this request has no result; it did not reach its"
         " server."
     )
     while_it_runs = Scene("enforce")
     while_it_runs.chain.passed_on(0, None)
-    while_it_runs.chain.failed(0, "lost its process")
+    while_it_runs.chain.on_failure(0, "lost its process")
     assert while_it_runs.said()[-2:] == ["drop", "leave"]
     assert while_it_runs.text().endswith("; its tool may have run.")
-    while_it_runs.chain.answered(ANSWER, final=True)
+    while_it_runs.chain.on_answer(ANSWER, final=True)
     assert len(while_it_runs.answers) == 1
 
 
 def test_a_failure_that_is_permitted_leaves_the_request_as_it_is() -> None:
     before = Scene("permissive")
-    before.chain.failed(0, "raised ValueError")
+    before.chain.on_failure(0, "raised ValueError")
     assert before.said() == ["start 0", "drop", "call"]
-    before.chain.answered(ANSWER, final=True)
+    before.chain.on_answer(ANSWER, final=True)
     meanwhile = Scene("permissive")
     meanwhile.chain.passed_on(0, None)
-    meanwhile.chain.failed(0, "lost its process")
-    meanwhile.chain.answered(ANSWER, final=True)
+    meanwhile.chain.on_failure(0, "lost its process")
+    meanwhile.chain.on_answer(ANSWER, final=True)
     after = Scene("permissive")
     after.chain.passed_on(0, None)
-    after.chain.answered(ANSWER, final=True)
-    after.chain.failed(0, "took more than 0.2 s")
+    after.chain.on_answer(ANSWER, final=True)
+    after.chain.on_failure(0, "took more than 0.2 s")
     for scene in (before, meanwhile, after):
         assert scene.answers == [ANSWER]
         assert scene.said().count("call") == 1
@@ -116,15 +116,15 @@ def test_a_failure_that_is_permitted_leaves_the_request_as_it_is() -> None:
 def test_the_outer_ones_get_the_failure_of_an_inner_one() -> None:
     scene = Scene("permissive", "enforce")
     scene.chain.passed_on(0, None)
-    scene.chain.failed(1, "raised ValueError")
+    scene.chain.on_failure(1, "raised ValueError")
     assert scene.said()[-1] == "resume 0"
-    scene.chain.ended(0, None)
+    scene.chain.on_hook_end(0, None)
     assert "'m1' raised ValueError" in scene.text()
 
 
 def test_a_request_that_is_not_a_call_of_a_tool_fails_with_an_error() -> None:
     scene = Scene("enforce", tool=False)
-    scene.chain.failed(0, "raised ValueError")
+    scene.chain.on_failure(0, "raised ValueError")
     (answer,) = scene.answers
     assert (answer.code, codec.value(answer.body)["code"]) == (-32603, -32603)
 
@@ -133,7 +133,7 @@ def test_what_a_server_wants_of_the_client_goes_past_all_of_them() -> None:
     scene = Scene("enforce", "enforce")
     scene.chain.passed_on(0, None)
     scene.chain.passed_on(1, None)
-    scene.chain.answered(ANSWER, final=False)
+    scene.chain.on_answer(ANSWER, final=False)
     assert scene.said()[-2:] == ["drop", "drop"]
     assert scene.answers == [ANSWER]
 
@@ -144,21 +144,21 @@ def test_a_client_that_leaves_ends_hooks_and_call_and_gets_no_answer() -> None:
     scene.chain.passed_on(1, None)
     scene.chain.cancel("the client left")
     assert scene.seen[-3:] == [("drop", 0), ("drop", 1), ("leave", "the client left")]
-    scene.chain.ended(0, b"{}")
+    scene.chain.on_hook_end(0, b"{}")
     assert scene.answers == []
 
 
 def test_one_without_the_hook_is_left_out() -> None:
     scene = Scene("enforce")
     scene.chain.skip(0)
-    scene.chain.answered(ANSWER, final=True)
+    scene.chain.on_answer(ANSWER, final=True)
     assert scene.answers == [ANSWER]
 
 
 def test_a_hook_that_returns_before_it_has_a_result_ends_the_call() -> None:
     scene = Scene("enforce")
     scene.chain.passed_on(0, None)
-    scene.chain.ended(0, b"{}")
+    scene.chain.on_hook_end(0, b"{}")
     assert scene.said()[-2:] == ["drop", "leave"]
     assert scene.answers == [HookAnswer(b"{}")]
 
@@ -181,16 +181,16 @@ def test_whatever_happens_there_is_one_answer_at_most_and_one_call_at_most(
         if what == "passed_on":
             scene.chain.passed_on(level, None)
         elif what == "answered":
-            scene.chain.answered(ANSWER, final=True)
+            scene.chain.on_answer(ANSWER, final=True)
         elif what == "cancel":
             scene.chain.cancel("left")
         elif what == "failed":
-            scene.chain.failed(level, "raised ValueError")
+            scene.chain.on_failure(level, "raised ValueError")
         else:
-            scene.chain.ended(level, b"{}" if what == "ended" else None)
+            scene.chain.on_hook_end(level, b"{}" if what == "ended" else None)
     for level in itertools.chain(range(len(modes)), reversed(range(len(modes)))):
-        scene.chain.failed(level, "lost its process")
-    scene.chain.answered(ANSWER, final=True)
+        scene.chain.on_failure(level, "lost its process")
+    scene.chain.on_answer(ANSWER, final=True)
     assert scene.said().count("call") <= 1
     cancelled = any(what == "cancel" for what, _ in events)
     assert len(scene.answers) <= 1

@@ -66,7 +66,7 @@ def test_hooks_that_a_middleware_does_not_define_are_left_out(tmp_path: Path) ->
         tool.lines.configure([shout.spec(tool.connectors)])
         tool.answer = HookAnswer(b'{"messages":[]}')
         assert await tool.call({}, "shout", hook="on_get_prompt") == {"messages": []}
-        assert tool.lines.named(["shout"], "on_get_prompt") == []
+        assert tool.lines.select_lines(["shout"], "on_get_prompt") == []
 
     with host(tmp_path, "shout") as shout:
         play(test)
@@ -164,7 +164,7 @@ def test_the_time_of_what_is_within_does_not_count(tmp_path: Path) -> None:
         await until(lambda: tool.calls, "it is called")
         await asyncio.wait([done], timeout=0.5)
         assert not done.done()
-        request.chain.answered(answer, final=True)
+        request.chain.on_answer(answer, final=True)
         assert codec.value((await done).body)["content"][0]["text"] == "A"
 
     with host(tmp_path, "shout") as shout:
@@ -224,7 +224,7 @@ def test_requests_wait_for_a_process_that_starts_and_not_for_one_that_is_away(
         assert "has no process that runs" in await slow
         assert "has no process that runs" in await tool.text({"text": "b"}, "x")
         shout.start()
-        await until(lambda: tool.lines.named(["x"], "on_get_prompt") == [], "it is there")
+        await until(lambda: tool.lines.select_lines(["x"], "on_get_prompt") == [], "it is there")
         assert await tool.text({"text": "b"}, "x") == "A"
 
     with host(tmp_path, "shout") as shout:
@@ -246,7 +246,7 @@ def test_a_process_that_is_replaced_ends_what_it_has_and_the_next_one_gets_the_r
         tool.answer = answer
         for _ in range(20):  # through the old one, or through the next one
             assert (await tool.call({"n": 2}, "watch"))["content"]
-        request.chain.answered(answer, final=True)
+        request.chain.on_answer(answer, final=True)
         assert await done == answer
         await until(lambda: old.poll() is not None, "the old one ends")
         old.communicate()

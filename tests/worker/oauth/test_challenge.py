@@ -36,11 +36,11 @@ def test_a_challenge_names_scopes_and_metadata_in_any_order() -> None:
 
 def test_a_challenge_can_be_made_to_ask_for_other_scopes() -> None:
     found = Challenge(401, f'Bearer scope="a", resource_metadata="{METADATA}"', "2025-11-25")
-    other = found.asking(["x", "y"])
+    other = found.with_scopes(["x", "y"])
     assert (other.scopes, other.value("resource_metadata")) == (("x", "y"), METADATA)
     assert (other.status, other.protocol) == (401, "2025-11-25")
-    assert found.asking([]).header == f'Bearer resource_metadata="{METADATA}"'
-    assert Challenge(401).asking([]).header == "Bearer"
+    assert found.with_scopes([]).header == f'Bearer resource_metadata="{METADATA}"'
+    assert Challenge(401).with_scopes([]).header == "Bearer"
 
 
 def test_what_is_no_scope_is_left_out_and_there_are_not_too_many() -> None:

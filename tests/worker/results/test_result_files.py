@@ -13,7 +13,7 @@ import pytest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.results import result_files
-from metamcp_worker.results.result_files import about, everything, keep, piece_of, remove, sweep
+from metamcp_worker.results.result_files import about, iter_results, keep, piece_of, remove, sweep
 from metamcp_worker.results.result_summary import KeptResult, Piece, ResultPlace
 
 
@@ -58,7 +58,7 @@ def test_the_oldest_results_make_room_for_a_new_one(tmp_path: Path) -> None:
     first, second = kept(tmp_path), kept(tmp_path)
     os.utime(tmp_path / "owner" / first.handle, (1, 1))
     third = kept(tmp_path, 60_000)
-    there = {one.handle for _, one in everything(str(tmp_path))}
+    there = {one.handle for _, one in iter_results(str(tmp_path))}
     assert first.handle not in there
     assert {second.handle, third.handle} >= there
     assert sum(path.stat().st_size for path in (tmp_path / "owner").iterdir()) < 100_000
@@ -67,7 +67,7 @@ def test_the_oldest_results_make_room_for_a_new_one(tmp_path: Path) -> None:
 def test_a_result_larger_than_all_may_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TooLarge):
         kept(tmp_path, 300_000)
-    assert not list(everything(str(tmp_path)))
+    assert not list(iter_results(str(tmp_path)))
 
 
 def test_a_result_that_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_sweep_removes_results_without_an_owner_and_texts_that_were_lost(tmp_p
     lost.write_text("its worker has ended")
     os.utime(lost, (1, 1))
     sweep(str(tmp_path), lambda each: each.handle == one.handle)
-    assert [each.handle for _, each in everything(str(tmp_path))] == [one.handle]
+    assert [each.handle for _, each in iter_results(str(tmp_path))] == [one.handle]
     assert writing.exists()
     assert not lost.exists()
     remove(str(tmp_path / "owner"), other.handle)  # it is gone already
@@ -123,4 +123,4 @@ def test_clearing_removes_everything(tmp_path: Path) -> None:
     kept(tmp_path / "results")
     result_files.clear(str(tmp_path / "results"))
     result_files.clear(str(tmp_path / "results"))  # nothing is there
-    assert not list(everything(str(tmp_path / "results")))
+    assert not list(iter_results(str(tmp_path / "results")))

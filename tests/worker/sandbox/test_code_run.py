@@ -108,8 +108,8 @@ def test_nothing_counts_after_the_end() -> None:
     first = state.end
     assert call(state, 1) == []
     say(state, "GuestValue", value=2)
-    state.late()
-    state.exited(-9, "")
+    state.on_timeout()
+    state.on_exit(-9, "")
     assert state.end is first
     assert state.reply(HostReply(run=7, call=1)) == b""
 
@@ -168,7 +168,7 @@ def test_output_has_a_limit_over_lines_and_value() -> None:
 def test_a_run_that_is_late_says_how_long_it_may_run() -> None:
     state = run()
     say(state, "GuestLog", line="so far")
-    state.late()
+    state.on_timeout()
     assert ended(state) == RunEnded(
         run=7, logs=("so far",), failure="timeout", message="the code ran longer than 1.5 s"
     )
@@ -187,7 +187,7 @@ def test_a_run_that_is_late_says_how_long_it_may_run() -> None:
 )
 def test_the_last_words_of_a_process_say_why_it_ended(code: int, stderr: str, failure: str) -> None:
     state = run()
-    state.exited(code, stderr)
+    state.on_exit(code, stderr)
     assert ended(state).failure == failure
 
 

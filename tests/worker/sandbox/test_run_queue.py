@@ -15,7 +15,7 @@ def test_so_many_run_at_once_and_the_others_wait() -> None:
     for number in range(3):
         queue.add(1, number)
     assert (queue.due, queue.begin(), queue.begin(), queue.begin()) == (2, 0, 1, None)
-    assert (queue.running, len(queue), queue.due) == (2, 1, 0)
+    assert (queue.running_count, len(queue), queue.due) == (2, 1, 0)
     queue.end()
     assert (queue.begin(), len(queue)) == (2, 0)
 
@@ -27,11 +27,11 @@ def test_an_inner_run_begins_at_once_and_takes_no_place() -> None:
     queue.add(1, 1)
     queue.add(1, 2, inner=True)
     assert (len(queue), queue.due, queue.begin(), queue.begin()) == (2, 1, 2, None)
-    assert queue.running == 2
+    assert queue.running_count == 2
     queue.end()
-    assert (queue.begin(), queue.running) == (1, 2)
+    assert (queue.begin(), queue.running_count) == (1, 2)
     queue.end(inner=True)
-    assert queue.running == 1
+    assert queue.running_count == 1
 
 
 def test_an_inner_run_that_nobody_waits_for_leaves_the_queue() -> None:

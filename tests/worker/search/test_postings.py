@@ -11,7 +11,7 @@ from metamcp_worker.search.bm25 import Postings, Sought
 
 def listed(term: str, impacts: dict[int, float]) -> Postings:
     found = Postings(term)
-    found.changed()
+    found.invalidate()
     for document in sorted(impacts):
         found.documents.append(document)
         found.impacts.append(impacts[document])

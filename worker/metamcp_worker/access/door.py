@@ -167,7 +167,7 @@ class Door:
     def enter(self, arrival: Arrival) -> Found | Credential | Awaitable[Found]:
         """Return who sends this request, or the answer for a request that does not pass; its
         credential, if that is the token of a stream of HTTP+SSE; or an awaitable, if somebody else
-        has to be asked about the credential: pass its result to `counted`."""
+        has to be asked about the credential: pass its result to `answer_verdict`."""
         spec = self._spec(arrival)
         if spec is not None and not spec.auth:
             return Entered(gate.USER, FOREVER)
@@ -178,18 +178,22 @@ class Door:
         if credential.kind == "post":
             return credential
         verdict = self._principal(spec, credential, arrival)
-        return self.counted(verdict, arrival) if isinstance(verdict, Entered | Denial) else verdict
+        return (
+            self.answer_verdict(verdict, arrival)
+            if isinstance(verdict, Entered | Denial)
+            else verdict
+        )
 
-    def counted(self, verdict: Found, arrival: Arrival) -> Found:
+    def answer_verdict(self, verdict: Found, arrival: Arrival) -> Found:
         """Return the answer to a request whose credential was judged, and count a failed one."""
-        return self.failed(arrival) if verdict is UNAUTHORIZED else verdict
+        return self.deny_credential(arrival) if verdict is UNAUTHORIZED else verdict
 
     def _spec(self, arrival: Arrival) -> EndpointSpec | None:
         return None if arrival.endpoint is None else self._endpoints.get(arrival.endpoint)
 
-    def failed(self, arrival: Arrival) -> Denial:
+    def deny_credential(self, arrival: Arrival) -> Denial:
         """Count a failed credential, and return the answer to its request."""
-        wait_s = self._failures.failed(arrival.address, arrival.now)
+        wait_s = self._failures.count_failure(arrival.address, arrival.now)
         if not wait_s:
             return self._challenge(self._spec(arrival))
         return Denial(429, _MANY, "failures", ((b"retry-after", b"%d" % wait_s),))
@@ -243,7 +247,7 @@ def _key_fits_endpoint(key: KeySpec, spec: EndpointSpec) -> bool:
 
 
 def _principal(key: KeySpec) -> Principal:
-    scopes, servers = gate.granted(key.scopes)
+    scopes, servers = gate.parse_scopes(key.scopes)
     return Principal(
         name=f"key:{key.principal}", workspace=key.workspace, scopes=scopes, servers=servers,
         key=key.id, auth=KEYS, expires=key.expires, label=key.name,
@@ -288,7 +292,7 @@ class Failures:
         failures, last = self._buckets.get(address, (0.0, now))
         return max(0.0, failures - (now - last) * FAILURES_MAX / FAILURES_S)
 
-    def failed(self, address: str, now: float) -> float:
+    def count_failure(self, address: str, now: float) -> float:
         """Count a failure. Returns 0, or the seconds to wait if there were too many."""
         failures = self._count(address, now)
         self._buckets.pop(address, None)

@@ -186,7 +186,7 @@ class EndpointParts:
     def __contains__(self, endpoint_part: EndpointPart) -> bool:
         return endpoint_part.name in self._parts
 
-    def joined(self, spec: FrontSpec, reads: tuple[str, ...]) -> FrontSpec:
+    def join_parts(self, spec: FrontSpec, reads: tuple[str, ...]) -> FrontSpec:
         """Return the configuration with the parts that clients use. `reads`: what its policies read
         of a principal; parts for other policies end."""
         self.reads = reads
@@ -204,7 +204,7 @@ class EndpointParts:
 
     def of(self, endpoint: EndpointSpec, principal: Principal) -> EndpointPart | None:
         """Return the part of an endpoint that a principal sees; None if that is the endpoint."""
-        servers = None if principal.servers is None else seen(endpoint, principal.servers)
+        servers = None if principal.servers is None else select_servers(endpoint, principal.servers)
         if servers is None and (not self.reads or principal is USER):
             return None
         facts = {name: getattr(facts_of(principal), name) for name in self.reads}
@@ -236,7 +236,7 @@ def whole_name(name: str) -> str:
     return name.partition("[")[0]
 
 
-def seen(endpoint: EndpointSpec, servers: frozenset[str]) -> frozenset[str]:
+def select_servers(endpoint: EndpointSpec, servers: frozenset[str]) -> frozenset[str]:
     """Return those of these servers that the endpoint has; credentials may name any others."""
     return servers.intersection(map(process_names.label, endpoint.servers))
 
@@ -246,17 +246,17 @@ def admitting_alike(
 ) -> frozenset[str]:
     """Return the endpoints of `now` that ask for the same credentials as before, or are new."""
 
-    def asked(endpoint: EndpointSpec) -> tuple[object, ...]:
+    def select_auth_fields(endpoint: EndpointSpec) -> tuple[object, ...]:
         return endpoint.workspace, endpoint.auth, endpoint.keys, endpoint.url_keys, endpoint.oauth
 
     return frozenset(
         name
         for name, endpoint in now.items()
-        if asked(before.get(name, endpoint)) == asked(endpoint)
+        if select_auth_fields(before.get(name, endpoint)) == select_auth_fields(endpoint)
     )
 
 
-def granted(
+def parse_scopes(
     scopes: Collection[str],
 ) -> tuple[frozenset[str] | None, frozenset[str] | None]:
     """Return the scopes and the servers of a credential with these scopes; None for all. Scopes

@@ -70,7 +70,7 @@ class IssuerKeys:
             return False
         return now - self._fetched >= FRESH_S or key_id not in self._keys
 
-    def asked(self, now: float) -> None:
+    def note_fetch(self, now: float) -> None:
         self._asked = now
 
     def put(self, document: bytes, now: float) -> None:
@@ -139,7 +139,7 @@ def _describe_error(error: Exception) -> str:
     return sentences.get(type(error), "the token is not valid")
 
 
-def introspected(answer: bytes, rules: IssuerSpec) -> Claims:
+def parse_introspection(answer: bytes, rules: IssuerSpec) -> Claims:
     """Return what the issuer says of a token (RFC 7662, section 2.2). Raises TokenUnfit unless the
     token is active and for this audience."""
     claims = members(answer)
@@ -166,7 +166,7 @@ def members(answer: bytes) -> Mapping[str, object]:
     return cast(Mapping[str, object], value)
 
 
-def entered(
+def authorize_claims(
     claims: Claims, spec: EndpointSpec, date: float, *, from_introspection: bool = False
 ) -> Found:
     """Return the principal of these claims at this endpoint, or the answer 403 if a scope is
@@ -184,10 +184,10 @@ def entered(
         raise TokenUnfit("the token's subject has characters that cannot be printed")
     token_scopes = scopes_of(claims)
     if not token_scopes.issuperset(rules.scopes):
-        return missing(rules)
+        return build_scope_denial(rules)
     ours = [scope for scope in token_scopes if _is_ours(scope)]
     if ours or not rules.scopes or any(map(_is_ours, rules.scopes)):
-        scopes, servers = gate.granted(ours or [_NOTHING])
+        scopes, servers = gate.parse_scopes(ours or [_NOTHING])
         assert scopes is not None
     else:  # the operator's own scopes say who may come in, and who comes in may do everything
         scopes, servers = None, None
@@ -246,7 +246,7 @@ def scopes_of(claims: Claims) -> frozenset[str]:
     return frozenset(word for word in words if isinstance(word, str))
 
 
-def missing(rules: IssuerSpec) -> Denial:
+def build_scope_denial(rules: IssuerSpec) -> Denial:
     """Return the answer to a token that lacks a scope which the endpoint wants of all."""
     value = gate.challenge('error="insufficient_scope"', rules.scopes, rules.metadata)
     message = f"The scopes {' '.join(rules.scopes)} are needed at this endpoint."

@@ -74,13 +74,13 @@ class TokenIssuers:
             name = oauth_token.key_id(token)
         except TokenUnfit as error:
             if spec.oauth.introspection:
-                return issuer.asked(spec, token, date, now, ask=ask)
-            return issuer.refused(spec, error, now)
+                return issuer.judge_by_introspection(spec, token, date, now, ask=ask)
+            return issuer.refuse_token(spec, error, now)
         if issuer.keys.due(name, now):
             fetch = issuer.fetch()
             if issuer.keys.find(name, now) is None:
-                return issuer.fetched(fetch, spec, token, name, date)
-        return issuer.judged(spec, token, name, date, now)
+                return issuer.judge_after_fetch(fetch, spec, token, name, date)
+        return issuer.verify_token(spec, token, name, date, now)
 
 
 class _Issuer:
@@ -100,18 +100,20 @@ class _Issuer:
         self._questions = 0
         self._told = float("-inf")
 
-    def judged(self, spec: EndpointSpec, token: str, name: str, date: float, now: float) -> Found:
+    def verify_token(
+        self, spec: EndpointSpec, token: str, name: str, date: float, now: float
+    ) -> Found:
         """Judge a token by the keys that are there."""
         if not self.keys.usable(now):
             return _AWAY
         key = self.keys.find(name, now)
         if key is None:
-            return self.refused(spec, TokenUnfit("no key of the issuer has signed it"), now)
+            return self.refuse_token(spec, TokenUnfit("no key of the issuer has signed it"), now)
         try:
             claims = oauth_token.claims_of(token, key, self._rules)
-            return oauth_token.entered(claims, spec, date)
+            return oauth_token.authorize_claims(claims, spec, date)
         except TokenUnfit as error:
-            return self.refused(spec, error, now)
+            return self.refuse_token(spec, error, now)
 
     def fetch(self) -> asyncio.Task[None]:
         """Fetch the keys, unless that is under way."""
@@ -119,12 +121,12 @@ class _Issuer:
             self._fetching = self._loop.create_task(self._fetch())
         return self._fetching
 
-    async def fetched(
+    async def judge_after_fetch(
         self, fetch: asyncio.Task[None], spec: EndpointSpec, token: str, name: str, date: float
     ) -> Found:
         """Judge a token after the keys were fetched; by those before, if they cannot be."""
         await asyncio.shield(fetch)
-        return self.judged(spec, token, name, date, self._loop.time())
+        return self.verify_token(spec, token, name, date, self._loop.time())
 
     async def _fetch(self) -> None:
         try:
@@ -132,7 +134,7 @@ class _Issuer:
         except (Unreachable, NotAuthorized, TokenUnfit) as error:
             log.warning("the keys of %s cannot be fetched: %s", self._rules.issuer, error)
         finally:
-            self.keys.asked(self._loop.time())
+            self.keys.note_fetch(self._loop.time())
             self._fetching = None
 
     async def _keys_url(self) -> str:
@@ -159,7 +161,7 @@ class _Issuer:
             raise TokenUnfit(f"the issuer answers with status {answer.status_code}")
         return answer.content
 
-    def asked(
+    def judge_by_introspection(
         self, spec: EndpointSpec, token: str, date: float, now: float, *, ask: bool
     ) -> Found | Awaitable[Found]:
         """Judge a token by what the issuer says of it, or said a short time ago. Without `ask` only
@@ -202,12 +204,12 @@ class _Issuer:
         now = self._loop.time()
         until = now + oauth_token.INTROSPECTED_S_MAX
         try:
-            claims = oauth_token.introspected(answer.content, rules)
+            claims = oauth_token.parse_introspection(answer.content, rules)
         except TokenUnfit as error:
             self._refused[digest] = until
             if len(self._refused) > REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
-            return self.refused(spec, error, now)
+            return self.refuse_token(spec, error, now)
         self._answers[digest] = until, claims
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -217,11 +219,11 @@ class _Issuer:
         self, spec: EndpointSpec, claims: oauth_token.Claims, date: float, now: float
     ) -> Found:
         try:
-            return oauth_token.entered(claims, spec, date, from_introspection=True)
+            return oauth_token.authorize_claims(claims, spec, date, from_introspection=True)
         except TokenUnfit as error:
-            return self.refused(spec, error, now)
+            return self.refuse_token(spec, error, now)
 
-    def refused(self, spec: EndpointSpec, error: TokenUnfit, now: float) -> Found:
+    def refuse_token(self, spec: EndpointSpec, error: TokenUnfit, now: float) -> Found:
         """Tell the operator now and then why tokens are not valid; clients are not told."""
         if now - self._told >= TOLD_S:
             self._told = now

@@ -192,11 +192,11 @@ class Meters:
         except LimitReached as error:
             for meter in meters[:passed]:
                 meter.give_back()
-            self.refused(error.owner, error.limit)
+            self.count_refusal(error.owner, error.limit)
             raise
         return meters
 
-    def reached(
+    def find_limit(
         self, key: str, endpoint: str, server: str, now: float, date: float
     ) -> LimitReached | None:
         """Return the limit that would refuse a call now; None if none would. The question
@@ -238,7 +238,7 @@ class Meters:
         """Count a request with more bytes than the limit `most`, if that is a limit of use."""
         for owner, bytes_max in self._of(principal, endpoint, "body_max").items():
             if bytes_max == most:
-                self.refused(owner, "body_max")
+                self.count_refusal(owner, "body_max")
                 return
 
     def streams(self, principal: Principal, endpoint: str) -> dict[Owner, int]:
@@ -246,12 +246,12 @@ class Meters:
         most = self._of(principal, endpoint, "streams")
         return {owner: -(-streams // self._share) for owner, streams in most.items()}
 
-    def refused(self, owner: Owner, limit: str) -> None:
+    def count_refusal(self, owner: Owner, limit: str) -> None:
         """Count a request that this limit refused."""
         kind, name = owner
         self._refused[kind, "" if kind == "key" else name, limit] += 1
 
-    def limited(self) -> tuple[LimitedStats, ...]:
+    def count_refusals(self) -> tuple[LimitedStats, ...]:
         return tuple(
             LimitedStats(*owner_limit, count) for owner_limit, count in self._refused.items()
         )
@@ -266,7 +266,7 @@ class Meters:
             if (most := getattr(use_limits, limit, 0))
         }
 
-    def used(self) -> Iterable[Meter]:
+    def list_meters(self) -> Iterable[Meter]:
         """Return the meters that have counted something."""
         return self._meters.values()
 

@@ -128,7 +128,7 @@ class AuditWorker(RoleWorker):
 
     def take(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, AuditOn):
-            self._begin(message, socket.socket(fileno=packets.taken(fds)))
+            self._begin(message, socket.socket(fileno=packets.take_fd(fds)))
 
     def _begin(self, spec: AuditOn, acceptor: socket.socket) -> None:
         self._spec = spec
@@ -163,7 +163,7 @@ class AuditWorker(RoleWorker):
     def links(self) -> int:
         return len(self._senders)
 
-    def linked(self, sock: socket.socket) -> None:
+    def on_connection(self, sock: socket.socket) -> None:
         self._senders[sock.fileno()] = _Sender(sock)
         self._loop.add_reader(sock, self._readable, sock.fileno())
 
@@ -383,7 +383,7 @@ class AuditWorker(RoleWorker):
 
     # News
 
-    def beating(self) -> None:
+    def on_heartbeat(self) -> None:
         if self.accepts:
             self._bring_back()
             self._gather()

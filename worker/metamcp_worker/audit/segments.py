@@ -138,7 +138,7 @@ class Segments:
     @property
     def keeps_back(self) -> bool:
         """Whether there are records that no segment had room for."""
-        return self._reserve.used
+        return self._reserve.has_records
 
     def add(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
         """Commit these records, and the number of the last record of their senders; keep them back
@@ -159,13 +159,13 @@ class Segments:
             while lines := self._reserve.next(RETURN_BYTES):
                 self.begin(day)
                 self._commit(lines, {of.origin: of.n for of in map(audit.read, lines)})
-                self._reserve.returned(lines)
+                self._reserve.mark_committed(lines)
 
     def _commit(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
         base = self._base
         if base is None:
             raise Unwritten(errno.EIO, "no segment is open")
-        rows = list(audit.chained(self.hash, self.seq, bodies))
+        rows = list(audit.iter_chain_rows(self.hash, self.seq, bodies))
         try:
             with _refusing():
                 base.execute("BEGIN IMMEDIATE")
@@ -307,7 +307,7 @@ class _Reserve:
         return self._fd >= 0
 
     @property
-    def used(self) -> bool:
+    def has_records(self) -> bool:
         return self._first < self._end
 
     def open(self, committed: Mapping[str, int]) -> None:
@@ -357,16 +357,16 @@ class _Reserve:
     def next(self, bytes_max: int) -> list[bytes]:
         """Return the first records that are in no segment, of `bytes_max` together or a single
         one. Raises OSError."""
-        if not self.used:
+        if not self.has_records:
             return []
         size = self._end - self._first
         lines = os.pread(self._fd, min(size, bytes_max), self._first).split(b"\n")[:-1]
         return lines or os.pread(self._fd, size, self._first).split(b"\n")[:1]
 
-    def returned(self, lines: Sequence[bytes]) -> None:
+    def mark_committed(self, lines: Sequence[bytes]) -> None:
         """Note that the first records are in a segment now. Raises OSError."""
         self._first += sum(len(line) + 1 for line in lines)
-        if not self.used:
+        if not self.has_records:
             os.pwrite(self._fd, bytes(self._end), 0)
             self._first = self._end = 0
             self.heads.clear()

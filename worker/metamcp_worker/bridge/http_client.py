@@ -44,12 +44,12 @@ class Redirected(Unreachable):
 class ConnectionOwner(Protocol):
     """Owner of connections. `str` of the owner is its name in sentences."""
 
-    def made(self, line: "GatewayConnection") -> None: ...
+    def on_connection_made(self, line: "GatewayConnection") -> None: ...
 
     def rest(self, line: "GatewayConnection") -> None:
         """Keep the connection for another request, or close it."""
 
-    def gone(self, line: "GatewayConnection") -> None:
+    def on_connection_lost(self, line: "GatewayConnection") -> None:
         """Forget the connection; may be called more than once for it."""
 
 
@@ -93,7 +93,7 @@ class GatewayReply(Incoming):
                 raise Broken(f"{self._origin} sent nothing for {wait_s:g} s") from None
         data = self.answer.take()
         if self._line is not None:
-            self._line.taken()
+            self._line.resume_reading()
         return data
 
     def cancel(self) -> None:
@@ -113,7 +113,7 @@ class GatewayReply(Incoming):
         if more is not None and not more.done():
             more.set_result(None)
 
-    def ended(self, failure: Broken | None) -> None:
+    def on_end(self, failure: Broken | None) -> None:
         """Let go of the connection, which is free for another request or gone."""
         self._line = None
         self._failure = failure
@@ -155,7 +155,7 @@ class GatewayConnection(asyncio.Protocol):
             self.resume_writing()
         return reply
 
-    def taken(self) -> None:
+    def resume_reading(self) -> None:
         """Read on, because the caller has taken the part that was there."""
         if self._paused:
             self._paused = False
@@ -177,7 +177,7 @@ class GatewayConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)  # then it says when all is written
         self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self.owner.made(self)
+        self.owner.on_connection_made(self)
 
     def resume_writing(self) -> None:
         written, self._written = self._written, None
@@ -212,7 +212,7 @@ class GatewayConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         reply = self._reply
         try:
-            self._reader.ended()
+            self._reader.on_eof()
         except MalformedAnswer as error:
             self._fail(tcp.words(exc) if exc else str(error))
         else:
@@ -243,7 +243,7 @@ class GatewayConnection(asyncio.Protocol):
 
     def _on_reply_end(self, reply: GatewayReply) -> None:
         self._reply = None
-        reply.ended(None)
+        reply.on_end(None)
         if self._reader.reusable and self._sent and not self._transport.is_closing():
             self.owner.rest(self)
         else:
@@ -257,7 +257,7 @@ class GatewayConnection(asyncio.Protocol):
             return
         if then is None:
             problem = f"the connection to {self.owner} broke in the middle of an answer"
-            reply.ended(Broken(f"{problem}: {reason}"))
+            reply.on_end(Broken(f"{problem}: {reason}"))
         elif sent:
             then(Broken(f"the connection to {self.owner} broke: {reason}"))
         else:
@@ -274,7 +274,7 @@ class GatewayConnection(asyncio.Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        self.owner.gone(self)
+        self.owner.on_connection_lost(self)
 
 
 IDLE_CONNECTIONS_MAX = 64
@@ -305,7 +305,7 @@ class Trust(NamedTuple):
     ca: str = ""
 
 
-def opened(
+def build_client(
     url: str,
     limits: FetchLimits | None = None,
     directory: str = "",
@@ -409,10 +409,10 @@ class Plain:
 
     # What connections call
 
-    def made(self, line: GatewayConnection) -> None:
+    def on_connection_made(self, line: GatewayConnection) -> None:
         self._open.add(line)
 
-    def gone(self, line: GatewayConnection) -> None:
+    def on_connection_lost(self, line: GatewayConnection) -> None:
         self._open.discard(line)
         if line in self._idle:
             self._idle.remove(line)
@@ -436,18 +436,18 @@ class Plain:
     ) -> GatewayReply:
         head: asyncio.Future[GatewayReply | MetaMCPError] = self._loop.create_future()
 
-        def then(got: GatewayReply | MetaMCPError) -> None:
+        def on_reply(got: GatewayReply | MetaMCPError) -> None:
             if not head.done():
                 head.set_result(got)
 
-        reply = self.at_once(verb, headers, body, answer_s=answer_s, then=then, written=written)
+        reply = self.at_once(verb, headers, body, answer_s=answer_s, then=on_reply, written=written)
         if reply is None:
             message = self._build_request(verb, headers, body)
             line = await self._connect()
             if line.stale:
                 line.abort()
                 raise Unreachable(f"{self} closes new connections at once")
-            reply = line.send(message, answer_s, then, written)
+            reply = line.send(message, answer_s, on_reply, written)
         try:
             got = await head
         except asyncio.CancelledError:

@@ -137,7 +137,7 @@ class Exchanges:
     def numbers(self) -> list[int]:
         return list(self._sent)
 
-    def waiting(self) -> list[BridgeExchange]:
+    def list_waiting(self) -> list[BridgeExchange]:
         """Return the requests of the client that have no answer yet."""
         return list(self._requests.values())
 
@@ -172,7 +172,7 @@ class Exchanges:
         self._sent.pop(exchange.number, None)
         exchange.number = 0
 
-    def done(self, exchange: BridgeExchange) -> None:
+    def end_exchange(self, exchange: BridgeExchange) -> None:
         """End an exchange; if it is a request, it counts as answered."""
         self.unsend(exchange)
         if self._requests.get(key(exchange.raw_id)) is exchange:
@@ -290,7 +290,7 @@ class HttpAnswerReader:
         if self._aside > ASIDE_BYTES_MAX and not answer.whole:
             raise MalformedAnswer(f"its headers have more than {ASIDE_BYTES_MAX} bytes")
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         """Note the end of the connection. Raises MalformedAnswer if the answer is not whole."""
         answer, self.answer = self.answer, None
         self.reusable = False

@@ -77,7 +77,7 @@ class LegacySession:
         exchange.silent = True
         if exchange in self._parked:
             self._parked.remove(exchange)
-            self._exchanges.done(exchange)
+            self._exchanges.end_exchange(exchange)
             return False
         return True
 
@@ -85,7 +85,7 @@ class LegacySession:
         """Take the head of an answer. `session`: session id in it."""
         if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
             if exchange.silent:  # cancelled meanwhile: not to be done in another session
-                self._exchanges.done(exchange)
+                self._exchanges.end_exchange(exchange)
                 return []
             return self._reopen_session(exchange)
         if status >= 400:
@@ -101,19 +101,21 @@ class LegacySession:
             exchange.body = b""  # it will not be sent again, and may be large
         return []
 
-    def answered(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
+    def on_answer(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """Take the answer to a request of the client or to the bridge's own `initialize`."""
         if exchange.purpose is ExchangePurpose.HELLO or exchange.method == "initialize":
             if not message.result:
-                return self.refused(exchange, Failure("The gateway refused to open a session."))
+                return self.on_session_refused(
+                    exchange, Failure("The gateway refused to open a session.")
+                )
             return self._on_session_opened(exchange, message.result)
         if exchange.method in _REPLAYED and message.result:
             self._remember(exchange)
         return []
 
-    def refused(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
+    def on_session_refused(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
         """Note that the session was not opened. The caller fails the messages that wait for it."""
-        self._exchanges.done(exchange)
+        self._exchanges.end_exchange(exchange)
         self._opening = False
         if not (self._welcomed and self._id) or self._stream is not None:
             return []
@@ -124,10 +126,10 @@ class LegacySession:
         parked, self._parked = self._parked, []
         return parked
 
-    def ended(self, exchange: BridgeExchange, retry_ms: int | None) -> list[Action]:
+    def on_stream_end(self, exchange: BridgeExchange, retry_ms: int | None) -> list[Action]:
         """Ask for the session's stream again, which has ended, unless the gateway has none."""
         refused = 400 <= exchange.status < 500
-        self._exchanges.done(exchange)
+        self._exchanges.end_exchange(exchange)
         if exchange is not self._stream:
             return []
         self._stream = None
@@ -181,7 +183,7 @@ class LegacySession:
         actions: list[Action] = []
         if self._stream is not None:
             actions.append(StopExchange(self._stream.number))
-            self._exchanges.done(self._stream)
+            self._exchanges.end_exchange(self._stream)
         self._stream = exchange = BridgeExchange(ExchangePurpose.STREAM)
         exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
         exchange.session = self._id
@@ -224,7 +226,7 @@ class LegacySession:
             bodies = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
             actions += [self._post(BridgeExchange(ExchangePurpose.REPLAY, body)) for body in bodies]
             actions += _make_list_notifications(result)
-            self._exchanges.done(exchange)
+            self._exchanges.end_exchange(exchange)
         actions += [self._post(parked) for parked in self.unpark()]
         if exchange.purpose is ExchangePurpose.HELLO and self._welcomed:
             actions += self._listen()

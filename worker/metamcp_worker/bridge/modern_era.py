@@ -69,7 +69,7 @@ class ModernRequests:
         if status < 400:
             exchange.body = b""  # it will not be sent again, and may be large
 
-    def answered(
+    def on_answer(
         self, exchange: BridgeExchange, message: Envelope, line: bytes
     ) -> list[Action] | None:
         """Take the answer to a request. Return None if the answer is for the client."""
@@ -83,9 +83,9 @@ class ModernRequests:
         self._refused.append(exchange)
         return [] if len(self._refused) > 1 else [self._ask(exchange)]
 
-    def listed(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
+    def on_tools_page(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """Take a page of tools that the bridge asked for."""
-        self._exchanges.done(exchange)
+        self._exchanges.end_exchange(exchange)
         if self._pages == 1:
             self._wishes = {}
         cursor = self._learn(message.result)
@@ -93,9 +93,9 @@ class ModernRequests:
             return [self._ask(self._refused[0], cursor)]
         return self._settle()
 
-    def unlisted(self, exchange: BridgeExchange) -> list[Action]:
+    def on_list_failed(self, exchange: BridgeExchange) -> list[Action]:
         """Go on without the tools, which cannot be listed."""
-        self._exchanges.done(exchange)
+        self._exchanges.end_exchange(exchange)
         return self._settle()
 
     def _settle(self) -> list[Action]:
@@ -109,20 +109,20 @@ class ModernRequests:
                 exchange.headers = headers
                 actions.append(self._exchanges.send(exchange))
             else:
-                self._exchanges.done(exchange)
+                self._exchanges.end_exchange(exchange)
                 actions.append(WriteLine(exchange.refusal))
         return actions
 
     def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
         headers: dict[str, str | bytes] = {
             **POST,
-            "MCP-Protocol-Version": mcp_headers.written(self._version),
-            **mcp_headers.routing(method, params),
+            "MCP-Protocol-Version": mcp_headers.encode_value(self._version),
+            **mcp_headers.build_routing_headers(method, params),
         }
         if method == _CALL:
             name = codec.text(params.get("name", _NONE)) or ""
             arguments = params.get("arguments", _NONE)
-            headers |= mcp_headers.repeated(self._wishes.get(name, {}), arguments)
+            headers |= mcp_headers.build_param_headers(self._wishes.get(name, {}), arguments)
         return headers
 
     def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
@@ -169,7 +169,7 @@ def members(data: Raw) -> dict[str, Raw]:
 def _wishes(schema: Raw) -> Wishes:
     """Return the headers that a tool wants; none for a tool that asks in a forbidden way."""
     try:
-        return mcp_headers.wanted(schema) if schema else {}
+        return mcp_headers.find_header_params(schema) if schema else {}
     except (mcp_headers.HeaderRuleUnfit, codec.Malformed):
         return {}
 

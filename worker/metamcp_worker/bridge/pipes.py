@@ -49,7 +49,7 @@ class End(Struct, frozen=True):
         (loop.remove_writer if self.as_writer else loop.remove_reader)(self.watched)
 
 
-def opened(fd: int, *, writes: bool) -> End | None:
+def open_end(fd: int, *, writes: bool) -> End | None:
     """Return an end for `fd`, which stays open; None if `fd` needs threads."""
     if not hasattr(select, "epoll"):
         return None
@@ -168,7 +168,7 @@ class InputPipe:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()  # of one
         self._paused = False
         self.ended = asyncio.Event()
-        self._end = opened(fd, writes=False)
+        self._end = open_end(fd, writes=False)
         if self._end is None:
             threading.Thread(target=self._read, name="input", daemon=True).start()
         else:
@@ -254,7 +254,7 @@ class Output:
         self._empty = asyncio.Event()
         self._empty.set()
         self._lost = False
-        self._end = opened(fd, writes=True)
+        self._end = open_end(fd, writes=True)
         if self._end is None:
             threading.Thread(target=self._write, name="output", daemon=True).start()
 
@@ -361,7 +361,7 @@ class Output:
         self._on_lost()
 
 
-async def apart(function: Callable[[], T]) -> T:
+async def run_in_thread(function: Callable[[], T]) -> T:
     """Return the result of a call that may block, from a thread that does not hold up the end of
     the process."""
     loop = asyncio.get_running_loop()

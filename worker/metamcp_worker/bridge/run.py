@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.http_client import GatewayReply, Plain, Trust, allow, opened
+from metamcp_worker.bridge.http_client import GatewayReply, Plain, Trust, allow, build_client
 from metamcp_worker.bridge.http_requests import (
     Action,
     Failure,
@@ -28,7 +28,13 @@ from metamcp_worker.bridge.http_requests import (
     WarnPeople,
     WriteLine,
 )
-from metamcp_worker.bridge.pipes import LINE_BYTES_MAX, InputPipe, Output, OverlongInput, apart
+from metamcp_worker.bridge.pipes import (
+    LINE_BYTES_MAX,
+    InputPipe,
+    Output,
+    OverlongInput,
+    run_in_thread,
+)
 from metamcp_worker.bridge.session import BridgeSession
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable, Untrusted
@@ -120,7 +126,7 @@ class Bridge:
     ) -> None:
         self._url: str = url
         self._directory, self._trust = directory, trust
-        self._origin: Plain | Origin = opened(url, directory=directory, trust=trust)
+        self._origin: Plain | Origin = build_client(url, directory=directory, trust=trust)
         self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
         self._locate = locate
         self._located_at = 0.0
@@ -197,7 +203,7 @@ class Bridge:
             if isinstance(line, OverlongInput):
                 self._do(self._session.overlong(line.seen, LINE_BYTES_MAX))
             else:
-                self._do(self._session.received(line))
+                self._do(self._session.on_line(line))
             await self._all_begun.wait()
             await self._output.room()
         while not self._session.idle:
@@ -248,7 +254,7 @@ class Bridge:
             self._held = 0
             self._begin()
 
-    def _ended(self, number: int) -> None:
+    def _on_request_end(self, number: int) -> None:
         del self._running[number]
         self._gone_on(number)
         self._one_ended.set()
@@ -260,7 +266,7 @@ class Bridge:
             return
         running.cancel()
         if isinstance(running, GatewayReply):  # a task tells its end itself
-            self._ended(number)
+            self._on_request_end(number)
 
     # One request in callbacks
 
@@ -271,13 +277,15 @@ class Bridge:
             return False
         written, answer_s = self._terms(send)
 
-        def then(got: GatewayReply | MetaMCPError) -> None:
+        def on_reply(got: GatewayReply | MetaMCPError) -> None:
             # As late as for a task, so that the answers of both ways stay in the order of arrival.
             self._loop.call_soon(self._came, send, got)
 
         request = send.verb, send.headers, send.body
         try:
-            reply = self._origin.at_once(*request, answer_s=answer_s, then=then, written=written)
+            reply = self._origin.at_once(
+                *request, answer_s=answer_s, then=on_reply, written=written
+            )
         except (Unreachable, UnicodeError):
             return False  # it does not fit into HTTP: that is said where it is tried again
         if reply is None:
@@ -295,23 +303,23 @@ class Bridge:
             return
         self._gone_on(number)
         if not isinstance(got, GatewayReply):
-            self._over(number, self._failure(got))
+            self._finish_exchange(number, self._failure(got))
         elif got.whole and got.media_type != EVENTS and not self._output.full:
             failure: Failure | None = None
             try:
                 self._begins(number, got)
-                self._told(number, got.answer.take())
+                self._on_message(number, got.answer.take())
             except Exception as bug:  # noqa: BLE001 - as in `_to_its_end`
                 failure = self._failure(bug)
-            self._over(number, failure)
+            self._finish_exchange(number, failure)
         else:
             task = self._in_task(number, partial(self._take, number, got))
             task.add_done_callback(lambda _: got.cancel())  # it may end before it begins
 
-    def _over(self, number: int, failure: Failure | None) -> None:
-        self._do(self._session.over(number, failure))
+    def _finish_exchange(self, number: int, failure: Failure | None) -> None:
+        self._do(self._session.on_exchange_end(number, failure))
         if number in self._running:  # else it was stopped meanwhile
-            self._ended(number)
+            self._on_request_end(number)
 
     # One request in a task
 
@@ -324,7 +332,7 @@ class Bridge:
         return task
 
     def _on_task_done(self, number: int, task: asyncio.Task[None]) -> None:
-        self._ended(number)
+        self._on_request_end(number)
         if not task.cancelled():
             task.result()  # a bug of the session is told by the loop
 
@@ -338,7 +346,7 @@ class Bridge:
             retry_ms = await running
         except Exception as error:  # noqa: BLE001 - the root of a task; the client is to be answered
             failure = self._failure(error)
-        self._do(self._session.over(number, failure, retry_ms))
+        self._do(self._session.on_exchange_end(number, failure, retry_ms))
 
     def _failure(self, error: Exception) -> Failure:
         text = f"No answer from the gateway: {error}."
@@ -389,10 +397,10 @@ class Bridge:
         if self._loop.time() - self._located_at < LOCATE_S:
             return False
         try:
-            url: str = await apart(self._locate)
+            url: str = await run_in_thread(self._locate)
             if url == self._url:
                 return False
-            origin = opened(url, directory=self._directory, trust=self._trust)
+            origin = build_client(url, directory=self._directory, trust=self._trust)
         except MetaMCPError:
             return False
         finally:
@@ -411,7 +419,7 @@ class Bridge:
         session = response.header("mcp-session-id").encode("latin-1", "replace")
         self._do(self._session.head(number, response.status, session))
 
-    def _told(self, number: int, data: bytes) -> None:
+    def _on_message(self, number: int, data: bytes) -> None:
         if data:
             self._do(self._session.message(number, data))
 
@@ -424,7 +432,7 @@ class Bridge:
             async with self._reading:
                 await self._output.room()
                 data = await response.read(wait_s=TAKE_S, limit_bytes=sse.EVENT_BYTES_MAX)
-            self._told(number, data)
+            self._on_message(number, data)
             return retry_ms
         reader = sse.EventReader()
         while self._session.cares(number):

@@ -81,7 +81,7 @@ class BridgeSession:
     def idle(self) -> bool:
         """Whether all requests are answered except `subscriptions/listen`, which stays open."""
         return all(
-            exchange.method == "subscriptions/listen" for exchange in self._exchanges.waiting()
+            exchange.method == "subscriptions/listen" for exchange in self._exchanges.list_waiting()
         )
 
     def cares(self, number: int) -> bool:
@@ -90,7 +90,7 @@ class BridgeSession:
 
     # From the client
 
-    def received(self, line: bytes) -> list[Action]:
+    def on_line(self, line: bytes) -> list[Action]:
         """Take a line of the client."""
         try:
             message = codec.envelope(line)
@@ -113,7 +113,7 @@ class BridgeSession:
         if not codec.id_ok(bytes(message.id)):
             text = "The id must be a string or an integer."
             return [_refusal(b"", Code.INVALID_REQUEST, text)]
-        return self._asked(message, line)
+        return self._on_request(message, line)
 
     def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
         """Answer a line above the limit, which was dropped."""
@@ -131,7 +131,7 @@ class BridgeSession:
         requests are answered; requests that come from now on are refused."""
         self._ended = True
         actions: list[Action] = [StopExchange(number) for number in self._exchanges.numbers]
-        for request in self._exchanges.waiting():
+        for request in self._exchanges.list_waiting():
             text = "The connection ended before the answer came."
             actions += self._fail(request, Failure(text, may_have_run=request.number > 0))
         return [*actions, *self._legacy.goodbye()]
@@ -145,7 +145,7 @@ class BridgeSession:
             raw_id = b""
         return _refusal(raw_id, code, text)
 
-    def _asked(self, message: Envelope, line: bytes) -> list[Action]:
+    def _on_request(self, message: Envelope, line: bytes) -> list[Action]:
         assert message.method is not None
         raw_id = bytes(message.id)
         if self._ended:
@@ -188,7 +188,7 @@ class BridgeSession:
         """Cancel a modern request by ending its HTTP request. The client gets no answer."""
         number = request.number
         self._modern.withdraw(request)
-        self._exchanges.done(request)
+        self._exchanges.end_exchange(request)
         return [StopExchange(number)] if number else []
 
     # From the gateway
@@ -218,7 +218,7 @@ class BridgeSession:
         """Send an exchange again after a pause, because the gateway was not ready; end it instead
         if its answer is not wanted any more."""
         if exchange.silent and exchange.method != "initialize":  # others wait for that one
-            self._exchanges.done(exchange)
+            self._exchanges.end_exchange(exchange)
             return []
         if exchange.resumes:
             return [self._legacy.resume(exchange, BUSY_S)]
@@ -251,12 +251,12 @@ class BridgeSession:
         if exchange.purpose is ExchangePurpose.STREAM:
             return self._astray(message, data)
         if exchange.purpose is ExchangePurpose.HELLO:
-            return self._unpark(self._legacy.answered(exchange, message))
+            return self._unpark(self._legacy.on_answer(exchange, message))
         if exchange.purpose is ExchangePurpose.LIST:
-            return self._modern.listed(exchange, message)
+            return self._modern.on_tools_page(exchange, message)
         return []
 
-    def over(
+    def on_exchange_end(
         self, number: int, failure: Failure | None = None, retry_ms: int | None = None
     ) -> list[Action]:
         """Take the end of an exchange. `retry_ms`: pause that its stream asked for."""
@@ -275,14 +275,16 @@ class BridgeSession:
             case ExchangePurpose.REQUEST:
                 return actions + self._resume_or_fail(exchange, failure, retry_ms)
             case ExchangePurpose.STREAM:
-                return actions + self._legacy.ended(exchange, retry_ms)
+                return actions + self._legacy.on_stream_end(exchange, retry_ms)
             case ExchangePurpose.HELLO:
                 failure = failure or self._make_failure(exchange)
-                return actions + self._unpark(self._legacy.refused(exchange, failure), failure)
+                return actions + self._unpark(
+                    self._legacy.on_session_refused(exchange, failure), failure
+                )
             case ExchangePurpose.LIST:
-                return actions + self._modern.unlisted(exchange)
+                return actions + self._modern.on_list_failed(exchange)
             case _:
-                self._exchanges.done(exchange)
+                self._exchanges.end_exchange(exchange)
                 if failure is None and exchange.status >= 400:
                     subject = exchange.method or "what the client said"
                     actions.append(
@@ -304,12 +306,12 @@ class BridgeSession:
         if self._era is None:
             self._era = exchange.modern
         if exchange.modern:
-            instead = self._modern.answered(exchange, message, line)
+            instead = self._modern.on_answer(exchange, message, line)
             if instead is not None:
                 return instead
         else:
-            after = self._legacy.answered(exchange, message)
-        self._exchanges.done(exchange)
+            after = self._legacy.on_answer(exchange, message)
+        self._exchanges.end_exchange(exchange)
         answer: list[Action] = [] if exchange.silent else [WriteLine(line)]
         return answer + (self._unpark(after) if exchange.method == "initialize" else after)
 
@@ -336,7 +338,7 @@ class BridgeSession:
         failure = failure or self._make_failure(exchange)
         actions = self._fail(exchange, failure)
         if exchange.method == "initialize" and not exchange.modern:
-            actions += self._unpark(self._legacy.refused(exchange, failure), failure)
+            actions += self._unpark(self._legacy.on_session_refused(exchange, failure), failure)
         return actions
 
     def _unpark(self, actions: list[Action], failure: Failure | None = None) -> list[Action]:
@@ -348,7 +350,7 @@ class BridgeSession:
 
     def _fail(self, exchange: BridgeExchange, failure: Failure) -> list[Action]:
         """End an exchange, and answer its request with an error unless no answer is wanted."""
-        self._exchanges.done(exchange)
+        self._exchanges.end_exchange(exchange)
         if exchange.purpose is not ExchangePurpose.REQUEST or exchange.silent:
             return []
         text = failure.text

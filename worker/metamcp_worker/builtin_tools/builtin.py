@@ -163,7 +163,7 @@ class Builtin(Struct, frozen=True):
     def decide(self, arguments: bytes, context: ToolContext) -> Decision:
         """Decide about a call. `arguments`: raw, or empty for none."""
         try:
-            parsed = codec.typed(self.arguments, arguments or b"{}")
+            parsed = codec.decode_as(self.arguments, arguments or b"{}")
         except codec.Malformed as error:
             parameters = ", ".join(map(_format_argument, self.own.properties.items())) or "none"
             return self.refuse(
@@ -177,7 +177,7 @@ def _format_argument(argument: tuple[str, Schema]) -> str:
     name, schema = argument
     if "enum" not in schema:
         return name
-    values = codec.typed(list[str], codec.dump(schema["enum"]))
+    values = codec.decode_as(list[str], codec.dump(schema["enum"]))
     return f"{name} ({', '.join(values)})"
 
 

@@ -62,7 +62,7 @@ def _run(arguments: RunArguments, context: ToolContext) -> Decision:
     return Run(arguments.code, arguments.language, arguments.args, arguments.timeout_ms)
 
 
-def ended(end: RunEnded) -> ToolReply:
+def to_reply(end: RunEnded) -> ToolReply:
     """Return the result of a run that is over."""
     numbers = {"logs": end.logs, "calls": end.calls, "ms": end.ms}
     if not end.failure:
@@ -82,7 +82,7 @@ def ended(end: RunEnded) -> ToolReply:
     return ToolReply("\n".join(lines), failure, failed=True)
 
 
-def listing(query: str, context: ToolContext) -> ToolReply | Seek:
+def find_tools(query: str, context: ToolContext) -> ToolReply | Seek:
     """Decide about `mcp.tools(query)`: the best hits of the query, or all tools that can be called
     here and whose servers are there."""
     callable_ = {
@@ -92,12 +92,12 @@ def listing(query: str, context: ToolContext) -> ToolReply | Seek:
     if not query:
         return _make_list_reply(list(callable_.values())[:TOOLS_LISTED_MAX])
 
-    def then(others: Rankings, now: ToolContext) -> ToolReply:
+    def build_reply(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(query, HITS_MAX, None, others).hits
         names = (hit.document.exposed for hit in hits)
         return _make_list_reply([callable_[name] for name in names if name in callable_])
 
-    return Seek(query, None, then)
+    return Seek(query, None, build_reply)
 
 
 def _can_call(entry: ListEntry, context: ToolContext) -> bool:
@@ -123,7 +123,7 @@ def _tool(entry: ListEntry) -> Mapping[str, str]:
 def unknown(name: str, entries: tuple[ListEntry, ...]) -> str:
     """Return the words about the tools that are most like an unknown name, or nothing."""
     names = tool_choice.alike(name, entries)
-    return f"; did you mean {tool_text.told(names)}?" if names else ""
+    return f"; did you mean {tool_text.join_names(names)}?" if names else ""
 
 
 DELETE = "delete_script"

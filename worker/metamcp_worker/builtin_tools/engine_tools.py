@@ -95,7 +95,7 @@ def catalogue(context: ToolContext, server: str = "") -> ToolReply:
     `server`: only this one, by the name that clients know."""
     names = {process_names.label(name): name for name in context.spec.servers}
     if server and server not in names:
-        listing = tool_text.told(sorted(names)) or "none"
+        listing = tool_text.join_names(sorted(names)) or "none"
         return ToolReply(
             f"There is not a server {server[:64]!r} here; there are: {listing}.", failed=True
         )
@@ -188,7 +188,7 @@ def task_result(method: str, reply: ToolReply, dated: Callable[[float], str]) ->
 
 
 class _Run(Struct):
-    """Run, as `engine.workflow_run.shown` tells it."""
+    """Run, as `engine.workflow_run.describe_run` tells it."""
 
     run: str
     workflow: str
@@ -201,7 +201,7 @@ class _Run(Struct):
 
 def _task(raw: Raw, dated: Callable[[float], str]) -> dict[str, object]:
     """Return a run as a task, which is kept as long as the journal keeps the run."""
-    run = codec.typed(_Run, raw)
+    run = codec.decode_as(_Run, raw)
     words = f"{run.workflow} is {run.status}{f' at step {run.step}' if run.step else ''}"
     return {
         "taskId": f"{TASK}{run.run}", "status": _ENDS.get(run.status, "working"),

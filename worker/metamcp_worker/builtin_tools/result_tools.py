@@ -45,7 +45,7 @@ def read_uri(uri: str, context: ToolContext) -> Decision:
     return ReadResult(match["handle"], int(match["offset"] or 0), limits.max_bytes, uri=uri)
 
 
-def answered(request: ReadResult, piece: Piece | str) -> ToolReply:
+def build_reply(request: ReadResult, piece: Piece | str) -> ToolReply:
     """Return the result of the tool, or of `resources/read`. `piece`: the piece, or a sentence why
     there is none."""
     if isinstance(piece, str):

@@ -56,7 +56,7 @@ class ScriptName(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
-    if reason := saved_scripts.misnamed(arguments.name):
+    if reason := saved_scripts.check_script_name(arguments.name):
         return _make_failure("save", reason)
     before = context.scripts.get(arguments.name)
     schema = bytes(arguments.parameters).decode()
@@ -69,7 +69,7 @@ def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
         arguments.expose,
     )
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         made = outcome.script
         if outcome.error or made is None:
             return _make_failure("save", outcome.error or "nothing is known of it")
@@ -80,7 +80,7 @@ def _save(arguments: ScriptSaving, context: ToolContext) -> Decision:
         text = f"Script {_quote_name(arguments.name)} {saved}; run_script runs it."
         return ToolReply(text, {"success": True, "script": _value(made, now)})
 
-    return OrderAndThen(order, then)
+    return OrderAndThen(order, build_reply)
 
 
 def _run(arguments: ScriptRun, context: ToolContext) -> Decision:
@@ -105,7 +105,7 @@ def run(context: ToolContext, name: str, args: Raw) -> Decision:
     return Run(script.code, script.language, args, script=script.name, version=script.version)
 
 
-def exposed(
+def build_entries(
     scripts: Mapping[str, Script], naming: NamingSpec, taken: Collection[str]
 ) -> tuple[ListEntry, ...]:
     """Return the entries of these scripts as tools of a server SCRIPTS. `taken`: names that other
@@ -152,13 +152,13 @@ def _delete(arguments: ScriptName, context: ToolContext) -> Decision:
     if arguments.name not in context.scripts:
         return _make_failure("delete", _unknown(arguments.name, context))
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("delete", outcome.error)
         text = f"Script {_quote_name(arguments.name)} is deleted, with all of its versions."
         return ToolReply(text, {"success": True, "deleted": arguments.name})
 
-    return OrderAndThen(DeleteScript(arguments.name), then)
+    return OrderAndThen(DeleteScript(arguments.name), build_reply)
 
 
 def _row(script: Script, context: ToolContext) -> Row:
@@ -182,7 +182,7 @@ def _value(script: Script, context: ToolContext) -> dict[str, object]:
 
 
 def _unknown(name: str, context: ToolContext) -> str:
-    names = tool_text.told(context.scripts) or "none yet"
+    names = tool_text.join_names(context.scripts) or "none yet"
     return f"no script is named {_quote_name(name)}; there are: {names}"
 
 

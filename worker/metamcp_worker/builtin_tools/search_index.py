@@ -51,7 +51,7 @@ class Indexes:
         at_work = self._under_way is not None and self._under_way[0] == endpoint
         return at_work or endpoint in self._waiting
 
-    def everything(self) -> Iterator[tuple[str, str, Sequence[ToolDocument]]]:
+    def iter_documents(self) -> Iterator[tuple[str, str, Sequence[ToolDocument]]]:
         """Yield the endpoint, name and tools of each server, as `heard` gets them: for a listener
         that begins later."""
         for endpoint, servers in self._offered.items():
@@ -106,7 +106,7 @@ class Indexes:
             del self._waiting[endpoint]
         self.documents += len(documents)
         self.heard(endpoint, server, documents)
-        return endpoint, self._indexes[endpoint].putting(server, documents)
+        return endpoint, self._indexes[endpoint].iter_put_steps(server, documents)
 
 
 _OVER = object()

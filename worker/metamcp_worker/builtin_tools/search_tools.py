@@ -35,7 +35,7 @@ from metamcp_worker.ipc.disclosure import (
     Pair,
     Save,
     Unload,
-    written,
+    format_pair,
 )
 from metamcp_worker.search.index import HITS_MAX
 
@@ -87,12 +87,12 @@ def _search(arguments: Searching, context: ToolContext) -> Decision:
     limit = min(max(arguments.limit, 1), HITS_MAX)
     allowed = {arguments.server} if arguments.server else None
 
-    def then(others: Rankings, now: ToolContext) -> ToolReply:
+    def build_reply(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(arguments.query, limit, allowed, others)
         structured = dict[str, object](codec.level(tool_text.as_json(hits, arguments.detail)))
         return ToolReply(tool_text.markdown(hits, arguments.detail), structured)
 
-    return Seek(arguments.query, allowed, then)
+    return Seek(arguments.query, allowed, build_reply)
 
 
 def _load(arguments: Loading, context: ToolContext) -> Decision:
@@ -100,19 +100,19 @@ def _load(arguments: Loading, context: ToolContext) -> Decision:
     if picked.missing or not picked.pairs:
         return _make_failure("load", _unknown(picked.missing, context))
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("load", outcome.error)
         return _make_load_reply(picked.pairs, "Loaded", now)
 
-    return OrderAndThen(Load(picked.pairs), then)
+    return OrderAndThen(Load(picked.pairs), build_reply)
 
 
 def _unload(arguments: Loading, context: ToolContext) -> Decision:
     names = context.names()
     pairs_by_name: dict[str, Pair] = {}
     for pair in context.shown.tools:
-        pairs_by_name[written(pair)] = pair
+        pairs_by_name[format_pair(pair)] = pair
         if pair in names:
             pairs_by_name[names[pair]] = pair
     pairs = tuple(
@@ -120,45 +120,45 @@ def _unload(arguments: Loading, context: ToolContext) -> Decision:
     )
     missing = [name for name in arguments.names if name not in pairs_by_name]
     if missing or not pairs:
-        listing = tool_text.told([repr(tool_text.plain(name)) for name in missing])
+        listing = tool_text.join_names([repr(tool_text.plain(name)) for name in missing])
         reason = f"not loaded: {listing}; list_loaded_tools tells what is" if listing else _NO_NAME
         return _make_failure("unload", reason)
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("unload", outcome.error)
-        unloaded = [written(pair) for pair in pairs]
+        unloaded = [format_pair(pair) for pair in pairs]
         structured = {"success": True, "unloaded": [tool_text.plain(name) for name in unloaded]}
         return ToolReply(
-            f"Unloaded: {tool_text.told(unloaded)}.",
-            {**structured, "tokens": tool_text.saving(now)},
+            f"Unloaded: {tool_text.join_names(unloaded)}.",
+            {**structured, "tokens": tool_text.estimate_tokens(now)},
         )
 
-    return OrderAndThen(Unload(pairs), then)
+    return OrderAndThen(Unload(pairs), build_reply)
 
 
 def _load_set(arguments: ToolName, context: ToolContext) -> Decision:
     toolset = context.toolsets.get(arguments.name)
     if toolset is None:
-        names = tool_text.told(context.toolsets) or "none yet"
+        names = tool_text.join_names(context.toolsets) or "none yet"
         problem = f"there is no tool set {_quote_name(arguments.name)}; there are: {names}"
         return _make_failure("load tool set", problem)
     if reason := tool_text.hopeless(toolset.tools, context):
         return _make_failure("load tool set", reason)
-    standing = tool_text.standing(toolset.tools, context)
+    standing = tool_text.classify_tools(toolset.tools, context)
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("load tool set", outcome.error)
         return _make_load_reply(
             toolset.tools, f"Tool set {_quote_name(toolset.name)} is loaded", now
         )
 
-    return OrderAndThen(Load((*standing.here, *standing.away, *standing.kept)), then)
+    return OrderAndThen(Load((*standing.here, *standing.away, *standing.kept)), build_reply)
 
 
 def _save_set(arguments: SaveArguments, context: ToolContext) -> Decision:
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("save tool set", outcome.error)
         made = outcome.toolset or now.toolsets.get(arguments.name)
@@ -166,11 +166,11 @@ def _save_set(arguments: SaveArguments, context: ToolContext) -> Decision:
         structured: dict[str, object] = {"success": True}
         if made is not None:
             structured["toolset"] = tool_text.summary(made, now)
-        size = tool_text.counted(count, "tool")
+        size = tool_text.format_count(count, "tool")
         text = f"Tool set {_quote_name(arguments.name)} is saved with {size}."
         return ToolReply(text, structured)
 
-    return OrderAndThen(Save(arguments.name, arguments.description), then)
+    return OrderAndThen(Save(arguments.name, arguments.description), build_reply)
 
 
 def _list(arguments: LoadedTools, context: ToolContext) -> Decision:
@@ -178,8 +178,8 @@ def _list(arguments: LoadedTools, context: ToolContext) -> Decision:
     page = tool_text.portion(
         seen, arguments.offset, lambda entry: tool_text.row(entry, is_in_view=True)
     )
-    warnings = tool_text.warnings(tool_text.standing(context.shown.tools, context))
-    saved = tool_text.saving(context)
+    warnings = tool_text.warnings(tool_text.classify_tools(context.shown.tools, context))
+    saved = tool_text.estimate_tokens(context)
     sets = list(context.toolsets)
     structured: dict[str, object] = {
         "tools": page.values,
@@ -189,7 +189,7 @@ def _list(arguments: LoadedTools, context: ToolContext) -> Decision:
         "toolsets": sets[: tool_text.NAMES_TOLD_MAX],
         "tokens": saved,
     }
-    count = tool_text.counted(len(context.everything.offered), "tool")
+    count = tool_text.format_count(len(context.everything.offered), "tool")
     cost = f"the list of tools is about {saved['inView']} tokens, everything {saved['everything']}"
     lines = [f"{len(seen)} of {count} loaded; {cost}.", *page.texts]
     if page.left:
@@ -197,7 +197,7 @@ def _list(arguments: LoadedTools, context: ToolContext) -> Decision:
         structured["nextOffset"] = page.end
     lines += [f"Warning: {warning}" for warning in warnings]
     if sets:
-        lines.append(f"Saved tool sets: {tool_text.told(sets)}.")
+        lines.append(f"Saved tool sets: {tool_text.join_names(sets)}.")
     return ToolReply("\n".join(lines), structured)
 
 
@@ -236,7 +236,7 @@ def _call(call: Calling, context: ToolContext) -> Decision:
         reason = f"{call.name} is not a tool of a server; call it by its own name"
         return _make_failure("call", reason)
     name, pair = call.name, context.pair(call.name)
-    if pair is None or tool_choice.kept(name, context):
+    if pair is None or tool_choice.find_hidden_reason(name, context):
         picked = tool_choice.pick([call.name], context)
         if not picked.pairs:
             return _make_failure("call", _unknown(picked.missing, context))
@@ -254,10 +254,10 @@ def _call(call: Calling, context: ToolContext) -> Decision:
 
 
 def _make_load_reply(pairs: Sequence[Pair], summary: str, now: ToolContext) -> ToolReply:
-    standing = tool_text.standing(pairs, now)
+    standing = tool_text.classify_tools(pairs, now)
     names = now.names()
     warnings = tool_text.warnings(standing)
-    listing = tool_text.told([names[pair] for pair in standing.here]) or "nothing yet"
+    listing = tool_text.join_names([names[pair] for pair in standing.here]) or "nothing yet"
     lines = [f"{summary}; in the list of tools now: {listing}."]
     lines += [f"Warning: {warning}" for warning in warnings]
     if standing.away:
@@ -267,7 +267,7 @@ def _make_load_reply(pairs: Sequence[Pair], summary: str, now: ToolContext) -> T
         "registeredTools": tool_text.routes(standing.here, now),
         "unavailableServers": sorted(tool_text.by_server(standing.away)),
         "warnings": warnings,
-        "tokens": tool_text.saving(now),
+        "tokens": tool_text.estimate_tokens(now),
     }
     return ToolReply("\n".join(lines), structured)
 

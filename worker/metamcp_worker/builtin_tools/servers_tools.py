@@ -57,7 +57,7 @@ def _activate(arguments: ServerName, context: ToolContext) -> Decision:
         text = f"{server} was not activated: it is {_AWAY[state]}{_explain_state(server, context)}."
         return ToolReply(text, failed=True)
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return ToolReply(f"Failed to activate {server}: {outcome.error}", failed=True)
         tools = now.tools_of(server)
@@ -73,7 +73,7 @@ def _activate(arguments: ServerName, context: ToolContext) -> Decision:
         named = f": {listing}{suffix}." if tools else "."
         return ToolReply(text + named, _one(server, now))
 
-    return OrderAndThen(Activate(server), then)
+    return OrderAndThen(Activate(server), build_reply)
 
 
 def _deactivate(arguments: ServerName, context: ToolContext) -> Decision:
@@ -81,7 +81,7 @@ def _deactivate(arguments: ServerName, context: ToolContext) -> Decision:
     if server not in context.spec.servers and server not in context.shown.servers:
         return unknown_server(server, context)
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return ToolReply(f"Failed to deactivate {server}: {outcome.error}", failed=True)
         if server not in outcome.before.servers:
@@ -89,7 +89,7 @@ def _deactivate(arguments: ServerName, context: ToolContext) -> Decision:
         text = f"{server} is not active any more: its tools are out of view, and it runs on."
         return ToolReply(text, _one(server, now))
 
-    return OrderAndThen(Deactivate(server), then)
+    return OrderAndThen(Deactivate(server), build_reply)
 
 
 def _status(arguments: NoArguments, context: ToolContext) -> Decision:
@@ -196,8 +196,10 @@ def discover(arguments: Discover, context: ToolContext) -> ToolReply:
     if rows and isinstance(first := rows[0][0], ListEntry):
         rows.insert(0, (first.server, row(first.server)))
     total = sum(map(len, tools.values()))
-    saved = tool_text.saving(context)
-    count = f"{tool_text.counted(total, 'tool')} of {tool_text.counted(len(tools), 'server')}"
+    saved = tool_text.estimate_tokens(context)
+    count = (
+        f"{tool_text.format_count(total, 'tool')} of {tool_text.format_count(len(tools), 'server')}"
+    )
     cost = f"everything is about {saved['everything']} tokens, what is in view {saved['inView']}"
     lines = [f"{count}; {cost}.", *(made.text for _, made in rows)]
     structured: dict[str, object] = {
@@ -212,7 +214,7 @@ def discover(arguments: Discover, context: ToolContext) -> ToolReply:
 
 
 def unknown_server(server: str, context: ToolContext) -> ToolReply:
-    listing = tool_text.told(context.spec.servers) or "none"
+    listing = tool_text.join_names(context.spec.servers) or "none"
     name = tool_text.plain(server)
     text = f"There is no server {name!r} behind this endpoint; there are: {listing}."
     return ToolReply(text, {"success": False, "error": text}, failed=True)
@@ -240,7 +242,7 @@ def _server(server: str, tools: Sequence[ListEntry], context: ToolContext) -> Ro
     if news is not None and news.message and not available:
         value["error"] = tool_text.line(news.message, MESSAGE_CHARACTERS_MAX)
         there = f"unavailable ({state}: {value['error']})"
-    count = tool_text.counted(len(tools), "tool")
+    count = tool_text.format_count(len(tools), "tool")
     return Row(f"## {tool_text.plain(server)}: {there}, {count}, {tokens} tokens", value)
 
 

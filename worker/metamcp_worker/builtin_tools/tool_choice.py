@@ -46,7 +46,7 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
     missing: dict[str, None] = {}
     names_by_pair: dict[Pair, str] | None = None
     for name in names:
-        pair = None if kept(name, context) else context.pair(name)
+        pair = None if find_hidden_reason(name, context) else context.pair(name)
         if pair in context.everything.hidden:
             pair = None
         if pair is None and (meant := read(name)) is not None:
@@ -88,7 +88,7 @@ def alike(name: str, entries: Sequence[ListEntry]) -> list[str]:
     return [key for _, key in sorted(scored)[:ALIKE_MAX]]
 
 
-def kept(name: str, context: ToolContext) -> str:
+def find_hidden_reason(name: str, context: ToolContext) -> str:
     """Return why the tool of this name, exposed or namespaced, is kept from clients; empty if the
     tool is not."""
     owner = context.everything.tool_named(name)
@@ -99,13 +99,13 @@ def kept(name: str, context: ToolContext) -> str:
 
 
 def _explain_unknown(name: str, context: ToolContext) -> str:
-    if reason := kept(name, context):
+    if reason := find_hidden_reason(name, context):
         return reason
     meant = read(name)
     if meant is not None and meant[0] in context.everything.unknown:
         return f"nothing is known yet of the tools of {tool_text.plain(meant[0])}"
     names = alike(name, context.everything.offered)
-    return _none(name) + (f"{_ALIKE}{tool_text.told(names)}?" if names else "")
+    return _none(name) + (f"{_ALIKE}{tool_text.join_names(names)}?" if names else "")
 
 
 def _none(name: str) -> str:

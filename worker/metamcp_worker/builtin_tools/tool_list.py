@@ -32,7 +32,7 @@ class _Annotated(Struct, frozen=True):
     annotations: _ToolHints = _ToolHints()
 
 
-def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
+def list_tools(request: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
     """Decide about a list of tools. `view`: of the client in question."""
     if request.name:
         return _find_tool(request.name, view, context)
@@ -40,7 +40,7 @@ def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply |
         return _page(request, view, context)
     allowed = {request.server} if request.server else None
 
-    def then(others: Rankings, now: ToolContext) -> ToolReply:
+    def build_reply(others: Rankings, now: ToolContext) -> ToolReply:
         hits = now.search(request.query, HITS_MAX, allowed, others)
         entries = {entry.key: entry for entry in (*now.everything.offered, *now.exposed)}
         listed = _collect_names(view)
@@ -50,7 +50,7 @@ def listing(request: ShowTools, view: View, context: ToolContext) -> ToolReply |
             rows.sort(key=lambda row: _rank(request.order, row.server, row.name, row.tokens))
         return _make_reply(rows, hits.more)
 
-    return Seek(request.query, allowed, then)
+    return Seek(request.query, allowed, build_reply)
 
 
 def _make_reply(tools: Sequence[ShownTool], more: int = 0) -> ToolReply:
@@ -142,7 +142,7 @@ def _row(
 
 def _reads_only(raw: bytes) -> bool:
     try:
-        return codec.typed(_Annotated, raw).annotations.read_only_hint
+        return codec.decode_as(_Annotated, raw).annotations.read_only_hint
     except codec.Malformed:
         return False
 

@@ -20,7 +20,7 @@ from metamcp_worker.builtin_tools.builtin import ToolContext
 from metamcp_worker.catalog.catalog import ListEntry, sent_bytes
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.builtin_definitions import DETAILS, Detail
-from metamcp_worker.ipc.disclosure import Pair, ToolSet, written
+from metamcp_worker.ipc.disclosure import Pair, ToolSet, format_pair
 from metamcp_worker.search import definitions
 from metamcp_worker.search.definitions import read
 from metamcp_worker.search.index import HITS_MAX, SearchResult, ToolDocument
@@ -55,13 +55,13 @@ def code(name: str) -> str:
     return f"`{plain(name).replace('`', chr(39))}`"
 
 
-def told(names: Collection[str], most: int = NAMES_TOLD_MAX) -> str:
+def join_names(names: Collection[str], most: int = NAMES_TOLD_MAX) -> str:
     """Return a list of names such as `git.status, git.log and 3 more`."""
     remaining = len(names) - most
     return ", ".join(_first(names, most)) + (f" and {remaining} more" if remaining > 0 else "")
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count such as `1 tool` or `2 tools`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -318,7 +318,7 @@ class ToolStanding(Struct, frozen=True):
         return bool(self.here or self.away or self.kept)
 
 
-def standing(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
+def classify_tools(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
     names = context.names()
     here: list[Pair] = []
     away: list[Pair] = []
@@ -350,7 +350,7 @@ def warnings(tool_standing: ToolStanding) -> list[str]:
         (tool_standing.kept, "{} server has tools in quarantine, skipping tools: {}"),
     ):
         for server, tools in by_server(pairs).items():
-            sentences.append(template.format(plain(server), told(tools)))
+            sentences.append(template.format(plain(server), join_names(tools)))
     if len(sentences) <= WARNINGS_MAX:
         return sentences
     return [
@@ -361,7 +361,7 @@ def warnings(tool_standing: ToolStanding) -> list[str]:
 
 def hopeless(tools: Iterable[Pair], context: ToolContext) -> str:
     """Return why none of these tools can ever be in view here; empty if any tool can."""
-    tool_standing = standing(tools, context)
+    tool_standing = classify_tools(tools, context)
     if tool_standing.is_possible:
         return ""
     return f"nothing of it can be in view here: {'; '.join(warnings(tool_standing))}"
@@ -371,7 +371,7 @@ def by_server(pairs: Iterable[Pair]) -> dict[str, list[str]]:
     """Return the namespaced names of the tools of each server, in their order."""
     grouped: dict[str, list[str]] = {}
     for pair in pairs:
-        grouped.setdefault(pair[0], []).append(written(pair))
+        grouped.setdefault(pair[0], []).append(format_pair(pair))
     return grouped
 
 
@@ -392,7 +392,7 @@ def route(pair: Pair) -> dict[str, object]:
     return {
         "serverName": plain(server),
         "originalName": plain(original),
-        "namespacedName": plain(written(pair)),
+        "namespacedName": plain(format_pair(pair)),
     }
 
 
@@ -409,7 +409,7 @@ def row(entry: ListEntry, *, is_in_view: bool) -> Row:
     definition = read(entry.item.raw)
     about = first_sentence(definition.description or definition.title)
     tokens = builtin_definitions.tokens(entry.item.raw)
-    name = code(written(pair))
+    name = code(format_pair(pair))
     text = f"- {name} as {code(entry.key)} ({tokens} tokens{', in view' if is_in_view else ''})"
     value = {
         "exposedName": entry.key,
@@ -433,7 +433,7 @@ def summary(toolset: ToolSet, context: ToolContext) -> dict[str, object]:
     }
 
 
-def saving(context: ToolContext) -> dict[str, object]:
+def estimate_tokens(context: ToolContext) -> dict[str, object]:
     """Return the estimated tokens of all tools behind the endpoint, of the list of tools, and of
     the tools that the list leaves out."""
     spec = context.spec

@@ -76,7 +76,7 @@ def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
     if picked.missing:
         return _make_failure("build", tool_choice.unknown(picked.missing, context))
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("build", outcome.error)
         made = outcome.toolset or ToolSet(arguments.name, picked.pairs, arguments.description)
@@ -92,7 +92,7 @@ def _build(arguments: BuildArguments, context: ToolContext) -> Decision:
         return ToolReply(f"{saved} {reply.text}", reply.structured)
 
     order = Build(arguments.name, picked.pairs, arguments.description, equip=arguments.autoEquip)
-    return OrderAndThen(order, then)
+    return OrderAndThen(order, build_reply)
 
 
 def _equip(arguments: ToolsetName, context: ToolContext) -> Decision:
@@ -100,17 +100,17 @@ def _equip(arguments: ToolsetName, context: ToolContext) -> Decision:
     if toolset is not None and (reason := tool_text.hopeless(toolset.tools, context)):
         return _make_failure("equip", reason)
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("equip", outcome.error)
         equipped = outcome.toolset or now.toolsets.get(arguments.name)
         return _make_equip_reply(equipped or ToolSet(arguments.name, outcome.after.tools), now)
 
-    return OrderAndThen(Equip(arguments.name), then)
+    return OrderAndThen(Equip(arguments.name), build_reply)
 
 
 def _unequip(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("unequip", outcome.error)
         name = outcome.before.toolset
@@ -121,10 +121,10 @@ def _unequip(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
         )
         text += "; only the built-in tools are in view."
         return ToolReply(
-            text, {"success": True, "unequipped": name, "tokens": tool_text.saving(now)}
+            text, {"success": True, "unequipped": name, "tokens": tool_text.estimate_tokens(now)}
         )
 
-    return OrderAndThen(Unequip(), then)
+    return OrderAndThen(Unequip(), build_reply)
 
 
 def _active(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
@@ -137,14 +137,14 @@ def _active(arguments: NoToolsetArguments, context: ToolContext) -> Decision:
             "totalDiscovered": everything,
             "filteredOut": everything - len(seen),
         },
-        "tokens": tool_text.saving(context),
+        "tokens": tool_text.estimate_tokens(context),
     }
     name = context.shown.toolset
     if not name:
         return ToolReply(
             "No toolset is equipped; list-saved-toolsets tells which there are.", structured
         )
-    standing = tool_text.standing(context.shown.tools, context)
+    standing = tool_text.classify_tools(context.shown.tools, context)
     page = tool_text.portion(seen, 0, lambda entry: tool_text.row(entry, is_in_view=True))
     toolset = context.toolsets.get(name) or ToolSet(name, context.shown.tools)
     warnings = tool_text.warnings(standing)
@@ -179,7 +179,7 @@ def _delete(arguments: Deleting, context: ToolContext) -> Decision:
             "delete", f"set confirm to true to delete {_quote_name(arguments.name)}"
         )
 
-    def then(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
+    def build_reply(outcome: OrderOutcome, now: ToolContext) -> ToolReply:
         if outcome.error:
             return _make_failure("delete", outcome.error)
         text = f"Toolset {_quote_name(arguments.name)} is deleted."
@@ -187,15 +187,15 @@ def _delete(arguments: Deleting, context: ToolContext) -> Decision:
             text += " It was equipped; only the built-in tools are in view."
         return ToolReply(text, {"success": True, "deleted": tool_text.plain(arguments.name)})
 
-    return OrderAndThen(Delete(arguments.name), then)
+    return OrderAndThen(Delete(arguments.name), build_reply)
 
 
 def _make_equip_reply(toolset: ToolSet, now: ToolContext) -> ToolReply:
     """Return the answer about a tool set that was just equipped."""
-    standing = tool_text.standing(toolset.tools, now)
+    standing = tool_text.classify_tools(toolset.tools, now)
     warnings = tool_text.warnings(standing)
     names = now.names()
-    listing = tool_text.told([names[pair] for pair in standing.here])
+    listing = tool_text.join_names([names[pair] for pair in standing.here])
     count = f"{len(standing.here)} of its {_tools(len(toolset.tools))} in view"
     name = _quote_name(toolset.name)
     lines = [f"Toolset {name} is equipped, {count}{': ' if listing else ''}{listing}."]
@@ -213,7 +213,7 @@ def _make_equip_reply(toolset: ToolSet, now: ToolContext) -> ToolReply:
         "registeredTools": tool_text.routes(standing.here, now),
         "unavailableServers": sorted(tool_text.by_server(standing.away)),
         "warnings": warnings,
-        "tokens": tool_text.saving(now),
+        "tokens": tool_text.estimate_tokens(now),
     }
     return ToolReply("\n".join([*lines, *warned]), structured)
 
@@ -229,7 +229,7 @@ def _row(toolset: ToolSet, context: ToolContext) -> Row:
         "tools": [tool_text.route(pair) for pair in toolset.tools[:TOOLS_TOLD_MAX]],
     }
     equipped = ", equipped" if value["active"] else ""
-    of = tool_text.told(servers, TOOLS_TOLD_MAX)
+    of = tool_text.join_names(servers, TOOLS_TOLD_MAX)
     about = tool_text.line(toolset.description, tool_text.NAME_CHARACTERS_MAX)
     text = f"- {_quote_name(toolset.name)}{equipped}: {_tools(len(toolset.tools))} of {of}"
     return Row(f"{text}: {about}" if about else text, value)
@@ -249,7 +249,7 @@ def _quote_name(name: str) -> str:
 
 
 def _tools(count: int) -> str:
-    return tool_text.counted(count, "tool")
+    return tool_text.format_count(count, "tool")
 
 
 FAMILY: ToolFamily = family(

@@ -60,7 +60,7 @@ class Meanings:
         elif not servers:
             del self._keys[endpoint]
 
-    def wanted(self, most: int) -> Mapping[bytes, str]:
+    def collect_texts(self, most: int) -> Mapping[bytes, str]:
         """Return at most `most` texts without a vector, by their hashes. While there are `unread`
         tools, more texts may follow: call again."""
         for _ in range(READ_MAX):

@@ -58,7 +58,7 @@ class Seeking:
         self._next: asyncio.Handle | None = None
         self._indexes = indexes
         indexes.heard = self._on_tools_changed
-        for endpoint, server, documents in indexes.everything():
+        for endpoint, server, documents in indexes.iter_documents():
             self._on_tools_changed(endpoint, server, documents)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Seeking:
         else:
             self._ask(text, on_vector)
 
-    def told(self, ticket: int, vectors: Vectors) -> None:
+    def on_vectors(self, ticket: int, vectors: Vectors) -> None:
         """Take the answer to a ticket."""
         if (query := self._queries.pop(ticket, None)) is not None:
             self._told_of_query(query, vectors)
@@ -130,17 +130,17 @@ class Seeking:
     def _wait(self, query: _Query, on_vector: Callable[[Vector | None], None]) -> None:
         """Add a function that gets the vector, or None after QUERY_S_MAX seconds."""
 
-        def late() -> None:
-            query.waiting.remove(arrived)
+        def on_timeout() -> None:
+            query.waiting.remove(on_vector_found)
             on_vector(None)
 
-        timer = self._loop.call_later(QUERY_S_MAX, late)
+        timer = self._loop.call_later(QUERY_S_MAX, on_timeout)
 
-        def arrived(query_vector: Vector | None) -> None:
+        def on_vector_found(query_vector: Vector | None) -> None:
             timer.cancel()
             on_vector(query_vector)
 
-        query.waiting.append(arrived)
+        query.waiting.append(on_vector_found)
 
     def _told_of_query(self, query: _Query, vectors: Vectors) -> None:
         data = vectors.found[0] if vectors.found else b""
@@ -162,7 +162,7 @@ class Seeking:
 
     def _ask_for_tools(self) -> None:
         self._next = None
-        texts = self._meanings.wanted(TEXTS_MAX)
+        texts = self._meanings.collect_texts(TEXTS_MAX)
         if texts and (len(texts) == TEXTS_MAX or not self._meanings.unread):
             ticket = next(self._tickets)
             self._asked = ticket, list(texts)

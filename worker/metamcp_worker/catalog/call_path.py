@@ -54,12 +54,12 @@ def explain(
     if not owner.server:
         steps = [PathStep("name", f"{name} is a tool of the gateway itself"), *_gate(call)]
         return CallPath(endpoint=endpoint, server="metamcp", tool=tool, steps=tuple(steps))
-    guard = None if owner.guard is None else owner.guard.named("tools", tool)
+    guard = None if owner.guard is None else owner.guard.find_guard("tools", tool)
     raw = next((entry.item.raw for entry in everything.offered if entry.key == name), b"")
     thing = Thing("tools", owner.server, tool, raw if guard is None else guard.raw)
     facts = _facts(view, owner, call, name)
     verdict = CallVerdict() if guard is None else guard.decide(facts)
-    has_facts = call.arguments != b"" or (guard is not None and guard.hidden)
+    has_facts = call.arguments != b"" or (guard is not None and guard.is_hidden)
     values = rules.values(thing, facts if has_facts else None)
     steps = [
         *_iter_view_steps(view, everything, name, tool, owner), *_gate(call),
@@ -140,7 +140,7 @@ def _gate(call: PathAsked) -> Iterator[PathStep]:
 
 def _limit(call: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
     meter_key = call.principal.key, endpoint, owner.server, call.now, call.date
-    reached = meters.reached(*meter_key) if meters.any else None
+    reached = meters.find_limit(*meter_key) if meters.any else None
     if reached is not None:
         return PathStep("limits", reached.message, stops=True)
     return PathStep("limits", "within all" if meters.any else "none")
@@ -149,7 +149,7 @@ def _limit(call: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> Path
 def _facts(view: View, owner: Owner, call: PathAsked, name: str) -> CallFacts:
     arguments = call.arguments or b"{}"
     if owner.mend is not None:
-        params = offers.mended({"arguments": Raw(arguments)}, owner.mend)
+        params = offers.fill_arguments({"arguments": Raw(arguments)}, owner.mend)
         arguments = bytes(params["arguments"])
     return CallFacts(
         exposed=name, arguments=arguments, principal=call.principal,

@@ -233,8 +233,8 @@ class Catalog:
         parts = MergedParts(rules, self._parts.get(key))
         merge = _Merge(endpoint, offers, self._listed, withdrawn, overrides, reserved, parts)
         uris = merge.by_uri()
-        tools = merge.named("tools", _find_disabled_tools(endpoint, offers))
-        prompts = merge.named("prompts", frozenset())
+        tools = merge.merge_by_name("tools", _find_disabled_tools(endpoint, offers))
+        prompts = merge.merge_by_name("prompts", frozenset())
         parts.seal()
         self._parts[key] = parts
         return Merged(
@@ -357,7 +357,9 @@ class _Merge:
             if not self._made.rules.hides("resources", server, item.key)
         )
 
-    def named(self, kind: ThingKind, disabled: frozenset[exposed_names.Pair]) -> dict[str, Owner]:
+    def merge_by_name(
+        self, kind: ThingKind, disabled: frozenset[exposed_names.Pair]
+    ) -> dict[str, Owner]:
         """Make the list of tools or prompts, and return their owners by exposed name. Call `by_uri`
         first."""
         off: dict[str, set[str]] = {}
@@ -377,7 +379,7 @@ class _Merge:
         overrides = self._overrides if kind == "tools" else _NO_OVERRIDES
         withdrawn = self._all_kept if kind == "tools" else _NOTHING_KEPT
         fixed_names = overrides.names(disabled, reserved)
-        exposed = exposed_names.parted(pairs, plain, naming, reserved, fixed_names)
+        exposed = exposed_names.resolve_clashes(pairs, plain, naming, reserved, fixed_names)
         parts: list[ServerPart] = []
         table: dict[str, Owner] = {}
         start = 0

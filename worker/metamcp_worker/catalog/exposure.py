@@ -67,14 +67,16 @@ class Opened:
             self._starts[server_part.server] = len(self._marks)
             self._marks += server_part.marks
 
-    def shared(self, content: Shown) -> Shown:
+    def share_pairs(self, content: Shown) -> Shown:
         """Return the same content, made of the tools that are known here: the supervisor sends new
         objects each time, and thousands of views would need ten times as much memory."""
         if not content.tools or self._endpoint.exposure == "all":
             return content
-        return structs.replace(content, tools=tuple([self._known(pair) for pair in content.tools]))
+        return structs.replace(
+            content, tools=tuple([self._intern_pair(pair) for pair in content.tools])
+        )
 
-    def disclosed(self, content: Shown) -> Merged:
+    def select_visible(self, content: Shown) -> Merged:
         """Return the part of the endpoint that is in view."""
         merged, endpoint = self._all, self._endpoint
         if endpoint.exposure == "all":
@@ -122,7 +124,7 @@ class Opened:
             places.update(range(start, start + len(self._parts[server].entries)))
         return sorted(places)
 
-    def _known(self, pair: Pair) -> Pair:
+    def _intern_pair(self, pair: Pair) -> Pair:
         server_part = self._parts.get(pair[0])
         at = None if server_part is None else server_part.places.get(pair)
         return pair if server_part is None or at is None else server_part.pairs[at]

@@ -31,7 +31,7 @@ from metamcp_worker.ipc.server_catalog import (
     TASKS_EXTENSION,
     SchemaFaults,
     ServerCatalogue,
-    keyed,
+    iter_definitions,
 )
 from metamcp_worker.ipc.validation import Fault
 
@@ -48,7 +48,7 @@ class Mend(Struct, frozen=True):
     defaults: Mapping[str, bytes] = {}
 
 
-def mended(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
+def fill_arguments(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
     """Return the parameters of `tools/call` as the server gets them. Raises ProtocolError.
 
     Arguments that are not an object are passed on for the server to refuse, unless something is
@@ -177,7 +177,7 @@ class ServerOffer:
         return bool(self.links) or any(uri.startswith(APP_SCHEME) for uri in listed)
 
 
-def relinked(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
+def with_exposed_links(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedItem:
     """Return the tool with the URIs of its user interface as the endpoint exposes them."""
     if not any(link in moved for link in _links(tool.raw)):
         return tool
@@ -200,7 +200,7 @@ def _items(
     """Return the definitions of one kind, tools without an output schema that clients cannot read.
     `schemas`: faults of the schemas of tools."""
     items: list[OfferedItem] = []
-    for key, raw_key, definition in keyed(kind, definitions):
+    for key, raw_key, definition in iter_definitions(kind, definitions):
         raw, modern_output = definition, False
         if kind == "tools" and (faults := schemas.get(key)) is not None and faults.output:
             modern_output = faults.legacy

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, relinked
+from metamcp_worker.catalog.offers import OfferedItem, Owner, ServerOffer, with_exposed_links
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.guard.guard_rules import GuardRules
@@ -82,7 +82,9 @@ class ServerPart:
         legacy = pool.offer.legacy
         for pair, item, name in zip(pool.pairs, pool.items, exposed, strict=True):
             fault = item.fault
-            invalid = "" if fault is None else validation.unserved(kind, server, item.key, fault)
+            invalid = (
+                "" if fault is None else validation.explain_refusal(kind, server, item.key, fault)
+            )
             reason = held.get(item.key, "")
             unlisted = reason or (invalid if fault is not None and not fault.legacy else "")
             guard = rules.guard(kind, server, item.key, item.raw, item.digest)
@@ -93,7 +95,7 @@ class ServerPart:
                 self.kept[pair] = reason
             if unlisted:
                 continue
-            if overrides.is_hidden(pair) or (guard is not None and guard.hidden):
+            if overrides.is_hidden(pair) or (guard is not None and guard.is_hidden):
                 self.hidden.append(pair)
             else:
                 self.entries.append(ListEntry(name, overrides.item(pair, item), server))
@@ -145,7 +147,7 @@ class MergedParts:
         ):
             items = [item for item in offered if item.key not in off]
             if moved:
-                items = [relinked(item, moved) for item in items]
+                items = [with_exposed_links(item, moved) for item in items]
             pairs = [(server, item.key) for item in items]
             alone = exposed_names.alone(pairs, naming)
             pool = Pool(offer, offered, off, moved, naming, pairs, items, alone)

@@ -64,11 +64,11 @@ class PageCache:
     def pages(self) -> "ListPages":
         """Return a place for the bytes of one more list."""
         pages = ListPages(self)
-        pages.name = ref(pages, self.gone)
+        pages.name = ref(pages, self.forget_pages)
         hash(pages.name)  # the reference keeps its hash, for when its object is gone
         return pages
 
-    def grown(self, pages: "ref[ListPages]", size: int) -> None:
+    def count_bytes(self, pages: "ref[ListPages]", size: int) -> None:
         """Count so many more bytes of these pages, and drop the bytes of older ones beyond the
         limit."""
         self.bytes += size
@@ -77,9 +77,9 @@ class PageCache:
             oldest = next(other for other in self._sizes if other is not pages)
             if (oldest_pages := oldest()) is not None:
                 oldest_pages.ready.clear()
-            self.gone(oldest)
+            self.forget_pages(oldest)
 
-    def gone(self, pages: "ref[ListPages]") -> None:
+    def forget_pages(self, pages: "ref[ListPages]") -> None:
         """Count no more bytes of these pages."""
         self.bytes -= self._sizes.pop(pages, 0)
 
@@ -96,7 +96,7 @@ class ListPages:
 
     def put(self, key: Place, page: bytes) -> None:
         self.ready[key] = page
-        self._shelf.grown(self.name, len(page))
+        self._shelf.count_bytes(self.name, len(page))
 
 
 class View:

@@ -117,12 +117,12 @@ class _Share:
         self.size_bytes -= call.size_bytes
         return call
 
-    def ahead(self, seat: Seat) -> int:
+    def count_ahead(self, seat: Seat) -> int:
         """Maximum number of calls that are sent before one that is added now."""
         if not seat:
             return self.count
         mine = self.shares.get(seat[0])
-        turns = mine.ahead(seat[1:]) + 1 if mine is not None else 1
+        turns = mine.count_ahead(seat[1:]) + 1 if mine is not None else 1
         others = len(self.shares) - (mine is not None)
         return min(self.count, turns * (others + 1) - 1)
 
@@ -230,9 +230,9 @@ class Turns:
         self.count = self._all.count
         return call
 
-    def ahead(self, seat: Seat) -> int:
+    def count_ahead(self, seat: Seat) -> int:
         """Maximum number of calls that are sent before one that is added at this place now."""
-        return self._all.ahead(seat)
+        return self._all.count_ahead(seat)
 
     def remove(self, unwanted: Callable[[WaitingCall], bool]) -> list[WaitingCall]:
         """Take out and return the unwanted calls, whoever has the next turn."""
@@ -261,7 +261,7 @@ class Pace:
         self._mean_s = 0.0
         self._samples = 0
 
-    def served(self, seconds: float) -> None:
+    def add_sample(self, seconds: float) -> None:
         """Note that a call was answered after so many seconds, while others waited."""
         self._samples = min(self._samples + 1, SAMPLES_MIN)
         self._mean_s += (seconds - self._mean_s) / self._samples

@@ -38,8 +38,8 @@ from metamcp_worker.confinement import kernel
 from metamcp_worker.confinement.denials import (
     FAMILIES,
     DeniedRight,
+    find_needed_right,
     is_granted,
-    needed,
     with_right,
 )
 from metamcp_worker.confinement.launch import FILE_CALLS, NAMESPACES, ProcessLimit
@@ -451,11 +451,11 @@ def _needed_files(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
         exists = os.path.exists(path)
         write_flags = os.O_ACCMODE | os.O_TRUNC if exists else os.O_CREAT
         if not flags & os.O_PATH:
-            yield needed(path, exists=exists, writes=bool(flags & write_flags))
+            yield find_needed_right(path, exists=exists, writes=bool(flags & write_flags))
     elif name in _USES:
         at, path_index = _USES[name]
         path = _real(thread, _folder_of(arguments, at), _text(thread, arguments[path_index]))
-        yield needed(path, exists=os.path.exists(path), writes=name == "truncate")
+        yield find_needed_right(path, exists=os.path.exists(path), writes=name == "truncate")
     else:
         yield from _needed_folders(call)
 
@@ -481,7 +481,7 @@ def _needed_folders(call: kernel.PausedCall) -> Iterator[DeniedRight | None]:
 
 
 def _find_create_right(path: str, *, folder: bool = False) -> DeniedRight | None:
-    return needed(path, exists=False, writes=True, folder=folder)
+    return find_needed_right(path, exists=False, writes=True, folder=folder)
 
 
 def _folder_of(arguments: tuple[int, ...], at: int) -> int:

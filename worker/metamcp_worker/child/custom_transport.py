@@ -80,7 +80,7 @@ class Custom(Distant):
         self._task = asyncio.get_running_loop().create_task(self._live(connect))
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         return self._lost
 
     def stuck(self) -> bool:
@@ -181,7 +181,7 @@ class Custom(Distant):
                 seen = glimpse(message, message)
                 self._listener.overlong(OverlongLine(len(message), seen))
             else:
-                self._listener.received([http_exchange.one_line(message)])
+                self._listener.on_messages([http_exchange.one_line(message)])
             del message  # or it would be kept until the next one comes
             await self._open.wait()
         self._lose(Fail("exit", "it ended the connection"))
@@ -203,7 +203,7 @@ class Custom(Distant):
     def _lose(self, failure: Fail) -> None:
         if not self._lost:
             self._lost = True
-            self._listener.lost(failure)
+            self._listener.on_server_lost(failure)
 
 
 def _find(name: str) -> Connect:

@@ -118,17 +118,17 @@ class FrontPipes:
         too."""
         self._given_up.update(fronts)
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         """Wait until the pipes that were attached just now can take frames."""
         if self._opening:
             await asyncio.wait(self._opening, timeout=CLOSE_S_MAX)
 
     async def close(self) -> None:
         """Let the fronts take what waits for them, then close all pipes."""
-        await self.opened()
+        await self.wait_until_open()
         for front in list(self._pipes):
             pipe = self._pipes.pop(front)
-            if not pipe.closed:
+            if not pipe.is_closed:
                 self._closing.add(pipe)
                 self._closed_all.clear()
                 pipe.close()

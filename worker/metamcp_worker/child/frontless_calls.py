@@ -154,7 +154,7 @@ class Orphans:
 
     # --- what is said to fronts ---------------------------------------------------------------
 
-    def sent(self, front: int, frame: _Frame, now: float) -> None:
+    def on_frame_sent(self, front: int, frame: _Frame, now: float) -> None:
         """Keep a frame that was sent to a front, if its call is to be kept, or that is for an
         orphan."""
         if front == NOBODY:
@@ -202,7 +202,7 @@ class Orphans:
             self._forget(number)
         if not key:
             return []
-        actions = self._asks.over(key, tell_front=False)
+        actions = self._asks.close_questions(key, tell_front=False)
         if actions:
             sent = self._calls.in_flight[key]
             self._calls.set_deadline(key, now + sent.timeout_s)

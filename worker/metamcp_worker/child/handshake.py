@@ -39,15 +39,15 @@ from metamcp_worker.child.actions import (
     WarnInLog,
     WriteToServer,
 )
-from metamcp_worker.child.http_sessions import askable, shared
+from metamcp_worker.child.http_sessions import askable, build_shared_capabilities
 from metamcp_worker.child.jsonrpc_lines import (
     LEGACY,
     MODERN,
+    describe_auth_error,
     gateway_info,
     server_info,
-    unauthorized,
 )
-from metamcp_worker.child.lists import TOOLS_S_MAX, Listing, declared
+from metamcp_worker.child.lists import TOOLS_S_MAX, Listing, find_declared_lists
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
@@ -189,19 +189,19 @@ class Handshake:
             return self.ask()
         return None
 
-    def answered(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
+    def on_answer(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
         if self.phase is HandshakePhase.INITIALIZE:
             return _parse_initialize_result(result)
         return _parse_discover_result(result) or self._not_modern(
             "its answer to the probe names no version"
         )
 
-    def failed(self, error: bytes, now: float) -> OwnRequest | Met | HandshakeRefused:
+    def on_error(self, error: bytes, now: float) -> OwnRequest | Met | HandshakeRefused:
         """Return the next step after the request of this phase was answered with an error."""
         failure = _failure(error)
         supported = _parse_supported_versions(failure)
         if self.phase is HandshakePhase.INITIALIZE:
-            return self._refused(error, failure, now)
+            return self._on_refusal(error, failure, now)
         if MODERN in supported and self.phase is HandshakePhase.PROBE:
             return self._probe_again()
         if supported and not {MODERN, *LEGACY} & set(supported):
@@ -215,7 +215,7 @@ class Handshake:
             self._offered = [self._others.pop(0)]
         return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
-    def _refused(
+    def _on_refusal(
         self, error: bytes, failure: _Failure, now: float
     ) -> OwnRequest | HandshakeRefused:
         """Return the next step after `initialize` was refused."""
@@ -377,7 +377,7 @@ class Opening:
         return bool(self._list_hash)
 
     @property
-    def probing(self) -> bool:
+    def is_probing(self) -> bool:
         """Whether the server is being asked if it is modern."""
         return self.met is None and self._handshake.phase is HandshakePhase.PROBE
 
@@ -385,19 +385,19 @@ class Opening:
         """Send the first request, because the server runs."""
         return [self._own.ask(RequestPurpose.HANDSHAKE, self._handshake.ask())]
 
-    def answered(
+    def on_answer(
         self, key: bytes, purpose: RequestPurpose, result: bytes, error: bytes, now: float
     ) -> Actions:
         """Handle the answer to a request of the gateway: a raw result or a raw error."""
-        if error and not self.ready and (problem := unauthorized(error, self._spec.name)):
+        if error and not self.ready and (problem := describe_auth_error(error, self._spec.name)):
             return [Fail("authorization", f"it {problem}")]
         if purpose is RequestPurpose.HANDSHAKE:
             if error:
-                return self._shaken(self._handshake.failed(error, now), now)
-            return self._shaken(self._handshake.answered(result), now)
-        return [*self._listing.answered(key, result, error, now), *self._publish(now)]
+                return self._shaken(self._handshake.on_error(error, now), now)
+            return self._shaken(self._handshake.on_answer(result), now)
+        return [*self._listing.on_answer(key, result, error, now), *self._publish(now)]
 
-    def changed(self, lists: Iterable[str], now: float, notification: str = "") -> Actions:
+    def on_list_changed(self, lists: Iterable[str], now: float, notification: str = "") -> Actions:
         """Note that these lists may have changed, and read them. `notification`: method of the
         one that says so."""
         self._changed |= frozenset(lists)
@@ -418,7 +418,7 @@ class Opening:
         """Whether the server is not ready, its lists are being read, or they have changed."""
         if not self.ready or self._listing.open or self.met is None:
             return True
-        return bool(self._changed and self._changed & declared(self.met.capabilities))
+        return bool(self._changed and self._changed & find_declared_lists(self.met.capabilities))
 
     def tick(self, now: float) -> Actions:
         if self.met is None:
@@ -439,18 +439,20 @@ class Opening:
         if isinstance(outcome, HandshakeRefused):
             return [Fail("protocol", outcome.message)]
         self.met = outcome
-        self._own.met(outcome.protocol)
+        self._own.set_protocol(outcome.protocol)
         first: Actions = []
         if outcome.initialized:
             first = [WriteToServer(jsonrpc_lines.notification("notifications/initialized"))]
-        reads = self._listing.read(declared(outcome.capabilities), now)
+        reads = self._listing.read(find_declared_lists(outcome.capabilities), now)
         return [*first, *reads, *self._publish(now)]
 
     def _relist(self, now: float) -> Actions:
         """Read the changed lists again, unless lists were read just now or are being read."""
         if not self.ready or not self._changed or self.met is None or self._listing.busy(now):
             return []
-        changed = (self._changed & declared(self.met.capabilities)) - set(self._listing.open)
+        changed = (self._changed & find_declared_lists(self.met.capabilities)) - set(
+            self._listing.open
+        )
         if not changed or now < self._list_again_at:
             return []
         self._changed -= changed
@@ -479,7 +481,7 @@ class Opening:
         if (self._list_hash, self._unread) != before:
             return [*actions, Relisted(catalogue)]
         # Fronts pass it on where this is the only server, as it would say it without a gateway.
-        methods, self._judged = () if listing.failed else sorted(self._judged), set()
+        methods, self._judged = () if listing.has_failed else sorted(self._judged), set()
         return [*actions, *(TellFronts(Notice(method, b"{}")) for method in methods)]
 
     def _catalogue(self) -> ServerCatalogue:
@@ -509,10 +511,10 @@ def _build_capabilities(spec: ServerSpec) -> Raw:
     if spec.caller:
         return Raw(askable(spec.caller.encode()))
     routable: Mapping[str, object] = ROUTABLE if spec.url is None else {}
-    return Raw(codec.dump({**routable, **codec.level(shared(spec))}))
+    return Raw(codec.dump({**routable, **codec.level(build_shared_capabilities(spec))}))
 
 
 def own_caller(spec: ServerSpec) -> bytes:
     """Return the client on whose behalf the gateway's own requests are made, as in
     `frames.CallFrame`: the only client, or one with the extensions that are declared for all."""
-    return spec.caller.encode() or b'{"clientCapabilities":%b}' % shared(spec)
+    return spec.caller.encode() or b'{"clientCapabilities":%b}' % build_shared_capabilities(spec)

@@ -29,7 +29,7 @@ import math
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
 from metamcp_worker.child.handshake import Met
-from metamcp_worker.child.lists import declared, first_page
+from metamcp_worker.child.lists import find_declared_lists, first_page
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.server_catalog import KINDS
@@ -57,7 +57,7 @@ class Probing:
         self._ask = OwnRequest(
             "server/discover" if met.protocol == jsonrpc_lines.MODERN else "ping"
         )
-        lists = declared(met.capabilities)
+        lists = find_declared_lists(met.capabilities)
         first = next((kind for kind in KINDS if kind in lists), None)
         self._other = self._ask if first is None else first_page(first)
         self._answers = met.protocol == jsonrpc_lines.MODERN  # which is how its handshake began
@@ -73,7 +73,7 @@ class Probing:
             return self._asked_at + self._limit_s
         return now if self.missed else self._quiet_since + self._interval_s
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """Note that the server answers probes. The answer counts as a sign of life elsewhere, like
         any message."""
         self._answers = True

@@ -100,7 +100,7 @@ def answer(message: bytes, key: bytes, *, streamed: bool = False) -> bytes | Non
     return _answer(envelope, message, key)
 
 
-def numbered(message: bytes) -> bytes:
+def with_number_id(message: bytes) -> bytes:
     """Return the message; if it is an answer whose id is a number written as a string, with the
     number as its id."""
     if b'"method"' in message[:_ERROR_BYTES]:
@@ -193,10 +193,10 @@ def sentence(status: int) -> str:
     """Return the words for a status, with advice. The words continue a sentence that begins with
     the name of the server or with "it"."""
     advice = _ADVICE.get(status, "")
-    return f"answered {named(status)}" + (f": {advice}" if advice else "")
+    return f"answered {format_status(status)}" + (f": {advice}" if advice else "")
 
 
-def named(status: int) -> str:
+def format_status(status: int) -> str:
     """`HTTP 502 Bad Gateway`"""
     try:
         return f"HTTP {status} {HTTPStatus(status).phrase}"
@@ -250,7 +250,7 @@ def _failure(envelope: Envelope) -> _Failure | None:
     if not bytes(envelope.error).startswith(b"{"):
         return None
     try:
-        return codec.typed(_Failure, envelope.error)
+        return codec.decode_as(_Failure, envelope.error)
     except codec.Malformed:
         return _Failure()
 
@@ -291,11 +291,11 @@ class Resume:
         if event.retry_ms is not None:
             self._retry_s = min(max(event.retry_ms / 1000, RETRY_S_MIN), RETRY_S_MAX)
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """Forget the last event, because the server cannot continue from there."""
         self.last_id = b""
 
-    def ended(self) -> float | None:
+    def plan_reconnect(self) -> float | None:
         """Note that the connection ended. Return the seconds to wait before the next one; None to
         give up."""
         self._attempts += 1

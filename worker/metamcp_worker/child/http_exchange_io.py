@@ -83,7 +83,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
     """
     end = asyncio.get_running_loop().time() + post.answer_s
     response = await _send_post(link, post)
-    link.begun(post.key)
+    link.on_answer_start(post.key)
     session_id = response.header(request_headers.SESSION)
     resume = Resume()
     async with Body(link.intake, response) as body:
@@ -103,7 +103,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
             del message
             yield answer
             answer.message = b""  # It may be large, and the stream may stay open for a while.
-            await link.linger(body.ended(wait_s=LINGER_S_MAX))
+            await link.linger(body.drain(wait_s=LINGER_S_MAX))
             return
     async with _in_time(link, post, end):
         message = await _resume_stream(link, post, resume, session_id)
@@ -126,7 +126,7 @@ async def _send_post(link: HttpTransport, post: Post) -> Response:
     response."""
     starting = not post.own
 
-    def written() -> None:
+    def on_written() -> None:
         nonlocal starting
         if starting:
             starting = False
@@ -136,10 +136,10 @@ async def _send_post(link: HttpTransport, post: Post) -> Response:
         await link.starts.acquire()
     try:
         return await link.origin.send(
-            "POST", post.headers, post.line, answer_s=post.answer_s, written=written
+            "POST", post.headers, post.line, answer_s=post.answer_s, written=on_written
         )
     finally:
-        written()
+        on_written()
 
 
 def _whole(body: bytes, key: bytes, length: str) -> bytes:
@@ -170,7 +170,7 @@ async def tell(
     response = await link.origin.send("POST", headers, line, answer_s=answer_s, url=url)
     async with Body(link.intake, response) as body:
         # Read to its end, the connection can be used again; but some servers open a stream here.
-        await body.ended(wait_s=LINGER_S_MAX)
+        await body.drain(wait_s=LINGER_S_MAX)
         return response.status
 
 
@@ -183,7 +183,7 @@ async def hand_in(link: HttpTransport, post: Post, url: str) -> bytes:
     async with Body(link.intake, response) as body:
         if response.status >= 300:
             return await _refusal(link, post, response, body)
-        await body.ended(wait_s=LINGER_S_MAX)
+        await body.drain(wait_s=LINGER_S_MAX)
         return b""
 
 
@@ -240,7 +240,7 @@ def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent
             continue
         if answer is not None:
             return answer
-        link.deliver(http_exchange.numbered(message), post.stream, post.via)
+        link.deliver(http_exchange.with_number_id(message), post.stream, post.via)
     return b""
 
 
@@ -249,7 +249,7 @@ async def _resume_stream(link: HttpTransport, post: Post, resume: Resume, sessio
     headers = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:
         headers[request_headers.SESSION] = session_id
-    while (delay_s := resume.ended()) is not None:
+    while (delay_s := resume.plan_reconnect()) is not None:
         await asyncio.sleep(delay_s)
         try:
             answer = await _taken_up(link, post, resume, headers)

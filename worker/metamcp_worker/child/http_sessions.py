@@ -145,7 +145,7 @@ class HttpSessions:
                 self._levels.clear()
             self._levels[session.capabilities] = session.level
 
-    def leaving(self, now: float) -> list[HttpSession]:
+    def take_closable(self, now: float) -> list[HttpSession]:
         """Take out the sessions that are to be closed."""
         for session in list(self._more.values()):
             if not session.busy and now - session.idle_since > IDLE_S_MAX:
@@ -196,7 +196,7 @@ def askable(caller: bytes) -> bytes:
     return canonical if len(canonical) <= CAPABILITIES_BYTES_MAX else NOTHING
 
 
-def shared(spec: ServerSpec) -> bytes:
+def build_shared_capabilities(spec: ServerSpec) -> bytes:
     """Return the capabilities of all clients of a process that is not for one alone."""
     if not spec.extensions:
         return NOTHING

@@ -16,7 +16,12 @@ from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Fail
 from metamcp_worker.child.http_exchange import Resume
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, ServerAnswer, exchange, tell
-from metamcp_worker.child.http_sessions import HttpSession, HttpSessions, askable, shared
+from metamcp_worker.child.http_sessions import (
+    HttpSession,
+    HttpSessions,
+    askable,
+    build_shared_capabilities,
+)
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
 from metamcp_worker.http.fetch import Broken, Unreachable
@@ -40,7 +45,7 @@ class Seats:
 
     def __init__(self, link: HttpTransport) -> None:
         caller = link.spec.caller.encode()
-        declared = askable(caller) if caller else shared(link.spec)
+        declared = askable(caller) if caller else build_shared_capabilities(link.spec)
         self.sessions = HttpSessions(declared, alone=bool(caller))
         self._link = link
         self._hello = b"{}"
@@ -72,7 +77,7 @@ class Seats:
             if error:
                 raise RequestRefused(error)
 
-    def over(self, session: HttpSession, session_id: str) -> None:
+    def on_session_lost(self, session: HttpSession, session_id: str) -> None:
         """Note that the server has forgotten the session that had this id."""
         if session.is_open and session.id == session_id:
             session.is_open = False
@@ -84,7 +89,7 @@ class Seats:
         return b'"metamcp-%d"' % next(self._ids)
 
     def tick(self, now: float) -> None:
-        for session in self.sessions.leaving(now):
+        for session in self.sessions.take_closable(now):
             self._link.cut(("stream", session.via))
             self._link.tell(b"", partial(self._delete, session))
 
@@ -113,7 +118,7 @@ class Seats:
                 self._check(answer.session_id)
                 session.open(answer.session_id, protocol)
         except (RequestRefused, codec.Malformed) as refused:
-            error = self._link.unanswered(refused)
+            error = self._link.to_error_object(refused)
             if session is self.sessions.base:
                 message = f"it has forgotten the session and does not open a new one: {refused}"
                 self._link.lose(Fail("protocol", message[:1000]))
@@ -184,7 +189,7 @@ class Seats:
     async def _listen(self, session: HttpSession) -> None:
         session_id = session.id
         if await listen(self._link, session):
-            self.over(session, session_id)
+            self.on_session_lost(session, session_id)
             if session is self.sessions.base and 0 not in self._opening:
                 self._open_now(session)
 
@@ -203,7 +208,7 @@ def _protocol(answer: bytes) -> str:
     """Return the revision that an answer to `initialize` agrees on; empty if the gateway does not
     know it."""
     try:
-        revision = codec.typed(_Initialized, codec.envelope(answer).result).protocol_version
+        revision = codec.decode_as(_Initialized, codec.envelope(answer).result).protocol_version
     except codec.Malformed:
         return ""
     return revision if revision in jsonrpc_lines.LEGACY else ""
@@ -240,15 +245,15 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
                 elif status < 500 and status not in _AGAIN and not resume.last_id:
                     return False
                 elif status < 500:
-                    resume.anew()
+                    resume.reset()
         except Unreachable:
             link.doubt()
         except Broken:
             pass  # The stream is taken up again, as after its end.
         except TooLarge as error:
             link.warn(f"something that it said on its own was passed over: {error}")
-            resume.anew()
-        await asyncio.sleep(resume.ended() or 0.0)
+            resume.reset()
+        await asyncio.sleep(resume.plan_reconnect() or 0.0)
 
 
 async def _events(link: HttpTransport, session: HttpSession, body: Body, resume: Resume) -> None:
@@ -266,4 +271,6 @@ def _take(link: HttpTransport, resume: Resume, talk: int, events: list[SseEvent]
     for event in events:
         resume.saw(event)
         if event.event == "message" and event.data:
-            link.deliver(http_exchange.numbered(http_exchange.one_line(event.data)), b"", talk)
+            link.deliver(
+                http_exchange.with_number_id(http_exchange.one_line(event.data)), b"", talk
+            )

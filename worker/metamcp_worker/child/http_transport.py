@@ -79,7 +79,7 @@ def _counter(error: Exception) -> str:
             return ""
 
 
-def untouched(error: Exception, problem: str) -> Fail:
+def to_failure(error: Exception, problem: str) -> Fail:
     """Return the failure of a server that cannot be reached. `problem`: how a sentence goes on
     after "it"."""
     if isinstance(error, Untrusted):
@@ -112,7 +112,7 @@ class HttpTransport(Distant):
         self._telling = asyncio.Semaphore(TELLS_AT_ONCE_MAX)
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         return self._lost
 
     def stuck(self) -> bool:
@@ -131,7 +131,7 @@ class HttpTransport(Distant):
         """Pass on a message that the server sent."""
         if not self._lost:
             with self._lose_on_error():
-                self._listener.received([message], stream, via)
+                self._listener.on_messages([message], stream, via)
 
     def noise(self, reader: EventReader) -> None:
         """Report the lines of a stream that carried no message, so that too many of them cost
@@ -139,24 +139,24 @@ class HttpTransport(Distant):
         lines, size_bytes = reader.noise()
         if lines and not self._lost:
             with self._lose_on_error():
-                self._listener.skipped(size_bytes, lines)
+                self._listener.on_skip(size_bytes, lines)
 
     def fail(self, key: bytes, error: bytes) -> None:
         """Answer a request with this error, because the server does not answer it."""
         if not self._lost:
             with self._lose_on_error():
-                self._listener.failed(key, error)
+                self._listener.on_request_failed(key, error)
 
     def lose(self, failure: Fail) -> None:
         """Report that the server cannot be used any more."""
         if not self._lost:
             self._lost = True
             self.gone = failure.reason in {"exit", "tls", "redirect"}
-            self._listener.lost(failure)
+            self._listener.on_server_lost(failure)
 
     def lose_touch(self, error: Exception, problem: str) -> None:
-        """Report that the server cannot be reached any more. `problem`: as for `untouched`."""
-        self.lose(untouched(error, problem))
+        """Report that the server cannot be reached any more. `problem`: as for `to_failure`."""
+        self.lose(to_failure(error, problem))
 
     # --- tasks ------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class HttpTransport(Distant):
         self._queued[key] = len(line)
         self._queued_bytes += len(line)
         task = self.start(key, lambda: self._run_request(key, work))
-        task.add_done_callback(lambda _: self.begun(key))
+        task.add_done_callback(lambda _: self.on_answer_start(key))
 
-    def begun(self, key: bytes) -> None:
+    def on_answer_start(self, key: bytes) -> None:
         """Note that the server begins to answer this request."""
         self._queued_bytes -= self._queued.pop(key, 0)
 
@@ -179,7 +179,7 @@ class HttpTransport(Distant):
             return False
         size = len(line)
 
-        def told(_: asyncio.Task[None]) -> None:
+        def on_sent(_: asyncio.Task[None]) -> None:
             self._tells -= 1
             self._queued_bytes -= size
 
@@ -189,7 +189,7 @@ class HttpTransport(Distant):
 
         self._tells += 1
         self._queued_bytes += size
-        self.start(object(), one_of_few).add_done_callback(told)
+        self.start(object(), one_of_few).add_done_callback(on_sent)
         return True
 
     def start(self, name: Hashable, work: Work) -> asyncio.Task[None]:
@@ -211,7 +211,7 @@ class HttpTransport(Distant):
         finally:
             self._lingering -= 1
 
-    def running(self, name: Hashable) -> bool:
+    def is_running(self, name: Hashable) -> bool:
         return name in self._tasks
 
     def cut(self, name: Hashable) -> None:
@@ -220,7 +220,7 @@ class HttpTransport(Distant):
         if task is not None:
             self._cancel(task)
 
-    async def ended(self, name: Hashable) -> None:
+    async def wait_for_task(self, name: Hashable) -> None:
         """Wait until the task of this name has ended, if it runs."""
         if name in self._tasks:
             await asyncio.wait({self._tasks[name]})
@@ -245,7 +245,7 @@ class HttpTransport(Distant):
 
     # --- failures ---------------------------------------------------------------------------
 
-    def unanswered(self, error: Exception) -> bytes:
+    def to_error_object(self, error: Exception) -> bytes:
         """Return the error object for a request that failed with this exception."""
         match error:
             case RequestRefused(error=body):
@@ -273,8 +273,8 @@ class HttpTransport(Distant):
             await work()
         except Exception as error:  # noqa: BLE001 - the caller must learn of any failure
             if counter := _counter(error):
-                self._listener.counted(counter)
-            self.fail(key, self.unanswered(error))
+                self._listener.count(counter)
+            self.fail(key, self.to_error_object(error))
             if isinstance(error, Unreachable | Broken):
                 self.doubt()
 
@@ -336,7 +336,7 @@ class Intake:
     def resume(self) -> None:
         self._open.set()
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         if not self._open.is_set():
             await self._open.wait()
 
@@ -352,7 +352,7 @@ class Body:
 
     async def piece(self, *, wait_s: float | None) -> bytes:
         """Return the next piece, empty at the end. Raises Broken."""
-        await self._intake.opened()
+        await self._intake.wait_until_open()
         if self._held > LARGE_BYTES and not self._has_place:
             await self._intake.places.acquire()
             self._has_place = True
@@ -374,7 +374,7 @@ class Body:
             pieces.append(data)
         return b"".join(pieces)
 
-    async def ended(self, *, wait_s: float) -> None:
+    async def drain(self, *, wait_s: float) -> None:
         """Wait at most `wait_s` for the end of the body, so that the connection can be used
         again."""
         with contextlib.suppress(Broken, TimeoutError):

@@ -49,7 +49,7 @@ class Hosted:
 
     def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
         self.pid = 0
-        self.confined: Confined | None = None
+        self.confinement: Confined | None = None
         self.halted = False
         input_end, self.stdin, self.stdout, output_end, self.stderr, log_end = ends
         self._spec = spec

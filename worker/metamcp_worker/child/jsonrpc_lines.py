@@ -79,7 +79,7 @@ class LineCutter:
         return [line for raw in lines if (line := raw.strip(b" \t\r"))]
 
     @property
-    def skipping(self) -> bool:
+    def is_skipping(self) -> bool:
         """Whether the unfinished line is above the limit already."""
         return bool(self._beginning)
 
@@ -250,7 +250,7 @@ def notification(method: str, params: bytes = b"") -> bytes:
     return _line(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (codec.dump(method), params))
 
 
-def cancelled(key: bytes, reason: bytes) -> bytes:
+def build_cancel_notification(key: bytes, reason: bytes) -> bytes:
     """Return the notification that no client waits for the request `key` any more."""
     params: dict[str, object] = {"requestId": Raw(key)}
     if reason:
@@ -381,7 +381,7 @@ class Faults:
     def answer(self, front: int, call: int, code: Code, problem: str) -> ReplyToFront:
         return ReplyToFront(front, Error(call, self.body(code, problem)))
 
-    def overloaded(
+    def build_overload_reply(
         self, front: int, call: int, load: dict[str, object], problem: str = ""
     ) -> ReplyToFront:
         """Return the error of a call that found no place. `load`: as `ServerCalls.load` returns
@@ -417,7 +417,7 @@ class Faults:
         )
         return self.body(Code.INTERNAL_ERROR, problem, {"reason": "invalid_result"})
 
-    def explained(self, result: bytes, error: bytes, refusal: str) -> tuple[bytes, bytes]:
+    def with_refusal(self, result: bytes, error: bytes, refusal: str) -> tuple[bytes, bytes]:
         """Return result and error of a call, one of them empty, with a sentence about what the
         sandbox refused meanwhile, if the call failed; the same bytes if it did not."""
         text = f"MetaMCP: while server '{self._server}' worked on this, {refusal}"
@@ -428,7 +428,7 @@ class Faults:
             if error:
                 words = codec.text(members.get("message", Raw(b'""'))) or ""
                 return b"", codec.dump(members | {"message": f"{words}; {text}" if words else text})
-            items = codec.typed(list[Raw], members.get("content", Raw(b"[]")))
+            items = codec.decode_as(list[Raw], members.get("content", Raw(b"[]")))
             items.append(Raw(codec.dump({"type": "text", "text": text})))
             return codec.dump(members | {"content": items}), b""
         except codec.Malformed:
@@ -449,7 +449,7 @@ class Faults:
         return ReplyToFront(front, Error(call, self.body(Code.TIMED_OUT, problem, data)))
 
 
-def unauthorized(error: bytes, server: str) -> str:
+def describe_auth_error(error: bytes, server: str) -> str:
     """Return the words of an error object of the gateway about missing authorization, as they
     continue "it"; empty for any other error. The link in the error is left out, because it becomes
     invalid when the worker ends."""

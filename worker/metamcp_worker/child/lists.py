@@ -55,7 +55,7 @@ CHANGES: Mapping[str, frozenset[str]] = {
 }
 
 
-def declared(capabilities: Raw) -> frozenset[str]:
+def find_declared_lists(capabilities: Raw) -> frozenset[str]:
     """Return the lists that a server with these capabilities has."""
     have = codec.level(capabilities)
     return frozenset(
@@ -120,7 +120,7 @@ class ListReader:
         params = b'{"cursor":%b}' % self._cursor if self._cursor else b"{}"
         return OwnRequest(self.method, params)
 
-    def answered(self, result: bytes) -> None:
+    def on_answer(self, result: bytes) -> None:
         """Take the raw result of the last `ask`. Half of a surrogate pair is replaced, because
         clients that cannot read it would lose the definitions of all servers."""
         original, result = result, codec.readable(result)
@@ -140,7 +140,7 @@ class ListReader:
         self._pages += 1
         self._turn(bytes(page.get("nextCursor", b"null")))
 
-    def refused(self, error: bytes) -> None:
+    def on_error(self, error: bytes) -> None:
         """Take the error with which the last `ask` was answered."""
         try:
             reason = _read_error(error)
@@ -266,7 +266,7 @@ class Listing:
         return any(now < reading.begun + self._list_s for reading in self._readings.values())
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether a list could not be read last time."""
         return bool(self._failed)
 
@@ -297,14 +297,14 @@ class Listing:
                 self._readings[kind] = _Reading(ListReader(kind, self._room), now, now)
         return self.tick(now)
 
-    def answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
+    def on_answer(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
         """Take the raw result or the raw error for a request."""
         for kind, reading in self._readings.items():
             if reading.key == key:
                 if error:
-                    reading.reader.refused(error)
+                    reading.reader.on_error(error)
                 else:
-                    reading.reader.answered(result)
+                    reading.reader.on_answer(result)
                 self._turn(kind, reading, now)
                 break
         return self.tick(now)
@@ -316,7 +316,7 @@ class Listing:
             if reading.key and now >= reading.due:
                 # It stays open: the server may be at work on it.
                 self._late.setdefault(kind, []).append(reading.key)
-                line = jsonrpc_lines.cancelled(reading.key, b"timeout")
+                line = jsonrpc_lines.build_cancel_notification(reading.key, b"timeout")
                 actions.append(Drop(reading.key, line))
                 reading.reader.silent()
                 self._turn(kind, reading, now)
@@ -383,7 +383,7 @@ class TaskOwners:
     def __init__(self) -> None:
         self._owners: dict[str, str] = {}
 
-    def answered(self, call: SentCall, result: bytes) -> bytes:
+    def record_owners(self, call: SentCall, result: bytes) -> bytes:
         """Note whose task a result stands for, and return the result; a list of tasks with the
         owner of each of them."""
         if not call.caller.startswith(_OWNED):

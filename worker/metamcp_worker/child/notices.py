@@ -46,7 +46,7 @@ class Updates:
     def __init__(self) -> None:
         self._again: dict[bytes, bool] = {}
 
-    def merged(self, params: bytes) -> bool:
+    def defer_update(self, params: bytes) -> bool:
         """Whether this update is passed on later; if not, pass it on now."""
         if params in self._again:
             self._again[params] = True
@@ -56,7 +56,7 @@ class Updates:
         return False
 
     @property
-    def merging(self) -> bool:
+    def is_merging(self) -> bool:
         """Whether an update is passed on later, or was passed on since the last tick."""
         return bool(self._again)
 
@@ -75,21 +75,21 @@ def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
     return ReplyToFront(call.front, Notice(messages.NOTICE, packed))
 
 
-def progressed(params: bytes, calls: ServerCalls, now: float) -> Actions:
+def forward_progress(params: bytes, calls: ServerCalls, now: float) -> Actions:
     """Pass on progress to the call whose id is the token. A front whose client did not ask for it
     is only told that there is some."""
     try:
         members = codec.level(params)
     except codec.Malformed:
         return [CountOnce("broken_notification")]
-    call = calls.progressed(bytes(members.pop("progressToken", Raw())), now)
+    call = calls.on_progress(bytes(members.pop("progressToken", Raw())), now)
     if call is None or not (call.wants_progress or call.method in PROGRESSING):
         return [CountOnce("unknown_token")]
     body = codec.dump(members) if call.wants_progress else b""
     return [ReplyToFront(call.front, Progress(call.call, body))]
 
 
-def noticed(
+def route_notification(
     method: str,
     params: bytes,
     calls: ServerCalls,
@@ -120,7 +120,7 @@ def noticed(
     return [TellFronts(Notice(method, params))]
 
 
-def told(tell: Tell, *, modern: bool) -> Actions:
+def forward_notification(tell: Tell, *, modern: bool) -> Actions:
     """Pass on a notification of a client to the server. Modern servers take none."""
     if modern or tell.method in _NOT_FOR_SERVERS:
         return [CountOnce("untold_notification")]

@@ -53,7 +53,7 @@ FAILURE_S_MAX = 300.0
 Work = Callable[["Flow"], Awaitable[TokenRecord | None]]
 
 
-def authorized(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
+def build_oauth_transport(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
     """Return the transport to `spec.url` that `remote` makes, with tokens. Raises SpawnFailed."""
     auth = ServerTokens(spec, listener)
     made = remote(spec, version, listener, auth)
@@ -121,7 +121,7 @@ class ServerTokens(Auth):
         """Whether this URL is part of the resource that the tokens are for (RFC 8707, 2)."""
         resource = self._url
         if self._record is not None and self._record.resource:
-            resource = codec.typed(_Resource, self._record.resource.encode()).resource
+            resource = codec.decode_as(_Resource, self._record.resource.encode()).resource
         resource_parts, url_parts = urlsplit(resource), urlsplit(url)
         below = f"{url_parts.path}/".startswith(f"{resource_parts.path.rstrip('/')}/")
         return below and (resource_parts.scheme, resource_parts.netloc) == (

@@ -36,7 +36,7 @@ class Own:
         self._new_id = new_id
         self._open: dict[bytes, RequestPurpose] = {}
 
-    def met(self, protocol: str) -> None:
+    def set_protocol(self, protocol: str) -> None:
         """Note the revision that the server speaks."""
         self.stamp = Stamp(protocol, self._version)
 

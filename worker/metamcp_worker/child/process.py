@@ -174,7 +174,7 @@ class CommandProcess:
         broker: ConnectBroker | None = None,
     ) -> None:
         self.pid = pid
-        self.confined = confined
+        self.confinement = confined
         self._broker = broker
         self.stdin, self.stdout, self.stderr = ends
         self._code: int | None = None

@@ -71,16 +71,16 @@ class Report:
         self._learnt.append(text)
         self._apply()
 
-    def shown(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return a sentence about the server without its secrets."""
         return self._masks.text(text)
 
     def tell(self, message: Message, fd: int | None = None) -> None:
         """Send one message, with its descriptor if it has one."""
         if isinstance(message, LogLines):
-            message = structs.replace(message, lines=tuple(map(self.shown, message.lines)))
+            message = structs.replace(message, lines=tuple(map(self.mask_text, message.lines)))
         elif isinstance(message, ServerDown):
-            message = structs.replace(message, message=self.shown(message.message))
+            message = structs.replace(message, message=self.mask_text(message.message))
         self._channel.send(pack(message), () if fd is None else (fd,))
 
     def count(self, counter: str, times: int = 1) -> None:
@@ -88,10 +88,10 @@ class Report:
 
     @property
     def unsent(self) -> bool:
-        """Whether something was counted since the last call of `counted`."""
+        """Whether something was counted since the last call of `send_counters`."""
         return bool(self._counts)
 
-    def counted(self) -> None:
+    def send_counters(self) -> None:
         """Send the counters since the last call, and log the counts of repeated lines."""
         logs.count()
         rows = list(self._counts.items())
@@ -106,7 +106,7 @@ class Report:
                 seq=self._beats,
                 lag_ms=lag_s * 1000,
                 inflight=session.in_flight if session is not None else 0,
-                queued=session.queued if session is not None else 0,
+                queued=session.queue_length if session is not None else 0,
                 idle_s=idle_s,
                 probes_missed=session.probes_missed if session is not None else 0,
             )
@@ -117,12 +117,14 @@ class Report:
         if session is not None and session.timing.news:
             self.tell(Answers(stats=session.timing.stats()))
 
-    def waiting(self, ticket: int, calls: list[tuple[int, int]]) -> None:
+    def send_waiting_calls(self, ticket: int, calls: list[tuple[int, int]]) -> None:
         """Answer `ShowCalls` with front and number of the calls that wait for their turn."""
         with contextlib.suppress(OSError):  # no free descriptor: the supervisor waits in vain
             self.tell(CallsShown(ticket=ticket), packets.blob(codec.dump(calls)))
 
-    def down(self, failure: Fail, message: str, how: ServerExit | None, *, probing: bool) -> None:
+    def send_server_down(
+        self, failure: Fail, message: str, how: ServerExit | None, *, probing: bool
+    ) -> None:
         """Send why the server is gone. `how`: the exit of its process, if it has one and ended."""
         self.tell(
             ServerDown(

@@ -81,7 +81,7 @@ class _Tool(Struct, rename="camel"):
     input_schema: Raw = Raw(b"{}")
 
 
-def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def filter_headers(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the configured headers that are sent, and the names of those that cannot be sent."""
     sent: dict[str, str] = {}
     refused: list[str] = []
@@ -94,7 +94,7 @@ def configured(headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     return sent, refused
 
 
-def encoded(value: str) -> str:
+def encode_header(value: str) -> str:
     """Return `value` as a header can carry it: unchanged, or in base64 if it would be damaged."""
     if _PLAIN.fullmatch(value) and not _SENTINEL.fullmatch(value):
         return value
@@ -116,10 +116,10 @@ class Mirror:
 
     def headers(self, method: str, params: bytes) -> dict[str, str]:
         """Return the headers of this request. Raises TooLarge."""
-        headers = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encoded(method)}
+        headers = {**MESSAGE, PROTOCOL: MODERN, "Mcp-Method": encode_header(method)}
         if method in _NAMED or method.startswith("tasks/"):
             for name, value in self._iter_headers(method, params):
-                headers[name] = encoded(value)
+                headers[name] = encode_header(value)
             size = sum(len(name) + len(value) for name, value in headers.items())
             if size > HEADERS_BYTES_MAX:
                 raise TooLarge("what a request has to say in its headers", size, HEADERS_BYTES_MAX)
@@ -151,7 +151,7 @@ class Mirror:
 
     def _iter_headers(self, method: str, params: bytes) -> Iterator[tuple[str, str]]:
         try:
-            decoded = codec.typed(_Params, params)
+            decoded = codec.decode_as(_Params, params)
         except codec.Malformed:
             return
         named = {
@@ -178,7 +178,7 @@ class Mirror:
         # An escape may hide the word from this look, which spares nearly all tools the next one.
         marked = _MARK.encode() in data or b"\\u" in data
         try:
-            tool = codec.typed(_Tool, raw)
+            tool = codec.decode_as(_Tool, raw)
             schema = codec.value(tool.input_schema) if marked else None
         except codec.Malformed:
             return ""  # Judging broken definitions is not the task here.

@@ -160,22 +160,24 @@ class ServerWorker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 while self._loop.time() - quiet_since < QUIET_S:
-                    if connection.lost or self._channel.closed:
+                    if connection.is_lost or self._channel.is_closed:
                         break
                     await asyncio.sleep(LOOK_S)
-                    if session.in_flight or session.queued:
+                    if session.in_flight or session.queue_length:
                         quiet_since = self._loop.time()
         session.drain()
 
     async def _end(self, failure: Fail) -> None:
         """Tell the fronts, end the server, tell the supervisor."""
-        probing = self._session is not None and self._session.probing and failure.reason == "exit"
+        probing = (
+            self._session is not None and self._session.is_probing and failure.reason == "exit"
+        )
         body = codec.dump(
-            {"reason": failure.reason, "message": self._report.shown(failure.message)}
+            {"reason": failure.reason, "message": self._report.mask_text(failure.message)}
         )
         if self._session is not None and failure.reason == "limit":
             self._do(self._session.fail_calls(Code.TOO_LARGE, f"was ended: {failure.message}"))
-        await self._fronts.opened()
+        await self._fronts.wait_until_open()
         if self._session is not None:
             self._session.drain()
         self._fronts.announce(Down(body))
@@ -194,7 +196,7 @@ class ServerWorker:
         self._tell_news()
         self._report.answers(self._session)
         how = connection.exit if connection is not None else None
-        self._report.down(failure, message, how, probing=probing)
+        self._report.send_server_down(failure, message, how, probing=probing)
 
     async def _close(self) -> None:
         self._timer.cancel()
@@ -218,10 +220,12 @@ class ServerWorker:
                 self._finish(stop)
             case Tune() as tune:
                 self._report.tune(tune)
-                if tune.processes_max and self._connection and self._connection.confined:
-                    self._connection.confined.limit.most = tune.processes_max
+                if tune.processes_max and self._connection and self._connection.confinement:
+                    self._connection.confinement.limit.most = tune.processes_max
             case ShowCalls(ticket=ticket):
-                self._report.waiting(ticket, self._session.waiting if self._session else [])
+                self._report.send_waiting_calls(
+                    ticket, self._session.waiting_calls if self._session else []
+                )
             case _:
                 pass
         packets.close_all(fds)
@@ -253,7 +257,7 @@ class ServerWorker:
         except SpawnFailed as failed:
             self._finish(Fail("spawn", str(failed)))
             return
-        confined = self._connection.confined
+        confined = self._connection.confinement
         achieved, lacking = (confined.achieved, confined.lacking) if confined else ("", ())
         self._report.tell(Spawned(pid=self._connection.pid, achieved=achieved, lacking=lacking))
         self._session = ServerSession(spec, version, self._spawned_at)
@@ -276,7 +280,7 @@ class ServerWorker:
             self._needed_at = now
             self._do(session.call(front, frame, now, connection.stuck()))
             if frame.id & figures.MASK == figures.MASK:
-                session.timing.sent(front, frame.id, now, monotonic())
+                session.timing.on_sent(front, frame.id, now, monotonic())
         else:
             self._front_tells(session, front, frame, now)
 
@@ -314,7 +318,7 @@ class ServerWorker:
 
     # --- the server: a Listener -------------------------------------------------------------
 
-    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+    def on_messages(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         assert self._session is not None
         now = self._heard_at = monotonic()
         if self._resting:
@@ -323,36 +327,36 @@ class ServerWorker:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
         session = self._session
-        if session.budget.over and session.budget.spent(now, session.in_flight):
+        if session.budget.is_exceeded and session.budget.spent(now, session.in_flight):
             self._throttled = True
             self._connection.pause()
         if self._relief is None and self._fronts.behind():
             self._connection.pause()
             self._relief = self._loop.create_task(self._relieve(self._connection))
 
-    def skipped(self, size_bytes: int, lines: int = 0) -> None:
+    def on_skip(self, size_bytes: int, lines: int = 0) -> None:
         assert self._session is not None
         self._session.budget.spend(size_bytes, messages=lines / LINES_PER_MESSAGE)
-        self.received([])
+        self.on_messages([])
 
     def overlong(self, line: OverlongLine) -> None:
         assert self._session is not None
         self._do(self._session.overlong(line, self._loop.time()))
 
-    def failed(self, key: bytes, error: bytes) -> None:
+    def on_request_failed(self, key: bytes, error: bytes) -> None:
         assert self._session is not None
-        self._do(self._session.failed(key, error, self._loop.time()))
+        self._do(self._session.on_request_failed(key, error, self._loop.time()))
 
-    def counted(self, counter: str, times: int = 1) -> None:
+    def count(self, counter: str, times: int = 1) -> None:
         self._report.count(counter, times)
         if self._session is not None and (denied := denied_of(counter)) is not None:
-            self._session.refused(denied, monotonic())
-            self.logged()
+            self._session.on_right_denied(denied, monotonic())
+            self.on_log()
 
-    def lost(self, failure: Fail) -> None:
+    def on_server_lost(self, failure: Fail) -> None:
         self._finish(failure)
 
-    def logged(self) -> None:
+    def on_log(self) -> None:
         if self._resting:
             self._rouse()
 
@@ -417,13 +421,13 @@ class ServerWorker:
         session, front, frame = self._session, reply.front, reply.frame
         assert session is not None
         if isinstance(frame, Result) and frame.id & figures.MASK == figures.MASK:
-            times = session.timing.replied(front, frame.id, self._heard_at, monotonic())
+            times = session.timing.take_times(front, frame.id, self._heard_at, monotonic())
             self._fronts.send(front, times)
         sent = self._fronts.send(front, frame)
         if not sent and isinstance(frame, Ask):
-            self._do(session.unasked(frame.question, self._loop.time()))
+            self._do(session.refuse_question(frame.question, self._loop.time()))
         elif session.orphans.any:
-            session.orphans.sent(front, frame, self._loop.time())
+            session.orphans.on_frame_sent(front, frame, self._loop.time())
 
     def _shorten_result(self, answer: KeepResult) -> Result | Error:
         """Return the answer for the front: the result, or a short one if the result is large."""
@@ -460,7 +464,7 @@ class ServerWorker:
         if not self._connection.request(request):
             self._report.count("lost_write")
             # Of a server that is gone, `Down` tells all who wait for it.
-            if self._session is not None and not self._connection.lost:
+            if self._session is not None and not self._connection.is_lost:
                 self._do(self._session.unsent(request.key, self._loop.time()))
 
     def _send(self, action: WriteToServer | Drop) -> None:
@@ -487,7 +491,7 @@ class ServerWorker:
             if self._throttled:
                 self._throttle(self._session, self._connection, now)
             self._do(self._session.tick(now))
-            if self._session.needed or not self._session.ready:
+            if self._session.is_needed or not self._session.ready:
                 self._needed_at = now
         self._tell_news()
         used_at = max(self._needed_at, self._heard_at)
@@ -523,7 +527,7 @@ class ServerWorker:
         until = min(due, after_fork.next_beat(now + self._rest_s - NAP_S, NAP_S))
         if until <= now + TICK_S:
             return False
-        if not self._session.needed:
+        if not self._session.is_needed:
             self._rest_written = self._write_rest(now, until)
         self._rest_until = until if self._rest_written else min(due, nap)
         return True
@@ -560,12 +564,12 @@ class ServerWorker:
     def _tell_news(self) -> None:
         """Tell the supervisor what was logged and counted."""
         if self._connection is not None:
-            for lines in self._connection.logged():
+            for lines in self._connection.take_log_lines():
                 self._report.tell(lines)
         if self._fronts.left_out:
             self._report.count("left_out", self._fronts.left_out)
             self._fronts.left_out = 0
-        self._report.counted()
+        self._report.send_counters()
 
 
 assert (
@@ -579,9 +583,9 @@ _BUILT_IN = frozenset({"auto", "http", "sse"})
 def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Transport:
     """Start the server, or the transport to a remote one. Raises SpawnFailed."""
     if spec.url is not None and spec.oauth is not None:
-        from metamcp_worker.child.oauth import authorized
+        from metamcp_worker.child.oauth import build_oauth_transport
 
-        return authorized(spec, version, listener)
+        return build_oauth_transport(spec, version, listener)
     if spec.url is not None:
         from metamcp_worker.child.streamable_http import remote
 
@@ -593,5 +597,5 @@ def launch(spec: ServerSpec, version: str, listener: TransportListener) -> Trans
 
         return custom(spec, listener)
     return StdioTransport(
-        spec, lambda on_exit: process.spawn(spec, on_exit, listener.counted), listener
+        spec, lambda on_exit: process.spawn(spec, on_exit, listener.count), listener
     )

@@ -58,11 +58,11 @@ class ServerCalls:
         """Number of calls in flight whose clients are being asked."""
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         return self._turns.count
 
     @property
-    def waiting(self) -> list[tuple[int, int]]:
+    def waiting_calls(self) -> list[tuple[int, int]]:
         """Front and number of every call that waits for its turn."""
         return [(call.front, call.frame.id) for call in self._turns]
 
@@ -97,13 +97,13 @@ class ServerCalls:
             self._earliest = deadline
         return key
 
-    def answered(self, key: bytes, now: float) -> SentCall | None:
+    def on_answer(self, key: bytes, now: float) -> SentCall | None:
         """Forget and return the call that the server answered; None if it is not in flight."""
         if not (self._asked or self._turns.count):
             return self.in_flight.pop(key, None)
         call = self.drop(key)
         if call is not None and call.alone and self._turns.count:
-            self._pace.served(now - call.since)
+            self._pace.add_sample(now - call.since)
         return call
 
     def wait(
@@ -114,7 +114,7 @@ class ServerCalls:
         waiting = WaitingCall(front, frame, deadline, timeout_s)
         if not self._turns.count:
             self._pace.forget()
-        if self._pace.hopeless(self._turns.ahead(waiting.seat), timeout_s):
+        if self._pace.hopeless(self._turns.count_ahead(waiting.seat), timeout_s):
             return waiting
         self._earliest = min(self._earliest, deadline)
         return self._turns.put(waiting)
@@ -191,11 +191,11 @@ class ServerCalls:
             self._lingering[key] = (call.by, until)
         return call
 
-    def late(self, key: bytes) -> None:
+    def on_late_reply(self, key: bytes) -> None:
         """Note the late answer to a call that is not waited for any more."""
         self._lingering.pop(key, None)
 
-    def expired(self, now: float) -> tuple[list[tuple[bytes, SentCall]], list[WaitingCall]]:
+    def take_expired(self, now: float) -> tuple[list[tuple[bytes, SentCall]], list[WaitingCall]]:
         """Forget the calls whose time is over. Return those in flight and those that waited."""
         if now < self._earliest:
             return [], []
@@ -214,7 +214,7 @@ class ServerCalls:
         call.deadline, call.alone = deadline, False
         self._earliest = min(self._earliest, deadline)
 
-    def progressed(self, key: bytes, now: float) -> SentCall | None:
+    def on_progress(self, key: bytes, now: float) -> SentCall | None:
         """Let the time of a call begin anew, because the server reports progress, and return the
         call; None if it is not in flight."""
         call = self.in_flight.get(key)
@@ -323,7 +323,7 @@ class Timing:
         self._series: dict[tuple[str, str], _Series] = {}
         self._timed: dict[tuple[int, int], tuple[float, float]] = {}
 
-    def ended(self, method: str, seconds: float, error_type: str = "") -> None:
+    def count_call(self, method: str, seconds: float, error_type: str = "") -> None:
         """Count the end of a call. `error_type`: as in `AnswerStats`."""
         series = self._series.get((method, error_type))
         if series is None:
@@ -339,14 +339,14 @@ class Timing:
             for (method, error_type), series in self._series.items()
         )
 
-    def sent(self, front: int, call: int, came: float, now: float) -> None:
+    def on_sent(self, front: int, call: int, came: float, now: float) -> None:
         """Note that a timed call was sent to the server, or waits for its turn. `came`: when its
         frame came."""
         if len(self._timed) >= TIMED_MAX:
             del self._timed[next(iter(self._timed))]
         self._timed[front, call] = came, now - came
 
-    def replied(self, front: int, call: int, heard: float, now: float) -> Notice:
+    def take_times(self, front: int, call: int, heard: float, now: float) -> Notice:
         """Return the times of a timed call, to send to its front before the answer. `heard`: when
         the answer came. The times of a call that is not known any more are measured from now on."""
         came, own_s = self._timed.pop((front, call), (now, heard - now))

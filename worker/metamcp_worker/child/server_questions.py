@@ -70,7 +70,9 @@ class Asks:
         self._next = 1
         self._earliest = float("inf")
 
-    def asked(self, request: Envelope, stream: bytes | None, via: int, now: float) -> Actions:
+    def route_request(
+        self, request: Envelope, stream: bytes | None, via: int, now: float
+    ) -> Actions:
         """Pass a request of a legacy server to the client whose call caused it, or refuse it."""
         id, method = bytes(request.id), request.method or ""  # noqa: A001 - the wire's own name
         if (via, id) in self._numbers:
@@ -97,7 +99,7 @@ class Asks:
         number = self._note(question, call, now)
         return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
 
-    def replied(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
+    def reply(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
         """Pass the answer of a front to the server."""
         question = self._open.get(reply.question)
         if question is None or question.front != front:
@@ -120,7 +122,7 @@ class Asks:
     def is_open(self, number: int) -> bool:
         return number in self._open
 
-    def progressed(self, front: int, params: bytes) -> Actions:
+    def on_progress(self, front: int, params: bytes) -> Actions:
         """Pass on a client's progress with a question. `params`: raw, with the token of the
         server."""
         token = _member(params, "progressToken")
@@ -133,7 +135,7 @@ class Asks:
                 ]
         return [CountOnce("untold_notification")]
 
-    def undelivered(self, number: int, now: float) -> Actions:
+    def refuse_question(self, number: int, now: float) -> Actions:
         """Refuse a question that could not be sent to its front."""
         question = self._close(number, now)
         if question is None:
@@ -150,7 +152,7 @@ class Asks:
         question = self._close(number, now)
         return [] if question is None else [ReplyToFront(question.front, Withdraw(number))]
 
-    def over(self, key: bytes, *, tell_front: bool) -> Actions:
+    def close_questions(self, key: bytes, *, tell_front: bool) -> Actions:
         """Close the questions of a call that has ended. `tell_front`: whether its front must
         hear of that."""
         asking = self.asking.pop(key, None)
@@ -253,7 +255,7 @@ class RootsQuestions:
             return [WriteToServer(jsonrpc_lines.answer(id, roots.NONE), via), *self._refuse(now)]
         if any((other.id, other.via) == (id, via) for other in self._pending):
             return [CountOnce("broken_request")]
-        actions = self._asks.asked(request, stream, via, now)
+        actions = self._asks.route_request(request, stream, via, now)
         if self._asks_each_time:
             return actions
         if not self._pending:

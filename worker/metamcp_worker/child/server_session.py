@@ -35,7 +35,7 @@ from metamcp_worker.child.frontless_calls import Orphans
 from metamcp_worker.child.handshake import ECHOES, OPENINGS, Opening, own_caller
 from metamcp_worker.child.hang_probe import Probing
 from metamcp_worker.child.jsonrpc_lines import FIT, Faults, error_object
-from metamcp_worker.child.lists import CHANGES, TaskOwners, declared
+from metamcp_worker.child.lists import CHANGES, TaskOwners, find_declared_lists
 from metamcp_worker.child.own_requests import Own, OwnRequest
 from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
 from metamcp_worker.child.server_log import Levels
@@ -44,7 +44,7 @@ from metamcp_worker.child.subscriptions import (
     METHODS,
     LegacySubscriptions,
     ModernSubscriptions,
-    stripped,
+    strip_subscription_id,
 )
 from metamcp_worker.confinement.denials import DeniedRight, sentence
 from metamcp_worker.ipc import codec, frames, roots
@@ -108,33 +108,35 @@ class ServerSession:
         return self._ready
 
     @property
-    def probing(self) -> bool:
+    def is_probing(self) -> bool:
         """Whether the server is being asked if it is modern."""
-        return self._opening.probing
+        return self._opening.is_probing
 
     @property
     def in_flight(self) -> int:
-        return len(self._calls.in_flight) + self._watched.waiting
+        return len(self._calls.in_flight) + self._watched.waiting_count
 
     @property
-    def queued(self) -> int:
-        return self._calls.queued
+    def queue_length(self) -> int:
+        return self._calls.queue_length
 
     @property
-    def waiting(self) -> list[tuple[int, int]]:
-        return self._calls.waiting
+    def waiting_calls(self) -> list[tuple[int, int]]:
+        return self._calls.waiting_calls
 
     @property
-    def needed(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether a client waits for an answer, or for news of something that it watches."""
-        return bool(self.in_flight or self.queued or self._watched.watched or self.orphans.any)
+        return bool(
+            self.in_flight or self.queue_length or self._watched.has_watchers or self.orphans.any
+        )
 
     def due(self, now: float) -> float:
         """Return when the next tick is due if nothing comes before: `now` if somebody waits for the
         server or for news of it, or else the next time for probes."""
-        if self.in_flight or self.queued or self.orphans.any or self._opening.busy:
+        if self.in_flight or self.queue_length or self.orphans.any or self._opening.busy:
             return now
-        if self._updates.merging:
+        if self._updates.is_merging:
             return now
         return now if self._probing is None else self._probing.due(now)
 
@@ -156,13 +158,13 @@ class ServerSession:
         if self._draining or self._failed:
             return [self._faults.answer(front, frame.id, Code.SERVER_DOWN, "is stopping")]
         if stuck:
-            return [self._faults.overloaded(front, frame.id, self._calls.load(), _UNSENT)]
+            return [self._faults.build_overload_reply(front, frame.id, self._calls.load(), _UNSENT)]
         if self._ready and self._calls.free():
             return self._begin(front, frame, now + timeout_s, timeout_s, now)
         out = self._calls.wait(front, frame, now + timeout_s, timeout_s)
         if out is None:
             return []
-        return [self._faults.overloaded(out.front, out.frame.id, self._calls.load())]
+        return [self._faults.build_overload_reply(out.front, out.frame.id, self._calls.load())]
 
     def cancel(self, front: int, frame: Cancel, now: float) -> Actions:
         """Cancel a call that its front does not wait for any more; the front gets no answer."""
@@ -173,15 +175,15 @@ class ServerSession:
 
     def reply(self, front: int, frame: frames.ReplyFrame, now: float) -> Actions:
         """Pass on the answer of a front to a question of the server."""
-        return [*self._asks.replied(front, frame, now), *self._count_lent_roots()]
+        return [*self._asks.reply(front, frame, now), *self._count_lent_roots()]
 
-    def refused(self, denied: DeniedRight, now: float) -> None:
+    def on_right_denied(self, denied: DeniedRight, now: float) -> None:
         """Note that the sandbox refused the server this right, which calls may fail for."""
         self._refused_at, self._refusal = now, sentence(denied, self._spec.confinement)
 
-    def unasked(self, question: int, now: float) -> Actions:
+    def refuse_question(self, question: int, now: float) -> Actions:
         """Refuse a question of the server that could not be sent to its front."""
-        return self._asks.undelivered(question, now)
+        return self._asks.refuse_question(question, now)
 
     def tell(self, front: int, frame: Tell, now: float) -> Actions:
         """Handle a notification of a front's clients."""
@@ -191,12 +193,12 @@ class ServerSession:
         if frame.method == WATCH_TASKS and (self._modern or not self._ready):
             return self._listening.watch_tasks(front, frame.body, now)
         if frame.method == "notifications/progress":
-            return self._asks.progressed(front, frame.body)
+            return self._asks.on_progress(front, frame.body)
         if frame.method == roots.TOLD:
             return self._on_roots(frame.body)
         if frame.method == WATCH_TASKS or not self._ready:
             return [CountOnce("untold_notification")]
-        return notices.told(frame, modern=self._modern)
+        return notices.forward_notification(frame, modern=self._modern)
 
     def unsent(self, key: bytes, now: float) -> Actions:
         """Answer with an error, because the line of this request could not be written."""
@@ -206,13 +208,13 @@ class ServerSession:
             return self._own_answered(key, b"", error, now, lost=True)
         return [ReplyToFront(unsent.front, Error(unsent.call, error)), *self._next_turns(now)]
 
-    def failed(self, key: bytes, error: bytes, now: float) -> Actions:
+    def on_request_failed(self, key: bytes, error: bytes, now: float) -> Actions:
         """Answer with this error of the transport, because the server does not answer this
         request."""
         lost = self._calls.leave(key, now)
         if lost is None:
             return self._own_answered(key, b"", error, now, lost=True)
-        closing = self._asks.over(key, tell_front=True)
+        closing = self._asks.close_questions(key, tell_front=True)
         return [*closing, ReplyToFront(lost.front, Error(lost.call, error)), *self._next_turns(now)]
 
     def front_gone(self, front: int, now: float) -> Actions:
@@ -220,7 +222,7 @@ class ServerSession:
         orphan_actions = self.orphans.front_gone(front, now)
         calls = self._calls.forget(front, now)
         for call in calls.values():
-            self.timing.ended(call.method, now - call.since, CUT)
+            self.timing.count_call(call.method, now - call.since, CUT)
         actions = self._given_up(list(calls), b"the client is gone", now)
         return [*orphan_actions, *actions, *self._watched.front_gone(front, now)]
 
@@ -234,11 +236,11 @@ class ServerSession:
         closing = [
             action
             for key in list(self._calls.in_flight)
-            for action in self._asks.over(key, tell_front=True)
+            for action in self._asks.close_questions(key, tell_front=True)
             if isinstance(action, ReplyToFront)
         ]
         calls = [self._faults.answer(front, call, code, cause) for front, call in self._calls.all()]
-        return [*closing, *calls, *self._watched.lost(self._faults.body(code, cause))]
+        return [*closing, *calls, *self._watched.fail_waiters(self._faults.body(code, cause))]
 
     def tick(self, now: float) -> Actions:
         """Do the work that is due; called a few times per second."""
@@ -250,11 +252,11 @@ class ServerSession:
         actions = self._on_opening_step(actions, now)
         actions += [*self._root_asks.tick(now), *self._asks.tick(now)]
         actions += self.orphans.tick(now)
-        sent, waiting = self._calls.expired(now)
+        sent, waiting = self._calls.take_expired(now)
         for key, call in sent:
-            actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
-            actions += self._asks.over(key, tell_front=True)
-            self.timing.ended(call.method, now - call.since, _TIMED_OUT)
+            actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"timeout")))
+            actions += self._asks.close_questions(key, tell_front=True)
+            self.timing.count_call(call.method, now - call.since, _TIMED_OUT)
             actions.append(self._timed_out(call))
         for late in waiting:
             frame = late.frame
@@ -264,7 +266,9 @@ class ServerSession:
         actions += [*self._watched.tick(now), *self._updates.tick()]
         if self._listening.gap and self._opening.met is not None:
             self._listening.gap = False
-            actions += self._opening.changed(declared(self._opening.met.capabilities), now)
+            actions += self._opening.on_list_changed(
+                find_declared_lists(self._opening.met.capabilities), now
+            )
         return [*actions, *self._next_turns(now)]
 
     # --- what the server says ---------------------------------------------------------------
@@ -303,21 +307,21 @@ class ServerSession:
         actions: Actions = []
         if error or not result:
             result, error = self._failure(result, error, actions)
-        call = self._calls.answered(key, now)
+        call = self._calls.on_answer(key, now)
         if call is None:
             return [*actions, *self._own_answered(key, result, error, now)]
         if not error and not result.startswith(FIT):
             error = self._faults.unfit(call.method, result)
             actions += [CountOnce("broken_reply")] if error else []
         if call.since <= self._refused_at:
-            result, error = self._faults.explained(result, error, self._refusal)
-        self.timing.ended(call.method, now - call.since, error_type(error) if error else "")
+            result, error = self._faults.with_refusal(result, error, self._refusal)
+        self.timing.count_call(call.method, now - call.since, error_type(error) if error else "")
         if self._asks.asking:
-            actions += self._asks.over(key, tell_front=True)
+            actions += self._asks.close_questions(key, tell_front=True)
         if call.traced:
             actions.append(notices.leg(call, now, far=self._spec.url is not None))
         if not (error or self._modern):
-            result = self._task_owners.answered(call, result)
+            result = self._task_owners.record_owners(call, result)
         if error:
             actions.append(ReplyToFront(call.front, Error(call.call, error)))
         elif call.results and len(result) > RESULT_BYTES_MIN:
@@ -326,7 +330,7 @@ class ServerSession:
             actions.append(KeepResult(call.front, frame, call.results, name, call.tool))
         else:
             actions.append(ReplyToFront(call.front, Result(call.call, result)))
-        if self._calls.queued:
+        if self._calls.queue_length:
             actions += self._next_turns(now)
         return actions
 
@@ -348,20 +352,20 @@ class ServerSession:
         gateway's and not the server's."""
         purpose = self._own.take(key)
         if purpose is None:
-            self._calls.late(key)
+            self._calls.on_late_reply(key)
             used = self._calls.was_used(key)
             self.budget.spend(len(result) + len(error))
             return [] if lost else [CountOnce("late_reply" if used else "unknown_id")]
         if purpose is RequestPurpose.HANDSHAKE or purpose is RequestPurpose.LIST:
             return self._on_opening_step(
-                self._opening.answered(key, purpose, result, error, now), now
+                self._opening.on_answer(key, purpose, result, error, now), now
             )
         if purpose is RequestPurpose.PROBE and not lost and self._probing is not None:
-            self._probing.answered()
+            self._probing.on_answer()
         if purpose is RequestPurpose.LISTEN:
-            return self._listening.answered(key, error, now, lost=lost)
+            return self._listening.on_answer(key, error, now, lost=lost)
         if purpose is RequestPurpose.SUBSCRIBE and isinstance(self._watched, LegacySubscriptions):
-            return self._watched.answered(key, result, error, now)
+            return self._watched.on_answer(key, result, error, now)
         return []
 
     def _on_request(
@@ -381,7 +385,7 @@ class ServerSession:
             return [CountOnce("unroutable_request"), WriteToServer(refusal, via)]
         if envelope.method == roots.METHOD:
             return self._asked_for_roots(envelope, stream, via, now)
-        return self._asks.asked(envelope, stream, via, now)
+        return self._asks.route_request(envelope, stream, via, now)
 
     def _asked_for_roots(
         self, envelope: Envelope, stream: bytes | None, via: int, now: float
@@ -395,7 +399,7 @@ class ServerSession:
             answer = jsonrpc_lines.answer(bytes(envelope.id), self._roots)
             return [WriteToServer(answer, via), *news]
         if self._spec.caller:
-            return [*self._asks.asked(envelope, stream, via, now), *news]
+            return [*self._asks.route_request(envelope, stream, via, now), *news]
         actions = [*self._root_asks.receive(envelope, stream, via, now), *news]
         if self._root_asks.keeps:
             actions += self._opening.asked_for_roots("ahead")
@@ -422,21 +426,23 @@ class ServerSession:
         self, method: str, params: bytes, stream: bytes | None, via: int, now: float
     ) -> Actions:
         if method == "notifications/progress":
-            return notices.progressed(params, self._calls, now)
+            return notices.forward_progress(params, self._calls, now)
         if method in CHANGES:
-            return self._opening.changed(CHANGES[method], now, method)
+            return self._opening.on_list_changed(CHANGES[method], now, method)
         if method == "notifications/subscriptions/acknowledged":
-            return self._listening.acknowledged(params, stream, now)
+            return self._listening.on_ack(params, stream, now)
         if method == "notifications/cancelled":
             if self._modern:
                 return self._listening.torn_down(params, now)
             return self._asks.withdrawn(params, via, now)
         if self._modern:
-            params = stripped(params)
-        if method == notices.UPDATED and self._updates.merged(params):
+            params = strip_subscription_id(params)
+        if method == notices.UPDATED and self._updates.defer_update(params):
             return []
         owners, modern = self._task_owners, self._modern
-        return notices.noticed(method, params, self._calls, stream, now, owners, modern=modern)
+        return notices.route_notification(
+            method, params, self._calls, stream, now, owners, modern=modern
+        )
 
     def _unreadable(self, line: bytes, reason: str, now: float) -> Actions:
         """Handle a line that is not a JSON object: a broken answer to a request, or noise."""
@@ -477,7 +483,7 @@ class ServerSession:
             return [CountOnce(counter), *self._own_answered(key, b"", error, now)]
         return [
             CountOnce(counter),
-            *self._asks.over(key, tell_front=True),
+            *self._asks.close_questions(key, tell_front=True),
             ReplyToFront(call.front, Error(call.call, error)),
             *self._next_turns(now),
         ]
@@ -501,7 +507,7 @@ class ServerSession:
         self._probing = Probing(self._spec, met, self._own, now)
         self._modern = met.protocol == jsonrpc_lines.MODERN
         if self._modern:
-            begun = self._listening.start(declared(met.capabilities), now)
+            begun = self._listening.start(find_declared_lists(met.capabilities), now)
         else:
             self._watched = LegacySubscriptions(
                 self._own, self._faults,
@@ -544,7 +550,7 @@ class ServerSession:
         )
 
     def _next_turns(self, now: float) -> Actions:
-        if not self._calls.queued or not self._ready:
+        if not self._calls.queue_length or not self._ready:
             return []
         return [
             action
@@ -556,8 +562,8 @@ class ServerSession:
         """Cancel these calls at the server, and refuse the open questions in them."""
         actions: Actions = []
         for key in keys:
-            actions.append(Drop(key, jsonrpc_lines.cancelled(key, reason)))
-            actions += self._asks.over(key, tell_front=False)
+            actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, reason)))
+            actions += self._asks.close_questions(key, tell_front=False)
         return [*actions, *self._next_turns(now)]
 
 
@@ -590,7 +596,7 @@ class Budget:
         self._bytes -= size_bytes
 
     @property
-    def over(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Whether more was spent than there was at the last refill."""
         return self._messages < 0 or self._bytes < 0
 
@@ -601,4 +607,4 @@ class Budget:
         rate = MESSAGES_PER_S + min(calls, CALLS_MAX) * CALL_MESSAGES_PER_S
         self._messages = min(MESSAGES_MAX, self._messages + past_s * rate)
         self._bytes = min(BYTES_MAX, self._bytes + past_s * BYTES_PER_S)
-        return self.over
+        return self.is_exceeded

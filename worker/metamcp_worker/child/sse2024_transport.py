@@ -14,7 +14,7 @@ import time
 from metamcp_worker.child import http_exchange, request_headers
 from metamcp_worker.child.actions import Drop, Fail, ServerRequest
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, hand_in, tell
-from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused, untouched
+from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused, to_failure
 from metamcp_worker.http.fetch import Broken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
@@ -102,12 +102,12 @@ class Sse2024:
             self._link.warn(f"a notification or an answer to it was lost: {error}")
             return
         if status >= 300:
-            reason = http_exchange.named(status)
+            reason = http_exchange.format_status(status)
             self._link.warn(f"it refused a notification, or an answer to it: {reason}")
 
     async def _cancel(self, drop: Drop) -> None:
         """Send a cancellation after its request, or the server would not know the id."""
-        await self._link.ended(drop.key)
+        await self._link.wait_for_task(drop.key)
         await self._send(drop.line)
 
     async def _send_line(self, line: bytes) -> int:
@@ -139,7 +139,7 @@ class Sse2024:
         except NotAuthorized as error:
             self._lose(Fail("authorization", f"it {error}"))
         except (Unreachable, Broken) as error:
-            self._lose(untouched(error, "has no event stream"))
+            self._lose(to_failure(error, "has no event stream"))
         except TooLarge as error:
             self._lose(Fail("limit", f"it sent too much: {error}"))
         else:
@@ -167,7 +167,7 @@ class Sse2024:
                 self._name(event)
             elif event.event == "message" and event.data:
                 self._link.deliver(
-                    http_exchange.numbered(http_exchange.one_line(event.data)), None, 0
+                    http_exchange.with_number_id(http_exchange.one_line(event.data)), None, 0
                 )
 
     def _name(self, event: SseEvent) -> None:

@@ -64,7 +64,7 @@ class StdioTransport:
         self._stdout = PipeReader(self._host.stdout, self._on_stdout, self._on_stdout_end)
         self._stderr = PipeReader(self._host.stderr, self._on_stderr, self._on_stderr_end)
         for sentence in (
-            self._host.confined.granted.refused if self._host.confined is not None else ()
+            self._host.confinement.granted.refused if self._host.confinement is not None else ()
         ):
             self.warn(sentence)
 
@@ -73,13 +73,13 @@ class StdioTransport:
         return self._host.pid
 
     @property
-    def confined(self) -> Confined | None:
-        return self._host.confined
+    def confinement(self) -> Confined | None:
+        return self._host.confinement
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the server is gone, or about to be ended."""
-        return self._lost or self._stdin.closed or self._stdout.closed
+        return self._lost or self._stdin.is_closed or self._stdout.is_closed
 
     @property
     def exit(self) -> ServerExit | None:
@@ -90,7 +90,7 @@ class StdioTransport:
         words = reason(self._last_lines)
         if not words:
             return ""
-        confined = self._host.confined
+        confined = self._host.confinement
         readable, refused = (
             ((), ()) if confined is None else (confined.granted.read, confined.granted.refused)
         )
@@ -102,7 +102,7 @@ class StdioTransport:
         """Whether the server does not read its input."""
         stdin = self._stdin
         too_much = stdin.queued_bytes > QUEUE_BYTES_MAX
-        return too_much or (stdin.blocked and stdin.late(self._loop.time()))
+        return too_much or (stdin.blocked and stdin.is_stalled(self._loop.time()))
 
     def request(self, request: ServerRequest) -> bool:
         """Send one request. Returns False if it is lost."""
@@ -135,7 +135,7 @@ class StdioTransport:
         """Log a sentence of the gateway's own."""
         self._log.add(f"metamcp: {text}", self._loop.time())
 
-    def logged(self) -> list[LogLines]:
+    def take_log_lines(self) -> list[LogLines]:
         """Return the lines that were logged since the last call."""
         return self._log.take() + self._strays.take()
 
@@ -157,12 +157,12 @@ class StdioTransport:
         if await self._left_within(self._spec.stop_eof_s):
             return
         self.warn(f"still there {self._spec.stop_eof_s:g} s after the end of its input: SIGTERM")
-        self._listener.counted("stop_SIGTERM")
+        self._listener.count("stop_SIGTERM")
         self._host.terminate()
         if await self._left_within(self._spec.stop_grace_s):
             return
         self.warn(f"still there {self._spec.stop_grace_s:g} s after SIGTERM: SIGKILL")
-        self._listener.counted("stop_SIGKILL")
+        self._listener.count("stop_SIGKILL")
         await self.kill()
 
     async def kill(self) -> None:
@@ -183,12 +183,12 @@ class StdioTransport:
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
             await asyncio.sleep(SWEEP_PAUSE_S)
         if sweep.killed and self._spec.confinement.profile != "strict":  # bubblewrap leaves its own
-            self._listener.counted("orphan", len(sweep.killed))
+            self._listener.count("orphan", len(sweep.killed))
             self.warn(f"processes that it had left behind were killed: {len(sweep.killed)}")
         self._stdin.close()
         self._stdout.close()
         self._stderr.close()
-        if (confined := self._host.confined) is not None:
+        if (confined := self._host.confinement) is not None:
             remove(confined.tmp)
 
     def _read_on(self) -> None:
@@ -219,9 +219,9 @@ class StdioTransport:
             return
         lines = self._lines.feed(data)
         if lines:
-            self._listener.received(lines)
-        if self._lines.skipping:
-            self._listener.skipped(len(data))
+            self._listener.on_messages(lines)
+        if self._lines.is_skipping:
+            self._listener.on_skip(len(data))
         for line in self._lines.overlong():
             self._listener.overlong(line)
 
@@ -233,7 +233,7 @@ class StdioTransport:
             for line in self._log_lines.feed(data):
                 self._last_lines.append(line[:LAST_LINE_CHARACTERS_MAX])
                 self._log.add(line, now)
-        self._listener.logged()
+        self._listener.on_log()
         self._unread += len(data)
         if self._unread > LOG_BYTES_PER_TICK:
             self._stderr.pause()
@@ -257,7 +257,7 @@ class StdioTransport:
     def _lose(self, failure: Fail) -> None:
         if not self._lost:
             self._lost = True
-            self._listener.lost(failure)
+            self._listener.on_server_lost(failure)
 
 
 READ_BYTES: Final = 64 * 1024
@@ -287,31 +287,31 @@ class PipeReader:
         self._loop.add_reader(fd, self._readable)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._fd < 0
 
     def pause(self) -> None:
         """Stop reading, so that the server blocks once its pipe is full."""
-        if not self.closed and not self._paused:
+        if not self.is_closed and not self._paused:
             self._paused = True
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        if not self.closed and self._paused:
+        if not self.is_closed and self._paused:
             self._paused = False
             self._loop.add_reader(self._fd, self._readable)
 
     def drain(self) -> None:
         """Read the bytes that are there now."""
         read = 0
-        while not self.closed and read < DRAIN_BYTES_MAX:
+        while not self.is_closed and read < DRAIN_BYTES_MAX:
             got = self._readable()
             if not got:
                 return
             read += got
 
     def close(self) -> None:
-        if not self.closed:
+        if not self.is_closed:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
@@ -350,10 +350,10 @@ class Writer:
         os.set_blocking(fd, False)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._fd < 0
 
-    def late(self, now: float) -> bool:
+    def is_stalled(self, now: float) -> bool:
         """Whether bytes wait, and the server has taken none for WRITE_S_MAX."""
         return self.blocked and now - self._moved_at > WRITE_S_MAX
 
@@ -371,13 +371,13 @@ class Writer:
 
     def close(self) -> None:
         """End the input of the server, and drop the bytes that the server does not take at once."""
-        if not self.closed:
+        if not self.is_closed:
             self._flush()
         self._shut()
 
     def _flush(self) -> None:
         """Write until the pipe is full, or others should have their turn."""
-        if self.closed:
+        if self.is_closed:
             return
         self._scheduled = False
         moved = not self.blocked
@@ -412,7 +412,7 @@ class Writer:
             self._loop.remove_writer(self._fd)
 
     def _shut(self) -> None:
-        if not self.closed:
+        if not self.is_closed:
             self._unblock()
             os.close(self._fd)
             self._fd = -1

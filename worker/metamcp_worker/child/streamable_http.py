@@ -112,7 +112,7 @@ class Streamable:
 
     def doubt(self) -> None:
         """Check whether the server is there at all, unless a check is under way."""
-        if self._met and not self._link.lost and not self._link.running("recheck"):
+        if self._met and not self._link.is_lost and not self._link.is_running("recheck"):
             self._link.start("recheck", self._recheck)
 
     # --- requests ---------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Streamable:
                 self._link.deliver(answer.message, request.key, post.via)
                 objection = http_exchange.objection(answer.message)
         except SessionOver:
-            self._seats.over(session, session_id)
+            self._seats.on_session_lost(session, session_id)
             return False
         if objection == Code.UNSUPPORTED_VERSION:
             revision = session.headers[request_headers.PROTOCOL]
@@ -243,7 +243,7 @@ class Streamable:
         would have no meaning."""
         opened = session.opened
 
-        async def told() -> None:
+        async def send_line() -> None:
             if session.opened != opened:
                 return
             session_id = session.id
@@ -255,12 +255,12 @@ class Streamable:
                 self._link.warn(f"a notification or an answer to it was lost: {error}")
             else:
                 if status == 404:
-                    self._seats.over(session, session_id)
+                    self._seats.on_session_lost(session, session_id)
                 elif status >= 400:
-                    reason = http_exchange.named(status)
+                    reason = http_exchange.format_status(status)
                     self._link.warn(f"it refused a notification, or an answer to it: {reason}")
 
-        return self._link.tell(line, told)
+        return self._link.tell(line, send_line)
 
     async def _recheck(self) -> None:
         """Check the server: a legacy server is there if it answers at all, a modern one only if it
@@ -304,7 +304,7 @@ def remote(
 ) -> Transport:
     """Return the transport to `spec.url`. `version`: of the gateway. `auth`: adds credentials to
     each request. Raises SpawnFailed if the URL cannot be used."""
-    headers, refused = request_headers.configured(spec.headers)
+    headers, refused = request_headers.filter_headers(spec.headers)
     # Each session has a stream, may be opened and may be closed.
     beside = OWN_REQUESTS_MAX + TELLS_AT_ONCE_MAX + LINGERING_MAX + 3 * SESSIONS_MAX
     requests_max = spec.concurrency + beside
@@ -338,16 +338,16 @@ class RemoteTransport(HttpTransport):
             self._way = Streamable(self, version, elsewhere)
 
     def request(self, request: ServerRequest) -> bool:
-        if self.lost:
+        if self.is_lost:
             return False
         self._way.request(request)
         return True
 
     def write(self, line: bytes, via: int = 0) -> bool:
-        return not self.lost and self._way.write(line, via)
+        return not self.is_lost and self._way.write(line, via)
 
     def drop(self, drop: Drop) -> bool:
-        return not self.lost and self._way.drop(drop)
+        return not self.is_lost and self._way.drop(drop)
 
     def doubt(self) -> None:
         self._way.doubt()

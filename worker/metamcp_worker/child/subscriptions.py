@@ -52,12 +52,12 @@ class LegacySubscriptions:
         self._open: dict[bytes, str] = {}
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of calls that are not answered yet."""
         return len(self._waiters)
 
     @property
-    def watched(self) -> bool:
+    def has_watchers(self) -> bool:
         """Whether a client watches a resource."""
         return bool(self._holders.uris)
 
@@ -79,7 +79,9 @@ class LegacySubscriptions:
                 self._holders.add(front, uri)
                 return [done]
             if self._waiters.full or (resource is None and len(self._resources) >= URIS_MAX):
-                problem = f"has {len(self._resources)} subscriptions, {self.waiting} calls wait"
+                problem = (
+                    f"has {len(self._resources)} subscriptions, {self.waiting_count} calls wait"
+                )
                 return [self._faults.answer(front, frame.id, Code.OVERLOADED, problem)]
         self._waiters.add(front, frame, uri, deadline, timeout_s)
         return self._step(uri, now)
@@ -94,7 +96,7 @@ class LegacySubscriptions:
         uris = self._holders.front_gone(front)
         return [action for uri in uris for action in self._step(uri, now)]
 
-    def answered(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
+    def on_answer(self, key: bytes, result: bytes, error: bytes, now: float) -> Actions:
         """Handle the answer of the server, or the error in place of an answer that will not
         come."""
         uri = self._open.pop(key)
@@ -106,27 +108,27 @@ class LegacySubscriptions:
         resource.on = resource.method == SUBSCRIBE and not error
         for waiter in done if resource.on else ():
             self._holders.add(waiter.front, uri)
-        return [*answered(done, result, error), *self._step(uri, now)]
+        return [*build_replies(done, result, error), *self._step(uri, now)]
 
     def tick(self, now: float) -> Actions:
-        actions = self._waiters.expired(now)
+        actions = self._waiters.answer_expired(now)
         for key, uri in list(self._open.items()):
             resource = self._resources[uri]
             if resource.deadline <= now:
                 self._own.take(key)
-                actions.append(Drop(key, jsonrpc_lines.cancelled(key, b"timeout")))
+                actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"timeout")))
                 error = self._faults.body(
                     Code.TIMED_OUT, f"did not answer {resource.method} in time"
                 )
-                actions += self.answered(key, b"", error, now)
+                actions += self.on_answer(key, b"", error, now)
         return actions
 
-    def lost(self, error: bytes) -> Actions:
+    def fail_waiters(self, error: bytes) -> Actions:
         """Answer all waiting calls with this error, because the connection is lost."""
-        return answered(self._waiters.take(lambda _: True), b"", error)
+        return build_replies(self._waiters.take(lambda _: True), b"", error)
 
     def _is_watched(self, uri: str) -> bool:
-        return self._holders.held(uri) or self._waiters.on(uri)
+        return self._holders.has_watcher(uri) or self._waiters.has_waiter(uri)
 
     def _step(self, uri: str, now: float) -> Actions:
         """Return the request that the server must get now about this resource, if any."""
@@ -178,7 +180,7 @@ class Holders:
     def uris(self) -> Iterable[str]:
         return self._counts.keys()
 
-    def held(self, uri: str) -> bool:
+    def has_watcher(self, uri: str) -> bool:
         return uri in self._counts
 
     def add(self, front: int, uri: str) -> None:
@@ -225,7 +227,7 @@ class Waiters:
     def full(self) -> bool:
         return len(self._all) >= self._calls_max
 
-    def on(self, uri: str) -> bool:
+    def has_waiter(self, uri: str) -> bool:
         """Whether a call waits to watch this URI."""
         return any(waiter.uri == uri and waiter.method == SUBSCRIBE for waiter in self._all)
 
@@ -242,7 +244,7 @@ class Waiters:
             self._all = [waiter for waiter in self._all if not is_taken(waiter)]
         return taken
 
-    def expired(self, now: float) -> Actions:
+    def answer_expired(self, now: float) -> Actions:
         """Answer the calls whose time is over with an error."""
         return [
             self._faults.timed_out(waiter.front, waiter.call, waiter.method, waiter.timeout_s)
@@ -250,7 +252,7 @@ class Waiters:
         ]
 
 
-def answered(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Actions:
+def build_replies(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") -> Actions:
     """Return the same answer for each of these calls: a raw result or, if there is one, a raw
     error."""
     return [
@@ -336,12 +338,12 @@ class ModernSubscriptions:
         self.gap = False
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of calls that are not answered yet."""
         return len(self._waiters)
 
     @property
-    def watched(self) -> bool:
+    def has_watchers(self) -> bool:
         """Whether a client watches a resource or task. Changes of lists do not count: they are
         found when the server is started next."""
         return bool(self._holders.uris or any(self._tasks.values()))
@@ -367,13 +369,13 @@ class ModernSubscriptions:
             self._holders.remove(front, uri)
             return [done, *self._step(now)]
         honoured = self._now.honoured if self._now is not None and self._next is None else None
-        if uri in (honoured or ()) or self._holders.held(uri):
+        if uri in (honoured or ()) or self._holders.has_watcher(uri):
             self._holders.add(front, uri)
             return [done]
         uris = {uri, *self._holders.uris, *self._waiters.uris()}
         size = sum(len(watched_uri.encode()) for watched_uri in uris)
         if self._waiters.full or len(uris) > URIS_MAX or size > URIS_BYTES_MAX:
-            problem = f"has {len(uris) - 1} subscriptions, {self.waiting} calls wait"
+            problem = f"has {len(uris) - 1} subscriptions, {self.waiting_count} calls wait"
             return [self._faults.answer(front, frame.id, Code.OVERLOADED, problem)]
         self._waiters.add(front, frame, uri, deadline, timeout_s)
         return self._step(now)
@@ -392,7 +394,7 @@ class ModernSubscriptions:
     def watch_tasks(self, front: int, params: bytes, now: float) -> Actions:
         """Replace the tasks that the clients of this front watch."""
         try:
-            ids = codec.typed(_Tasks, params).task_ids
+            ids = codec.decode_as(_Tasks, params).task_ids
         except codec.Malformed:
             return []
         self._tasks[front] = frozenset(
@@ -402,11 +404,11 @@ class ModernSubscriptions:
 
     # --- what the server says ---------------------------------------------------------------
 
-    def acknowledged(self, params: bytes, stream: bytes | None, now: float) -> Actions:
+    def on_ack(self, params: bytes, stream: bytes | None, now: float) -> Actions:
         """Take the acknowledgement of a listen. `stream`: see `transport`."""
         try:
             key = stream or bytes(_meta(codec.level(params)).get(_SUBSCRIPTION_ID, b""))
-            honoured = codec.typed(_Acknowledged, params).notifications.resource_subscriptions
+            honoured = codec.decode_as(_Acknowledged, params).notifications.resource_subscriptions
         except codec.Malformed:
             return []
         new, old = self._next, self._now
@@ -418,7 +420,7 @@ class ModernSubscriptions:
         actions = self._end(old, b"replaced") if old is not None else []
         return [*actions, *self._answer_waiters(new), *self._step(now)]
 
-    def answered(self, key: bytes, error: bytes, now: float, *, lost: bool = False) -> Actions:
+    def on_answer(self, key: bytes, error: bytes, now: float, *, lost: bool = False) -> Actions:
         """Note that a listen has ended. `error`: raw, if there is one; `lost`: whether the error is
         the gateway's and not the server's."""
         again = lost or self._worked or not error
@@ -428,7 +430,7 @@ class ModernSubscriptions:
             refusal = error or self._faults.body(
                 Code.INTERNAL_ERROR, "ended the subscription at once"
             )
-            actions = answered(self._take_covered(ended), b"", refusal)
+            actions = build_replies(self._take_covered(ended), b"", refusal)
         else:
             self._now, actions = None, []
             self.gap = self.gap or self._next is not None
@@ -444,10 +446,10 @@ class ModernSubscriptions:
         if key not in {listen.key for listen in (self._now, self._next) if listen is not None}:
             return []
         self._own.take(key)
-        return self.answered(key, b"", now)
+        return self.on_answer(key, b"", now)
 
     def tick(self, now: float) -> Actions:
-        actions = self._waiters.expired(now)
+        actions = self._waiters.answer_expired(now)
         late = self._next
         if late is not None and late.deadline <= now:
             self._next = None
@@ -462,9 +464,9 @@ class ModernSubscriptions:
             actions += self._step(now)
         return actions
 
-    def lost(self, error: bytes) -> Actions:
+    def fail_waiters(self, error: bytes) -> Actions:
         """Answer all waiting calls with this error, because the connection is lost."""
-        return answered(self._waiters.take(lambda _: True), b"", error)
+        return build_replies(self._waiters.take(lambda _: True), b"", error)
 
     # --- listens ----------------------------------------------------------------------------
 
@@ -507,7 +509,7 @@ class ModernSubscriptions:
         for waiter in self._take_covered(listen) if listen.honoured is not None else ():
             if waiter.uri in (listen.honoured or ()):
                 self._holders.add(waiter.front, waiter.uri)
-                actions += answered([waiter], b"{}")
+                actions += build_replies([waiter], b"{}")
             else:
                 problem = "does not tell of updates of this resource"
                 actions.append(
@@ -521,7 +523,7 @@ class ModernSubscriptions:
 
     def _end(self, listen: _Listen, reason: bytes) -> Actions:
         self._own.take(listen.key)
-        return [Drop(listen.key, jsonrpc_lines.cancelled(listen.key, reason))]
+        return [Drop(listen.key, jsonrpc_lines.build_cancel_notification(listen.key, reason))]
 
     def _rest(self, now: float, *, again: bool) -> None:
         """Let the server alone for a while, or for ever, unless a client waits for a listen."""
@@ -529,7 +531,7 @@ class ModernSubscriptions:
         self._again_s = min(self._again_s * 2, LISTEN_AGAIN_S_MAX)
 
 
-def stripped(params: bytes) -> bytes:
+def strip_subscription_id(params: bytes) -> bytes:
     """Return the parameters of a notification without the id of the subscription, which only the
     gateway knows."""
     if b"subscriptionId" not in params:

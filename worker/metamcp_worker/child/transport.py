@@ -45,10 +45,10 @@ class SpawnFailed(MetaMCPError):
 class Host(Protocol):
     """Running server. `pid`: 0 without a process. `stdin`, `stdout`, `stderr`: the gateway's ends
     of its pipes, which the user of the host closes. `halted`: whether a signal has stopped the
-    server. `confined`: how it is confined; None for one that is not to be."""
+    server. `confinement`: how it is confined; None for one that is not to be."""
 
     pid: int
-    confined: Confined | None
+    confinement: Confined | None
     stdin: int
     stdout: int
     stderr: int
@@ -110,16 +110,16 @@ def prepare() -> None:
 class TransportListener(Protocol):
     """Listener of a transport: gets what comes from the server."""
 
-    def received(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
+    def on_messages(self, lines: list[bytes], stream: bytes | None = None, via: int = 0) -> None:
         """Take messages that the server sent."""
         ...
 
-    def failed(self, key: bytes, error: bytes) -> None:
+    def on_request_failed(self, key: bytes, error: bytes) -> None:
         """Note that the request `key` gets no answer from the server. `error`: a raw error object
         with the reason; `may_have_run` in its `data` says whether the server may have seen it."""
         ...
 
-    def skipped(self, size_bytes: int, lines: int = 0) -> None:
+    def on_skip(self, size_bytes: int, lines: int = 0) -> None:
         """Count bytes of a message that is above its limit already, or lines of a stream that have
         no part in a message."""
         ...
@@ -128,16 +128,16 @@ class TransportListener(Protocol):
         """Take the beginning of a message above its limit."""
         ...
 
-    def counted(self, counter: str, times: int = 1) -> None:
+    def count(self, counter: str, times: int = 1) -> None:
         """Add to a counter, which is a name in `messages.Counted`."""
         ...
 
-    def lost(self, failure: Fail) -> None:
+    def on_server_lost(self, failure: Fail) -> None:
         """Note that the server is gone, or must be ended because it broke a limit or closed a
         pipe."""
         ...
 
-    def logged(self) -> None:
+    def on_log(self) -> None:
         """Note that the server wrote to its log."""
         ...
 
@@ -155,12 +155,12 @@ class Transport(Protocol):
         ...
 
     @property
-    def confined(self) -> Confined | None:
+    def confinement(self) -> Confined | None:
         """How the server is confined; None for one that is not to be."""
         ...
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the server is gone, or about to be ended."""
         ...
 
@@ -180,7 +180,8 @@ class Transport(Protocol):
         ...
 
     def request(self, request: ServerRequest) -> bool:
-        """Send a request. Returns False if it is lost; `failed` reports what fails later."""
+        """Send a request. Returns False if it is lost; `on_request_failed` reports what fails
+        later."""
         ...
 
     def write(self, line: bytes, via: int = 0) -> bool:
@@ -206,7 +207,7 @@ class Transport(Protocol):
         """Log a sentence of the gateway's own."""
         ...
 
-    def logged(self) -> list[LogLines]:
+    def take_log_lines(self) -> list[LogLines]:
         """Return the lines that were logged since the last call."""
         ...
 
@@ -239,7 +240,7 @@ class Distant:
     """Half of a `Transport` that all transports to remote servers share."""
 
     pid = 0
-    confined: Confined | None = None
+    confinement: Confined | None = None
 
     def __init__(self) -> None:
         self._log = ServerLog("stderr")
@@ -264,6 +265,6 @@ class Distant:
         """Log a sentence of the gateway's own."""
         self._log.add(f"metamcp: {text}", self._clock())
 
-    def logged(self) -> list[LogLines]:
+    def take_log_lines(self) -> list[LogLines]:
         """Return the lines that were logged since the last call."""
         return self._log.take() + self._strays.take()

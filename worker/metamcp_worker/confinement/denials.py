@@ -159,7 +159,9 @@ def _folder(path: str) -> str:
     return path if folder == "/" else folder
 
 
-def needed(path: str, *, exists: bool, writes: bool, folder: bool = False) -> DeniedRight | None:
+def find_needed_right(
+    path: str, *, exists: bool, writes: bool, folder: bool = False
+) -> DeniedRight | None:
     """Return the right that a process needs which opens this real path, or makes it; None where
     nothing is. `folder`: it makes a folder."""
     if exists:

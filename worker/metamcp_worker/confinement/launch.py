@@ -340,7 +340,9 @@ class _Cell:
         own_sandbox = rules.has_own_sandbox(spec, self._command, self._env, root=root)
         self._sandboxed = own_sandbox and spec.profile == "basic"
         browsers = not self._sandboxed or kernel.has_user_namespaces()
-        lacking = rules.lacking(spec, version, filters=filters, asks=asks, browsers=browsers)
+        lacking = rules.find_unprotected(
+            spec, version, filters=filters, asks=asks, browsers=browsers
+        )
         if not browsers:
             version, filters, asks = 0, False, False
         if lacking and (spec.required or self._strict):
@@ -356,7 +358,7 @@ class _Cell:
         self._free = not browsers
 
     @property
-    def _achieved(self) -> str:
+    def _protection(self) -> str:
         landlock = f"landlock-{self._version}" if self._version else ""
         parts = ("bubblewrap" if self._strict else "", landlock, "seccomp" if self._filters else "")
         return " ".join(filter(None, parts)) or "none"
@@ -364,8 +366,10 @@ class _Cell:
     def _report(self, granted: rules.FileRights, tmp: str, listener: int) -> _Report:
         lacking = () if self._spec.trial else self._lacking
         if self._asks and listener < 0 and self._spec.profile == "basic":
-            lacking = rules.lacking(self._spec, self._version, filters=self._filters, asks=False)
-        return _Report(granted, lacking, self._achieved, tmp, self._sandboxed)
+            lacking = rules.find_unprotected(
+                self._spec, self._version, filters=self._filters, asks=False
+            )
+        return _Report(granted, lacking, self._protection, tmp, self._sandboxed)
 
     def _prepare(self, granted: rules.FileRights) -> None:
         """Make the rules and the filter. Raises OSError."""

@@ -210,7 +210,7 @@ class FileRights(NamedTuple):
     refused: tuple[str, ...] = ()
 
 
-def lacking(
+def find_unprotected(
     spec: ConfinementSpec, landlock: int, *, filters: bool, asks: bool = True, browsers: bool = True
 ) -> tuple[str, ...]:
     """Return what this kernel cannot keep the server from, by the profile and the settings.
@@ -311,16 +311,16 @@ def grants(
     for folder in env.get("PATH", "").split(":"):
         if isabs(folder):
             finder.folder_of_programs(normpath(folder))
-    finder.named(command[1:])
+    finder.grant_arguments(command[1:])
     for name, value in env.items():
         finder.variable(name, value)
     finder.working_directory()
     if not places.own_home:
         finder.home()
-    read = [each for path in finder.read for each in closed.opened(path)]
-    write = [each for path in finder.write for each in closed.opened(path)]
-    read += [*settings(places.home, look), *finder.written("read", spec.read)]
-    write += [*finder.written("write", spec.write), *DEVICES]
+    read = [each for path in finder.read for each in closed.iter_open_paths(path)]
+    write = [each for path in finder.write for each in closed.iter_open_paths(path)]
+    read += [*settings(places.home, look), *finder.iter_allowed("read", spec.read)]
+    write += [*finder.iter_allowed("write", spec.write), *DEVICES]
     write += filter(None, (places.own_home, places.tmp, places.cache))
     write = [path for path in write if path not in NEVER]
     lists = map(tuple[str, ...], map(dict.fromkeys, (read, write, finder.names, finder.refused)))
@@ -376,7 +376,7 @@ class ClosedPlaces:
             return "which is a place with secrets or of the gateway"
         return ""
 
-    def opened(self, path: str) -> Iterator[str]:
+    def iter_open_paths(self, path: str) -> Iterator[str]:
         """Yield a path, or if something closed is below it, its members without that. A member
         that is a link is left out: the place that it leads to has its own rule, or none."""
         real = self._look.real(path)
@@ -387,7 +387,7 @@ class ClosedPlaces:
             return
         for name in self._look.names(path):
             if self._look.real(join(path, name)) == join(real, name):
-                yield from self.opened(join(path, name))
+                yield from self.iter_open_paths(join(path, name))
 
 
 class _Finder:
@@ -413,7 +413,7 @@ class _Finder:
             path = f"{self._places.home}{path[1:]}"
         return normpath(join(self._cwd, path))
 
-    def written(self, key: str, paths: Iterable[str]) -> Iterator[str]:
+    def iter_allowed(self, key: str, paths: Iterable[str]) -> Iterator[str]:
         """Yield paths that the operator wrote, but no link that somebody made of one of them to a
         closed place that nobody wrote."""
         for path in map(self.at, paths):
@@ -515,7 +515,7 @@ class _Finder:
                         if self._look.kind(source_folder) and normpath(source_folder) not in WIDE:
                             self.read.append(normpath(source_folder))
 
-    def named(self, words: Iterable[str]) -> None:
+    def grant_arguments(self, words: Iterable[str]) -> None:
         """Grant files and folders that stand in the command line."""
         origin = "its command line"
         for word in words:

@@ -47,7 +47,7 @@ def bytes_max(texts: int) -> int:
 def read(body: bytes, texts: int) -> list[list[float]]:
     """Return a vector for each of the texts, in their order. Raises NoVectors."""
     try:
-        entries = codec.typed(_Answer, body).data
+        entries = codec.decode_as(_Answer, body).data
     except codec.Malformed as error:
         raise NoVectors(f"its answer is none of the API for embeddings: {error}") from None
     if len(entries) != texts:
@@ -59,7 +59,7 @@ def read(body: bytes, texts: int) -> list[list[float]]:
     return [entry.embedding for entry in entries]
 
 
-def checked(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
+def pack_vectors(vectors: Sequence[Sequence[float]], size: int) -> list[bytes]:
     """Return the vectors as bytes; empty for a vector of zeros. `size`: numbers of earlier vectors,
     0 if there are none. Raises NoVectors."""
     for vector in vectors:

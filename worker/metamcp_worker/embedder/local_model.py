@@ -52,7 +52,7 @@ class Model:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._config = codec.typed(_Config, (folder / FILES[0]).read_bytes())
+            self._config = codec.decode_as(_Config, (folder / FILES[0]).read_bytes())
             tokenizers, safetensors = (
                 import_module("tokenizers"),
                 import_module("safetensors.numpy"),
@@ -95,11 +95,11 @@ class Model:
         heads = self._config.num_attention_heads
         size = self._config.hidden_size // heads
 
-        def apart(name: str) -> Array:
+        def split_heads(name: str) -> Array:
             projected = self._through(hidden, f"{at}attention.self.{name}")
             return projected.reshape(-1, heads, size).transpose(1, 0, 2)
 
-        query, key, value = apart("query"), apart("key"), apart("value")
+        query, key, value = split_heads("query"), split_heads("key"), split_heads("value")
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(size)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)

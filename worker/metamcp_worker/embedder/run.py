@@ -113,9 +113,9 @@ class EmbedderWorker(RoleWorker):
     def take(self, message: Message, fds: list[int]) -> None:
         match message:
             case EmbedOn():
-                self._begin(codec.typed(EmbeddingsSpec, packets.value(fds)))
+                self._begin(codec.decode_as(EmbeddingsSpec, packets.value(fds)))
             case Embed(ticket=ticket, query=query):
-                self._ask(ticket, codec.typed(list[str], packets.value(fds)), query=query)
+                self._ask(ticket, codec.decode_as(list[str], packets.value(fds)), query=query)
             case _:
                 pass
 
@@ -155,7 +155,7 @@ class EmbedderWorker(RoleWorker):
             return Vectors()
         self._queries += 1
         try:
-            return Vectors(tuple(await self._made(texts, QUERY_S_MAX)))
+            return Vectors(tuple(await self._embed(texts, QUERY_S_MAX)))
         except TextRefused:  # the fault of this text, not of the source
             return Vectors()
         finally:
@@ -163,7 +163,7 @@ class EmbedderWorker(RoleWorker):
 
     async def _of_tools(self, texts: Sequence[str]) -> Vectors:
         """Take the stored vectors of tools, and make and store the others. Raises NoVectors."""
-        vectors = await self._kept(texts)
+        vectors = await self._read_vectors(texts)
         self._counts["kept"] += sum(vector is not None for vector in vectors.values())
         lacking = [text for text, vector in vectors.items() if vector is None]
         async with self._tools:
@@ -172,21 +172,21 @@ class EmbedderWorker(RoleWorker):
                     return Vectors(pause_s=self._pause_s)
                 batch = lacking[at : at + self._spec.batch]
                 try:
-                    made = dict(zip(batch, await self._made(batch), strict=True))
+                    made = dict(zip(batch, await self._embed(batch), strict=True))
                 except TextRefused:
                     made = await self._made_apart(batch)
                 vectors |= made
                 await self._keep(made)
         return Vectors(tuple([vectors[text] or b"" for text in texts]))
 
-    async def _made(self, texts: Sequence[str], wait_s: float = math.inf) -> list[bytes]:
+    async def _embed(self, texts: Sequence[str], wait_s: float = math.inf) -> list[bytes]:
         """Make vectors. `wait_s`: seconds after which they count as late. Raises NoVectors."""
         began = self._loop.time()
         try:
             if self._source is None:
                 raise NoVectors("it cannot be used")
             made = await self._source.embed(texts)
-            vectors = embeddings_api.checked(made, self._size)
+            vectors = embeddings_api.pack_vectors(made, self._size)
         except NoVectors:
             self._counts["failed"] += len(texts)
             raise
@@ -204,7 +204,7 @@ class EmbedderWorker(RoleWorker):
         made: dict[str, bytes] = {}
         for tried, text in enumerate(texts, 1):
             try:
-                (made[text],) = await self._made([text])
+                (made[text],) = await self._embed([text])
             except TextRefused:
                 last = tried == REFUSED_MAX or (tried == len(texts) and not self._size)
                 if last and not made:
@@ -215,7 +215,7 @@ class EmbedderWorker(RoleWorker):
 
     # Stored vectors
 
-    async def _kept(self, texts: Sequence[str]) -> dict[str, bytes | None]:
+    async def _read_vectors(self, texts: Sequence[str]) -> dict[str, bytes | None]:
         stored: list[bytes | None] | None = await self._on_disk(lambda shelf: shelf.get(texts))
         vectors = dict(zip(texts, stored or [None] * len(texts), strict=True))
         self._size = self._size or max(
@@ -337,14 +337,14 @@ class EmbeddingsEndpoint:
         wait_s = self._spec.timeout_s
         try:
             async with asyncio.timeout(wait_s + END_S):
-                answer = await self._asked(texts, wait_s)
+                answer = await self._request_embeddings(texts, wait_s)
         except TimeoutError:
             raise NoVectors(f"{self} did not end its answer in {wait_s:g} s") from None
         except (Unreachable, Broken, TooLarge) as error:
             raise NoVectors(str(error)) from None
         return embeddings_api.read(answer, len(texts))
 
-    async def _asked(self, texts: Sequence[str], wait_s: float) -> bytes:
+    async def _request_embeddings(self, texts: Sequence[str], wait_s: float) -> bytes:
         """Return the body of the answer. Raises NoVectors, Unreachable, Broken and TooLarge."""
         body = embeddings_api.request(self._spec.model, texts)
         async with await self._origin.send("POST", {}, body, answer_s=wait_s) as response:

@@ -4,9 +4,9 @@ Owns: the instructions and the four tools of the model, what is done next, the l
 the transcript and the result; the answer without a model. Never: asking models and fronts
 (`agent_io`), running code (`sandbox`).
 
-The agent is a state machine: `next` tells what is to be done, and `answered`, `told`,
-`unanswered` and `late` take what came of it. A step is one answer of the model.
-"""
+The agent is a state machine: `next` tells what is to be done, and `on_model_answer`,
+`on_front_answer`, `on_model_error` and `on_timeout` take what came of it. A step is one answer of
+the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeGuard
@@ -135,7 +135,7 @@ class AgentEnd(Struct, frozen=True):
     text: str
     structured: dict[str, object]
 
-    def done(self, number: int) -> Done:
+    def to_done(self, number: int) -> Done:
         failed = self.reason not in ("finished", "dry_run")
         return Done(
             id=number, text=self.text, structured=Raw(codec.dump(self.structured)), failed=failed
@@ -176,7 +176,9 @@ class Agent:
         self.timeout_s = min(own.timeout or most.timeout_ms / 1000, most.timeout_ms / 1000)
         costs = [cost for cost in (own.cost, most.cost_max) if cost > 0]
         self.cost_max = min(costs, default=0.0)
-        self._prompt = models.begun(SYSTEM, arguments.task, most.answer_tokens_max, TOOLS)
+        self._prompt = models.build_first_prompt(
+            SYSTEM, arguments.task, most.answer_tokens_max, TOOLS
+        )
         self._read = 0
         self._written = 0
         self.steps = 0
@@ -229,7 +231,7 @@ class Agent:
             )
         )
 
-    def answered(self, answer: ModelAnswer) -> None:
+    def on_model_answer(self, answer: ModelAnswer) -> None:
         """Take the next turn of the model."""
         self.steps += 1
         self._read += answer.input_tokens
@@ -259,15 +261,15 @@ class Agent:
         else:
             self._prompt = models.went_on(self._prompt, UserTurn(problem))
 
-    def unanswered(self, reason: str) -> None:
+    def on_model_error(self, reason: str) -> None:
         """End, because the model cannot be asked. `reason`: a sentence."""
         self._finish("model", reason)
 
-    def late(self) -> None:
+    def on_timeout(self) -> None:
         """End, because the time is over."""
         self._finish("timeout", f"The agent was not done within {self.timeout_s:g} s (timeout).")
 
-    def told(self, done: HostDone) -> None:
+    def on_front_answer(self, done: HostDone) -> None:
         """Take the answer of the front to the first call that has not been made."""
         use = self._uses[0]
         if done.trouble:
@@ -277,7 +279,7 @@ class Agent:
         if use.name == "search_tools":
             text = _format_hits(tools(done.result))
         elif use.name == "describe_tool":
-            text = described(done.result)
+            text = format_tool(done.result)
         else:
             text, failed = self._ran(done.result)
             if self._end is not None:
@@ -390,7 +392,7 @@ class Agent:
 
 def _read(use: ToolUse) -> "_Search | _Describe | _Code | _Finish":
     """Return the arguments of a call. Raises codec.Malformed."""
-    return codec.typed(_READ[use.name], use.arguments)
+    return codec.decode_as(_READ[use.name], use.arguments)
 
 
 def tools(result: bytes | Raw) -> list[Mapping[str, str]]:
@@ -416,7 +418,7 @@ def _format_hits(best: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(f"{hit['name']}: {hit.get('description', '')}" for hit in best[:HITS_MAX])
 
 
-def described(result: bytes | Raw) -> str:
+def format_tool(result: bytes | Raw) -> str:
     """Return a tool as TypeScript, else its definition. `result`: structuredContent of
     `describe_tool`."""
     try:
@@ -432,7 +434,7 @@ def failure(result: Mapping[str, Raw]) -> str:
     """Return the sentence about a run of code that failed, with its place. `result`:
     structuredContent of `run_code`."""
 
-    def said(key: str) -> str:
+    def read_text(key: str) -> str:
         return codec.text(result.get(key, Raw(b'""'))) or ""
 
     def number(key: str) -> int:
@@ -441,7 +443,10 @@ def failure(result: Mapping[str, Raw]) -> str:
 
     line = number("line")
     location = f" at line {line}, column {number('column')}" if line else ""
-    lines = [f"The code failed ({said('failure')}{location}): {said('message')}", said("stack")]
+    lines = [
+        f"The code failed ({read_text('failure')}{location}): {read_text('message')}",
+        read_text("stack"),
+    ]
     logs = bytes(result.get("logs", Raw(b"[]"))).decode("utf-8", "replace")
     return "\n".join(text for text in (*lines, f"Logs: {logs}" if logs != "[]" else "") if text)
 
@@ -458,7 +463,7 @@ def skeleton(
     lines = [f"// Task: {' '.join(task.split())[:200]}"]
     results: list[str] = []
     for number, (hit, tool) in enumerate(zip(best, details, strict=False), 1):
-        lines += ["", *(f"// {line}".rstrip() for line in described(tool).splitlines())]
+        lines += ["", *(f"// {line}".rstrip() for line in format_tool(tool).splitlines())]
         result = f"result{number}"
         results.append(result)
         name = codec.dump(hit["name"]).decode()

@@ -29,7 +29,7 @@ Tell = Callable[[float, float, str], None]
 async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Models) -> Done:
     """Carry out the order `agent`."""
     try:
-        arguments = codec.typed(AgentArguments, order.params)
+        arguments = codec.decode_as(AgentArguments, order.params)
     except codec.Malformed as error:
         return Done(
             id=order.id, text=f"The arguments of run_agent are wrong: {error}.", failed=True
@@ -43,10 +43,10 @@ async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Mod
         async with asyncio.timeout_at(until):
             await _carry_out(machine, order, host, tell, model, until)
     except TimeoutError:
-        machine.late()
+        machine.on_timeout()
     end = machine.next()
     assert isinstance(end, AgentEnd)
-    return end.done(order.id)
+    return end.to_done(order.id)
 
 
 async def _carry_out(
@@ -66,11 +66,11 @@ async def _carry_out(
         match action:
             case AskModel(prompt=prompt):
                 try:
-                    machine.answered(await model.complete(prompt, until))
+                    machine.on_model_answer(await model.complete(prompt, until))
                 except NoAnswer as error:
-                    machine.unanswered(str(error))
+                    machine.on_model_error(str(error))
             case AskFront(kind=kind, name=name, arguments=arguments):
-                machine.told(
+                machine.on_front_answer(
                     await host.ask(
                         order.owner,
                         kind,

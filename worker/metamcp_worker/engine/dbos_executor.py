@@ -150,8 +150,8 @@ class DbosExecutor(Executor):
         pause_s = PAUSE_S_MIN
         while True:
             try:
-                name = await self._threaded(self._open, sync)
-                self._dbos = _DbosThread(self._id, name, self._connected)
+                name = await self._run_in_thread(self._open, sync)
+                self._dbos = _DbosThread(self._id, name, self._open_connection)
                 await self._dbos.start(runs.take)
                 break
             except DbosSilent:
@@ -218,7 +218,7 @@ class DbosExecutor(Executor):
         """Look for engines that ended and for orders, again and again. Raises JournalError."""
         assert self._dbos is not None
         while True:
-            dead, orders = await self._threaded(self._look)
+            dead, orders = await self._run_in_thread(self._look)
             for number, run, step, decision in orders:
                 if number not in self._obeying and runs.has(run):
                     task = asyncio.ensure_future(self._obey(number, run, step, decision, runs))
@@ -226,7 +226,7 @@ class DbosExecutor(Executor):
                     task.add_done_callback(self._on_task_done)
             if dead:
                 await self._dbos.recover(dead)
-                await self._threaded(self._unlock, dead)
+                await self._run_in_thread(self._unlock, dead)
             await asyncio.sleep(TURN_S)
 
     async def _obey(
@@ -257,10 +257,10 @@ class DbosExecutor(Executor):
 
     # Thread
 
-    async def _threaded(self, work: Callable[[*Values], T], *values: *Values) -> T:
+    async def _run_in_thread(self, work: Callable[[*Values], T], *values: *Values) -> T:
         try:
             async with asyncio.timeout(ANSWER_S_MAX + CONNECT_S_MAX):
-                return await super()._threaded(work, *values)
+                return await super()._run_in_thread(work, *values)
         except (psycopg.Error, OSError, TimeoutError) as error:
             self._stuck = isinstance(error, TimeoutError)
             raise JournalError(f"the database of workflows {self._explain_error(error)}") from None
@@ -278,7 +278,7 @@ class DbosExecutor(Executor):
             reason = reason.replace(password, "[secret]")
         return f"cannot be used{location}: {reason}"
 
-    def _connected(self, purpose: str = "dbos") -> "psycopg.Connection[tuple[Any, ...]]":
+    def _open_connection(self, purpose: str = "dbos") -> "psycopg.Connection[tuple[Any, ...]]":
         """Return a new connection, which both sides give up when the other is silent."""
         return psycopg.connect(
             self._url, connect_timeout=CONNECT_S_MAX,
@@ -291,7 +291,7 @@ class DbosExecutor(Executor):
         """Begin the session, and return the name of the database."""
         if self._base is not None:
             self._base.close()
-        base = self._base = self._connected("engine")
+        base = self._base = self._open_connection("engine")
         base.autocommit = True
         settings = {**_SETTINGS, "synchronous_commit": "on" if sync == "full" else "off"}
         for name, value in settings.items():
@@ -327,9 +327,9 @@ class DbosExecutor(Executor):
         """Return engines that ended, whose locks are ours now, and all orders."""
         orders = self._read("SELECT id, run, step, decision FROM orders ORDER BY id", ())
         others = [engine for (engine,) in self._read(_ENGINES, ()) if engine != self._id]
-        return [engine for engine in others if self._locked(engine)], orders
+        return [engine for engine in others if self._try_lock(engine)], orders
 
-    def _locked(self, engine: str) -> bool:
+    def _try_lock(self, engine: str) -> bool:
         return bool(self._read("SELECT pg_try_advisory_lock(?)", (_key(engine),))[0][0])
 
     def _unlock(self, engines: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ from metamcp_worker.engine.workflow import (
     later_ids,
 )
 from metamcp_worker.ipc import parameters
-from metamcp_worker.ipc.engine_runs import DefinitionProblem, Place, shown
+from metamcp_worker.ipc.engine_runs import DefinitionProblem, Place, shorten
 
 DEFINITION_BYTES_MAX = 256 * 1024
 """Maximum bytes of a definition as JSON."""
@@ -579,22 +579,22 @@ class _Reader:
         """Return what is wrong with a reference, or an empty string."""
         if use.root == "inputs":
             if use.member and use.member not in inputs:
-                return f"the input '{shown(use.member)}'; {hint(use.member, inputs)}"
+                return f"the input '{shorten(use.member)}'; {hint(use.member, inputs)}"
             secret = any(each.secret for name, each in inputs.items() if use.member in ("", name))
             if secret and not scope.secrets:
                 return "a secret input; secrets stand only in 'with' of a call or 'args' of code"
             return ""
         if use.root != "steps":
             roots = ("inputs", "steps", *scope.names, *(["index"] if scope.names else []))
-            return "" if use.root in roots else f"'{shown(use.root)}'; {hint(use.root, roots)}"
+            return "" if use.root in roots else f"'{shorten(use.root)}'; {hint(use.root, roots)}"
         name = use.member
         if not name:
             return "'steps' without the id of a step, as in steps.ID.result"
         if name not in self._ids:
-            return f"the step '{shown(name)}', which is not there; {hint(name, self._ids)}"
+            return f"the step '{shorten(name)}', which is not there; {hint(name, self._ids)}"
         if name not in scope.ids:
             at = DefinitionProblem(self._ids[name][:-1], "").path
             return f"the step '{name}' ({at}), which has not ended by then, or is inside a foreach"
         if use.field and use.field not in FIELDS:
-            return f"'{shown(use.field)}' of a step, which has {', '.join(FIELDS)}"
+            return f"'{shorten(use.field)}' of a step, which has {', '.join(FIELDS)}"
         return ""

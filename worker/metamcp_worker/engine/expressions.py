@@ -87,9 +87,9 @@ class Expression(Struct, frozen=True):
     references: tuple[VariableUse, ...]
     path: tuple[str | int, ...] | None = None
 
-    def told(self, problem: str) -> str:
+    def describe_problem(self, problem: str) -> str:
         """Return the sentence why it has no value."""
-        return f"'{shown(self.text)}' has no value: {problem}"
+        return f"'{shorten(self.text)}' has no value: {problem}"
 
 
 def is_map(value: object) -> TypeGuard[dict[str, object]]:
@@ -125,7 +125,7 @@ def condition(text: str) -> Expression:
     if len(pieces) == 1 and isinstance(pieces[0], Expression):
         return pieces[0]
     if "${{" in text:
-        raise ExpressionError(f"'{shown(text)}' has text beside its expression; leave it out")
+        raise ExpressionError(f"'{shorten(text)}' has text beside its expression; leave it out")
     return expression(text)
 
 
@@ -134,7 +134,7 @@ def expression(text: str) -> Expression:
     """Return what a text in CEL refers to. Raises ExpressionError."""
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         most = f"more than {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
-        raise ExpressionError(f"the expression '{shown(text)}' has {most}")
+        raise ExpressionError(f"the expression '{shorten(text)}' has {most}")
     source = text.strip()
     if not source:
         raise ExpressionError("an expression is empty; write one between '${{' and '}}'")
@@ -161,11 +161,10 @@ def flaw(expression: Expression) -> str:
     from cel import stdlib
 
     functions = MACROS | FUNCTIONS | set(stdlib.STDLIB_FUNCTIONS)
-    for name in called(expression.text):
+    for name in iter_functions(expression.text):
         if name not in functions:
-            return (
-                f"the expression '{shown(expression.text)}' calls '{name}', which is not a function"
-            )
+            text = shorten(expression.text)
+            return f"the expression '{text}' calls '{name}', which is not a function"
     return ""
 
 
@@ -183,7 +182,7 @@ def in_value(value: object) -> Iterator[Expression]:
             yield from in_value(each)
 
 
-def filled(value: object, values: Mapping[str, object]) -> object:
+def replace_expressions(value: object, values: Mapping[str, object]) -> object:
     """Return a value with its expressions replaced. `values`: by the text of each expression. A
     text that is nothing but one expression becomes its value; in others, values that are not text
     are written as JSON."""
@@ -196,32 +195,34 @@ def filled(value: object, values: Mapping[str, object]) -> object:
         )
         return "".join(texts)
     if is_map(value):
-        return {key: filled(each, values) for key, each in value.items()}
+        return {key: replace_expressions(each, values) for key, each in value.items()}
     if is_list(value):
-        return [filled(each, values) for each in value]
+        return [replace_expressions(each, values) for each in value]
     return value
 
 
-def followed(expression: Expression, variables: Variables) -> object:
+def resolve_path(expression: Expression, variables: Variables) -> object:
     """Return the value of an expression that is a path. Raises ExpressionError."""
     assert expression.path is not None
     value: object = dict(variables)
     for key in (expression.references[0].root, *expression.path):
         if is_map(value) and isinstance(key, str):
             if key not in value:
-                raise ExpressionError(missing(expression.text, f"'{shown(key)}'"))
+                raise ExpressionError(describe_missing_member(expression.text, f"'{shorten(key)}'"))
             value = value[key]
         elif is_list(value) and isinstance(key, int):
             if key >= len(value):
-                raise ExpressionError(missing(expression.text, f"item {key}"))
+                raise ExpressionError(describe_missing_member(expression.text, f"item {key}"))
             value = value[key]
         else:
             problem = f"{_kind(value)} has no {'item' if isinstance(key, int) else 'member'}"
-            raise ExpressionError(f"in '{shown(expression.text)}', {problem} '{shown(str(key))}'")
+            raise ExpressionError(
+                f"in '{shorten(expression.text)}', {problem} '{shorten(str(key))}'"
+            )
     return value
 
 
-def needed(expression: Expression, variables: Variables) -> dict[str, object]:
+def select_variables(expression: Expression, variables: Variables) -> dict[str, object]:
     """Return the variables that an expression refers to, and of `steps` only the members."""
     use: dict[str, object] = {}
     for reference in expression.references:
@@ -287,7 +288,7 @@ def _end(text: str, start: int) -> int:
         problem = (
             f"has no '}}}}' within {EXPRESSION_CHARACTERS_MAX} characters; use a step run_code"
         )
-    raise ExpressionError(f"'{shown(text[start - 3 : limit])}' {problem}")
+    raise ExpressionError(f"'{shorten(text[start - 3 : limit])}' {problem}")
 
 
 def tokens(source: str) -> list[str]:
@@ -295,7 +296,7 @@ def tokens(source: str) -> list[str]:
     return [token for token in _TOKEN.findall(source) if not token.isspace()]
 
 
-def replaced(source: str, path: tuple[str, ...], name: str) -> str:
+def replace_path(source: str, path: tuple[str, ...], name: str) -> str:
     """Return an expression with a variable in place of a path of names, such as `a.b.c`."""
     matches = [match for match in _TOKEN.finditer(source) if not match[0].isspace()]
     words = [match[0] for match in matches]
@@ -342,7 +343,7 @@ def _member(tokens: list[str], at: int) -> tuple[str, int]:
     return "", at
 
 
-def called(source: str) -> Iterator[str]:
+def iter_functions(source: str) -> Iterator[str]:
     """Yield the functions and macros that an expression calls."""
     padded = ["", "", *tokens(source)]
     for at, (token, after) in enumerate(pairwise(padded)):
@@ -368,7 +369,7 @@ def program(text: str) -> "cel.Program":
         problem = (
             f"line {location}: {detail}" if detail else "it is nested too deep or not complete"
         )
-        raise ExpressionError(f"'{shown(text)}' is not CEL: {problem}") from None
+        raise ExpressionError(f"'{shorten(text)}' is not CEL: {problem}") from None
 
 
 def _inside(value: object) -> str:
@@ -387,9 +388,11 @@ def reason(error: Exception) -> str:
     return str(error).partition(": the operation is not defined")[0].partition(". ")[0]
 
 
-def missing(text: str, key: str) -> str:
+def describe_missing_member(text: str, key: str) -> str:
     """Return the sentence about a member that is not there."""
-    return f"'{shown(text)}' has no value: {key} is not there; ask with has(…) whether it is there"
+    return (
+        f"'{shorten(text)}' has no value: {key} is not there; ask with has(…) whether it is there"
+    )
 
 
 def _kind(value: object) -> str:
@@ -400,7 +403,7 @@ def _kind(value: object) -> str:
     return "a text" if isinstance(value, str) else "a value"
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Return an expression for a message: on one line, shortened."""
     plain = " ".join(text.split())
     return (

@@ -58,14 +58,14 @@ class Evaluator:
         """Id of the process; None if there is none."""
         return None if self._process is None else self._process.pid
 
-    async def filled(self, value: object, variables: Variables) -> object:
+    async def replace_expressions(self, value: object, variables: Variables) -> object:
         """Return a value of maps, lists and texts with all expressions replaced. Raises
         ExpressionError."""
         values: dict[str, object] = {}
         for expression in expressions.in_value(value):
             if expression.text not in values:
                 values[expression.text] = await self._value(expression, variables)
-        return expressions.filled(value, values) if values else value
+        return expressions.replace_expressions(value, values) if values else value
 
     async def condition(self, text: str, variables: Variables) -> object:
         """Return the value of a text that is one expression, as in `when`. Raises
@@ -81,11 +81,13 @@ class Evaluator:
 
     async def _value(self, expression: Expression, variables: Variables) -> object:
         if expression.path is not None:
-            return expressions.followed(expression, variables)
-        needed = expressions.needed(expression, variables)
+            return expressions.resolve_path(expression, variables)
+        needed = expressions.select_variables(expression, variables)
         data = json.encode({"text": expression.text, "variables": needed})
         if len(data) > VALUE_BYTES_MAX:
-            raise ExpressionError(expression.told(f"it is given more than {VALUE_BYTES_MAX} bytes"))
+            raise ExpressionError(
+                expression.describe_problem(f"it is given more than {VALUE_BYTES_MAX} bytes")
+            )
         async with self._turn:
             answer = await self._ask_process(data)
             if isinstance(answer, int) and answer != -signal.SIGALRM:
@@ -94,7 +96,9 @@ class Evaluator:
                 )  # the first one may have ended because it was idle
         if isinstance(answer, int):
             limits = f"more than {EVALUATION_S_MAX:.0f} s, or too much memory"
-            raise ExpressionError(expression.told(f"it takes {limits}; use a step run_code"))
+            raise ExpressionError(
+                expression.describe_problem(f"it takes {limits}; use a step run_code")
+            )
         if answer.error:
             raise ExpressionError(answer.error)
         return json.decode(answer.value)
@@ -139,10 +143,10 @@ def evaluate(text: str, variables: Variables) -> object:
     try:
         return _plain(program.execute(context), 0)
     except KeyError as error:
-        raise ExpressionError(expressions.missing(text, str(error))) from None
+        raise ExpressionError(expressions.describe_missing_member(text, str(error))) from None
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = expressions.reason(error)
-        raise ExpressionError(f"'{expressions.shown(text)}' has no value: {reason}") from None
+        raise ExpressionError(f"'{expressions.shorten(text)}' has no value: {reason}") from None
 
 
 def _plain(value: Any, depth: int) -> object:
@@ -198,7 +202,7 @@ def _answer(text: str, variables: Variables) -> bytes:
     if len(value) > VALUE_BYTES_MAX:
         expression = expressions.expression(text)
         return json.encode(
-            _Value(error=expression.told(f"it has more than {VALUE_BYTES_MAX} bytes"))
+            _Value(error=expression.describe_problem(f"it has more than {VALUE_BYTES_MAX} bytes"))
         )
     return json.encode(_Value(Raw(value)))
 

@@ -83,7 +83,7 @@ class EngineLink:
             if not future.done():
                 future.set_result(HostDone(call=0, trouble="unavailable", error=LOST))
 
-    def answered(self, done: HostDone) -> None:
+    def on_answer(self, done: HostDone) -> None:
         future = self._asked.get(done.call)
         if future is not None and not future.done():
             future.set_result(done)
@@ -146,7 +146,7 @@ class OrderHost:
         self._link = link
         self.operator = link is not None and not link.front
 
-    def stepped(self, order: int, step: str, state: str) -> None:
+    def send_progress(self, order: int, step: str, state: str) -> None:
         """Tell an operator who waits for this order, if there is one, the state of a step."""
         if self.operator and order and self._link is not None:
             message = f"{step}: {state}"

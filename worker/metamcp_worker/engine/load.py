@@ -28,7 +28,7 @@ from metamcp_worker.ipc.engine_runs import (
     Loaded,
     Place,
     SuggestionRule,
-    shown,
+    shorten,
 )
 
 FILE_BYTES_MAX = 256 * 1024
@@ -116,7 +116,7 @@ class _Text:
                 self.problem(pointer, "is not a number")
                 return None
         if kind not in {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value", f"{_TAG}merge"}:
-            self.problem(pointer, f"has the tag {shown(kind)}; leave it out")
+            self.problem(pointer, f"has the tag {shorten(kind)}; leave it out")
         return node.value
 
     def _map(self, node: Any, pointer: Place, constructor: Any) -> dict[str, object]:
@@ -240,7 +240,7 @@ class _Files:
 
     def _files(self, path: str) -> Iterator[Path]:
         if path.startswith(SHIPPED):
-            names = shipped()
+            names = list_shipped_workflows()
             name = path.removeprefix(SHIPPED)
             if name in names:
                 yield _SHIPPED_FOLDER / f"{name}.yaml"
@@ -289,7 +289,7 @@ class _Files:
         self.loaded.problems.append(DefinitionProblem((), message, file))
 
 
-def shipped() -> tuple[str, ...]:
+def list_shipped_workflows() -> tuple[str, ...]:
     """Return the names of the workflows that are shipped."""
     return tuple(
         sorted(path.stem for path in _SHIPPED_FOLDER.glob("*.yaml") if path.stem != "rules")

@@ -301,9 +301,9 @@ def answer(settings: AiSettings, prompt: Prompt, body: bytes) -> ModelAnswer:
     """Read the answer to a prompt. Raises BadAnswer."""
     try:
         if settings.provider == "anthropic":
-            model_answer = _read_anthropic(codec.typed(_AnthropicAnswer, body))
+            model_answer = _read_anthropic(codec.decode_as(_AnthropicAnswer, body))
         else:
-            model_answer = _read_openai(codec.typed(_OpenAiAnswer, body))
+            model_answer = _read_openai(codec.decode_as(_OpenAiAnswer, body))
     except codec.Malformed as error:
         raise BadAnswer(f"its answer is none of the API of {settings.provider}: {error}") from None
     return model_answer if model_answer.tokens > 0 else _with_estimates(prompt, model_answer)
@@ -401,7 +401,7 @@ def pause_s(retry_after: str, attempt: int) -> float:
 # Sampling
 
 
-def sampling(prompt: Prompt) -> Raw:
+def build_sampling_params(prompt: Prompt) -> Raw:
     """Return the params of `sampling/createMessage` for a prompt."""
     system = prompt.system
     if prompt.tools:
@@ -432,7 +432,7 @@ def _as_words(turn: Turn) -> str:
     return text or turn.text or _EMPTY
 
 
-def sampled(prompt: Prompt, result: bytes | Raw) -> ModelAnswer:
+def parse_sampling(prompt: Prompt, result: bytes | Raw) -> ModelAnswer:
     """Read a result of `sampling/createMessage`. Raises BadAnswer."""
     try:
         value = codec.value(result)
@@ -490,7 +490,9 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def begun(system: str, text: str, tokens_max: int, tools: Sequence[ModelTool] = ()) -> Prompt:
+def build_first_prompt(
+    system: str, text: str, tokens_max: int, tools: Sequence[ModelTool] = ()
+) -> Prompt:
     """Return the first prompt of a conversation."""
     return Prompt(system, (UserTurn(text),), tuple(tools), tokens_max)
 

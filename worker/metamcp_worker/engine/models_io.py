@@ -193,7 +193,7 @@ class SampledModel:
         self._host = host
 
     async def complete(self, prompt: Prompt, until: float) -> ModelAnswer:
-        params = bytes(models.sampling(prompt))
+        params = bytes(models.build_sampling_params(prompt))
         try:
             async with asyncio.timeout_at(until):
                 done = await self._host.ask(
@@ -204,12 +204,12 @@ class SampledModel:
         if done.trouble:
             raise NoAnswer(f"The client's model gave no answer: {done.error}")
         try:
-            return models.sampled(prompt, done.result)
+            return models.parse_sampling(prompt, done.result)
         except BadAnswer as error:
             raise NoAnswer(f"The client's model cannot be used: {error}.") from None
 
 
-async def fitting(
+async def ask_for_json(
     model: ModelClient, prompt: Prompt, until: float, fault: Callable[[dict[str, object]], str]
 ) -> dict[str, object]:
     """Ask until the model answers with a JSON object that has no fault. `fault`: returns a sentence
@@ -257,7 +257,7 @@ async def complete(
     tokens = settings.answer_tokens_max
     if schema is None:
         system = "Answer the request, and say nothing else."
-        answer = await model.complete(models.begun(system, prompt, tokens), until)
+        answer = await model.complete(models.build_first_prompt(system, prompt, tokens), until)
         if answer.stop or not answer.turn.text:
             reasons = {"length": f"it has more than {tokens} tokens", "refused": "it is a refusal"}
             raise NoAnswer(
@@ -271,4 +271,10 @@ async def complete(
         message = parameters.wrong(text, Raw(codec.dump(value)))
         return message.replace("(parameters: ", "(schema: ").replace("args", "answer", 1)
 
-    return Raw(codec.dump(await fitting(model, models.begun(system, prompt, tokens), until, fault)))
+    return Raw(
+        codec.dump(
+            await ask_for_json(
+                model, models.build_first_prompt(system, prompt, tokens), until, fault
+            )
+        )
+    )

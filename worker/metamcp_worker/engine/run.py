@@ -17,7 +17,7 @@ from metamcp_worker.engine.host import EngineLink, FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.run_journal import JournalError
 from metamcp_worker.engine.suggestion_io import suggest
-from metamcp_worker.engine.workflows_io import Workflows, guarded
+from metamcp_worker.engine.workflows_io import Workflows, catch_refusals
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import (
     Done,
@@ -80,14 +80,14 @@ class EngineWorker(RoleWorker):
             "suggest": lambda order, host, tell: suggest(
                 order, host, tell, self._models, self._spec.rules
             ),
-            "workflows": guarded(self._workflows.workflows),
-            "workflow/run": guarded(self._workflows.run),
-            "workflow/runs": guarded(self._workflows.runs),
-            "workflow/status": guarded(self._workflows.status),
-            "workflow/cancel": guarded(self._workflows.cancel),
-            "workflow/decide": guarded(self._workflows.decide),
-            "workflow/answer": guarded(self._workflows.answer),
-            "workflow/graph": guarded(self._workflows.graph),
+            "workflows": catch_refusals(self._workflows.workflows),
+            "workflow/run": catch_refusals(self._workflows.run),
+            "workflow/runs": catch_refusals(self._workflows.runs),
+            "workflow/status": catch_refusals(self._workflows.status),
+            "workflow/cancel": catch_refusals(self._workflows.cancel),
+            "workflow/decide": catch_refusals(self._workflows.decide),
+            "workflow/answer": catch_refusals(self._workflows.answer),
+            "workflow/graph": catch_refusals(self._workflows.graph),
         }
 
     async def end(self) -> None:
@@ -104,7 +104,7 @@ class EngineWorker(RoleWorker):
     def _begin(self, spec: EngineOn, fds: list[int]) -> None:
         """Begin, or go on with other settings. Raises OSError."""
         if fds or not self.accepts:
-            self.accept(socket.socket(fileno=packets.taken(fds)))
+            self.accept(socket.socket(fileno=packets.take_fd(fds)))
         self._spec = spec
         self._models.configure(spec.ai)
         self._workflows.configure(spec)
@@ -116,11 +116,11 @@ class EngineWorker(RoleWorker):
             self.deafen()
             self._workflows.halt()
             self._loop.call_later(within_s, self.finish, 0)
-            self._ended()
+            self._finish_if_idle()
 
-    def _ended(self) -> None:
+    def _finish_if_idle(self) -> None:
         if self._workflows.busy or any(self._links.values()):
-            self._loop.call_later(RETIRE_STEP_S, self._ended)
+            self._loop.call_later(RETIRE_STEP_S, self._finish_if_idle)
         else:
             self.finish(0)
 
@@ -130,7 +130,7 @@ class EngineWorker(RoleWorker):
     def links(self) -> int:
         return len(self._links)
 
-    def linked(self, sock: socket.socket) -> None:
+    def on_connection(self, sock: socket.socket) -> None:
         link = EngineLink(sock)
         self._links[link] = {}
         self._chores.begin(self._serve(link))
@@ -152,7 +152,7 @@ class EngineWorker(RoleWorker):
             case FrontHello(front=front):
                 self._fronts.add(link, front)
             case HostDone() as done:
-                link.answered(done)
+                link.on_answer(done)
             case EngineOrder() as order:
                 self._order(link, order)
             case Leave(id=number):
@@ -200,7 +200,7 @@ class EngineWorker(RoleWorker):
         work = self._workflows
         counts = dict(self._counts)
         return EngineFigures(
-            counts=counts, runs=work.statuses, parked=work.parked, trouble=work.trouble
+            counts=counts, runs=work.statuses, parked=work.parked_runs, trouble=work.trouble
         )
 
     def faulty(self, error: BaseException) -> None:

@@ -216,9 +216,9 @@ class Executor:
             return
         self._writing = True
         batch, self._posted, self._future = self._posted, [], None
-        work = asyncio.ensure_future(self._threaded(self._commit, batch))
+        work = asyncio.ensure_future(self._run_in_thread(self._commit, batch))
 
-        def over(_: object) -> None:
+        def on_write_done(_: object) -> None:
             self._writing = False
             error = asyncio.CancelledError() if work.cancelled() else work.exception()
             if error is None:
@@ -228,9 +228,9 @@ class Executor:
                 future.set_exception(JournalError(str(error)))
                 self._failed(error)
 
-        work.add_done_callback(over)
+        work.add_done_callback(on_write_done)
 
-    async def _threaded(self, work: Callable[[*Values], T], *values: *Values) -> T:
+    async def _run_in_thread(self, work: Callable[[*Values], T], *values: *Values) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, work, *values)
 
@@ -238,7 +238,7 @@ class Executor:
         return [_run(row) for row in await self._rows(sql, values)]
 
     async def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        return await self._threaded(self._read, sql, values)
+        return await self._run_in_thread(self._read, sql, values)
 
     def _read(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, in the thread."""
@@ -268,7 +268,7 @@ class RunJournal(Executor):
         except OSError as error:
             raise JournalError(f"{self._path}.lock cannot be locked: {error.strerror}") from None
         self._sync = sync
-        await self._threaded(self._open)
+        await self._run_in_thread(self._open)
         self.tried.set()
 
     def close(self) -> None:
@@ -287,9 +287,9 @@ class RunJournal(Executor):
 
     # Thread
 
-    async def _threaded(self, work: Callable[[*Values], T], *values: *Values) -> T:
+    async def _run_in_thread(self, work: Callable[[*Values], T], *values: *Values) -> T:
         try:
-            return await super()._threaded(work, *values)
+            return await super()._run_in_thread(work, *values)
         except (sqlite3.Error, OSError) as error:
             raise JournalError(f"the journal {self._path} cannot be used: {error}") from None
 

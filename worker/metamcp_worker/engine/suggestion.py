@@ -75,7 +75,7 @@ class ToolRoutes:
         for name, tool in self._routes.items():
             self._own.setdefault(tool.get("tool", ""), set()).add(name)
 
-    def found(self, name: str) -> str:
+    def find_name(self, name: str) -> str:
         """Return the name of a tool that is there, also of the only one with this own name at
         another server; else an empty string."""
         if name in self._exposed or name in self._routes:
@@ -83,7 +83,7 @@ class ToolRoutes:
         alike = self._own.get(name.partition(".")[2], set())
         return next(iter(alike)) if len(alike) == 1 else ""
 
-    def missing(self, name: str) -> str:
+    def describe_missing_tool(self, name: str) -> str:
         """Return the end of a sentence about a tool that is not there."""
         return f"the tool {name[:64]!r}; {workflow.hint(name, {*self._routes, *self._exposed})}"
 
@@ -96,7 +96,7 @@ class Suggested(Struct, frozen=True):
     by: str = ""
     notes: tuple[str, ...] = ()
 
-    def done(self, id: int) -> Done:  # noqa: A002 - the message's own name
+    def to_done(self, id: int) -> Done:  # noqa: A002 - the message's own name
         whence = {"rule": f"by the rule '{self.by}'", "model": "by the model",
                   "tools": "as a sequence of the tools that fit best"}[self.source]  # fmt: skip
         name, needed = self.workflow["name"], self.workflow.get("inputs", {})
@@ -116,12 +116,12 @@ class Suggested(Struct, frozen=True):
         )
 
 
-def matching(task: str, rules: Sequence[Raw]) -> list[SuggestionRule]:
+def match_rules(task: str, rules: Sequence[Raw]) -> list[SuggestionRule]:
     """Return the rules that match a task, those with the most keywords in it first."""
     words = " ".join(task.lower().split())
     matches: list[tuple[int, SuggestionRule]] = []
     for raw in rules:
-        rule = codec.typed(SuggestionRule, raw)
+        rule = codec.decode_as(SuggestionRule, raw)
         hits = sum(_has(words, each) for each in rule.keywords)
         if hits and (rule.match == "any" or hits == len(rule.keywords)):
             matches.append((hits, rule))
@@ -133,7 +133,9 @@ def _has(words: str, keyword: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(keyword)}(?:e?s|ing|ed)?(?!\w)", words) is not None
 
 
-def fitted(draft: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, Any], list[str]]:
+def adapt_draft(
+    draft: Mapping[str, Any], catalogue: ToolRoutes
+) -> tuple[dict[str, Any], list[str]]:
     """Return a definition with the tools of this catalogue, and all its problems: ends of
     sentences. A tool that only another server has is taken from there."""
     made = copy.deepcopy(dict(draft))
@@ -141,9 +143,9 @@ def fitted(draft: Mapping[str, Any], catalogue: ToolRoutes) -> tuple[dict[str, A
     for step in _steps(made.get("steps"), 0):
         name = step.get("call")
         if isinstance(name, str) and name:
-            step["call"] = catalogue.found(name) or name
-            if not catalogue.found(name):
-                problems.append(f"there is not {catalogue.missing(name)}")
+            step["call"] = catalogue.find_name(name) or name
+            if not catalogue.find_name(name):
+                problems.append(f"there is not {catalogue.describe_missing_tool(name)}")
     _, faults = definition.parse(made)
     return made, [*map(str, faults), *problems]
 
@@ -152,8 +154,8 @@ def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested
     """Return what the first rule suggests that matches and whose tools are there; without one, no
     workflow."""
     notes: list[str] = []
-    for rule in matching(task, rules):
-        made, problems = fitted(rule.template, catalogue)
+    for rule in match_rules(task, rules):
+        made, problems = adapt_draft(rule.template, catalogue)
         if not problems:
             return Suggested(made, "rule", rule.name, tuple(notes))
         notes.append(f"The rule '{rule.name}' matches, but {problems[0]}.")
@@ -162,7 +164,7 @@ def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested
 
 def fault(draft: Mapping[str, Any], catalogue: ToolRoutes) -> str:
     """Return all problems of a definition as one text, or an empty string."""
-    return "; ".join(fitted(draft, catalogue)[1][:PROBLEMS_TOLD_MAX])
+    return "; ".join(adapt_draft(draft, catalogue)[1][:PROBLEMS_TOLD_MAX])
 
 
 def _steps(steps: object, depth: int) -> Iterator[dict[str, Any]]:
@@ -191,10 +193,10 @@ def prompt(
     lines = [f"Task: {arguments.task}", "", "Tools:"]
     lines += [f"{route(hit)}: {hit.get('description', '')}" for hit in best[:NAMED_MAX]]
     lines += ["", "Arguments of the first of them, as TypeScript or JSON Schema:"]
-    lines += [agent.described(detail)[:TYPE_CHARACTERS_MAX] for detail in details[:TYPES_MAX]]
+    lines += [agent.format_tool(detail)[:TYPE_CHARACTERS_MAX] for detail in details[:TYPES_MAX]]
     if draft is not None:
         lines += ["", "Adapt this definition to the task:", codec.dump(draft).decode()]
-    return models.begun(_FORM, "\n".join(lines), tokens_max)
+    return models.build_first_prompt(_FORM, "\n".join(lines), tokens_max)
 
 
 def distinct(

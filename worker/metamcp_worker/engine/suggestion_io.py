@@ -28,7 +28,7 @@ async def suggest(
 ) -> Done:
     """Carry out the order `suggest`."""
     try:
-        arguments = codec.typed(SuggestionArguments, order.params)
+        arguments = codec.decode_as(SuggestionArguments, order.params)
     except codec.Malformed as error:
         text = f"The arguments of suggest_workflow are wrong: {error}."
         return Done(id=order.id, text=text, failed=True)
@@ -54,11 +54,11 @@ async def suggest(
                 raise NoAnswer(f"No model is configured that could write one. {models_io.HOW}")
             draft = suggested.workflow or None
             made = await _by_model(arguments, model, best, details, draft, catalogue)
-            return Suggested(made, "model", notes=notes).done(order.id)
+            return Suggested(made, "model", notes=notes).to_done(order.id)
         except NoAnswer as error:
             notes = (*notes, str(error))
     if suggested.workflow:
-        return Suggested(suggested.workflow, "rule", suggested.by, notes).done(order.id)
+        return Suggested(suggested.workflow, "rule", suggested.by, notes).to_done(order.id)
     return _by_tools(order, arguments, best, details, catalogue, notes)
 
 
@@ -92,8 +92,8 @@ async def _by_model(
     prompt = suggestion.prompt(arguments, best, details, draft, settings.answer_tokens_max)
     until = asyncio.get_running_loop().time() + settings.timeout_ms / 1000
     fault = partial(suggestion.fault, catalogue=catalogue)
-    made = await models_io.fitting(model, prompt, until, fault)
-    return suggestion.fitted(made, catalogue)[0]
+    made = await models_io.ask_for_json(model, prompt, until, fault)
+    return suggestion.adapt_draft(made, catalogue)[0]
 
 
 def _by_tools(
@@ -107,10 +107,10 @@ def _by_tools(
     if not suggestion.distinct(best, details):
         text = " ".join(("No rule matches, and no tool fits the task.", *notes))
         return Done(id=order.id, text=text, failed=True)
-    made, problems = suggestion.fitted(
+    made, problems = suggestion.adapt_draft(
         suggestion.sequence(arguments.task, best, details), catalogue
     )
     if problems:
         text = " ".join((f"No workflow was found: {'; '.join(problems)}.", *notes))
         return Done(id=order.id, text=text, failed=True)
-    return Suggested(made, "tools", notes=tuple(notes)).done(order.id)
+    return Suggested(made, "tools", notes=tuple(notes)).to_done(order.id)

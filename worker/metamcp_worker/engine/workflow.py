@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, Place, shown
+from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, Place, shorten
 
 Failure: TypeAlias = Literal["error", "timeout", "unavailable"]
 """Failure that a retry is for: the words of a tool, the end of its time, or no answer at all."""
@@ -30,7 +30,7 @@ class WorkflowInput(Struct, frozen=True):
     secret: bool = False
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is UNSET
 
 
@@ -226,7 +226,7 @@ def with_defaults(workflow: Workflow, inputs: Mapping[str, object]) -> dict[str,
     defaults = {
         name: workflow_input.default
         for name, workflow_input in workflow.inputs.items()
-        if not workflow_input.required
+        if not workflow_input.is_required
     }
     return defaults | dict(inputs)
 
@@ -239,9 +239,9 @@ def wrong_inputs(workflow: Workflow, inputs: Raw | bytes) -> str:
     for name in names:
         if name not in workflow.inputs:
             advice = hint(name, workflow.inputs)
-            return f"inputs.{shown(name)} is not an input of {workflow.name}; {advice}"
+            return f"inputs.{shorten(name)} is not an input of {workflow.name}; {advice}"
     for name, workflow_input in workflow.inputs.items():
-        if workflow_input.required and name not in names:
+        if workflow_input.is_required and name not in names:
             return f"inputs.{name} is missing, and {workflow.name} cannot run without it"
     properties = {name: workflow_input.schema for name, workflow_input in workflow.inputs.items()}
     schema = msgspec.json.encode({"type": "object", "properties": properties}).decode()

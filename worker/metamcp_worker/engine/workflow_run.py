@@ -260,12 +260,12 @@ def pause_s(value: object) -> float:
     return max(ms, 0) / 1000
 
 
-def late(step: Step) -> StepOutcome:
+def build_timeout(step: Step) -> StepOutcome:
     """Return the end of an attempt whose time is over."""
     return StepOutcome({}, "timeout", f"the step did not end within {step.timeout_ms / 1000:g} s")
 
 
-def asked(row: StepRecord, step: ElicitStep, message: str, now: float) -> StepRecord:
+def build_elicit_row(row: StepRecord, step: ElicitStep, message: str, now: float) -> StepRecord:
     """Return the row of a step that asks. Raises ExpressionError."""
     if len(message) > MESSAGE_CHARACTERS_MAX:
         most = f"{MESSAGE_CHARACTERS_MAX:,}"
@@ -303,13 +303,13 @@ def action(answer: str) -> str:
     return str(result.get("action") or "decline") if is_map(result) else ""
 
 
-def answered(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord:
+def with_answer(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord:
     """Return the row of a question after an answer: the result of `elicitation/create`, or any
     other text after the end of the run."""
     word = action(answer)
     if word == "accept":
         content: object = codec.value(answer.encode()).get("content")
-        output = json.encode(masked(expressions.step_result(content), secrets))
+        output = json.encode(mask_secrets(expressions.step_result(content), secrets))
         if len(output) <= RESULT_BYTES_MAX:
             return replace(row, status="done", output=output, error="")
         error = f"the answer has more than {RESULT_BYTES_MAX:,} bytes"
@@ -320,7 +320,7 @@ def answered(row: StepRecord, answer: str, secrets: Sequence[str]) -> StepRecord
     return replace(row, status="failed", output=json.encode(failed_value(error)), error=error)
 
 
-def decided(row: StepRecord, decision: str) -> StepRecord:
+def with_decision(row: StepRecord, decision: str) -> StepRecord:
     """Return the row of a step after a decision; a `waiting` one makes its next attempt."""
     if decision == "retry":
         return replace(row, status="waiting", error="")
@@ -370,7 +370,7 @@ def secret_texts(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted(texts, key=len, reverse=True))
 
 
-def masked(value: object, secrets: Sequence[str]) -> object:
+def mask_secrets(value: object, secrets: Sequence[str]) -> object:
     """Return a value with each secret in its texts, keys and numbers replaced."""
     if not secrets:
         return value
@@ -396,7 +396,7 @@ def sees(owner: RunOwner, run: RunRecord) -> bool:
     return (owner.workspace, owner.name, owner.auth) == (of.workspace, of.name, of.auth)
 
 
-def shown(run: RunRecord, steps: Sequence[StepRecord] | None = None) -> dict[str, object]:
+def describe_run(run: RunRecord, steps: Sequence[StepRecord] | None = None) -> dict[str, object]:
     """Return a run for an answer; with its output and its steps if they are given."""
     asks = run.status == "needs_answer"
     members: dict[str, object] = {
@@ -429,7 +429,7 @@ def line(run: RunRecord) -> str:
     return f"{summary} {run.step}: {cut}"
 
 
-def told(run: RunRecord) -> str:
+def format_run_state(run: RunRecord) -> str:
     """Return the state of a run as a sentence, or its output if it is done."""
     name = f"Run {run.id} of the workflow '{run.name}'"
     at = f" at step '{run.step}'" if run.step else ""
@@ -449,6 +449,6 @@ def told(run: RunRecord) -> str:
 
 def answer(order: int, run: RunRecord, steps: Sequence[StepRecord] = ()) -> Done:
     """Return the answer that tells a run. A run that failed is a failure of the tool."""
-    structured = Raw(json.encode(shown(run, steps)))
+    structured = Raw(json.encode(describe_run(run, steps)))
     failed = run.status in {"failed", "cancelled"}
-    return Done(id=order, text=told(run), structured=structured, failed=failed)
+    return Done(id=order, text=format_run_state(run), structured=structured, failed=failed)

@@ -164,13 +164,13 @@ class RunningWorkflow:
             await asyncio.shield(posted)
         return posted is not None
 
-    async def settled(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next state of the run."""
         self._settled = self._settled or asyncio.get_running_loop().create_future()
         await asyncio.shield(self._settled)
 
     @property
-    def parked(self) -> list[StepRecord]:
+    def parked_steps(self) -> list[StepRecord]:
         return [self._rows[path] for path in self._parked]
 
     # Steps
@@ -210,7 +210,7 @@ class RunningWorkflow:
                         result = await self._block(case.steps, scope)
                         break
             case OutputStep(value=value):
-                result = await self._evaluator.filled(value, scope.variables)
+                result = await self._evaluator.replace_expressions(value, scope.variables)
             case _:
                 return await self._leaf(step, path, scope)
         return {"result": result, "text": "", "error": None}
@@ -254,7 +254,7 @@ class RunningWorkflow:
         if isinstance(step.items, str):
             items = await self._evaluator.condition(step.items, scope.variables)
         else:
-            items = await self._evaluator.filled(step.items, scope.variables)
+            items = await self._evaluator.replace_expressions(step.items, scope.variables)
         if not is_list(items):
             raise ExpressionError(f"'foreach' of step '{step.path}' is not a list")
         if len(items) > FOREACH_ITEMS_MAX:
@@ -310,7 +310,7 @@ class RunningWorkflow:
     async def _record_value(self, row: StepRecord, value: dict[str, object]) -> dict[str, object]:
         """Note the value of a step. The next transaction is not awaited: nothing that follows is
         durable before it."""
-        clean = workflow_run.masked(value, self._secrets)
+        clean = workflow_run.mask_secrets(value, self._secrets)
         output = json.encode(clean)
         self._bytes += len(output)
         if len(output) > RESULT_BYTES_MAX or self._bytes > RUN_BYTES_MAX:
@@ -355,9 +355,9 @@ class RunningWorkflow:
             return None
         row = self._rows[path]
         if row.status == "needs_answer":
-            row = workflow_run.answered(row, decision, self._secrets)
+            row = workflow_run.with_answer(row, decision, self._secrets)
         else:
-            row = workflow_run.decided(row, decision)
+            row = workflow_run.with_decision(row, decision)
         posted = self._post(row)
 
         def durable(_: object) -> None:
@@ -373,8 +373,10 @@ class RunningWorkflow:
         StepFailed, ExpressionError."""
         if row.status != "needs_answer":
             await self._unless_halted()
-            text = self._clean(str(await self._evaluator.filled(step.message, scope.variables)))
-            row = workflow_run.asked(row, step, text, time.time())
+            text = self._clean(
+                str(await self._evaluator.replace_expressions(step.message, scope.variables))
+            )
+            row = workflow_run.build_elicit_row(row, step, text, time.time())
         question = json.decode(row.output, type=Elicitation)
         self._progress(step)
         if self.asks and self.order:
@@ -387,7 +389,7 @@ class RunningWorkflow:
         except TimeoutError:
             row = self._rows[row.path]
             if row.status == "needs_answer":
-                return await self._record_failure(step, row, workflow_run.late(step))
+                return await self._record_failure(step, row, workflow_run.build_timeout(step))
             await self._put(row)  # the answer was in time
         finally:
             if (task := self.asking.pop(row.path, None)) is not None:
@@ -446,7 +448,7 @@ class RunningWorkflow:
                 async with asyncio.timeout(self._limit_s(step)):
                     return await self._make_attempt(step, filled, row), row
             except TimeoutError:
-                return workflow_run.late(step), row
+                return workflow_run.build_timeout(step), row
         finally:
             self.busy -= 1
 
@@ -458,9 +460,9 @@ class RunningWorkflow:
         """Return what an attempt is made with. Raises ExpressionError."""
         match step:
             case CallStep(arguments=value) | CodeStep(arguments=value):
-                return await self._evaluator.filled(value, scope.variables)
+                return await self._evaluator.replace_expressions(value, scope.variables)
             case AiStep(prompt=text):
-                return await self._evaluator.filled(text, scope.variables)
+                return await self._evaluator.replace_expressions(text, scope.variables)
             case _:
                 return None
 
@@ -525,7 +527,7 @@ class RunningWorkflow:
 
     async def _due(self, step: WaitStep, scope: Scope) -> float:
         """Return the seconds since the epoch at which a pause ends. Raises ExpressionError."""
-        value = await self._evaluator.filled(step.pause or step.until, scope.variables)
+        value = await self._evaluator.replace_expressions(step.pause or step.until, scope.variables)
         if step.pause:
             return time.time() + workflow_run.pause_s(value)
         with contextlib.suppress(ValueError):
@@ -552,14 +554,14 @@ class RunningWorkflow:
         return self._failed
 
     def _clean(self, text: str) -> str:
-        return str(workflow_run.masked(text, self._secrets))
+        return str(workflow_run.mask_secrets(text, self._secrets))
 
     def _mask_error(self, text: str) -> str:
         return self._clean(text)[: workflow_run.ERROR_CHARACTERS_MAX]
 
     def _post(self, row: StepRecord) -> asyncio.Future[None]:
         self._rows[row.path] = row
-        self.host.stepped(self.order, row.path, row.status)
+        self.host.send_progress(self.order, row.path, row.status)
         return self._journal.put_step(self.record.id, row)
 
     async def _put(self, row: StepRecord) -> None:

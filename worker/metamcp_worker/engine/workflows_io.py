@@ -120,7 +120,7 @@ class Workflows:
         return dict(Counter(run.record.status for run in self._open.values()))
 
     @property
-    def parked(self) -> tuple[ParkedRun, ...]:
+    def parked_runs(self) -> tuple[ParkedRun, ...]:
         """The newest runs that wait for a person, the oldest of them first."""
         records = [run.record for run in self._open.values() if run.record.status in PARKED]
         return tuple(
@@ -197,7 +197,7 @@ class Workflows:
 
     async def _ask_client(self, order: EngineOrder, host: OrderHost, run: RunningWorkflow) -> None:
         """Ask a client what its run waits for, unless another one is asked already."""
-        for row in run.parked:
+        for row in run.parked_steps:
             if row.status != "needs_answer" or row.path in run.asking:
                 continue
             asking = run.ask_client(row.path, order.owner, host, order.id, cancels=False)
@@ -260,7 +260,7 @@ class Workflows:
         owner = None if host.operator else order.owner
         records = await journal.runs(arguments.limit, owner, arguments.status)
         lines = [workflow_run.line(record) for record in records]
-        rendered = [workflow_run.shown(record) for record in records]
+        rendered = [workflow_run.describe_run(record) for record in records]
         text = "\n".join(lines) or "No run is recorded."
         return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": rendered})))
 
@@ -274,7 +274,7 @@ class Workflows:
                     name: workflow_input.schema
                     | (
                         {}
-                        if workflow_input.required
+                        if workflow_input.is_required
                         else {"default": None if workflow_input.secret else workflow_input.default}
                     )
                     | ({"secret": True} if workflow_input.secret else {})
@@ -438,7 +438,7 @@ class Workflows:
         try:
             async with asyncio.timeout(within_s):
                 while (run.record.status not in PARKED or run.asking) and not run.ended.done():
-                    await run.settled()
+                    await run.wait_for_change()
         except TimeoutError:
             pass
         finally:
@@ -492,7 +492,7 @@ class Workflows:
     ) -> StepRecord:
         """Return a step that waits for an answer, or else for a decision. Raises Refused."""
         if (under_way := self._open.get(run.id)) is not None:
-            rows = under_way.parked
+            rows = under_way.parked_steps
         else:
             rows = await journal.steps(run.id, outputs=False) if run.status in OPEN else []
         status = "needs_answer" if answer else "needs_decision"
@@ -512,7 +512,7 @@ class Workflows:
         return done if failure else Done(id=done.id, text=done.text, structured=done.structured)
 
 
-def guarded(
+def catch_refusals(
     work: Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]],
 ) -> Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]]:
     """Return the handler of an order, whose refusals are its failure."""
@@ -536,6 +536,6 @@ def _executor(spec: EngineOn, failed: Callable[[BaseException], None]) -> Execut
 
 def _arguments(kind: type[T], order: EngineOrder) -> T:
     try:
-        return codec.typed(kind, order.params)
+        return codec.decode_as(kind, order.params)
     except codec.Malformed as error:
         raise Refused(f"The arguments are wrong: {error}.") from None

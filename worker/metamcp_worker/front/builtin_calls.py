@@ -58,8 +58,8 @@ from metamcp_worker.ipc.disclosure import (
     ToolSet,
     ViewOwner,
     Wish,
-    labelled,
-    scoped,
+    with_full_name,
+    with_label,
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -205,7 +205,7 @@ class Builtins:
         since = [at for name, at in self._first_starts.items() if name in view.spec.servers]
         return max(0.0, max(since) + FIRST_LIST_S - time.monotonic()) if since else 0.0
 
-    async def met(self, view: View) -> View:
+    async def await_first_starts(self, view: View) -> View:
         """Wait until the servers of this view that start for the first time are ready, have failed,
         or had their time. Return the view as it is then."""
         while wait_s := self.unmet_s(view):
@@ -238,7 +238,7 @@ class Builtins:
         by_workspace: dict[str, dict[str, Script]] = {}
         for name, script in sorted(scripts.items()):
             of = by_workspace.setdefault(process_names.workspace_of(name), {})
-            of[process_names.label(name)] = labelled(script)
+            of[process_names.label(name)] = with_label(script)
         self._scripts_of = by_workspace
         self._viewers.keep(by_workspace)
 
@@ -283,24 +283,30 @@ class Builtins:
             done(decision.then(OrderOutcome(error=refusal), self._context(view)))
         else:
             ticket = next(self._tickets)
-            timer = asyncio.get_running_loop().call_later(ORDER_S_MAX, self.late, ticket)
+            timer = asyncio.get_running_loop().call_later(
+                ORDER_S_MAX, self.on_order_timeout, ticket
+            )
             self._waiting[ticket] = _Waiting(whose, decision, done, timer)
-            self.send(ticket, Wish(whose, scoped(decision.order, view.spec.workspace)))
+            self.send(ticket, Wish(whose, with_full_name(decision.order, view.spec.workspace)))
 
     def tools(
         self, view: View, request: McpRequest, query: str, done: Callable[[ToolReply], None]
     ) -> None:
         """List tools for code that the sender of this request runs; `done` is called with the list,
         at once or later."""
-        decision = code_tools.listing(query if view.spec.indexed else "", self._context(view))
+        decision = code_tools.find_tools(
+            query if view.spec.needs_index else "", self._context(view)
+        )
         self.carry_out(view, request, decision, done)
 
-    def listed(self, view: View, query: ShowTools, done: Callable[[ToolReply], None]) -> None:
+    def list_view_tools(
+        self, view: View, query: ShowTools, done: Callable[[ToolReply], None]
+    ) -> None:
         """List the tools of a view for people; `done` is called with the list, at once or later. An
         endpoint without a search is searched too; its index lasts until its tools change."""
         from metamcp_worker.builtin_tools import tool_list  # few gateways are asked
 
-        decision = tool_list.listing(query, view, self._context(view))
+        decision = tool_list.list_tools(query, view, self._context(view))
         if isinstance(decision, ToolReply):
             done(decision)
             return
@@ -312,7 +318,7 @@ class Builtins:
         """Return what is behind the endpoint, as `get_catalog` does."""
         return engine_tools.catalogue(self._context(view))
 
-    def described(self, view: View, name: str) -> ToolReply:
+    def describe_tool(self, view: View, name: str) -> ToolReply:
         """Return what `describe_tool` says about a tool, with its `annotations`."""
         reply = search_tools.describe(ToolName(name), self._context(view))
         if reply.failed or reply.structured is None:
@@ -335,7 +341,7 @@ class Builtins:
         folder = result_summary.folder(view.spec.results, _owner(view))
         self._reader.read(
             folder, query.handle, query.offset, query.length, query.pointer, query.grep,
-            lambda outcome: done(result_tools.answered(query, outcome)),
+            lambda outcome: done(result_tools.build_reply(query, outcome)),
         )  # fmt: skip
 
     def _refusal(self, decision: OrderAndThen) -> str:
@@ -345,7 +351,7 @@ class Builtins:
             return _NAMED
         return _FULL if len(self._waiting) >= ORDERS_MAX else ""
 
-    def changed(self, ticket: int, outcome: OrderOutcome) -> None:
+    def on_order_outcome(self, ticket: int, outcome: OrderOutcome) -> None:
         """Answer the call whose order has this outcome; the views show the change already."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
@@ -355,11 +361,11 @@ class Builtins:
             self._make_reply(waiting.whose, partial(waiting.ask.then, _label_outcome(outcome)))
         )
 
-    def late(self, ticket: int) -> None:
+    def on_order_timeout(self, ticket: int) -> None:
         """Answer the call whose order took too long."""
-        self.changed(ticket, OrderOutcome(error=_LATE))
+        self.on_order_outcome(ticket, OrderOutcome(error=_LATE))
 
-    def refreshed(self) -> None:
+    def on_views_built(self) -> None:
         """Begin work on the indexes, if there is any, after views were built anew."""
         self._building.begin()
 
@@ -375,23 +381,23 @@ class Builtins:
 
             self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
 
-    def embedded(self, ticket: int, blob: bytes) -> None:
+    def on_vectors(self, ticket: int, blob: bytes) -> None:
         """Take over the vectors of texts, or hear that there are none. Raises codec.Malformed."""
         if self._seeking is not None:
-            self._seeking.told(ticket, codec.typed(Vectors, blob))
+            self._seeking.on_vectors(ticket, codec.decode_as(Vectors, blob))
 
     def _embed(self, ticket: int, texts: Sequence[str], query: bool) -> None:
         """Ask the supervisor for the vectors of these texts. Raises OSError and TooLarge."""
         self.tell(Embed(ticket=ticket, query=query), (packets.blob(codec.dump(texts)),))
 
     def _seek(self, whose: ViewOwner, seek: Seek, done: Callable[[ToolReply], None]) -> None:
-        def ranked(others: Rankings) -> None:
+        def on_rankings(others: Rankings) -> None:
             done(self._make_reply(whose, partial(seek.then, others)))
 
         if self._seeking is None:
-            ranked(())
+            on_rankings(())
         else:
-            self._seeking.rank(whose.endpoint, seek.query, seek.allowed, ranked)
+            self._seeking.rank(whose.endpoint, seek.query, seek.allowed, on_rankings)
 
     def _make_reply(self, whose: ViewOwner, then: Callable[[ToolContext], ToolReply]) -> ToolReply:
         """Make the reply after a wait, with the view as it is now."""
@@ -411,12 +417,12 @@ class Builtins:
             toolset for name, toolset in self._toolsets.items()
             if process_names.workspace_of(name) == workspace
         )  # fmt: skip
-        return {process_names.label(toolset.name): labelled(toolset) for toolset in toolsets}
+        return {process_names.label(toolset.name): with_label(toolset) for toolset in toolsets}
 
     def _context(self, view: View) -> ToolContext:
         return ToolContext(
             view.spec,
-            self._viewers.everything(view.endpoint),
+            self._viewers.find_merged(view.endpoint),
             _label_content(view.shown),
             self._toolsets_of(view.spec.workspace),
             self._states,
@@ -485,8 +491,8 @@ def _label_outcome(outcome: OrderOutcome) -> OrderOutcome:
         outcome,
         before=_label_content(outcome.before),
         after=_label_content(outcome.after),
-        toolset=None if toolset is None else labelled(toolset),
-        script=None if outcome.script is None else labelled(outcome.script),
+        toolset=None if toolset is None else with_label(toolset),
+        script=None if outcome.script is None else with_label(outcome.script),
     )
 
 
@@ -517,7 +523,7 @@ def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
         return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
     viewers = calls.viewers
     planned_call = PathAsked(query.name, who, query.arguments.encode(), now, date)
-    everything, rules = viewers.everything(view.endpoint), viewers.rules(view.endpoint)
+    everything, rules = viewers.find_merged(view.endpoint), viewers.rules(view.endpoint)
     return call_path.explain(view, everything, planned_call, calls.meters, rules)
 
 
@@ -532,10 +538,10 @@ def tools(
         return
     endpoint = view.whole
 
-    def found(reply: ToolReply) -> None:
+    def on_reply(reply: ToolReply) -> None:
         done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))
 
-    calls.builtins.listed(view, query, found)
+    calls.builtins.list_view_tools(view, query, on_reply)
 
 
 def _date() -> float:

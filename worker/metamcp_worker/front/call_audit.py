@@ -119,7 +119,7 @@ class CallAudit:
             link.lost += 1
             raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
 
-    def begun(
+    def on_call_start(
         self,
         call: Call,
         subject: str,
@@ -152,7 +152,7 @@ class CallAudit:
             subject, end = call.record
             call.record = subject, end + audit.behind({"text": text[:NAME_CHARS_MAX]})
 
-    def agreed(self, call: Call, consent: str) -> None:
+    def record_consent(self, call: Call, consent: str) -> None:
         """Keep who agreed to a call, or why it is refused."""
         if call.record is not None:
             subject, members = call.record
@@ -194,7 +194,9 @@ class CallAudit:
         """Whether the answer to this call waits for its record."""
         return call.record is _HELD
 
-    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
+    def on_call_end(
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
+    ) -> None:
         """Record a call that is over, and pass its answer on when that is committed. `answer`: None
         if it was cancelled; `outcome`: empty, or what was wrong."""
         begun = call.record
@@ -268,7 +270,7 @@ class CallAudit:
 
     # Everything else
 
-    def noted(
+    def record_event(
         self,
         event: str,
         method: str,
@@ -303,7 +305,7 @@ class CallAudit:
             parent=parent,
         )))  # fmt: skip
 
-    def refused(
+    def record_refusal(
         self,
         method: str,
         principal: Principal,
@@ -314,7 +316,7 @@ class CallAudit:
     ) -> None:
         """Record a message that was refused before it reached a server. `parent`: as in
         `AuditRecord`."""
-        self.noted(
+        self.record_event(
             EVENTS.get(method, "refused"), method[:NAME_CHARS_MAX], principal, endpoint,
             subject=subject, code=int(error.code), parent=parent,
         )  # fmt: skip

@@ -56,7 +56,7 @@ def not_there(link: ServerLink, call: Call, waited_s: float = 0.0) -> CallAnswer
     if link.message and link.state == "quarantined":
         reason = f"it is in quarantine: {link.message}"
     if link.reason == process_names.NO_PLACE:
-        return overloaded(link, call, reason, process_names.SESSIONS_PROCESSES_MAX)
+        return build_overload_error(link, call, reason, process_names.SESSIONS_PROCESSES_MAX)
     if waited_s and link.state in STARTING:
         reason = f"it is still starting after {waited_s:g} s; try again later"
     if call.ends:
@@ -82,13 +82,13 @@ def timed_out(link: ServerLink, wire: Wire, call: Call) -> CallAnswer:
     return error(Code.TIMED_OUT, text, {**data, "attempts": 2} if call.ends else data)
 
 
-def lost() -> CallAnswer:
+def build_front_lost_error() -> CallAnswer:
     """Return the error for a call of another front that no worker has (any more)."""
     text = "the process of the gateway that had this call is gone, and the answer with it"
     return error(Code.SERVER_DOWN, text, {"reason": "front", "may_have_run": True})
 
 
-def overloaded(link: ServerLink, call: Call, reason: str, limit: int) -> CallAnswer:
+def build_overload_error(link: ServerLink, call: Call, reason: str, limit: int) -> CallAnswer:
     """Return the error for a call that found no place to wait. `limit`: how many calls may wait
     there."""
     wire = link.target
@@ -109,7 +109,7 @@ def overloaded(link: ServerLink, call: Call, reason: str, limit: int) -> CallAns
 def code_of(body: bytes) -> int:
     """Return the code of a server's error; an error without a usable code counts as internal."""
     try:
-        return codec.typed(_ErrorHead, body).code or Code.INTERNAL_ERROR
+        return codec.decode_as(_ErrorHead, body).code or Code.INTERNAL_ERROR
     except codec.Malformed:
         return Code.INTERNAL_ERROR
 

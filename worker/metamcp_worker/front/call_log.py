@@ -96,7 +96,7 @@ class CallLog:
         self._masks = Masks(self._secrets)
         self._margin = self._masks.reach
 
-    def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
+    def on_call_start(self, call: Call, subject: str, arguments: Raw | None) -> None:
         """Keep what is recorded of a call that goes to its server now."""
         level = self._levels.get(process_names.base(call.server))
         if level is None or call.label not in records.METHODS:
@@ -109,7 +109,7 @@ class CallLog:
             self._begun_bytes += len(body)
         self._begun[call.id] = _Begun(subject, view.nbytes, body)
 
-    def finished(
+    def on_call_end(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str, now_ms: int
     ) -> bool:
         """Record a finished call, and return whether there is something to write now. `answer`:

@@ -181,13 +181,18 @@ class Recorder:
                 self._begin()
         return self if spec.servers else None
 
-    def begun(self, call: Call, subject: str, arguments: Raw | None) -> None:
-        self._recording.begun(call, subject, arguments)
+    def on_call_start(self, call: Call, subject: str, arguments: Raw | None) -> None:
+        self._recording.on_call_start(call, subject, arguments)
 
-    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
+    def on_call_end(
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
+    ) -> None:
         """Record a finished call, with wall-clock time because people read the records."""
         now_ms = time.time_ns() // 1_000_000
-        if self._recording.finished(call, answer, seconds, outcome, now_ms) and self._due is None:
+        if (
+            self._recording.on_call_end(call, answer, seconds, outcome, now_ms)
+            and self._due is None
+        ):
             self._due = self._loop.call_later(BATCH_S, self._batch)
 
     def counts(self) -> dict[str, int]:

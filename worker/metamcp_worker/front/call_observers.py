@@ -53,7 +53,7 @@ class _Times:
 
 class Overhead:
     """Own time of the gateway. `armed`: the next call is timed, so the application has to call
-    `arrived` for each request."""
+    `on_request` for each request."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -62,11 +62,11 @@ class Overhead:
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self._buckets = {stage: [0] * (len(OVERHEAD_BUCKETS_S) + 1) for stage in STAGES}
 
-    def arrived(self) -> None:
+    def on_request(self) -> None:
         """Note the arrival of a request that may become the timed call."""
         self._arrived = monotonic()
 
-    def started(self, call: Call) -> None:
+    def time_call(self, call: Call) -> None:
         """Time a call that is in the pipe now, or arm the timing if the next call is the one."""
         self.armed = call.id & MASK == NEXT
         if self.armed or call.wire is None or len(self._under_way) >= UNDER_WAY_MAX:
@@ -74,9 +74,9 @@ class Overhead:
         now = monotonic()
         since = self._arrived if call.started - self._arrived < 1.0 else call.started
         self._under_way[call.id] = _Times(now - since, now)
-        call.answer.then(partial(self._on_answer, call))
+        call.answer.add_callback(partial(self._on_answer, call))
 
-    def told(self, server: str, notice: bytes) -> None:
+    def on_worker_notice(self, server: str, notice: bytes) -> None:
         """Take over the notice in which a worker says how long it had a call."""
         timed = unpack(notice)
         times = self._under_way.get(timed.id) if timed is not None else None
@@ -142,21 +142,21 @@ class Tracer:
         self._tracing.adjust(sample)
         return self
 
-    def begun(
+    def on_call_start(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
-        self._tracing.begun(call, subject, request, params)
+        self._tracing.on_call_start(call, subject, request, params)
 
-    def told(self, server: str, notice: bytes) -> None:
+    def on_worker_notice(self, server: str, notice: bytes) -> None:
         """Take over the notice in which a worker says when its server had a call."""
-        self._tracing.told(notice)
+        self._tracing.on_worker_notice(notice)
 
-    def finished(self, call: Call, answer: CallAnswer | None, outcome: str) -> None:
-        if not self._tracing.finished(call, answer, outcome, monotonic()):
+    def on_call_end(self, call: Call, answer: CallAnswer | None, outcome: str) -> None:
+        if not self._tracing.on_call_end(call, answer, outcome, monotonic()):
             return
         if self._due is None:
             self._due = self._loop.call_later(BATCH_S, self._batch)
-        elif self._tracing.waiting >= BATCH_SPANS:
+        elif self._tracing.pending_count >= BATCH_SPANS:
             self._due.cancel()
             self._due = self._loop.call_soon(self._batch)
 
@@ -164,12 +164,12 @@ class Tracer:
         """Send all remaining spans at once, because the front ends."""
         if self._due is not None:
             self._due.cancel()
-        while self._tracing.waiting:
+        while self._tracing.pending_count:
             self._tell()
 
     def _batch(self) -> None:
         self._tell()
-        self._due = self._loop.call_soon(self._batch) if self._tracing.waiting else None
+        self._due = self._loop.call_soon(self._batch) if self._tracing.pending_count else None
 
     def _tell(self) -> None:
         spans, lost = self._tracing.take(BATCH_SPANS)
@@ -193,22 +193,24 @@ class Witness:
         self._recorder = recorder
         self._tracer = tracer
 
-    def begun(
+    def on_call_start(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
         """Report a call that is about to be sent; `params`: as the server will get them."""
         if self._tracer is not None:
-            self._tracer.begun(call, subject, request, params)
+            self._tracer.on_call_start(call, subject, request, params)
         if self._recorder is not None:
-            self._recorder.begun(call, subject, params.get("arguments"))
+            self._recorder.on_call_start(call, subject, params.get("arguments"))
 
-    def finished(self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str) -> None:
+    def on_call_end(
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
+    ) -> None:
         """Report a finished call. `answer`: None if it was cancelled; `outcome`: empty, or what was
         wrong."""
         if self._tracer is not None:
-            self._tracer.finished(call, answer, outcome)
+            self._tracer.on_call_end(call, answer, outcome)
         if self._recorder is not None:
-            self._recorder.finished(call, answer, seconds, outcome)
+            self._recorder.on_call_end(call, answer, seconds, outcome)
 
 
 def witness(recorder: Recorder | None, tracer: Tracer | None) -> Witness | None:

@@ -194,7 +194,7 @@ class Routing:
         if wire is not None:
             if wire.waiting.pop(call.id, None) is None:
                 return
-            wire.over(call)
+            wire.on_call_end(call)
             wire.cancel(call, reason)
         else:
             link = self._links.get(call.server)
@@ -220,7 +220,7 @@ class Routing:
     def under_way(self) -> Iterator[tuple[Call, str]]:
         return server_links.under_way(self._links.values(), self.wires)
 
-    def held(self) -> int:
+    def count_held_calls(self) -> int:
         return sum(len(link.held) for link in self._links.values())
 
     # --- underneath ---------------------------------------------------------------------------
@@ -228,7 +228,11 @@ class Routing:
     def _find_link(self, server: str) -> ServerLink:
         """Return the link for a call to a process without a link. If a place for another client was
         missing a moment ago, return the link that says so, without asking the supervisor."""
-        full = self._full.get(process_names.base(server)) if process_names.whose(server) else None
+        full = (
+            self._full.get(process_names.base(server))
+            if process_names.parse_client(server)
+            else None
+        )
         if full is None or self.loop.time() - full.wanted_at >= WANTED_S_MIN:
             return self._link(server)
         return full
@@ -251,19 +255,19 @@ class Routing:
             deadline = call.ends
         if len(wire.waiting) >= WAITING_MAX:
             reason = f"{WAITING_MAX} calls wait for its answers"
-            self._on_answer(call, call_faults.overloaded(link, call, reason, WAITING_MAX))
+            self._on_answer(call, call_faults.build_overload_error(link, call, reason, WAITING_MAX))
             return
         try:
             pipe.send(frame)
         except PipeFull:
             reason = "its worker does not take what is sent to it"
-            self._on_answer(call, call_faults.overloaded(link, call, reason, WAITING_MAX))
+            self._on_answer(call, call_faults.build_overload_error(link, call, reason, WAITING_MAX))
             return
         except TooLarge as error:
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
             self._on_answer(call, server_links.error(Code.TOO_LARGE, str(error), data))
             return
-        wire.sent(call, frame, deadline)
+        wire.on_sent(call, frame, deadline)
 
     def _hold(self, link: ServerLink, call: Call) -> None:
         now = self.loop.time()
@@ -272,7 +276,7 @@ class Routing:
             self._on_answer(call, call_faults.not_there(link, call))
         elif len(link.held) >= HELD_MAX or link.held_bytes + call.size_bytes > HELD_BYTES_MAX:
             reason = f"{len(link.held)} calls wait for it to come back"
-            self._on_answer(call, call_faults.overloaded(link, call, reason, HELD_MAX))
+            self._on_answer(call, call_faults.build_overload_error(link, call, reason, HELD_MAX))
         else:
             call.deadline = now + link.hold_s(self._hold_s)
             if call.ends:
@@ -313,13 +317,13 @@ class Routing:
             case Notice(method, body, 0):
                 self._on_notice(wire.link.server, method, body)
             case Notice(method, body, id):
-                caller = wire.heard(id)
+                caller = wire.find_caller(id)
                 if caller is not None:
-                    caller.told(method, body)
+                    caller.on_notification(method, body)
             case Ask():
                 self._on_question(wire, frame)
             case KeptFrame(id, note):
-                wire.claimed(id, note)
+                wire.on_claim_note(id, note)
             case Withdraw(number):
                 question = wire.questions.pop(number, None)
                 if question is not None:
@@ -339,9 +343,9 @@ class Routing:
             return
         again = self.loop.time() + wire.link.timeout_s + MARGIN_S
         call.deadline = max(call.deadline, again)
-        caller = wire.heard(number) if params else None
+        caller = wire.find_caller(number) if params else None
         if caller is not None:
-            caller.progressed(params)
+            caller.on_progress(params)
 
     def _on_question(self, wire: Wire, ask: Ask) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
@@ -351,13 +355,13 @@ class Routing:
             wire.offer(ReplyFrame(question.number, body, failed))
 
         question = Question(wire.link.server, ask.id, ask.question, ask.method, ask.params, reply)
-        caller = wire.heard(ask.id)
+        caller = wire.find_caller(ask.id)
         if caller is None:
             question.refuse("Nobody waits for the call in which this was asked.")
             return
         wire.questions[ask.question] = question
         wire.waiting[ask.id].deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
-        caller.asked(question)
+        caller.on_question(question)
 
     def _go_on(self, wire: Wire, number: int) -> None:
         """Let the time of this call run again, unless other questions in the call are open."""
@@ -373,7 +377,7 @@ class Routing:
             self._on_late(wire.link.name)
             return
         if wire.questions or call.spare is not None:
-            wire.over(call)
+            wire.on_call_end(call)
         self._on_answer(call, answer)
 
     def _on_wire_lost(self, wire: Wire, reason: str) -> None:
@@ -395,7 +399,7 @@ class Routing:
         ]
         for call in waiting.values():
             frame = link.unkeep(call)
-            wire.over(call)
+            wire.on_call_end(call)
             if frame is None or last or not self._retry(link, call, frame):
                 self._on_answer(call, answers[call.ends > 0])
 
@@ -419,11 +423,11 @@ class Routing:
         for link in self._links.values():
             if link.held:
                 waited_s = link.hold_s(self._hold_s)
-                for call in link.expired(now):
+                for call in link.take_expired(now):
                     self._on_answer(call, call_faults.not_there(link, call, waited_s))
             waiting_calls += len(link.held)
         for wire in self.wires:
-            for call in wire.expired(now):
+            for call in wire.take_expired(now):
                 wire.cancel(call, "timeout")
                 self._on_answer(call, call_faults.timed_out(wire.link, wire, call))
             waiting_calls += len(wire.waiting)
@@ -446,7 +450,7 @@ class QuarantinedCalls:
         would reach a different tool than their caller meant."""
         reasons = {(server, tool): reason for server, tool, reason in quarantined}
         self.apart = {
-            pair: reason for pair, reason in reasons.items() if process_names.whose(pair[0])
+            pair: reason for pair, reason in reasons.items() if process_names.parse_client(pair[0])
         }
         for call, state in list(self._routing.under_way()) if reasons else ():
             if state == "held" and (reason := _find_reason(call, reasons)):
@@ -458,7 +462,7 @@ class QuarantinedCalls:
         """Raise ProtocolError if the tool is in quarantine. `server`: the process that would be
         called; `tool`: name of the tool there, raw JSON if it is bytes."""
         if reason := self.apart.get((server, _text(tool))):
-            raise mcp_request.quarantined(reason)
+            raise mcp_request.build_quarantine_error(reason)
 
 
 def _find_reason(call: Call, reasons: Mapping[Pair, str]) -> str:

@@ -67,7 +67,7 @@ __all__ = ["METHODS", "Call", "CallAnswer", "Calls", "McpRequest"]
 class Claimant(Caller, Protocol):
     """Caller that goes on with a call which another front began."""
 
-    def found(self, note: Note) -> None:
+    def apply_note(self, note: Note) -> None:
         """Take over the note of the call, which a worker has."""
         ...
 
@@ -109,7 +109,11 @@ class Calls:
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
         self._routing = Routing(
-            self.answered, stats.late, self.processes.wanted, self._on_notification, self._read
+            self.finish_call,
+            stats.count_late_reply,
+            self.processes.request_process,
+            self._on_notification,
+            self._read,
         )
         self._claims = Claims(self._routing)
         self.guarded = GuardedCalls(self._routing, self, self.connectors)
@@ -119,17 +123,17 @@ class Calls:
         self.lists = HookedLists(self.guarded.lines, self.viewers, self.refresh)
         self.meters = Meters()
         self.overhead = Overhead()
-        self.on_notice(figures.NOTICE, self.overhead.told)
+        self.on_notice(figures.NOTICE, self.overhead.on_worker_notice)
         for kind, method in LIST_CHANGED.items():
             self.on_notice(method, partial(self._said_changed, kind))
 
-    def again(self, before: View) -> View | None:
+    def refresh_view(self, before: View) -> View | None:
         """Return the view of the same principal as it is now; None if the endpoint is gone."""
         return self.viewers.get(before.endpoint, before.principal)
 
-    def now(self, view: View, request: McpRequest) -> View | None:
+    def find_sender_view(self, view: View, request: McpRequest) -> View | None:
         """Return the sender's view as it is now; None if there is none. `view`: an earlier one."""
-        current = self.again(view)
+        current = self.refresh_view(view)
         own = current is not None and view.spec.per_session and not request.modern
         return self.viewers.own(current, request.who) if current is not None and own else current
 
@@ -140,10 +144,10 @@ class Calls:
             gate.authorize(principal, view.endpoint, method, "")
         except ProtocolError as error:
             if self.audit is not None:
-                self.audit.refused(method, principal, view.whole, "", error)
+                self.audit.record_refusal(method, principal, view.whole, "", error)
             raise
         if self.audit is not None and method in LISTS:
-            self.audit.noted("list", method, principal, view.whole)
+            self.audit.record_event("list", method, principal, view.whole)
 
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
@@ -160,7 +164,7 @@ class Calls:
             rule = METHODS.get(request.method)
             subject = mcp_request.subject_of(rule, request) if rule is not None else ""
             parent = "" if request.run is None else request.run.id
-            self.audit.refused(
+            self.audit.record_refusal(
                 request.method, request.principal, view.whole, subject, error, parent
             )
             raise
@@ -181,10 +185,10 @@ class Calls:
             if owner is not None and not owner.server:
                 return self._own(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
-                owner = mcp_request.checked(merged, owner, rule, subject, request)
+                owner = mcp_request.check_owner(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
             if owner.mend is not None:
-                params = offers.mended(params, owner.mend)
+                params = offers.fill_arguments(params, owner.mend)
         else:
             owner = mcp_request.only(merged, method)
         server = base = owner.server
@@ -237,7 +241,7 @@ class Calls:
             call.leave_meters()  # no answer comes, which would do that
             raise
         if call.id & figures.MASK >= figures.NEXT:
-            self.overhead.started(call)
+            self.overhead.time_call(call)
         return call
 
     def _report_start(
@@ -250,9 +254,9 @@ class Calls:
     ) -> None:
         """Tell those that observe calls."""
         if self.witness is not None:
-            self.witness.begun(call, subject, request, params)
+            self.witness.on_call_start(call, subject, request, params)
         if self.audit is not None:
-            self.audit.begun(call, subject, request, params, run)
+            self.audit.on_call_start(call, subject, request, params, run)
 
     def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
         """Begin the call of a built-in tool, or of the tool that it forwards to."""
@@ -289,7 +293,7 @@ class Calls:
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
-            self._left,
+            self._cancel_builtin_call,
             began,
             label=request.method,
             modern=request.modern,
@@ -314,26 +318,26 @@ class Calls:
         return call
 
     def _on_reply(self, call: Call, task: bool, reply: ToolReply) -> None:
-        if not call.answer.cancelled():
+        if not call.answer.is_cancelled():
             answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
-            self.answered(call, answer)
+            self.finish_call(call, answer)
 
-    def _left(self, call: Call, reason: str) -> None:
+    def _cancel_builtin_call(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
         that it runs is ended, and the engine is told."""
         self.code.leave(call.id)
         self.engine.leave(call.id)
-        if not call.answer.done() and not (self.audit is not None and self.audit.holds(call)):
-            self.answered(call, None)
+        if not call.answer.is_done() and not (self.audit is not None and self.audit.holds(call)):
+            self.finish_call(call, None)
 
     def pause(self, run: InnerRun, *, on: bool) -> None:
         """Let the time of a run of code stand still, or go on."""
         self.code.hold(run, hold=on)
 
-    def agreed(self, call: Call, consent: str) -> None:
+    def record_consent(self, call: Call, consent: str) -> None:
         """Record who agreed to a call, or why it is refused."""
         if self.audit is not None:
-            self.audit.agreed(call, consent)
+            self.audit.record_consent(call, consent)
 
     async def claim(
         self,
@@ -348,8 +352,8 @@ class Calls:
         this stream; None if none of these servers has the call. `caller` gets its note first."""
         routing, merged = self._routing, view.legacy
 
-        def found(server: str, number: int, note: Note) -> Call:
-            caller.found(note)
+        def build_call(server: str, number: int, note: Note) -> Call:
+            caller.apply_note(note)
             name = process_names.base(server)
             call = Call(
                 server, CallFrame(number, note.label, b""), routing.cancel, routing.loop.time(),
@@ -359,7 +363,7 @@ class Calls:
                 self._expose_tasks(call, view)
             return call
 
-        return await self._claims.find(servers, session_id, stream, peer, found)
+        return await self._claims.find(servers, session_id, stream, peer, build_call)
 
     def release(self, servers: Collection[str], session_id: str) -> None:
         """Drop the calls that fronts which are gone have left of a session that is over."""
@@ -375,9 +379,9 @@ class Calls:
         is for an era that the server turned out not to speak."""
         return self.processes.heir(process)
 
-    def rooted(self, client: ProcessClient) -> None:
+    def send_roots(self, client: ProcessClient) -> None:
         """Tell the roots of this client, which may be new, to its processes and the supervisor."""
-        names = self.processes.rooted(client)
+        names = self.processes.update_roots(client)
         for name in names:
             self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
         if names:
@@ -425,7 +429,7 @@ class Calls:
         if call.modern is call.legacy:  # tasks do not cross from one era into the other
             return
         whose, server, frame = self.task_owner(view), process_names.base(call.server), call.frame
-        expose = partial(whose.exposed, server)
+        expose = partial(whose.expose_id, server)
         if call.legacy and server in self._divided and call.label in _OF_TASKS and frame:
             caller = task_ids.with_word(frame.caller, whose.word)
             call.frame = structs.replace(frame, caller=caller)
@@ -455,16 +459,16 @@ class Calls:
         )
         self._routing.configure(spec.timeouts_s, spec.call_hold_s)
         self.guarded.configure(spec)
-        self.lists.again()
+        self.lists.recheck_servers()
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
-        self.lists.offered(server)
-        if not process_names.whose(server):
+        self.lists.on_catalogue(server)
+        if not process_names.parse_client(server):
             self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
-        if not process_names.whose(news.server):
+        if not process_names.parse_client(news.server):
             self.viewers.set_listed(news.server, news.listed)
             self.builtins.learn(news)
             legacy = process_names.own(news.server, process_names.LEGACY)
@@ -484,9 +488,9 @@ class Calls:
             tell(server)
 
     def forget(self, server: str) -> None:
-        if process_names.whose(server) in ("", process_names.LEGACY):
+        if process_names.parse_client(server) in ("", process_names.LEGACY):
             self.viewers.forget(server)
-        if not process_names.whose(server):
+        if not process_names.parse_client(server):
             self.builtins.forget(server)
             self._retries.forget(server)
         self._routing.forget(server, self.heir(server))
@@ -496,8 +500,8 @@ class Calls:
         """Build stale views anew, and tell whose lists have changed."""
         if changed := self.viewers.refresh():
             self.lists_changed(changed)
-        self.builtins.refreshed()
-        for sentence in self.viewers.noted():
+        self.builtins.on_views_built()
+        for sentence in self.viewers.take_omissions():
             log.info("%s", sentence)
 
     async def close(self) -> None:
@@ -519,12 +523,12 @@ class Calls:
         yield from ((call, "running") for call in self.engine.under_way())
         yield from self.guarded.under_way()
 
-    def held(self) -> int:
-        return self._routing.held()
+    def count_held_calls(self) -> int:
+        return self._routing.count_held_calls()
 
     def held_by_server(self) -> dict[str, int]:
         """Return the number of calls, by server, that wait for the server to be there."""
-        if not self.held():
+        if not self.count_held_calls():
             return {}
         waiting = (call for call, state in self.under_way() if state == "held")
         return Counter(process_names.base(call.server) for call in waiting)
@@ -534,7 +538,7 @@ class Calls:
     def _said_changed(self, kind: str, server: str, params: bytes) -> None:
         """Pass on that a list has changed, as a server says, although the list is the same. Only
         clients that see all of this server and no other server hear it, as without a gateway."""
-        whose = process_names.whose(server)
+        whose = process_names.parse_client(server)
         self.guarded.lines.tell(process_names.base(server))
         changed = self.viewers.alone(process_names.base(server), (kind,))
         if changed and whose in ("", process_names.LEGACY):
@@ -551,7 +555,7 @@ class Calls:
         if self.audit is not None:
             self.audit.send()
 
-    def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
+    def finish_call(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
         """Answer a call that is over; None: it was cancelled. `refused`: outcome of a call that no
         server gets, and that the figures of its server do not count."""
         if call.hooks is not None:
@@ -576,20 +580,20 @@ class Calls:
             if call.mend is not None and not code:
                 answer = CallAnswer(call.mend(answer.body))
             if call.modern is call.legacy:  # two eras
-                body, code = jsonrpc_bytes.converted(
+                body, code = jsonrpc_bytes.convert_answer(
                     call.label, answer.body, code, modern=call.modern
                 )
                 answer = CallAnswer(body, code)
         server = process_names.base(call.server)
         if call.ends:
-            self._stats.retried(server, outcome(answer))
+            self._stats.count_retry(server, outcome(answer))
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
         if not refused:
             self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
         if self.witness is not None:
-            self.witness.finished(call, answer, seconds, error_type)
+            self.witness.on_call_end(call, answer, seconds, error_type)
         if self.audit is not None:
-            self.audit.finished(call, answer, seconds, error_type)
+            self.audit.on_call_end(call, answer, seconds, error_type)
         if answer is None or self.audit is None:
             call.answer.end(answer)
 

@@ -89,7 +89,7 @@ def asks_too(body: bytes) -> bytes:
     return codec.dump(members)
 
 
-def taken(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
+def extract_answer(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
     """Return the parameters of a request without the answer to the gateway's question, and this raw
     answer; empty if there is none."""
     remaining = dict(params)
@@ -140,6 +140,6 @@ class _Said(Struct, frozen=True, rename="camel"):
 def client_name(caller: bytes) -> str:
     """Return the name that the client gives itself; empty without one."""
     try:
-        return codec.typed(_Said, caller or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
+        return codec.decode_as(_Said, caller or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
     except codec.Malformed:
         return ""

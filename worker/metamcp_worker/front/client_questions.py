@@ -81,15 +81,15 @@ class Question:
 class Caller(Protocol):
     """Takes for a client the messages before the answer. The methods never wait."""
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         """Take the raw params of a progress notification, without its token."""
         ...
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         """Take another notification that belongs to the call, with raw params."""
         ...
 
-    def asked(self, question: Question) -> None: ...
+    def on_question(self, question: Question) -> None: ...
 
 
 CALLERS_KEPT = 128

@@ -123,7 +123,7 @@ class ClientSession:
             self.set_level(record.level)
 
     @property
-    def primed(self) -> bool:
+    def can_be_primed(self) -> bool:
         """Whether this client understands an event with nothing but an id."""
         return self.protocol >= PRIMED_SINCE
 
@@ -147,7 +147,7 @@ class ClientSession:
         self.level = level
         self.caller = codec.splice(self._said, {"logLevel": codec.dump(level)})
 
-    def elicited(self, server: str, elicitation: str) -> None:
+    def note_elicitation(self, server: str, elicitation: str) -> None:
         """Note that the client was asked to visit a URL, under this id of the server."""
         self.elicitations[server, elicitation] = None
         if len(self.elicitations) > ELICITATIONS_MAX:
@@ -183,12 +183,12 @@ class ClientSession:
         (self.news or self.stream).put(jsonrpc_bytes.event(message))
         return True
 
-    def listed(self, method: str) -> None:
+    def send_list_changed(self, method: str) -> None:
         """Send a notification that a list has changed, now or on the next stream."""
         if not self.tell(jsonrpc_bytes.notification(method)):
             self.missed.add(method)
 
-    def updated(self, params: bytes) -> None:
+    def send_resource_updated(self, params: bytes) -> None:
         """Send a notification that a resource has changed, now or on the next stream."""
         message = jsonrpc_bytes.notification(_UPDATED, params)
         if not self.tell(message) and len(message) <= MISSED_BYTES_MAX:
@@ -298,16 +298,16 @@ class ClientSessions:
         """Close the sessions that were opened with one of these API keys."""
         self._close([session for session in self._sessions.values() if session.key in keys])
 
-    def held(self, key: str) -> int:
+    def count_for_key(self, key: str) -> int:
         """Return the number of sessions that were opened with an API key."""
         return sum(session.key == key for session in self._sessions.values())
 
-    def listed(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
+    def notify_list_changes(self, news: Callable[[str, str, str], Iterable[str]]) -> None:
         """Notify the sessions whose lists have changed. `news(endpoint, principal, who)`: returns
         the notifications for a session."""
         for session in self._sessions.values():
             for method in news(session.endpoint, session.principal, session.who):
-                session.listed(method)
+                session.send_list_changed(method)
 
     def by_protocol(self) -> Mapping[str, int]:
         counts = dict.fromkeys(HANDSHAKE_VERSIONS, 0)
@@ -350,6 +350,6 @@ def request_key(raw_id: bytes) -> bytes:
     return codec.dump(codec.text(raw_id)) if codec.BACKSLASH in raw_id else raw_id
 
 
-def negotiated(requested: str) -> str:
+def negotiate_version(requested: str) -> str:
     """Return the revision to use with a client that requests this one."""
     return requested if requested in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[0]

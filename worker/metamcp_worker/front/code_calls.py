@@ -119,7 +119,7 @@ def consent(name: str, arguments: Raw) -> bytes:
     })  # fmt: skip
 
 
-def consented(body: bytes, *, error: bool) -> tuple[bool, bool]:
+def parse_consent(body: bytes, *, error: bool) -> tuple[bool, bool]:
     """Return whether the user agrees to the call, and to further ones of the tool. `body`: the raw
     answer; `error`: whether it is an error object."""
     try:
@@ -169,7 +169,7 @@ def identifier(name: str) -> str:
     return _OTHER.sub("_", name)
 
 
-def refused(refusal: ProtocolError, name: str, merged: Merged) -> str:
+def describe_refusal(refusal: ProtocolError, name: str, merged: Merged) -> str:
     """Return the sentence for code whose call was refused. `name`: of the tool, as exposed."""
     is_known = merged.tool(name) is not None or not name
     return (

@@ -69,7 +69,7 @@ _read = codec.reader(HostCall | RunEnded)
 class Pipeline(Protocol):
     """Way of all calls; see `calls.Calls`."""
 
-    def now(self, view: View, request: McpRequest) -> View | None:
+    def find_sender_view(self, view: View, request: McpRequest) -> View | None:
         """Return the view of the sender of the request as it is now; None if there is none."""
         ...
 
@@ -166,7 +166,7 @@ class CodeRuns:
 
     def leave(self, number: int) -> None:
         """End this run, if it is one: its client does not wait any more."""
-        if self._take(number) is not None and self._link.there:
+        if self._take(number) is not None and self._link.is_open:
             self._link.send(EndRun(run=number))
 
     def _on_lost(self) -> None:
@@ -210,14 +210,14 @@ class CodeRuns:
 
     def _end(self, end: RunEnded) -> None:
         """End a run from this side."""
-        if end.run in self._runs and self._link.there:
+        if end.run in self._runs and self._link.is_open:
             self._link.send(EndRun(run=end.run))
         self._on_run_ended(end)
 
     def _on_run_ended(self, end: RunEnded) -> None:
         run = self._take(end.run)
         if run is not None:
-            run.done(code_tools.ended(end))
+            run.done(code_tools.to_reply(end))
 
     def _take(self, number: int) -> RunUnderWay | None:
         """Forget a run, and cancel the calls that its code has not waited for."""
@@ -267,12 +267,12 @@ class CodeRuns:
                 self._ask(run, host_call, error.name)
         except ProtocolError as error:
             merged = view.of(modern=run.request.modern)
-            self._refuse(run, host_call.call, code_calls.refused(error, name, merged))
+            self._refuse(run, host_call.call, code_calls.describe_refusal(error, name, merged))
         except Unasked:
             self._refuse(run, host_call.call, _UNASKED)
         else:
             run.calls[host_call.call] = call
-            call.answer.then(partial(self._on_answer, run, host_call, name))
+            call.answer.add_callback(partial(self._on_answer, run, host_call, name))
 
     def _ask(self, run: RunUnderWay, host_call: HostCall, name: str) -> None:
         """Ask the user before a call of an agent, while the time of its code stands still."""
@@ -286,14 +286,14 @@ class CodeRuns:
             self._stop(run, code_calls.UNASKABLE.format(name))
             return
 
-        def answered(question: Question, body: bytes, failed: bool) -> None:
+        def on_answer(question: Question, body: bytes, failed: bool) -> None:
             if run.number in self._runs:
                 self._hold(run, hold=False)
-                self._on_consent(run, name, *code_calls.consented(body, error=failed))
+                self._on_consent(run, name, *code_calls.parse_consent(body, error=failed))
 
-        run.question = Question("", run.call.id, 0, ELICIT, params, answered)
+        run.question = Question("", run.call.id, 0, ELICIT, params, on_answer)
         self._hold(run, hold=True)
-        caller.asked(run.question)
+        caller.on_question(run.question)
 
     def _on_consent(self, run: RunUnderWay, name: str, agreed: bool, further: bool) -> None:
         """Make the call that the user has agreed to, or stop the agent."""
@@ -338,7 +338,7 @@ class CodeRuns:
         expires = run.request.principal.expires
         if expires and time.time_ns() >= expires * 1e9:
             raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
-        view = self._pipeline.now(run.view, run.request)
+        view = self._pipeline.find_sender_view(run.view, run.request)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
         if self._link.unsent > UNSENT_BYTES_MAX:
@@ -357,16 +357,16 @@ class CodeRuns:
         first = self._pipeline.first_list(early.server)
         run.calls[host_call.call] = first
 
-        def told(answer: CallAnswer | None) -> None:
+        def on_first_list(answer: CallAnswer | None) -> None:
             if run.calls.pop(host_call.call, None) is None or answer is None:
                 return
-            view = self._pipeline.now(run.view, run.request)
+            view = self._pipeline.find_sender_view(run.view, run.request)
             if view is None or early.server in view.merged.unknown:
                 self._refuse(run, host_call.call, early.message)
             else:
                 self._on_host_call(run, host_call)
 
-        first.answer.then(told)
+        first.answer.add_callback(on_first_list)
 
     def _on_answer(
         self, run: RunUnderWay, host_call: HostCall, name: str, answer: CallAnswer | None
@@ -376,7 +376,7 @@ class CodeRuns:
         self._reply(code_calls.reply(run.number, host_call.call, answer))
         run.ended += 1
         if run.request.wants_progress and run.call.caller is not None:
-            run.call.caller.progressed(codec.dump({"progress": run.ended, "message": name}))
+            run.call.caller.on_progress(codec.dump({"progress": run.ended, "message": name}))
 
     def _on_tools(self, run: RunUnderWay, number: int, reply: ToolReply) -> None:
         if reply.structured is None:
@@ -400,18 +400,18 @@ class _InnerCaller:
     def __init__(self, outer: Call) -> None:
         self._outer = outer
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         pass
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         if self._outer.caller is not None:
-            self._outer.caller.told(method, params)
+            self._outer.caller.on_notification(method, params)
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         if self._outer.caller is None:
             question.decline("The client of this call cannot be asked.")
         else:
-            self._outer.caller.asked(question)
+            self._outer.caller.on_question(question)
 
 
 def new_id() -> str:

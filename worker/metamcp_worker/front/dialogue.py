@@ -252,7 +252,7 @@ class Dialogue:
             self._on_refused("reserved_notification")
         elif method == roots.CHANGED and self._knows_roots(session):
             session.has_roots(b"")
-            Inquiry(session, partial(ask_aside, session), partial(self._calls.rooted, session))
+            Inquiry(session, partial(ask_aside, session), partial(self._calls.send_roots, session))
         elif method != _INITIALIZED and view.merged.only is not None:
             server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
@@ -260,7 +260,7 @@ class Dialogue:
     def _knows_roots(self, session: ClientSession) -> bool:
         """Whether the client was asked for its roots, by the gateway or perhaps by a server that
         has a process for this client alone."""
-        return bool(session.answer or self._calls.processes.rooted(session))
+        return bool(session.answer or self._calls.processes.update_roots(session))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -286,7 +286,12 @@ class Dialogue:
     ) -> CallAnswer | None:
         method, params = request.method, request.params
         if method in LIST_METHODS:
-            view = self._calls.now(await self._calls.builtins.met(view), request) or view
+            view = (
+                self._calls.find_sender_view(
+                    await self._calls.builtins.await_first_starts(view), request
+                )
+                or view
+            )
             return CallAnswer(view.page(method, params, modern=False))
         if method == client_questions.SET_LEVEL:
             self._set_level(codec.text(params.get("level", _NULL)), session, view)
@@ -338,26 +343,26 @@ class Dialogue:
         """Begin the call of a request. Raises ProtocolError and Unasked."""
         call = self._calls.start(client.view, request, client)
         client.session.inflight[client.key] = call
-        client.sent(call)
+        client.on_call_sent(call)
         # A call that is not sent yet may still go to a different process than it was meant for.
         modern = not call.legacy or call.wire is None
         client.driven = modern and request.method in mrtr.METHODS
         if client.driven and (size := self._kept.take(request)) is not None:
             client.kept, client.kept_bytes = request, size
-        client.outlet.on_lost = client.gone
+        client.outlet.on_lost = client.on_connection_lost
         return call
 
     async def _inquire(self, client: SessionRequest, request: McpRequest) -> None:
         """Ask the client for its roots, which decide on the process that serves it; then go on."""
         session = client.session
-        client.outlet.on_lost = client.gone
+        client.outlet.on_lost = client.on_connection_lost
         roots_known = asyncio.Event()
         inquiry = Inquiry(session, client.ask, roots_known.set)
         session.inflight[client.key] = inquiry
         brought = False
         try:
             await roots_known.wait()
-            self._calls.rooted(session)
+            self._calls.send_roots(session)
             _copy_client_data(request, session)
             request.unasked = False
             answer = (
@@ -402,7 +407,7 @@ class Dialogue:
     def _finish(self, client: SessionRequest, answer: CallAnswer | None) -> Pending:
         session = client.session
         if client.as_task and answer is not None and not answer.code and not session.over:
-            self._tasks.created(client.view, answer.body, session)
+            self._tasks.watch_new_task(client.view, answer.body, session)
         return client.finish(answer, self._now())
 
     async def _close_after(self, client: SessionRequest, pending: Awaitable[None]) -> None:
@@ -422,11 +427,11 @@ class Dialogue:
 
     def _resend(self, client: SessionRequest, request: McpRequest) -> Call:
         """Send a request again, with the endpoint as it is now. Raises ProtocolError."""
-        view = self._calls.again(client.view)
+        view = self._calls.refresh_view(client.view)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, "This endpoint is not served any more.")
         call = self._calls.start(view, request, client)
-        client.sent(call)
+        client.on_call_sent(call)
         return call
 
     def forget(self, session: ClientSession) -> None:
@@ -440,7 +445,7 @@ class Dialogue:
         """Answer with the rest of a request whose stream was in a front that is gone: the messages
         of its server since then, and the answer, or an error if the call is lost."""
         client, key, call = SessionRequest(outlet, session, lost.request, b"", b"", view), b"", None
-        outlet.on_lost = client.gone
+        outlet.on_lost = client.on_connection_lost
         try:
             client.inherit(lost)
             call = await self._calls.claim(
@@ -451,17 +456,17 @@ class Dialogue:
                 session.number,
                 client,
             )
-            answer: CallAnswer | None = call_faults.lost()
+            answer: CallAnswer | None = call_faults.build_front_lost_error()
             if call is not None:
                 key = request_key(client.raw_id)
                 session.inflight.setdefault(key, call)
-                client.sent(call)
+                client.on_call_sent(call)
                 if session.over:
                     call.cancel("the session has ended")
                 answer = await call.answer.wait()
                 # The request that would have to be sent again was in the other front.
                 if not call.legacy and answer is not None and wants_input(answer):
-                    answer = call_faults.lost()
+                    answer = call_faults.build_front_lost_error()
             pending = client.finish(answer, self._now())
             if pending is not None:
                 await pending
@@ -487,7 +492,7 @@ def _send_list_page(
     try:
         page = view.page(method, params, modern=False)
     except ProtocolError as error:
-        outlet.json(200, jsonrpc_bytes.refused(raw_id, error))
+        outlet.json(200, jsonrpc_bytes.pack_refusal(raw_id, error))
         return None
     return outlet.result(raw_id, page)
 
@@ -554,7 +559,7 @@ class Notices:
     def _tell_owner(self, server: str, method: str, params: bytes) -> bool:
         """Pass a notification that belongs to a task to the session that began the task, and to no
         other. Returns False if it belongs to none."""
-        task = task_ids.related(params)
+        task = task_ids.find_related_task(params)
         if task is None:
             return False
         for session, exposed in self._tasks.watchers(server, task):
@@ -569,7 +574,7 @@ class Notices:
     def _find_listeners(self, server: str) -> Iterable[ClientSession]:
         """Return the sessions that may hear this server; a process for one client, or for the
         clients with the same roots, speaks to these only."""
-        who = process_names.whose(server)
+        who = process_names.parse_client(server)
         every = who in ("", process_names.LEGACY)
         return (
             session for session in self._sessions if every or who in (session.who, session.project)

@@ -52,7 +52,7 @@ def refusal(work: EngineWork, request: McpRequest, *, there: bool) -> str:
     return ""
 
 
-def lost(method: Method) -> str:
+def describe_loss(method: Method) -> str:
     """Return the sentence for a client whose order lost the engine."""
     return _GOES_ON if method == "workflow/run" else f"{_LOST[:1].upper()}{_LOST[1:]}."
 
@@ -122,39 +122,39 @@ class Repeatable:
         return entry is not None and bool(call_faults.hint(codec.level(entry.item.raw)))
 
 
-def refused(number: int, error: ProtocolError) -> HostDone:
+def build_refusal(number: int, error: ProtocolError) -> HostDone:
     """Return the answer for a call that no server got."""
     trouble = _TROUBLES.get(error.code, "error")
-    return failed(number, error.message, trouble, repeatable=True)
+    return build_failure(number, error.message, trouble, repeatable=True)
 
 
-def failed(
+def build_failure(
     number: int, message: str, trouble: Trouble = "error", *, repeatable: bool = False
 ) -> HostDone:
     return HostDone(call=number, trouble=trouble, error=message, repeatable=repeatable)
 
 
-def done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDone:
+def to_host_done(number: int, answer: CallAnswer | None, *, repeatable: bool) -> HostDone:
     """Return what the engine gets for an answer; None: the call was cancelled."""
     if answer is None:
-        return failed(number, "the call was cancelled", repeatable=repeatable)
+        return build_failure(number, "the call was cancelled", repeatable=repeatable)
     try:
         if answer.code:
             members = codec.level(answer.body)
             message = codec.text(members.get("message", b"null")) or f"error {answer.code}"
             ran = b'"may_have_run":false' not in bytes(members.get("data", b""))
             trouble = _TROUBLES.get(answer.code, "error")
-            return failed(number, message, trouble, repeatable=repeatable or not ran)
+            return build_failure(number, message, trouble, repeatable=repeatable or not ran)
         if mrtr.parse(answer.body) is not None:
-            return failed(number, code_calls.ASKS, repeatable=repeatable)
+            return build_failure(number, code_calls.ASKS, repeatable=repeatable)
         codec.check(answer.body)
         answer.body.decode()
     except (codec.Malformed, UnicodeDecodeError) as why_not:
-        return failed(number, f"the answer cannot be read: {why_not}", repeatable=repeatable)
+        return build_failure(number, f"the answer cannot be read: {why_not}", repeatable=repeatable)
     return HostDone(call=number, result=Raw(answer.body), repeatable=repeatable)
 
 
-def structured(answer: HostDone) -> HostDone:
+def with_structured_content(answer: HostDone) -> HostDone:
     """Return the answer with the structured content of a tool's result in place of the result; a
     failure without such content is an error."""
     if answer.trouble:
@@ -165,12 +165,12 @@ def structured(answer: HostDone) -> HostDone:
         return structs.replace(answer, result=content)
     blocks = codec.items(members.get("content", b"[]"))
     text = codec.text(codec.level(blocks[0]).get("text", b"null")) if blocks else None
-    return failed(answer.call, text or "the code could not begin")
+    return build_failure(answer.call, text or "the code could not begin")
 
 
-def answered(number: int, body: bytes, *, error: bool) -> HostDone:
+def pack_answer(number: int, body: bytes, *, error: bool) -> HostDone:
     """Return what the engine gets for a client's answer to a question. `error`: whether `body` is
     an error object."""
-    return done(
+    return to_host_done(
         number, CallAnswer(body, call_faults.code_of(body) if error else 0), repeatable=True
     )

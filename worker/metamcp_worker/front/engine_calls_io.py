@@ -99,18 +99,18 @@ class OrderUnderWay:
 
     # A caller of what runs do for this client: progress of single calls is not passed on.
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         pass
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         if self.call.caller is not None:
-            self.call.caller.told(method, params)
+            self.call.caller.on_notification(method, params)
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         if self.call.caller is None:
             question.decline("The client of this call cannot be asked.")
         else:
-            self.call.caller.asked(question)
+            self.call.caller.on_question(question)
 
 
 class _HostWork:
@@ -178,7 +178,7 @@ class EngineCalls:
 
     def leave(self, number: int) -> None:
         """Tell the engine that the client does not wait for this order any more, if it is one."""
-        if self._orders.pop(number, None) is not None and self._link.there:
+        if self._orders.pop(number, None) is not None and self._link.is_open:
             self._send(Leave(id=number))
 
     # --- the connection -----------------------------------------------------------------------
@@ -191,7 +191,7 @@ class EngineCalls:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if not self._link.there:
+        if not self._link.is_open:
             self._link.open(FrontHello(front=self.front))
 
     def _on_lost(self) -> None:
@@ -201,7 +201,7 @@ class EngineCalls:
             _end_work(work, _DROPPED)
         orders, self._orders = self._orders, {}
         for order in orders.values():
-            order.done(ToolReply(engine_calls.lost(order.work.method), failed=True))
+            order.done(ToolReply(engine_calls.describe_loss(order.work.method), failed=True))
         if self._at_once and self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._open)
 
@@ -226,7 +226,7 @@ class EngineCalls:
 
     def _on_ask(self, ask: HostAsk) -> None:
         if len(self._works) >= ASKS_MAX or ask.call in self._works:
-            self._send(engine_calls.failed(ask.call, _FULL, "unavailable", repeatable=True))
+            self._send(engine_calls.build_failure(ask.call, _FULL, "unavailable", repeatable=True))
             return
         work = self._works[ask.call] = _HostWork(ask)
         if ask.timeout_ms > 0:
@@ -255,13 +255,15 @@ class EngineCalls:
         except NotUpYet as error:
             self._wait(work, error)
         except ProtocolError as error:
-            self._reply(work, engine_calls.refused(ask.call, error))
+            self._reply(work, engine_calls.build_refusal(ask.call, error))
         except Declined as error:
-            self._reply(work, engine_calls.failed(ask.call, str(error), repeatable=True))
+            self._reply(work, engine_calls.build_failure(ask.call, str(error), repeatable=True))
         except Unasked:
-            self._reply(work, engine_calls.failed(ask.call, _UNASKED, repeatable=True))
+            self._reply(work, engine_calls.build_failure(ask.call, _UNASKED, repeatable=True))
         except codec.Malformed as error:
-            self._reply(work, engine_calls.failed(ask.call, f"the request is wrong: {error}"))
+            self._reply(
+                work, engine_calls.build_failure(ask.call, f"the request is wrong: {error}")
+            )
 
     def _view(self, ask: HostAsk, who: Principal) -> View:
         """Return the view of the owner of a run as it is now. Raises ProtocolError and Declined."""
@@ -310,50 +312,52 @@ class EngineCalls:
             allowed = set[str]() if order is None else order.allowed
             made.run = InnerRun(work.ask.run, 0, allowed, "agent")
         call = self._pipeline.run_code(view, made, order, decision)
-        self._follow(work, call, engine_calls.structured)
+        self._follow(work, call, engine_calls.with_structured_content)
 
     def _follow(self, work: _HostWork, call: Call, made: Callable[[HostDone], HostDone]) -> None:
         work.end = call.cancel
 
-        def over(answer: CallAnswer | None) -> None:
+        def on_answer(answer: CallAnswer | None) -> None:
             number, repeatable = work.ask.call, work.repeatable
-            self._reply(work, made(engine_calls.done(number, answer, repeatable=repeatable)))
+            self._reply(
+                work, made(engine_calls.to_host_done(number, answer, repeatable=repeatable))
+            )
 
-        call.answer.then(over)
+        call.answer.add_callback(on_answer)
 
     def _wait(self, work: _HostWork, early: NotUpYet) -> None:
         """Make the call when its server has told what it offers; then it is there, or not."""
         first = self._pipeline.first_list(early.server)
         work.end = first.cancel
 
-        def told(answer: CallAnswer | None) -> None:
+        def on_first_list(answer: CallAnswer | None) -> None:
             if self._works.get(work.ask.call) is not work or answer is None:
                 return
             owner = work.ask.owner
             view = self._pipeline.view_of(owner.endpoint, owner.name)
             if view is None or early.server in view.merged.unknown:
-                self._reply(work, engine_calls.refused(work.ask.call, early))
+                self._reply(work, engine_calls.build_refusal(work.ask.call, early))
             else:
                 self._carry_out(work)
 
-        first.answer.then(told)
+        first.answer.add_callback(on_first_list)
 
     def _look_up(self, work: _HostWork, view: View, request: McpRequest) -> None:
         ask = work.ask
 
-        def told(reply: ToolReply, member: str = "") -> None:
+        def on_reply(reply: ToolReply, member: str = "") -> None:
             if reply.failed or reply.structured is None:
-                self._reply(work, engine_calls.failed(ask.call, reply.text, repeatable=True))
+                self._reply(work, engine_calls.build_failure(ask.call, reply.text, repeatable=True))
                 return
             content = reply.structured[member] if member else reply.structured
             self._reply(work, HostDone(call=ask.call, result=Raw(codec.dump(content))))
 
         if ask.kind == "tools":
-            self._builtins.tools(view, request, ask.name, partial(told, member="tools"))
+            self._builtins.tools(view, request, ask.name, partial(on_reply, member="tools"))
         elif ask.kind == "catalog":
-            told(self._builtins.catalogue(view))
+            on_reply(self._builtins.catalogue(view))
         else:
-            told(self._builtins.described(view, self._name(ask, view, request)))
+            on_reply(self._builtins.describe_tool(view, self._name(ask, view, request)))
 
     def _question(self, work: _HostWork, order: OrderUnderWay | None) -> None:
         ask = work.ask
@@ -366,19 +370,23 @@ class EngineCalls:
             or not client_questions.may_be_asked(order.request.caller, method, params)
         ):
             reason = engine_calls.UNASKABLE
-            self._reply(work, engine_calls.failed(ask.call, reason, "unavailable", repeatable=True))
+            self._reply(
+                work, engine_calls.build_failure(ask.call, reason, "unavailable", repeatable=True)
+            )
             return
 
-        def answered(question: Question, body: bytes, failed: bool) -> None:
-            self._reply(work, engine_calls.answered(ask.call, body, error=failed))
+        def on_answer(question: Question, body: bytes, failed: bool) -> None:
+            self._reply(work, engine_calls.pack_answer(ask.call, body, error=failed))
 
-        question = Question("", order.call.id, 0, method, params, answered)
+        question = Question("", order.call.id, 0, method, params, on_answer)
         work.end = lambda reason: question.withdraw()
-        caller.asked(question)
+        caller.on_question(question)
 
     def _on_timeout(self, work: _HostWork) -> None:
         reason = _LATE.format(work.ask.timeout_ms / 1000)
-        late = engine_calls.failed(work.ask.call, reason, "timeout", repeatable=work.repeatable)
+        late = engine_calls.build_failure(
+            work.ask.call, reason, "timeout", repeatable=work.repeatable
+        )
         end = work.end
         self._reply(work, late)
         end(reason)
@@ -405,4 +413,4 @@ def _tell_progress(order: OrderUnderWay, progress: OrderProgress) -> None:
     members: dict[str, object] = {"progress": progress.progress}
     members |= {"total": progress.total} if progress.total else {}
     members |= {"message": progress.message} if progress.message else {}
-    order.call.caller.progressed(codec.dump(members))
+    order.call.caller.on_progress(codec.dump(members))

@@ -76,7 +76,7 @@ class Exchange(HttpRequest):
         """Call `then` with the answer of the call (None: it was cancelled). No task is needed,
         because nothing has to be awaited until then."""
         self._then = then
-        call.answer.then(self._brought)
+        call.answer.add_callback(self._brought)
         return None
 
     def _brought(self, answer: CallAnswer | None) -> None:
@@ -84,7 +84,7 @@ class Exchange(HttpRequest):
         assert then is not None, "an answer comes once"
         self.run(then, answer)
 
-    def stepped(self) -> None:
+    def on_step_end(self) -> None:
         if self._then is None:
             self._end_exchange()
 
@@ -152,7 +152,7 @@ class Exchange(HttpRequest):
         if self.streams.full(self.address):
             message = "There are as many streams as there may be; try again later."
             raise Declined(503, message, "streams", Code.OVERLOADED)
-        if self.streams.over(self.streams.limits(self.facts)):
+        if self.streams.is_over_limit(self.streams.limits(self.facts)):
             message = "The limit of standing streams is reached; close one, or try again later."
             raise Declined(429, message, "streams", Code.OVERLOADED, [(b"retry-after", b"10")])
 
@@ -277,16 +277,16 @@ class SessionRequest:
         self._stream: Stream | None = None
         self._tape: Tape | None = None
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         self._put(jsonrpc_bytes.progress(self._token, params))
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         if method != client_questions.MESSAGE or client_questions.passes(
             self.session.level, params
         ):
             self._put(jsonrpc_bytes.notification(method, params))
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         if may_be_asked(self.session.caller, question.method, question.params):
             self.ask(question)
         else:
@@ -306,9 +306,9 @@ class SessionRequest:
         elif question.method == ELICIT and b'"elicitationId"' in params:
             elicitation = codec.text(codec.level(params).get("elicitationId", _NONE))
             if elicitation is not None:
-                session.elicited(question.server, elicitation)
+                session.note_elicitation(question.server, elicitation)
 
-    def gone(self) -> None:
+    def on_connection_lost(self) -> None:
         """Note that the connection is lost; the client may come back on another one."""
         self._gone = True
         if self._tape is not None and self._stream is not None:
@@ -325,13 +325,13 @@ class SessionRequest:
         if tape is not None and self.session.tapes is not None:
             self.session.tapes.inherit(lost, tape)
 
-    def sent(self, call: Call) -> None:
+    def on_call_sent(self, call: Call) -> None:
         """Note the call that answers this request now."""
         self.call = call
         if self._tape is not None:
             self._keep(self._tape)
 
-    def found(self, note: front_recovery.Note) -> None:
+    def apply_note(self, note: front_recovery.Note) -> None:
         """Take over id and progress token of the request from another front's note."""
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
@@ -339,7 +339,7 @@ class SessionRequest:
     def refuse(self, error: ProtocolError, now: float) -> Pending:
         """Answer a request that no server gets with this error. The HTTP status shows nothing of it
         in this era."""
-        body = jsonrpc_bytes.refused(self.raw_id, error)
+        body = jsonrpc_bytes.pack_refusal(self.raw_id, error)
         if self._tape is None:
             self.outlet.json(200, body)
             return None
@@ -387,7 +387,7 @@ class SessionRequest:
             if self._stream is not None:
                 self._tape = tapes.open(self._stream, request=self.raw_id)
                 self._keep(self._tape)
-                if self.session.primed:
+                if self.session.can_be_primed:
                     self._tape.prime()
         return self._tape
 

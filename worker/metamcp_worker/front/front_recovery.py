@@ -49,7 +49,7 @@ class Keeping:
         self._ended: deque[str] = deque()
         self._due = asyncio.Event()
 
-    def kept(self, record: SessionRecord) -> None:
+    def send_record(self, record: SessionRecord) -> None:
         """Send this record of a session, in place of an earlier record that still waits. If none
         waits it is sent at once, which is before the client has the answer: a front that dies then
         has lost nothing that a client was told."""
@@ -58,7 +58,7 @@ class Keeping:
         if waiting or not self._tell_next():
             self._due.set()
 
-    def over(self, ids: tuple[str, ...]) -> None:
+    def on_sessions_end(self, ids: tuple[str, ...]) -> None:
         """Tell the supervisor that these sessions have ended."""
         for session in ids:
             self._records.pop(session, None)
@@ -142,7 +142,7 @@ class Claims:
         outcome: asyncio.Future[Call | None] = self._routing.loop.create_future()
         open_claims: set[int] = set()
 
-        def heard(wire: Wire, number: int, note: bytes) -> None:
+        def on_claim_note(wire: Wire, number: int, note: bytes) -> None:
             open_claims.discard(number)
             if note and not outcome.done():
                 outcome.set_result(
@@ -155,7 +155,7 @@ class Claims:
 
         for wire in self._of(servers):
             number = self._routing.new_id()
-            on_note = _make_note_handler(heard, wire, number)
+            on_note = _make_note_handler(on_claim_note, wire, number)
             if wire.claim(Claim(number, owner, name, peer), on_note):
                 open_claims.add(number)
         if not open_claims:
@@ -199,7 +199,7 @@ def _make_note_handler(
 
 
 def _note(note: bytes) -> Note:
-    return codec.typed(Note, note)
+    return codec.decode_as(Note, note)
 
 
 def _cancel(wire: Wire, number: int) -> None:

@@ -105,7 +105,7 @@ class Viewers:
         no view of its own."""
         return self._views.get(ViewOwner(view.endpoint, view.principal, session), view)
 
-    def told(self, changed: "Changed", whose: ViewOwner) -> frozenset[str]:
+    def find_changed_kinds(self, changed: "Changed", whose: ViewOwner) -> frozenset[str]:
         """Return the kinds of lists whose change the owner of this view has to hear of. `changed`:
         result of the last `refresh`."""
         if whose.session and (whose in changed or whose in self._views):
@@ -124,7 +124,7 @@ class Viewers:
         }
         return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
 
-    def everything(self, endpoint: str) -> Merged:
+    def find_merged(self, endpoint: str) -> Merged:
         """Return everything behind an endpoint, in view or not. The endpoint must be served."""
         return self._merged[endpoint]
 
@@ -138,7 +138,7 @@ class Viewers:
 
     def index_for_now(self, endpoint: str) -> None:
         """Index what is behind an endpoint without a search, until its lists change."""
-        if not self._endpoints[endpoint].indexed:
+        if not self._endpoints[endpoint].needs_index:
             self.indexes.update(endpoint, self._merged[endpoint].parts)
 
     def is_listed(self, server: str) -> bool:
@@ -263,7 +263,7 @@ class Viewers:
                     older = self._open(merged, spec, reserved)
                 self._opened[name] = opened, older
                 self._note_failures(self._catalog.rules.at(spec).failures)
-                if spec.indexed:
+                if spec.needs_index:
                     self.indexes.update(name, merged.parts, self.scripts_of(name))
                 else:
                     self.indexes.drop(name)
@@ -298,7 +298,7 @@ class Viewers:
         own = [ListEntry(item.key, item, OWN) for item in family.items]
         if code and spec.exposure != "all" and (scripts := self._scripts.get(spec.workspace)):
             taken = {*reserved, *merged.tools, *merged.aliases}
-            exposed = script_tools.exposed(scripts, spec.naming, taken)
+            exposed = script_tools.build_entries(scripts, spec.naming, taken)
             own += exposed
             self._exposed[merged.endpoint] = exposed
         else:
@@ -309,7 +309,7 @@ class Viewers:
         """Return the scripts that are tools of their own at this endpoint."""
         return self._exposed.get(endpoint, ())
 
-    def noted(self) -> list[str]:
+    def take_omissions(self) -> list[str]:
         """Return sentences about everything that merges had to leave out since the last call."""
         noted, self._noted = self._noted, []
         return noted
@@ -355,9 +355,9 @@ class Viewers:
         like = (opened, whose.principal == gate.LOCAL, content)
         alike = self._alike.get(like)
         if alike is None:
-            content = opened[0].shared(content)
+            content = opened[0].share_pairs(content)
             like = (opened, whose.principal == gate.LOCAL, content)
-            merged, legacy = (variant.disclosed(content) for variant in opened)
+            merged, legacy = (variant.select_visible(content) for variant in opened)
             pages = self._shelf.pages()
         elif alike.principal == whose.principal:
             return alike

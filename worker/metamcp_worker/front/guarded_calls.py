@@ -56,17 +56,17 @@ class GuardHost(Protocol):
 
     audit: CallAudit | None
 
-    def now(self, view: View, request: McpRequest) -> View | None: ...
+    def find_sender_view(self, view: View, request: McpRequest) -> View | None: ...
 
     def pause(self, run: InnerRun, *, on: bool) -> None:
         """Let the time of a run of code stand still, or go on."""
         ...
 
-    def agreed(self, call: Call, consent: str) -> None:
+    def record_consent(self, call: Call, consent: str) -> None:
         """Record who agreed to a call, or why it is refused."""
         ...
 
-    def answered(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
+    def finish_call(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
         """Answer a call. `refused`: outcome of a call that no server gets."""
         ...
 
@@ -100,7 +100,7 @@ class GuardedCalls:
         server gets them."""
         subject = mcp_request.subject_of(METHODS[request.method], request)
         kind, name = guard_rules.KINDS[request.method], codec.text(owner.original) or subject
-        guard = None if owner.guard is None else owner.guard.named(kind, name)
+        guard = None if owner.guard is None else owner.guard.find_guard(kind, name)
         if guard is None:
             self.routing.start(call)
             return call
@@ -135,7 +135,7 @@ class GuardedCalls:
     def send(self, call: Call, guard: CallGuard, facts: CallFacts) -> None:
         """Send a call that nothing holds any more, through its middleware."""
         hook = OF_METHOD[call.label]
-        lines = self.lines.named(guard.middleware, hook) if guard.middleware else []
+        lines = self.lines.select_lines(guard.middleware, hook) if guard.middleware else []
         if lines:
             self.hooked[call.id] = hooked = _HookedCall(self, call, guard, facts, lines)
             hooked.begin(facts.arguments)
@@ -147,7 +147,7 @@ class GuardedCalls:
         if self.held.drop(call.id):
             del self.works[call.id]
             call.started = time.monotonic()
-            self.host.answered(call, None)
+            self.host.finish_call(call, None)
         elif (hooked := self.hooked.get(call.id)) is not None:
             hooked.cancel(reason)
         else:
@@ -200,7 +200,7 @@ class _GuardedWork:
             answered(body, failed)
 
         question = Question("", call.id, 0, mrtr.ELICIT, params, reply)
-        call.caller.asked(question)
+        call.caller.on_question(question)
         return question.withdraw
 
     def pause(self, *, on: bool) -> None:
@@ -213,9 +213,9 @@ class _GuardedWork:
             return
         del self._calls.works[self.call.id]
         if consent:
-            self._calls.host.agreed(self.call, consent)
+            self._calls.host.record_consent(self.call, consent)
         if more is not None:
-            self.call.answer.then(partial(_wants_more, more))
+            self.call.answer.add_callback(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server
         self._calls.send(self.call, self.guard, self.facts)
 
@@ -231,8 +231,8 @@ class _GuardedWork:
         del self._calls.works[call.id]
         call.mend = None
         call.started = time.monotonic()
-        self._calls.host.agreed(call, why)
-        self._calls.host.answered(call, answer, "refused")
+        self._calls.host.record_consent(call, why)
+        self._calls.host.finish_call(call, answer, "refused")
 
     def _explain_change(self) -> str:
         """Return why the call is not the same any more that was held; empty if it is."""
@@ -240,7 +240,7 @@ class _GuardedWork:
         who, rule = request.principal, METHODS[request.method]
         if who.auth != "none" and not calls.still(who, view.endpoint, time.time_ns() / 1e9):
             return _LAPSED
-        now = calls.host.now(view, request)
+        now = calls.host.find_sender_view(view, request)
         if now is None:
             return _UNSERVED
         subject = mcp_request.subject_of(rule, request)
@@ -313,7 +313,7 @@ class _HookedCall:
             return
         self._answer = HookAnswer(answer.body, answer.code)
         is_final = not _asks(answer)
-        self._request.chain.answered(self._answer, final=is_final)
+        self._request.chain.on_answer(self._answer, final=is_final)
 
     def _leave(self, reason: str) -> None:
         self._calls.routing.cancel(self.call, reason)
@@ -322,13 +322,13 @@ class _HookedCall:
         call, body, code = self.call, answer.body, answer.code
         if self._answer is None or body != self._answer.body:
             call.legacy = not call.modern  # from here on it has the form of the client's era
-            body, code = jsonrpc_bytes.converted(call.label, body, code, modern=call.modern)
+            body, code = jsonrpc_bytes.convert_answer(call.label, body, code, modern=call.modern)
         self._end(CallAnswer(body, code))
 
     def _end(self, answer: CallAnswer | None) -> None:
         self.call.hooks = None
         del self._calls.hooked[self.call.id]
-        self._calls.host.answered(self.call, answer)
+        self._calls.host.finish_call(self.call, answer)
 
 
 def _asks(answer: CallAnswer) -> bool:

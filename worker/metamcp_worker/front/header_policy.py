@@ -278,7 +278,7 @@ class HeaderPolicy:
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
             headers = ((b"allow", allow.encode()),)
             return HeaderRefusal(405, message, "method", headers=headers, endpoint=route.endpoint)
-        accepts_json, accepts_sse = accepted(b"*/*" if accept is None else accept)
+        accepts_json, accepts_sse = parse_accept(b"*/*" if accept is None else accept)
         prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
@@ -334,7 +334,7 @@ def origin_place(value: bytes) -> Place | None:
     return place_of(match["authority"]) if match else None
 
 
-def accepted(value: bytes) -> tuple[bool, bool]:
+def parse_accept(value: bytes) -> tuple[bool, bool]:
     """Return whether this Accept header allows JSON, and whether it allows server-sent events."""
     kinds: set[bytes] = set()
     for item in value.lower().split(b","):

@@ -111,9 +111,9 @@ class App:
         mint = partial(_name, SESSION_ID_BYTES, front)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time
-        limited = partial(calls.meters.refused, limit="streams")
-        self._streams = Streams(stats.refused, self._stream_limits, limited)
-        self._sessions = ClientSessions(secrets.token_hex(NONCE_BYTES), self._over)
+        limited = partial(calls.meters.count_refusal, limit="streams")
+        self._streams = Streams(stats.count_refusal, self._stream_limits, limited)
+        self._sessions = ClientSessions(secrets.token_hex(NONCE_BYTES), self._on_sessions_ended)
         self._subscriptions = ResourceSubscriptions(calls)
         self._tasks = Tasks(calls)
         self._notices = Notices(calls, self._sessions, self._tasks)
@@ -121,9 +121,15 @@ class App:
         self._modern = ModernEra(calls, self._subscriptions, self._tasks, states)
         self._rest = Rest(calls, self._refuse_if_expired)
         self._dialogue = Dialogue(
-            calls, self._subscriptions, self._tasks, stats.refused, self._kept, mint, now
+            calls,
+            self._subscriptions,
+            self._tasks,
+            stats.count_refusal,
+            self._report_session,
+            mint,
+            now,
         )
-        self._legacy = LegacyEra(self._sessions, self._dialogue, mint, now, self._kept)
+        self._legacy = LegacyEra(self._sessions, self._dialogue, mint, now, self._report_session)
         self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
         self.door = Door()
@@ -162,7 +168,7 @@ class App:
 
     def with_parts(self, spec: FrontSpec) -> FrontSpec:
         """Return the configuration with the parts of endpoints that clients use."""
-        return self._parts.joined(spec, Policies(spec.policies).reads)
+        return self._parts.join_parts(spec, Policies(spec.policies).reads)
 
     def part(self, endpoint: str, principal: Principal) -> str:
         """Return the name of the part of this endpoint that this principal sees, the endpoint if
@@ -178,7 +184,7 @@ class App:
                 endpoint_part, lambda: {session.endpoint for session in self._sessions} | used()
             ):
                 raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
-            spec = self._parts.joined(self._spec, self._parts.reads)
+            spec = self._parts.join_parts(self._spec, self._parts.reads)
             self._calls.viewers.configure(spec)
             self._calls.refresh()
             self.reconfigure(spec)
@@ -196,18 +202,20 @@ class App:
                 if call.origin is not None and call.origin.principal.key in revoked_ids:
                     call.cancel(_REVOKED)
 
-    def held(self, key: str) -> tuple[int, int]:
+    def count_for_key(self, key: str) -> tuple[int, int]:
         """Return the numbers of streams and of sessions that an API key has."""
-        return self._streams.held(key), self._sessions.held(key)
+        return self._streams.count_for_key(key), self._sessions.count_for_key(key)
 
     def lists_changed(self, changed: Changed) -> None:
         """Notify the clients whose lists have changed and that want to know."""
 
         def news(endpoint: str, principal: str, session: str = "") -> list[str]:
-            kinds = self._calls.viewers.told(changed, ViewOwner(endpoint, principal, session))
+            kinds = self._calls.viewers.find_changed_kinds(
+                changed, ViewOwner(endpoint, principal, session)
+            )
             return streams.methods(kinds)
 
-        self._sessions.listed(news)
+        self._sessions.notify_list_changes(news)
         self._streams.announce(news)
 
     def adopt(self, records: Iterable[SessionRecord], *, untold: bool = False) -> None:
@@ -230,7 +238,7 @@ class App:
                     self._subscriptions.adopt(view, uri, session)
                 if untold:
                     for method in streams.methods(view.legacy.kinds):
-                        session.listed(method)
+                        session.send_list_changed(method)
         if lost := tuple(name for name in by_id if name not in self._sessions):
             self._on_over(lost)
 
@@ -256,7 +264,7 @@ class App:
         assert isinstance(exchange, Exchange), "the server of a front makes these"
         self._open += 1
         if self._overhead.armed:
-            self._overhead.arrived()
+            self._overhead.on_request()
         facts = self._policy.facts(exchange)
         exchange.streams, exchange.on_over = self._streams, self._on_exchange_end
         if self.door.guarded:
@@ -307,7 +315,7 @@ class App:
         pending_verdict: Awaitable[Found],
         arrival: Arrival,
     ) -> None:
-        after = self.door.counted(await pending_verdict, arrival)
+        after = self.door.answer_verdict(await pending_verdict, arrival)
         if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
             if exchange.lost:  # the client has left, so its call must not run
                 return
@@ -323,7 +331,7 @@ class App:
             if self._calls.audit is not None and result.status != FLOODED:
                 endpoint = exchange.facts.endpoint
                 text = f"{result.status}: {result.message}"
-                self._calls.audit.noted(
+                self._calls.audit.record_event(
                     "auth", "", None, endpoint, code=result.status, text=text, key=result.key
                 )
             self._refuse(exchange, header_policy.refusal(result))
@@ -350,7 +358,7 @@ class App:
         endpoint = arrival.endpoint or ""
         poster = self._sse.poster(endpoint, arrival.query, token.text) if posts else None
         if poster is None or not self.door.still(poster, endpoint, arrival.date):
-            return self.door.failed(arrival)
+            return self.door.deny_credential(arrival)
         return Entered(poster)
 
     async def _post_elsewhere(self, exchange: Exchange, error: Elsewhere, arrival: Arrival) -> None:
@@ -360,7 +368,7 @@ class App:
             if body is not None:
                 self._go(exchange, error, body)
         except Declined:
-            self._on_verdict(exchange, None, self.door.failed(arrival))
+            self._on_verdict(exchange, None, self.door.deny_credential(arrival))
 
     def _on_exchange_end(self) -> None:
         self._open -= 1
@@ -418,7 +426,7 @@ class App:
     def _go(self, exchange: Exchange, elsewhere: Elsewhere, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
         refusal for the client if the connection cannot move."""
-        if self._move is None or exchange.hops >= messages.HOPS_MAX or exchange.encrypted:
+        if self._move is None or exchange.hops >= messages.HOPS_MAX or exchange.is_encrypted:
             raise elsewhere.otherwise from None
         if not self._move(exchange, elsewhere, body):
             raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
@@ -498,7 +506,7 @@ class App:
         except NotUpYet as early:
             raw_id = mcp_request.answer_id(message)
             if len(body) > EARLY_BYTES_MAX:
-                return self._refused(exchange, raw_id, early)
+                return self._send_error(exchange, raw_id, early)
             call = self._calls.first_list(early.server)
             exchange.on_lost = partial(call.cancel, "the client went away")
             again = partial(self._handle_message, exchange, post, body=body)
@@ -506,13 +514,13 @@ class App:
                 call, partial(self._on_server_up, exchange, view, again, raw_id, early)
             )
         except ProtocolError as error:
-            return self._refused(exchange, mcp_request.answer_id(message), error)
+            return self._send_error(exchange, mcp_request.answer_id(message), error)
         except Declined as declined:
             self._decline(exchange, mcp_request.answer_id(message), declined)
             return None
         if pending is None:
             return None
-        return self._later(exchange, mcp_request.answer_id(message), pending)
+        return self._await_pending(exchange, mcp_request.answer_id(message), pending)
 
     def _on_server_up(
         self,
@@ -528,49 +536,51 @@ class App:
         exchange.on_lost = None
         if self._refuse_if_expired(exchange):
             return None
-        view = self._calls.again(before)
+        view = self._calls.refresh_view(before)
         if view is not None and early.server not in view.merged.unknown:
             return again(view)
         if first is None or not first.code:
-            return self._refused(exchange, raw_id, early)
+            return self._send_error(exchange, raw_id, early)
         status = HTTP_STATUS.get(first.code, 200)
         return exchange.finish(status, jsonrpc_bytes.raw_error(raw_id, first.body))
 
-    async def _later(self, exchange: Exchange, raw_id: bytes, pending: Awaitable[None]) -> None:
+    async def _await_pending(
+        self, exchange: Exchange, raw_id: bytes, pending: Awaitable[None]
+    ) -> None:
         try:
             await pending
         except ProtocolError as error:
-            self._refused(exchange, raw_id, error)
+            self._send_error(exchange, raw_id, error)
         except Declined as declined:
             self._decline(exchange, raw_id, declined)
         finally:
             await exchange.settle()
 
-    def _refused(self, exchange: Exchange, raw_id: bytes, error: ProtocolError) -> Pending:
+    def _send_error(self, exchange: Exchange, raw_id: bytes, error: ProtocolError) -> Pending:
         if isinstance(error, gate.ScopeMissing):
             headers = [error.challenge(self.door.metadata(exchange.facts.endpoint))]
             self._decline(exchange, raw_id, Declined(403, error.message, "scope", headers=headers))
             return None
         status = HTTP_STATUS.get(error.code, 200)
         if status != 200:
-            self._stats.refused("message")
-        return exchange.finish(status, jsonrpc_bytes.refused(raw_id, error))
+            self._stats.count_refusal("message")
+        return exchange.finish(status, jsonrpc_bytes.pack_refusal(raw_id, error))
 
     def _decline(self, exchange: Exchange, raw_id: bytes, declined: Declined) -> None:
-        self._stats.refused(declined.reason)
+        self._stats.count_refusal(declined.reason)
         body = jsonrpc_bytes.error(raw_id, declined.code, declined.message)
         exchange.json(declined.status, body, declined.headers)
 
     def _refuse(self, exchange: Exchange, refusal: HeaderRefusal) -> None:
         head = exchange.head
-        if refusal.reason == "path" and web_pages.wanted(head):
+        if refusal.reason == "path" and web_pages.is_page_request(head):
             spec = self._spec
             scheme = "https" if spec.tls is not None or spec.behind_proxy else "http"
             base = f"{scheme}://{dict(head.headers)[b'host'].decode()}"
             open_endpoints = [endpoint for endpoint in spec.endpoints if not endpoint.auth]
             exchange.page(web_pages.page(self._version, base, open_endpoints))
             return
-        self._stats.refused(refusal.reason)
+        self._stats.count_refusal(refusal.reason)
         if is_rest(head.target):
             body = rest_error(Code.INVALID_REQUEST, refusal.message)
         else:
@@ -580,13 +590,13 @@ class App:
         else:
             exchange.json(refusal.status, body, refusal.headers)
 
-    def _kept(self, session: ClientSession) -> None:
+    def _report_session(self, session: ClientSession) -> None:
         """Report the data of a session that may outlive this front, unless the session is over. A
         session over HTTP+SSE cannot outlive the front, because it ends with its stream."""
         if session.tapes is not None and not session.over:
             self._on_kept(session.record())
 
-    def _over(self, sessions: list[ClientSession]) -> None:
+    def _on_sessions_ended(self, sessions: list[ClientSession]) -> None:
         for session in sessions:
             self._subscriptions.forget(session)
             self._tasks.forget(session)
@@ -601,4 +611,4 @@ class App:
 
 def _name(size_bytes: int, front: int) -> str:
     """Return a name that cannot be guessed and shows which front made it."""
-    return messages.marked(secrets.token_urlsafe(size_bytes), front)
+    return messages.with_front_number(secrets.token_urlsafe(size_bytes), front)

@@ -21,7 +21,7 @@ from metamcp_worker.front.client_sessions import (
     CALLER_BYTES_MAX,
     ClientSession,
     ClientSessions,
-    negotiated,
+    negotiate_version,
 )
 from metamcp_worker.front.dialogue import Dialogue
 from metamcp_worker.front.exchange import Declined, Exchange
@@ -29,7 +29,7 @@ from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
-from metamcp_worker.http.connection_moves import Elsewhere, missing
+from metamcp_worker.http.connection_moves import Elsewhere, build_unknown_error
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.resume import NEWS_EVENTS_MAX, Tape
@@ -83,7 +83,11 @@ class LegacyEra:
         if tape is not None and tape is not session.news:
             await self._go_on(exchange, session, tape, events)
             return
-        lost = session.tapes.lost(resume) if resume and session.adopted_at is not None else None
+        lost = (
+            session.tapes.find_lost_tape(resume)
+            if resume and session.adopted_at is not None
+            else None
+        )
         if lost is not None and tape is None:
             await self._dialogue.go_on(exchange, session, lost, view)
             return
@@ -94,7 +98,7 @@ class LegacyEra:
         else:
             session.news.resume(stream, events)
         session.attach(stream)
-        if session.primed:
+        if session.can_be_primed:
             session.news.prime()
         session.catch_up()
         try:
@@ -125,7 +129,7 @@ class LegacyEra:
         record = SessionRecord(
             id=self._mint(),
             endpoint=view.endpoint,
-            protocol=negotiated(requested),
+            protocol=negotiate_version(requested),
             caller=_caller(params).decode(),
             principal=view.principal,
             key=key,
@@ -173,7 +177,7 @@ class LegacyEra:
         session = self._sessions.find(name, facts.endpoint, view.principal, self._now())
         if session is None:
             message = "There is no such session (any more); send initialize again."
-            raise missing(name, Declined(404, message, "session"))
+            raise build_unknown_error(name, Declined(404, message, "session"))
         if facts.version is not None and facts.version.decode("latin-1") != session.protocol:
             message = f"MCP-Protocol-Version must be {session.protocol} in this session."
             raise Declined(400, message, "session")
@@ -185,7 +189,7 @@ class LegacyEra:
         """Answer with the rest of the stream of a request."""
         stream = exchange.stream()
         tape.resume(stream, events)
-        if session.primed and not tape.over:
+        if session.can_be_primed and not tape.over:
             tape.prime()
         try:
             await exchange.follow(stream)
@@ -369,7 +373,7 @@ class Sse:
         names = parse_qs(query.decode("latin-1")).get("session_id", [])
         line = self._lines.get(names[0]) if len(names) == 1 else None
         if line is None and len(names) == 1:
-            error = missing(names[0], Declined(404, _GONE, "session"))
+            error = build_unknown_error(names[0], Declined(404, _GONE, "session"))
             if isinstance(error, Elsewhere):
                 raise error
         if line is None or not line.token or not compare_digest(line.token.encode(), token):
@@ -386,7 +390,7 @@ class Sse:
         line = self._lines.get(names[0])
         is_here = line is not None and line.endpoint == view.endpoint
         if line is None or not is_here or line.principal.name != view.principal:
-            raise missing(names[0], Declined(404, _GONE, "session"))
-        if line.stream.ended:  # an answer on it would not reach the client
+            raise build_unknown_error(names[0], Declined(404, _GONE, "session"))
+        if line.stream.has_ended:  # an answer on it would not reach the client
             raise Declined(404, _GONE, "session")
         return line

@@ -239,7 +239,7 @@ def same(raw: Raw, header: bytes) -> bool:
     return text is not None and text == header_text(header)
 
 
-def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
+def collect_wishes(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
     """Return the tools that want arguments repeated, with their wishes. `tools`: name and raw
     definition of each. Clients that send headers do not use a tool whose wishes are not valid, so
     nothing is checked for such a tool."""
@@ -248,7 +248,9 @@ def annotated(tools: Iterable[tuple[str, bytes]]) -> dict[str, Wishes]:
         if _MARK not in definition and b"\\u" not in definition:
             continue
         try:
-            wishes = mcp_headers.wanted(codec.level(definition).get("inputSchema", Raw(b"{}")))
+            wishes = mcp_headers.find_header_params(
+                codec.level(definition).get("inputSchema", Raw(b"{}"))
+            )
         except (codec.Malformed, mcp_headers.HeaderRuleUnfit):
             continue
         if wishes:
@@ -418,15 +420,15 @@ def _visible(
     """Return a function that finds only things that policies do not deny. `templates`: it may find
     a template, which lists have although its name may have no normal form."""
 
-    def found(merged: Merged, subject: str) -> Owner | None:
+    def find_visible(merged: Merged, subject: str) -> Owner | None:
         owner = find(merged, subject)
         if owner is None or owner.guard is None:
             return owner
-        guard = owner.guard.named(kind, codec.text(owner.original) or subject)
-        closed = guard is not None and (guard.hidden if templates else guard.denies)
+        guard = owner.guard.find_guard(kind, codec.text(owner.original) or subject)
+        closed = guard is not None and (guard.is_hidden if templates else guard.denies)
         return None if closed else owner
 
-    return found
+    return find_visible
 
 
 _RESOURCE = Rule("resource", _uri, Merged.resource, _with_uri, URI_BYTES_MAX)
@@ -496,13 +498,13 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
     return subject
 
 
-def checked(
+def check_owner(
     merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
 ) -> Owner:
     """Return the owner that was found, if it can serve this client. Raises ProtocolError, and
     NotUpYet if the owner may be a server that has not told yet what it offers."""
     if owner is not None and owner.kept and owner.kept != owner.invalid:
-        raise quarantined(owner.kept)
+        raise build_quarantine_error(owner.kept)
     if owner is not None and owner.invalid and (owner.kept or not request.modern):
         raise ProtocolError(Code.INVALID_PARAMS, owner.invalid, INVALID)
     if owner is None and rule is TASK:
@@ -566,7 +568,7 @@ def without_tasks(caller: bytes) -> bytes:
     return codec.dump({**members, "clientCapabilities": Raw(codec.dump(capabilities))})
 
 
-def quarantined(reason: str) -> ProtocolError:
+def build_quarantine_error(reason: str) -> ProtocolError:
     """Return the error for a call of a tool in quarantine. `reason`: a sentence."""
     return ProtocolError(Code.INVALID_PARAMS, reason, KEPT)
 

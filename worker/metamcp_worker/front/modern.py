@@ -164,7 +164,7 @@ class ModernEra:
             self._check_arguments(checked, view)
         client = _Client(exchange, checked.token, checked.level)
         if "inputResponses" in checked.params:
-            checked.params, client.roots = client_identity.taken(checked.params)
+            checked.params, client.roots = client_identity.extract_answer(checked.params)
         try:
             call = self._resume_call(client, method, checked, view)
             if call is None:
@@ -190,7 +190,7 @@ class ModernEra:
         view: View,
     ) -> None:
         """Answer with a page of a list, after the first start of its servers."""
-        view = await self._calls.builtins.met(view)
+        view = await self._calls.builtins.await_first_starts(view)
         pending = exchange.result(raw_id, view.page(method, params, modern=True))
         if pending is not None:
             await pending
@@ -199,7 +199,7 @@ class ModernEra:
         wishes = self._wishes.get(view)
         if wishes is None:
             tools = ((entry.key, entry.item.raw) for entry in view.merged.lists["tools"])
-            wishes = self._wishes[view] = mcp_request.annotated(tools)
+            wishes = self._wishes[view] = mcp_request.collect_wishes(tools)
         if wishes:
             tool_wishes = wishes.get(codec.text(checked.params.get("name", _NONE)) or "")
             if tool_wishes is not None:
@@ -288,7 +288,7 @@ class ModernEra:
         answer: CallAnswer | None,
     ) -> Pending:
         exchange.on_lost = None
-        over = call.answer.done()
+        over = call.answer.is_done()
         if over:
             call.caller = None  # it may hold the call, and nothing is told any more
         if answer is not None and not answer.code:
@@ -323,11 +323,11 @@ class _Client:
     def reads_progress(self) -> bool:
         return bool(self._token) and self._exchange.facts.accepts_sse
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         if self._token:
             self._exchange.put(jsonrpc_bytes.event(jsonrpc_bytes.progress(self._token, params)))
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         if method == client_questions.MESSAGE:
             if self._level is None or not client_questions.passes(self._level, params):
                 return
@@ -335,11 +335,11 @@ class _Client:
             return
         self._exchange.put(jsonrpc_bytes.event(jsonrpc_bytes.notification(method, params)))
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         if self.talk is None:
             question.decline("The client of this call cannot be asked.")
         else:
-            self.talk.asked(question)
+            self.talk.on_question(question)
 
 
 def check(

@@ -255,7 +255,7 @@ class Parked(Generic[T]):
     def size_bytes(self) -> int:
         return self._bytes
 
-    def crowded(self, bound: StateBinding, client: str) -> T | None:
+    def find_oldest(self, bound: StateBinding, client: str) -> T | None:
         """Return the oldest call of this client, which must go before one more is parked, if the
         client has its maximum; else None. `client`: the word for the client; clients that do not
         say who they are count as one."""
@@ -303,7 +303,7 @@ class Parked(Generic[T]):
     def forget(self, state: str) -> None:
         self._entries.pop(state, None)
 
-    def everything(self) -> list[T]:
+    def list_parked(self) -> list[T]:
         return [entry.kept for entry in self._entries.values()]
 
     def reserve(self, size: int) -> bool:

@@ -272,13 +272,13 @@ class Talk:
 
     # --- what the server says while the client is away -----------------------------------------
 
-    def progressed(self, params: bytes) -> None:
+    def on_progress(self, params: bytes) -> None:
         """Drop the progress, because the client is away."""
 
-    def told(self, method: str, params: bytes) -> None:
+    def on_notification(self, method: str, params: bytes) -> None:
         """Drop the notification, because the client is away."""
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         """Put this question to the client as soon as it is there, together with other open
         questions."""
         size = len(question.params)
@@ -335,7 +335,7 @@ class Talk:
     def _put(self) -> None:
         """Answer the client with the questions, and park the call."""
         self._planned = False
-        if not self._open or not self._attended or self.call.answer.done():
+        if not self._open or not self._attended or self.call.answer.is_done():
             return
         try:
             self._state = self._parking.park(self)
@@ -355,11 +355,11 @@ class Talk:
         self.call.interim(CallAnswer(mrtr.result(requests, self._state)))
         own = self.call.answer
 
-        def ended(answer: CallAnswer | None) -> None:
+        def on_answer(answer: CallAnswer | None) -> None:
             if own is self.call.answer:  # and not only more questions, after which the call goes on
                 self._on_call_ended(answer)
 
-        own.then(ended)
+        own.add_callback(on_answer)
 
     def _expire(self) -> None:
         self.give_up(f"the client did not answer within {PARK_S_MAX:g} s")
@@ -408,7 +408,7 @@ class Parking:
         if self._is_closed:
             raise TooManyParked("The gateway is stopping.")
         client = "" if talk.call.origin is None else talk.call.origin.who
-        if (oldest := self.parked.crowded(talk.bound, client)) is not None:
+        if (oldest := self.parked.find_oldest(talk.bound, client)) is not None:
             oldest.give_up("newer calls of its client wait for answers in its place")
         return self.parked.park(self._mint(), talk.bound, client, talk, self.loop.time())
 
@@ -425,5 +425,5 @@ class Parking:
     def close(self) -> None:
         """Give up all talks, because no client comes back to a front that ends."""
         self._is_closed = True
-        for talk in self.parked.everything():
+        for talk in self.parked.list_parked():
             talk.give_up("the gateway is stopping")

@@ -54,7 +54,7 @@ class ResourceSubscriptions:
         self._asked: dict[Key, Call] = {}
         self._turns: dict[str, dict[Key, None]] = {}
         self._unattended: dict[str, set[Key]] = {}
-        calls.on_notice(UPDATED, self.updated)
+        calls.on_notice(UPDATED, self.on_resource_updated)
         calls.on_attached(self.renew)
 
     async def watch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
@@ -63,7 +63,7 @@ class ResourceSubscriptions:
         forgotten meanwhile. Raises ProtocolError."""
         owner, original = owner_of_resource(_get_merged(view, watcher), uri)
         key = (self._calls.process(owner.server, watcher), original)
-        self._enqueue(self._watches.moved(key, watcher, uri))
+        self._enqueue(self._watches.rebind_uri(key, watcher, uri))
         number = next(self._numbers)
         try:
             if self._watches.watch(key, watcher, uri, number):
@@ -105,10 +105,10 @@ class ResourceSubscriptions:
         self._enqueue(keys)
         for key in before:
             call = self._asked.get(key)
-            if call is not None and call.wire is None and not self._watches.watched(key):
+            if call is not None and call.wire is None and not self._watches.is_watched(key):
                 call.cancel("nobody watches it any more")
 
-    def updated(self, server: str, params: bytes) -> None:
+    def on_resource_updated(self, server: str, params: bytes) -> None:
         """Tell the watchers of a resource that it changed, as its server says."""
         try:
             members = codec.level(params)
@@ -123,9 +123,9 @@ class ResourceSubscriptions:
             params = codec.dump(members)
         for watcher, exposed in self._watchers(server, uri):
             if exposed != uri:
-                watcher.updated(codec.dump({**members, "uri": exposed}))
+                watcher.send_resource_updated(codec.dump({**members, "uri": exposed}))
             else:
-                watcher.updated(params)
+                watcher.send_resource_updated(params)
 
     def renew(self, server: str) -> None:
         """Ask for all watched resources again, because another process is the server now."""
@@ -143,7 +143,7 @@ class ResourceSubscriptions:
         for uri, watcher, exposed in self._watches.all_of(base) if server != base else ():
             if self._calls.process(base, watcher) == server:
                 key = (server, uri)
-                self._enqueue(self._watches.moved(key, watcher, exposed))
+                self._enqueue(self._watches.rebind_uri(key, watcher, exposed))
                 self._enqueue(self._watches.adopt(key, watcher, exposed))
 
     def _processes(self, server: str) -> list[str]:
@@ -179,7 +179,7 @@ class ResourceSubscriptions:
             elif self._calls.reachable(server) or (attended and wish):
                 method = SUBSCRIBE if wish else UNSUBSCRIBE
                 call = self._asked[key] = self._calls.ask(server, method, codec.dump({"uri": uri}))
-                call.answer.then(partial(self._on_answer, key))
+                call.answer.add_callback(partial(self._on_answer, key))
                 return True
             else:
                 # What a server held is gone with its process; what it lacks is asked for later.
@@ -193,7 +193,7 @@ class ResourceSubscriptions:
         others = (
             process for process in self._processes(self._calls.heir(server)) if process != server
         )
-        return any(self._watches.watched((process, uri)) for process in others)
+        return any(self._watches.is_watched((process, uri)) for process in others)
 
     def _on_answer(self, key: Key, answer: CallAnswer | None) -> None:
         del self._asked[key]
@@ -205,7 +205,7 @@ class ResourceSubscriptions:
 
     def _settle(self, key: Key, answer: CallAnswer | None) -> None:
         ok = answer is not None and not answer.code
-        for settled in self._watches.done(key, ok=ok):
+        for settled in self._watches.on_answer(key, ok=ok):
             self._resolve(settled.number, answer if settled.answered else _NOTHING)
 
     def _resolve(self, number: int, answer: CallAnswer | None) -> None:

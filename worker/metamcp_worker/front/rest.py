@@ -130,7 +130,7 @@ class Rest:
         exchange.on_lost = None
         if self._lapsed(exchange):
             return None
-        view = self._calls.again(before)
+        view = self._calls.refresh_view(before)
         try:
             if view is not None and early.server not in view.merged.unknown:
                 return self._call(exchange, name, body, view, version)

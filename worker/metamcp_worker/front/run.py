@@ -21,6 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from metamcp_worker.front import builtin_calls, stats
 from metamcp_worker.front.call_audit import CallAudit
@@ -33,7 +34,7 @@ from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import Counts
-from metamcp_worker.http.connection_moves import Handover, taken
+from metamcp_worker.http.connection_moves import Handover, take_connection
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.consent_records import ConsentDecided, ConsentGrant, ConsentGrants
@@ -86,6 +87,8 @@ from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.runtime import logs, loop, memory
 from metamcp_worker.runtime.loop import Chores
+
+T = TypeVar("T")
 
 INBOX_MAX = 8192
 """Maximum number of messages that were read and not carried out: several per server of a large
@@ -143,8 +146,8 @@ class FrontWorker:
         self._pause: asyncio.TimerHandle | None = None
         on_gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
         self._channel = Channel(sock, self._packet, on_gone, self._fds_lost)
-        self._keeping = Keeping(self._tell, lambda: self._channel.queued)
-        self._handover = Handover(self._tell, lambda: self._channel.queued)
+        self._keeping = Keeping(self._tell, lambda: self._channel.queue_length)
+        self._handover = Handover(self._tell, lambda: self._channel.queue_length)
 
     async def run(self) -> int:
         """Serve until the front ends; then end everything. Returns the exit code."""
@@ -153,7 +156,7 @@ class FrontWorker:
         self._chores.begin(self._report())
         self._chores.begin(memory.trim_every(TRIM_S))
         self._chores.begin(self._keeping.run())
-        self._chores.begin(logs.counting())
+        self._chores.begin(logs.count_every_second())
         try:
             return await self._over
         finally:
@@ -184,12 +187,12 @@ class FrontWorker:
                 log.error("no free descriptor for a new configuration; the old one stays")
             case HandOver():
                 self._tell(Taken())  # its client is cut: the socket is gone
-                self._stats.refused("handover")
+                self._stats.count_refusal("handover")
             case Changed(ticket=ticket):
-                self._calls.builtins.changed(ticket, OrderOutcome(error=UNREAD))
+                self._calls.builtins.on_order_outcome(ticket, OrderOutcome(error=UNREAD))
             case Embedded(ticket=ticket):
                 lost = Vectors(pause_s=EMBED_AGAIN_S)
-                self._calls.builtins.embedded(ticket, codec.dump(lost))
+                self._calls.builtins.on_vectors(ticket, codec.dump(lost))
             case Adopt() if self._server is not None and self._server.started:
                 log.error("no free descriptor for sessions of another front; they are lost")
             case _:
@@ -235,35 +238,35 @@ class FrontWorker:
         """Carry out one message; descriptors that are taken over leave `fds`."""
         match message:
             case ServeOn(front=number):
-                self._prepare(number, codec.typed(FrontSpec, packets.value(fds)), fds)
+                self._prepare(number, _read(FrontSpec, fds), fds)
             case Adopt(untold=untold):
-                self._adopt(codec.typed(list[SessionRecord], packets.value(fds)), untold=untold)
+                self._adopt(_read(list[SessionRecord], fds), untold=untold)
             case HandOver():
                 await self._take_in(message, fds)
             case Listen():
                 self._calls.refresh()
                 await self._listen()
             case Reconfigure():
-                self._reconfigure(codec.typed(FrontSpec, packets.value(fds)))
+                self._reconfigure(_read(FrontSpec, fds))
             case Catalogue(server=server):
                 self._calls.catalogue(server, server_catalog.unpack(packets.value(fds)))
             case AttachServer(server=server, generation=generation, legacy=legacy):
-                await self._calls.attach(server, generation, packets.taken(fds), legacy=legacy)
+                await self._calls.attach(server, generation, packets.take_fd(fds), legacy=legacy)
             case AttachRole(role=role):
-                self._calls.connectors.attach(role, packets.taken(fds))
+                self._calls.connectors.attach(role, packets.take_fd(fds))
             case ServerState():
                 self._calls.server_state(message)
             case ForgetServer(server=server):
                 self._calls.forget(server)
             case Disclosed():
-                self._disclosing.disclosed(message, packets.value(fds))
+                self._disclosing.on_disclosure(message, packets.value(fds))
             case Announce(number=number):
                 self._disclosing.announce(number)
             case Changed(ticket=ticket):
                 self._calls.refresh()  # clients that hear of it find it done
-                self._calls.builtins.changed(ticket, codec.typed(OrderOutcome, packets.value(fds)))
+                self._calls.builtins.on_order_outcome(ticket, _read(OrderOutcome, fds))
             case Embedded(ticket=ticket):
-                self._calls.builtins.embedded(ticket, packets.value(fds))
+                self._calls.builtins.on_vectors(ticket, packets.value(fds))
             case ShowCalls():
                 self._show(message)
             case ShowPath(ticket=ticket):
@@ -277,13 +280,12 @@ class FrontWorker:
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
             case Keys(generation=generation):
                 if self._app is not None:
-                    self._app.keys_changed(codec.typed(KeyChanges, packets.value(fds)))
+                    self._app.keys_changed(_read(KeyChanges, fds))
                     self._tell(KeysApplied(generation=generation))
             case ConsentGrants():
-                grants = codec.typed(list[ConsentGrant], packets.value(fds))
-                self._calls.guarded.consent.replace(grants)
+                self._calls.guarded.consent.replace(_read(list[ConsentGrant], fds))
             case ConsentDecided():
-                self._calls.guarded.consent.decided(message)
+                self._calls.guarded.consent.on_decision(message)
             case DayCounts(counts=counts):
                 self._calls.meters.resume(counts, self._loop.time())
             case Stop():
@@ -317,8 +319,8 @@ class FrontWorker:
         logs.tune(spec.log, about={"front": number})
         self._recorder = Recorder(number)
         self._audit = CallAudit(number, self._calls.connectors)
-        self._tracer = Tracer(number, self._tell, lambda: self._channel.queued)
-        self._calls.on_notice(NOTICE, self._tracer.told)
+        self._tracer = Tracer(number, self._tell, lambda: self._channel.queue_length)
+        self._calls.on_notice(NOTICE, self._tracer.on_worker_notice)
         self._witness(spec)
         self._calls.engine.front = str(number)
         self._calls.guarded.consent.front = number
@@ -329,8 +331,8 @@ class FrontWorker:
             self._stats,
             spec,
             front=number,
-            on_kept=self._keeping.kept,
-            on_over=self._keeping.over,
+            on_kept=self._keeping.send_record,
+            on_over=self._keeping.on_sessions_end,
             move=self._handover.give,
         )
         self._disclosing.clients = self._app.lists_changed
@@ -343,7 +345,7 @@ class FrontWorker:
 
             tls = TlsFiles(spec.tls)
             self._chores.begin(tls.follow())
-        refused = self._stats.refused
+        refused = self._stats.count_refusal
         self._server = HttpServer(self._app, request=Exchange, on_refused=refused, tls=tls)
 
     def _adopt(self, records: list[SessionRecord], *, untold: bool) -> None:
@@ -357,7 +359,7 @@ class FrontWorker:
         if self._server is not None and self._server.ended:
             return  # it is not taken, so the supervisor gives it to the heir
         self._tell(Taken())
-        moved = taken(message, fds)
+        moved = take_connection(message, fds)
         if self._server is None:
             packets.close_all([moved.socket_fd])
         else:
@@ -383,7 +385,7 @@ class FrontWorker:
 
     def _show(self, query: ShowCalls) -> None:
         """Send the calls that are under way. Raises OSError and TooLarge."""
-        calls, more = stats.shown(
+        calls, more = stats.describe_calls(
             self._calls.under_way(),
             self._loop.time(),
             servers=query.servers,
@@ -399,7 +401,7 @@ class FrontWorker:
 
     def _key_use(self, key: str) -> KeyUse:
         """Return what is open with an API key."""
-        streams, sessions = self._app.held(key) if self._app is not None else (0, 0)
+        streams, sessions = self._app.count_for_key(key) if self._app is not None else (0, 0)
         origins = (call.origin for call, _ in self._calls.under_way())
         calls = sum(origin is not None and origin.principal.key == key for origin in origins)
         return KeyUse(streams=streams, sessions=sessions, calls=calls)
@@ -435,7 +437,7 @@ class FrontWorker:
             due = now + BEAT_S - now % BEAT_S  # with the other work of whole seconds
             await asyncio.sleep(due - now)
             lag_ms = (self._loop.time() - due) * 1000
-            queued = self._calls.held()
+            queued = self._calls.count_held_calls()
             inflight = sum(self._calls.inflight().values()) - queued
             self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=queued))
             self._tell_use()
@@ -515,13 +517,13 @@ class Disclosing:
         calls.lists_changed = self._on_list_changes
         calls.builtins.send = self._order
 
-    def disclosed(self, message: Disclosed, blob: bytes) -> None:
+    def on_disclosure(self, message: Disclosed, blob: bytes) -> None:
         """Take over what is in view now. Raises codec.Malformed."""
         builtins = self._calls.builtins
         if message.whole:
-            builtins.disclose(codec.typed(Everything, blob))
+            builtins.disclose(codec.decode_as(Everything, blob))
         else:
-            builtins.shift(codec.typed(Shift, blob))
+            builtins.shift(codec.decode_as(Shift, blob))
         if message.number:
             self._round = self._far = message.number
             self._held[message.number], self._fresh = self._fresh, []
@@ -562,7 +564,7 @@ class Disclosing:
         try:
             self._tell(Change(ticket=ticket), (packets.blob(codec.dump(wish)),))
         except (OSError, TooLarge) as error:
-            self._calls.builtins.changed(
+            self._calls.builtins.on_order_outcome(
                 ticket, OrderOutcome(error=f"it could not be sent: {error}")
             )
 
@@ -577,11 +579,17 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
         late_replies=stats.late_replies,
         retries=stats.retries,
         views=calls.viewers.stats(),
-        limited=calls.meters.limited(),
+        limited=calls.meters.count_refusals(),
         policies=stats.policies,
         middleware=calls.guarded.lines.counts(),
         consent=dict(calls.guarded.consent.counts),
     )
+
+
+def _read(kind: type[T], fds: list[int]) -> T:
+    """Return the value of a message, which comes in its descriptor. Raises Malformed,
+    TooLarge and OSError."""
+    return codec.decode_as(kind, packets.value(fds))
 
 
 def summary(

@@ -47,10 +47,10 @@ class PendingAnswer:
     _done = False
     _told: tuple[Callable[[CallAnswer | None], None], ...] = ()
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self._done
 
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the call was cancelled, so that no answer comes."""
         return self._done and self._answer is None
 
@@ -59,7 +59,7 @@ class PendingAnswer:
         assert self._answer is not None, "the answer has come"
         return self._answer
 
-    def then(self, on_answer: Callable[[CallAnswer | None], None]) -> None:
+    def add_callback(self, on_answer: Callable[[CallAnswer | None], None]) -> None:
         """Call `on_answer` with the answer, None if the call is cancelled: when the answer comes,
         or in the next turn of the loop if it is there. `on_answer` raises nothing."""
         if self._done:
@@ -82,7 +82,7 @@ class PendingAnswer:
     async def wait(self) -> CallAnswer | None:
         """Wait for the answer; None if the call is cancelled."""
         future: asyncio.Future[CallAnswer | None] = asyncio.get_running_loop().create_future()
-        self.then(lambda answer: None if future.done() else future.set_result(answer))
+        self.add_callback(lambda answer: None if future.done() else future.set_result(answer))
         return await future
 
 
@@ -181,7 +181,7 @@ class Wire:
         self.down = False
         self.gone = asyncio.Event()
 
-    def heard(self, id: int) -> Caller | None:  # noqa: A002 - the frame's own name
+    def find_caller(self, id: int) -> Caller | None:  # noqa: A002 - the frame's own name
         """Return the caller that takes what the server says before the answer to this call. The
         client cannot unhear it, so the call is not sent again."""
         call = self.waiting.get(id)
@@ -191,7 +191,7 @@ class Wire:
             self.link.unkeep(call)
         return call.caller
 
-    def sent(self, call: Call, frame: CallFrame, deadline: float) -> None:
+    def on_sent(self, call: Call, frame: CallFrame, deadline: float) -> None:
         """Note that the call is in the pipe, and waits for its answer until the deadline."""
         call.frame = None
         if self.link.apart:
@@ -222,12 +222,12 @@ class Wire:
             with contextlib.suppress(PipeFull, TooLarge):
                 self.pipe.send(frame)
 
-    def expired(self, now: float) -> list[Call]:
+    def take_expired(self, now: float) -> list[Call]:
         """Return the calls whose time is up, and wait for their answers no longer."""
         late = [call for call in self.waiting.values() if call.deadline <= now]
         for call in late:
             del self.waiting[call.id]
-            self.over(call)
+            self.on_call_end(call)
         return late
 
     def claim(self, frame: Claim, on_note: Callable[[bytes], None]) -> bool:
@@ -242,12 +242,12 @@ class Wire:
         self.claims[frame.id] = on_note
         return True
 
-    def claimed(self, number: int, note: bytes) -> None:
+    def on_claim_note(self, number: int, note: bytes) -> None:
         on_note = self.claims.pop(number, None)
         if on_note is not None:
             on_note(note)
 
-    def over(self, call: Call) -> None:
+    def on_call_end(self, call: Call) -> None:
         """Clean up after a call that has ended: withdraw the open questions of its server, and drop
         the frame that was kept."""
         if call.spare is not None:
@@ -327,7 +327,7 @@ class ServerLink:
     def lose(self, wire: Wire) -> None:
         wire.down = True
         for number in list(wire.claims):
-            wire.claimed(number, b"")
+            wire.on_claim_note(number, b"")
         self._aim()
 
     def end(self, reason: str) -> None:
@@ -354,7 +354,7 @@ class ServerLink:
         self.held_bytes -= call.size_bytes
         return True
 
-    def expired(self, now: float) -> list[Call]:
+    def take_expired(self, now: float) -> list[Call]:
         """Return the held calls whose time is up, and hold them no longer."""
         late = [call for call in self.held if call.deadline <= now]
         if late:

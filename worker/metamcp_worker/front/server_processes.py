@@ -125,14 +125,16 @@ class ServerProcesses:
         base = process_names.base(process)
         apart = self.apart.get(base)
         both = apart is not None and apart.both
-        return process if both or process_names.whose(process) != process_names.LEGACY else base
+        return (
+            process if both or process_names.parse_client(process) != process_names.LEGACY else base
+        )
 
-    def wanted(self, server: str) -> None:
+    def request_process(self, server: str) -> None:
         """Ask the supervisor for this process, which does not run, because a call needs it."""
         tenancy = self._tenancies.get(server)
         self._tell(Wanted(server=server, tenant=None if tenancy is None else tenancy.tenant))
 
-    def rooted(self, client: ProcessClient) -> list[str]:
+    def update_roots(self, client: ProcessClient) -> list[str]:
         """Return the processes that serve this client alone and want its roots. From now on the
         supervisor gets these roots when such a process is to start."""
         names = [

@@ -104,13 +104,13 @@ class Stats:
             series.longest = seconds
         series.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
-    def retried(self, server: str, outcome: str) -> None:
+    def count_retry(self, server: str, outcome: str) -> None:
         """Count a call whose server died and that was to be sent again. `outcome`: `answered`,
         `failed` or `cancelled`."""
         outcomes = self.retries.setdefault(server, {})
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count a request that was turned away before it became a call."""
         if reason not in self.refusals and len(self.refusals) >= REASONS_MAX:
             reason = OTHER
@@ -121,7 +121,7 @@ class Stats:
         outcomes = self.policies.setdefault(note.policy, {})
         outcomes[note.outcome] = outcomes.get(note.outcome, 0) + 1
 
-    def late(self, server: str) -> None:
+    def count_late_reply(self, server: str) -> None:
         """Count an answer of a server to a call for which no client waits any more."""
         self.late_replies[server] = self.late_replies.get(server, 0) + 1
 
@@ -169,7 +169,7 @@ class Stats:
         return counts
 
 
-def shown(
+def describe_calls(
     calls: Iterable[tuple[Call, str]],
     now: float,
     *,

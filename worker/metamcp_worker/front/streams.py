@@ -100,7 +100,7 @@ class Stream:
         self._wake()
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the stream takes no more events."""
         return self._ended
 
@@ -261,7 +261,7 @@ class Streams:
             return True
         return self._addresses.get(address, 0) >= PEER_STREAMS_MAX and not _is_loopback(address)
 
-    def over(self, limits: Mapping[Owner, int]) -> bool:
+    def is_over_limit(self, limits: Mapping[Owner, int]) -> bool:
         """Whether one more standing stream is too much for one of these owners; then it counts as
         refused."""
         for owner, most in limits.items():
@@ -320,7 +320,7 @@ class Streams:
             if standing.key in keys:
                 standing.stream.end()
 
-    def held(self, key: str) -> int:
+    def count_for_key(self, key: str) -> int:
         """Return the number of standing streams that were opened with an API key."""
         return sum(standing.key == key for standing in self._standing.values())
 

@@ -73,7 +73,7 @@ class SubscriptionsListen:
     ) -> None:
         """Serve a subscription until one side ends it. `filters`: raw, the wishes of the client;
         `who`: the word for the client (`process_names`). Raises ProtocolError and Declined."""
-        wishes = wanted(filters)
+        wishes = parse_filter(filters)
         if wishes.tasks and not client_questions.has_extension(caller, TASKS_EXTENSION):
             raise ProtocolError(Code.MISSING_CAPABILITY, _NO_TASKS, _NEEDS_TASKS)
         exchange.check_stream()
@@ -158,7 +158,7 @@ class SubscriptionClient:
         for update in early:
             self._stream.put(update)
 
-    def updated(self, params: bytes) -> None:
+    def send_resource_updated(self, params: bytes) -> None:
         self._tell(UPDATED, params)
 
     def task_changed(self, params: bytes) -> None:
@@ -179,7 +179,7 @@ class SubscriptionClient:
             self._early.append(event)
 
 
-def wanted(raw: Raw) -> Wishes:
+def parse_filter(raw: Raw) -> Wishes:
     """Return the wishes in the filter of a subscription. Raises ProtocolError."""
     try:
         members = codec.level(raw)

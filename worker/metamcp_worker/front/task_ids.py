@@ -86,7 +86,7 @@ class TaskOwner(Struct, frozen=True, gc=False):
         """Word for this owner, from which nobody learns who it is."""
         return _digest(self.key, (b"owner", *self.scope), OWNER_BYTES).hex()
 
-    def exposed(self, server: str, task: str) -> str:
+    def expose_id(self, server: str, task: str) -> str:
         """Return the id under which this owner knows the task of a server."""
         name = f"{server}\0{task}".encode("utf-8", "surrogatepass")
         return seal(self.key, self.scope, name)
@@ -160,7 +160,7 @@ def in_params(params: bytes, expose: Exposing) -> bytes:
     return codec.dump(members) if _expose_related(members, expose) else params
 
 
-def related(params: bytes) -> str | None:
+def find_related_task(params: bytes) -> str | None:
     """Return the server's id of the task that a notification with these parameters belongs to."""
     if _ID not in params:
         return None
@@ -168,7 +168,7 @@ def related(params: bytes) -> str | None:
     return codec.text(about.get("taskId", b"null"))
 
 
-def created(body: bytes) -> str | None:
+def read_task_id(body: bytes) -> str | None:
     """Return the id of the task that this result of `tools/call` stands for, in either era."""
     if _ID not in body:
         return None
@@ -188,15 +188,15 @@ class Related:
         self._caller = caller
         self._expose = expose
 
-    def progressed(self, params: bytes) -> None:
-        self._caller.progressed(in_params(params, self._expose))
+    def on_progress(self, params: bytes) -> None:
+        self._caller.on_progress(in_params(params, self._expose))
 
-    def told(self, method: str, params: bytes) -> None:
-        self._caller.told(method, in_params(params, self._expose))
+    def on_notification(self, method: str, params: bytes) -> None:
+        self._caller.on_notification(method, in_params(params, self._expose))
 
-    def asked(self, question: Question) -> None:
+    def on_question(self, question: Question) -> None:
         question.params = in_params(question.params, self._expose)
-        self._caller.asked(question)
+        self._caller.on_question(question)
 
 
 def _own(members: dict[str, Raw], expose: Exposing) -> bool:

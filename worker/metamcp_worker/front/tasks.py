@@ -67,7 +67,7 @@ class Tasks:
         self._bytes = 0
         self._stale: set[str] = set()
         for method in _CHANGED:
-            calls.on_notice(method, self.changed)
+            calls.on_notice(method, self.on_task_status)
         calls.on_attached(self._told_later)
 
     def watch(self, view: View, ids: Sequence[str], watcher: TaskWatcher) -> tuple[str, ...]:
@@ -89,12 +89,12 @@ class Tasks:
             self._add(watcher, exposed, watched[exposed])
         return tuple(watched)
 
-    def created(self, view: View, body: bytes, watcher: TaskWatcher) -> None:
+    def watch_new_task(self, view: View, body: bytes, watcher: TaskWatcher) -> None:
         """Tell `watcher` of the task that a result stands for, if it does, until the task is over.
         `body`: result of `tools/call` as a client of the handshake era gets it. If there are very
         many tasks, only the newest are watched, because a client has to ask for its tasks
         anyway."""
-        exposed = task_ids.created(body)
+        exposed = task_ids.read_task_id(body)
         owner = None if exposed is None else self._owner(view, view.legacy, exposed)
         if exposed is None or owner is None or not owner.legacy:
             return
@@ -111,7 +111,7 @@ class Tasks:
         for exposed in list(self._watchers.get(watcher, {})):
             self._drop(watcher, exposed)
 
-    def changed(self, server: str, params: bytes) -> None:
+    def on_task_status(self, server: str, params: bytes) -> None:
         """Tell the watchers of a task how it goes on, as its server says."""
         try:
             members = codec.level(params)

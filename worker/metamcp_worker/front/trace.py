@@ -84,13 +84,13 @@ class Tracing:
         """Trace this share of the calls whose client says nothing of a trace."""
         self._sample = sample
 
-    def begun(
+    def on_call_start(
         self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
     ) -> None:
         """Decide on a call that is about to be sent, and put its trace into the frame. `subject`:
         what the call is about, as the client says it; `params`: as the server will get them."""
         parent, meta = _parent(request)
-        if parent is not None and not parent.sampled:
+        if parent is not None and not parent.is_sampled:
             if meta is not request.meta:
                 _tell(call, meta, traced=False)
             return
@@ -118,14 +118,14 @@ class Tracing:
             server_meta.pop(TRACESTATE, None)  # of another trace, or of none
         _tell(call, server_meta, traced=True)
 
-    def told(self, notice: bytes) -> None:
+    def on_worker_notice(self, notice: bytes) -> None:
         """Take over the notice in which a worker says when its server had a call."""
         leg = messages.unpack_leg(notice)
         traced = self._under_way.get(leg.id) if leg is not None else None
         if traced is not None:
             traced.leg = leg
 
-    def finished(self, call: Call, answer: CallAnswer | None, outcome: str, now: float) -> bool:
+    def on_call_end(self, call: Call, answer: CallAnswer | None, outcome: str, now: float) -> bool:
         """Make the spans of a call that has ended. `answer`: None if it was cancelled; `outcome`:
         empty, or what was wrong. Returns whether the call was traced."""
         traced = self._under_way.pop(call.id, None)
@@ -152,7 +152,7 @@ class Tracing:
         self._under_way.clear()
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """Number of spans that wait to be sent."""
         return len(self._pending)
 

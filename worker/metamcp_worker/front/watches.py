@@ -32,7 +32,7 @@ _ENDS = "/?#"
 class Watcher(ProcessClient, Protocol):
     """Client that watches resources, as long as it can be told."""
 
-    def updated(self, params: bytes) -> None:
+    def send_resource_updated(self, params: bytes) -> None:
         """Take the raw params of a `notifications/resources/updated`. Never waits."""
         ...
 
@@ -113,7 +113,7 @@ class Watches:
         self._join(key, (watcher, exposed))
         return self._open([key])
 
-    def moved(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
+    def rebind_uri(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
         """Note that `exposed` stands for `key` now. If it stood for something else when `watcher`
         began to watch that, the old watch ends. Returns the keys that may have to be asked
         about."""
@@ -150,7 +150,7 @@ class Watches:
         """Return the resources that a client watches, or waits to watch."""
         return list(self._watched.get(watcher, {}).values())
 
-    def watched(self, key: Key) -> bool:
+    def is_watched(self, key: Key) -> bool:
         """Whether a client watches this resource, or waits to."""
         topic = self._topic(key)
         return topic is not None and bool(topic.pairs)
@@ -177,7 +177,7 @@ class Watches:
 
     def next(self, key: Key) -> bool | None:
         """Return the next request for this resource at its server: for a subscription (True), for
-        its end (False), or None. The request counts as sent, until `done`."""
+        its end (False), or None. The request counts as sent, until `on_answer`."""
         topic = self._topic(key)
         if topic is None or topic.wish is None:
             return None
@@ -185,7 +185,7 @@ class Watches:
         topic.outdated = False
         return topic.asking
 
-    def done(self, key: Key, *, ok: bool) -> list[Settled]:
+    def on_answer(self, key: Key, *, ok: bool) -> list[Settled]:
         """Take over the answer of the server to what `next` returned, and return the waits that
         end. Call `next` again afterwards."""
         topic = self._topics[key[0]][key[1]]

@@ -108,7 +108,7 @@ class Condition(Struct, frozen=True):
     arguments: frozenset[str] | None = frozenset()
 
     @property
-    def late(self) -> bool:
+    def needs_call(self) -> bool:
         """Whether its value is known at a call only."""
         return not LATE.isdisjoint(self.reads)
 
@@ -119,16 +119,20 @@ class Condition(Struct, frozen=True):
                 if name in unread:
                     reason = unread[name]
                     unclear = reason if reason in codec.UNCLEAR else ""
-                    raise ConditionFails(self.expression.told(reason), unclear)
+                    raise ConditionFails(self.expression.describe_problem(reason), unclear)
         try:
             result = expressions.program(self.program).execute(variables)
         except KeyError as error:
-            raise ConditionFails(expressions.missing(self.expression.text, str(error))) from None
+            raise ConditionFails(
+                expressions.describe_missing_member(self.expression.text, str(error))
+            ) from None
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ConditionFails(self.expression.told(expressions.reason(error))) from None
+            raise ConditionFails(
+                self.expression.describe_problem(expressions.reason(error))
+            ) from None
         if isinstance(result, bool):
             return result
-        raise ConditionFails(self.expression.told("it is neither true nor false"))
+        raise ConditionFails(self.expression.describe_problem("it is neither true nor false"))
 
 
 def parse(text: str) -> Condition:
@@ -136,7 +140,7 @@ def parse(text: str) -> Condition:
     expression = expressions.expression(text)
     tokens = expressions.tokens(expression.text)
     if flaw := _flaw(tokens, expression):
-        raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
+        raise ExpressionError(f"the expression '{expressions.shorten(text)}' {flaw}")
     if flaw := expressions.flaw(expression):
         raise ExpressionError(flaw)
     reads: set[str] = set()
@@ -148,7 +152,7 @@ def parse(text: str) -> Condition:
             flaw = (
                 f"refers to '{dotted_name}'; the variables of policies are {', '.join(VARIABLES)}"
             )
-            raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
+            raise ExpressionError(f"the expression '{expressions.shorten(text)}' {flaw}")
         reads.add(name)
     named = {f"{name.split('.')[1]}s" for name in reads if name.startswith("mcp.")}
     named |= {"tools"} if ANNOTATIONS in reads else set()
@@ -156,11 +160,11 @@ def parse(text: str) -> Condition:
     kinds = tuple(about) or KINDS
     program, names = expression.text, frozenset[str]()
     if ARGUMENTS in reads:
-        program = expressions.replaced(program, ("mcp", "tool", "arguments"), _GIVEN)
+        program = expressions.replace_path(program, ("mcp", "tool", "arguments"), _GIVEN)
         uses = [use for use in expressions.expression(program).references if use.root == _GIVEN]
         if len(uses) != sum(use.field == "arguments" for use in expression.references):
             flaw = f"must write {ARGUMENTS} with dots"
-            raise ExpressionError(f"the expression '{expressions.shown(text)}' {flaw}")
+            raise ExpressionError(f"the expression '{expressions.shorten(text)}' {flaw}")
         reads_all = not all(use.member for use in uses)
         return Condition(
             expression, program, kinds, frozenset(reads),
@@ -171,7 +175,7 @@ def parse(text: str) -> Condition:
 
 def _flaw(tokens: Sequence[str], expression: Expression) -> str:
     """Return what policies do not allow of an expression, as the rest of a sentence."""
-    for name in expressions.called(expression.text):
+    for name in expressions.iter_functions(expression.text):
         if name in _SLOW:
             return f"calls '{name}', whose time nothing limits; use 'exists' or 'all'"
         if name not in expressions.FUNCTIONS | expressions.MACROS:
@@ -233,7 +237,7 @@ class Variables:
         self._context: cel.Context | None = None
         self._said: tuple[bytes, str] | None = None
 
-    def known(self) -> "cel.Context":
+    def build_list_context(self) -> "cel.Context":
         """Return those that are known when lists are made."""
         if self._context is None:
             self._context = expressions.context(_make_list_variables(self._facts, self._reads))
@@ -242,7 +246,7 @@ class Variables:
     def of(self, call: CallKnows) -> tuple["cel.Context", Mapping[str, str]]:
         """Return all variables for a call, and the arguments that no condition can read, with the
         reasons; under an empty name, why nothing can read all arguments."""
-        context = self.known()
+        context = self.build_list_context()
         if self._said != (call.client, call.source):
             if "source" in self._reads:
                 context.add_variable("source", call.source)

@@ -60,7 +60,7 @@ def shown_arguments(arguments: bytes, masks: Masks) -> str:
     """Return arguments for people: escaped, with known secrets masked. Raises codec.Malformed for
     arguments that cannot be shown as they will run. The text says why."""
     codec.exact(arguments)
-    text = plain(masks.known(arguments.decode()))
+    text = plain(masks.mask_known_secrets(arguments.decode()))
     if (size := len(text.encode())) > ARGUMENTS_BYTES_MAX:
         raise codec.Malformed(f"they have {size:,} bytes, and {ARGUMENTS_BYTES_MAX:,} can be shown")
     return text
@@ -121,7 +121,7 @@ Covered = tuple[str, str, str, str]
 """Holder, server, and hashes of definition and rules: calls that one grant covers."""
 
 
-def covered(guard: CallGuard, facts: CallFacts) -> Covered:
+def build_grant_key(guard: CallGuard, facts: CallFacts) -> Covered:
     return holder(facts.principal), guard.server, guard.definition, guard.rules.mark
 
 

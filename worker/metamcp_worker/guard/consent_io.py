@@ -92,7 +92,7 @@ class ConsentStep:
     def take(self, call: HeldCall) -> bool:
         if call.verdict.effect != "ask":
             return True
-        now, calls = self._date(), consent.covered(call.guard, call.facts)
+        now, calls = self._date(), consent.build_grant_key(call.guard, call.facts)
         if self._rounds.take(calls, call.facts, now):
             return self._let(call, "granted")
         if self.grants.cover(calls, call.facts.who, now):
@@ -124,7 +124,7 @@ class ConsentStep:
             if question.told:
                 self.tell(ConsentOpened(question=self._describe_question(question)))
 
-    def decided(self, message: ConsentDecided) -> None:
+    def on_decision(self, message: ConsentDecided) -> None:
         """Take the answer of an operator; too late, it has no effect."""
         question = self._close(message.call)
         if question is None:
@@ -199,7 +199,7 @@ class ConsentStep:
 
     def _approve(self, call: HeldCall, scope: ConsentScope, by: str, outcome: str) -> None:
         """Let a call through, and keep the grant; other questions that it answers are closed."""
-        now, calls = self._date(), consent.covered(call.guard, call.facts)
+        now, calls = self._date(), consent.build_grant_key(call.guard, call.facts)
         if scope == "session":
             until = now + SESSION_S if call.facts.modern else float("inf")
             self.grants.keep_session(calls, call.facts.who, until)
@@ -210,13 +210,13 @@ class ConsentStep:
         if self._let(call, outcome, f"{by} {scope}"):
             call.go_on()
         for number, question in list(self._open.items()):
-            covered = consent.covered(question.held.guard, question.held.facts)
+            covered = consent.build_grant_key(question.held.guard, question.held.facts)
             if self.grants.cover(covered, question.held.facts.who, now) and self._close(number):
                 self._let(question.held, "granted")
                 question.held.go_on()
 
     def _grant(self, call: HeldCall, now: float, by: str) -> ConsentGrant:
-        who, server, definition, rules = consent.covered(call.guard, call.facts)
+        who, server, definition, rules = consent.build_grant_key(call.guard, call.facts)
         return ConsentGrant(
             id=secrets.token_hex(GRANT_ID_BYTES), holder=who, principal=call.facts.principal.name,
             server=server, tool=call.guard.name[:SHOWN_CHARACTERS_MAX], definition=definition,
@@ -231,7 +231,7 @@ class ConsentStep:
         return True
 
     def _expect_round(self, call: HeldCall, state: bytes) -> None:
-        calls = consent.covered(call.guard, call.facts)
+        calls = consent.build_grant_key(call.guard, call.facts)
         self._rounds.expect(calls, call.facts, state, self._date())
 
     def _refuse(self, call: HeldCall, outcome: str, template: str) -> None:

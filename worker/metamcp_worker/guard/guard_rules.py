@@ -79,7 +79,7 @@ class CallGuard(Struct, frozen=True, gc=False):
     name; `raw`: the definition, `digest`: its hash; `consent`: effect of `[consent]`; `policy`:
     what policies say of it; `middleware`: names of the middleware that its calls go through, from
     the outside in. A guard without a name is for all things of the server that no list has
-    (`named`)."""
+    (`find_guard`)."""
 
     rules: "GuardRules"
     server: str
@@ -113,7 +113,7 @@ class CallGuard(Struct, frozen=True, gc=False):
         return f"{self.server}/{self.name}"
 
     @property
-    def hidden(self) -> bool:
+    def is_hidden(self) -> bool:
         """Whether lists leave the thing out."""
         return self.policy is not None and self.policy.hidden
 
@@ -122,9 +122,9 @@ class CallGuard(Struct, frozen=True, gc=False):
         """Whether policies deny each call of the thing."""
         return self.policy is not None and self.policy.verdict.effect == "deny"
 
-    def named(self, kind: ThingKind, name: str) -> "CallGuard | None":
+    def find_guard(self, kind: ThingKind, name: str) -> "CallGuard | None":
         """Return the guard of the thing with this name; None if no rule concerns it."""
-        return self if self.name else self.rules.unlisted(kind, self.server, name)
+        return self if self.name else self.rules.guard_unlisted(kind, self.server, name)
 
     def decide(self, facts: CallFacts) -> CallVerdict:
         """Return the verdict on a call: the stricter one of consent and policies."""
@@ -202,7 +202,7 @@ class GuardRules:
         own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
         thing = Thing(kind, server, name, definition)
-        ruling = self.policies.ruling(thing, self.subject)
+        ruling = self.policies.find_ruling(thing, self.subject)
         through = self._middleware(server, kind, name) if self._through else ()
         if effect == "allow" and ruling is None and not through:
             return None
@@ -229,10 +229,10 @@ class GuardRules:
 
     def hides(self, kind: ThingKind, server: str, name: str) -> bool:
         """Whether lists leave out something other than a tool."""
-        guard = self.unlisted(kind, server, name) if self.policies.specs else None
-        return guard is not None and guard.hidden
+        guard = self.guard_unlisted(kind, server, name) if self.policies.specs else None
+        return guard is not None and guard.is_hidden
 
-    def unlisted(self, kind: ThingKind, server: str, name: str) -> CallGuard | None:
+    def guard_unlisted(self, kind: ThingKind, server: str, name: str) -> CallGuard | None:
         """Return the guard of a thing that no list has, and keep it for the next call."""
         key = kind, server, name
         if key not in self._named:

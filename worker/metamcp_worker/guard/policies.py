@@ -82,12 +82,14 @@ class PolicyRule:
         self.spec = spec
         self.condition: Condition | None = conditions.parse(spec.when) if spec.when else None
         self.kinds: tuple[ThingKind, ...] = self.condition.kinds if self.condition else KINDS
-        self.late = self.condition is not None and self.condition.late
+        self.late = self.condition is not None and self.condition.needs_call
         self.allows = spec.effect == "allow" and spec.mode == "enforce"
         self._order = tuple(sorted(self.condition.reads)) if self.condition else ()
         self._known: dict[tuple[object, ...], bool | ConditionFails] = {}
 
-    def known(self, facts: Mapping[str, object], variables: Variables) -> bool | ConditionFails:
+    def evaluate_without_call(
+        self, facts: Mapping[str, object], variables: Variables
+    ) -> bool | ConditionFails:
         """Return the value of a rule that does not need the call, or why it fails. The same value
         counts for all things that the rule cannot tell from each other."""
         if self.condition is None:
@@ -95,7 +97,7 @@ class PolicyRule:
         key = tuple([facts.get(name) for name in self._order])
         value = self._known.get(key)
         if value is None:
-            value = self.value(variables.known())
+            value = self.value(variables.build_list_context())
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[key] = value
@@ -177,7 +179,7 @@ class PolicyRuling:
         self.late = tuple(rule for rule in rules if rule.late)
         for rule in rules:
             if not rule.late:
-                tally.add(rule, rule.known(facts, self._variables))
+                tally.add(rule, rule.evaluate_without_call(facts, self._variables))
         self._closed = closed and not tally.allowed
         hopeless = self._closed and not any(rule.allows for rule in self.late)
         self.verdict = tally.verdict(closed=hopeless)
@@ -269,7 +271,7 @@ class Policies:
             endpoint.namespace if "endpoint.namespace" in self.reads_where else "",
         )
 
-    def ruling(self, thing: Thing, subject: PolicySubject) -> PolicyRuling | None:
+    def find_ruling(self, thing: Thing, subject: PolicySubject) -> PolicyRuling | None:
         """Return what is known of a thing when lists are made; None if the rules let every call of
         it through, without a word."""
         if not self._rules:
@@ -299,7 +301,7 @@ class Policies:
         for rule in rules:
             spec = rule.spec
             if not rule.late:
-                value = _format_value(rule.known(facts, variables))
+                value = _format_value(rule.evaluate_without_call(facts, variables))
             else:
                 value = AT_CALL if call is None else _format_value(rule.value(*variables.of(call)))
             yield PolicyValue(spec.name, spec.effect, spec.mode, spec.when, value)

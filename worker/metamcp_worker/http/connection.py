@@ -162,9 +162,9 @@ class ConnectionServer(Protocol):
 
     def full(self, fd: int) -> tuple[str, str] | None: ...
 
-    def refused(self, reason: str) -> None: ...
+    def report_refusal(self, reason: str) -> None: ...
 
-    def gone(self) -> None: ...
+    def on_connection_end(self) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         running, self._running = self._running, None
         if running is not None:
             running.was_lost()
-        self._server.gone()
+        self._server.on_connection_end()
         # These refer to the connection as well, and the collector runs rarely.
         self._newest = None
         del self._parser, self._patience
@@ -386,7 +386,7 @@ class Connection(asyncio.Protocol):
 
     # Called by requests
 
-    def completed(self) -> None:
+    def on_answer_sent(self) -> None:
         self._answered += 1
         self._running = None
         self.hops = 0  # they were for this request
@@ -448,12 +448,12 @@ class Connection(asyncio.Protocol):
     # The way to another process
 
     @property
-    def encrypted(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether the connection speaks TLS; its state cannot move to another process."""
         return self.transport.get_extra_info("sslcontext") is not None
 
     def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:
-        if request.begun or request.lost or self.encrypted:
+        if request.begun or request.lost or self.is_encrypted:
             return None
         read = [request_head.request(request.head, body)]
         read += [
@@ -469,7 +469,7 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Move or close the connection for a server that drains, after the answers under way."""
-        if self._server.away is not None and not self.encrypted:
+        if self._server.away is not None and not self.is_encrypted:
             self._go()
         elif self._begun > self._answered:
             self._last_one()
@@ -523,7 +523,7 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._patience.stop()
-        self._server.refused(reason)
+        self._server.report_refusal(reason)
         broken = self._newest if self._stage == _BODY else None
         open_requests = self._begun - self._answered
         if broken in self._queue:  # it will not begin

@@ -46,7 +46,7 @@ class Elsewhere(Exception):
         self.otherwise = otherwise
 
 
-def missing(name: str, otherwise: Exception) -> Exception:
+def build_unknown_error(name: str, otherwise: Exception) -> Exception:
     """Return the exception to raise for a name that is not known here."""
     maker = messages.maker(name)
     return otherwise if maker is None else Elsewhere(name, maker, otherwise)
@@ -109,7 +109,7 @@ class Handover:
         self._send(HandOver(name="", maker=NOBODY, hops=0), (blob, moved.socket_fd))
 
 
-def taken(message: HandOver, fds: list[int]) -> MovedConnection:
+def take_connection(message: HandOver, fds: list[int]) -> MovedConnection:
     """Return the connection that came with these descriptors, and remove them from `fds`. Raises
     OSError and TooLarge."""
     read = packets.read_blob(fds.pop(0))

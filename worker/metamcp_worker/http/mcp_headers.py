@@ -54,7 +54,7 @@ class HeaderRuleUnfit(ValueError):
     says how."""
 
 
-def written(value: str) -> str:
+def encode_value(value: str) -> str:
     """Return the value for a header: as it is, or as `=?base64?…?=` if it would be changed on the
     way or looks like that form itself."""
     plain = _PLAIN.fullmatch(value) and value == value.strip() and not _SENTINEL.fullmatch(value)
@@ -63,17 +63,17 @@ def written(value: str) -> str:
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
 
-def routing(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
+def build_routing_headers(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
     """Return `Mcp-Method`, and `Mcp-Name` if the method has it."""
-    headers = {"Mcp-Method": written(method)}
+    headers = {"Mcp-Method": encode_value(method)}
     subject = params.get(NAMED.get(method, ""))
     text = None if subject is None else codec.text(subject)
     if text is not None:
-        headers["Mcp-Name"] = written(text)
+        headers["Mcp-Name"] = encode_value(text)
     return headers
 
 
-def wanted(schema: bytes | Raw) -> dict[Path, str]:
+def find_header_params(schema: bytes | Raw) -> dict[Path, str]:
     """Return which arguments this inputSchema wants repeated: their path through `properties`, and
     the name of the header after `Mcp-Param-`. Raises HeaderRuleUnfit and codec.Malformed."""
     raw = bytes(schema)
@@ -90,14 +90,14 @@ def wanted(schema: bytes | Raw) -> dict[Path, str]:
     return names
 
 
-def repeated(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, str]:
+def build_param_headers(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, str]:
     """Return the `Mcp-Param-…` headers for these arguments; none for an absent or null one."""
     headers: dict[str, str] = {}
     values: object = codec.value(arguments) if wishes and arguments else None
     for path, name in wishes.items():
         text = text_of(at(values, path))
         if text is not None:
-            headers[f"Mcp-Param-{name}"] = written(text)
+            headers[f"Mcp-Param-{name}"] = encode_value(text)
     return headers
 
 
@@ -198,7 +198,7 @@ class TraceContext(Struct, frozen=True, gc=False):
     flags: int
 
     @property
-    def sampled(self) -> bool:
+    def is_sampled(self) -> bool:
         return bool(self.flags & SAMPLED)
 
     def child(self, span_id: str) -> "TraceContext":

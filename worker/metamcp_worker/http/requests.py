@@ -40,11 +40,11 @@ class RequestConnection(Protocol):
     tasks: set[asyncio.Task[None]]
 
     @property
-    def encrypted(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether the connection speaks TLS, so that it cannot move."""
         ...
 
-    def completed(self) -> None:
+    def on_answer_sent(self) -> None:
         """Note that the answer has been given to the socket."""
         ...
 
@@ -101,9 +101,9 @@ class HttpRequest:
         return self._line.hops
 
     @property
-    def encrypted(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether the connection speaks TLS, so that it cannot move to another process."""
-        return self._line.encrypted
+        return self._line.is_encrypted
 
     # --- the body -------------------------------------------------------------------------------
 
@@ -200,17 +200,17 @@ class HttpRequest:
         try:
             pending = step(*arguments)
         except Exception as error:  # noqa: BLE001 - the root of a request
-            self.stepped()
+            self.on_step_end()
             self._fail(error)
             return
         if pending is None:
-            self.stepped()
+            self.on_step_end()
             return
         task = asyncio.get_running_loop().create_task(self._await(pending))
         self._line.tasks.add(task)
         task.add_done_callback(self._line.tasks.discard)
 
-    def stepped(self) -> None:
+    def on_step_end(self) -> None:
         """Note that a step has ended, well or not, and nothing of it is awaited any more."""
 
     async def _await(self, pending: Awaitable[None]) -> None:
@@ -218,7 +218,7 @@ class HttpRequest:
             try:
                 await pending
             finally:
-                self.stepped()
+                self.on_step_end()
         except asyncio.CancelledError:
             self.abort()  # the end of a drain; this is the root of the task
         except Exception as error:  # noqa: BLE001 - the root of a task
@@ -237,7 +237,7 @@ class HttpRequest:
         self._body = b""
         if not self.keeps_alive:
             self._line.transport.close()
-        self._line.completed()
+        self._line.on_answer_sent()
 
     # --- called by the connection ---------------------------------------------------------------
 

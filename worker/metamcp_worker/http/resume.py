@@ -129,7 +129,7 @@ class Tapes:
         """Give a client that asks for the lost tape this one from now on."""
         self._heirs[lost.name] = heir
 
-    def lost(self, event_id: bytes) -> Lost | None:
+    def find_lost_tape(self, event_id: bytes) -> Lost | None:
         """Return the tape of another front that this event is on; None if nothing more is to come
         on it."""
         match = _ID.fullmatch(event_id.strip(b" \t"))

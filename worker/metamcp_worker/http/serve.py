@@ -124,7 +124,7 @@ class HttpServer:
         )
         self.open.discard(longest)
         longest.transport.abort()
-        self.refused(_CONNECTIONS[0])
+        self.report_refusal(_CONNECTIONS[0])
         return True
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -175,7 +175,7 @@ class HttpServer:
             sock.close()
         finally:
             self.arriving -= 1
-            self.gone()
+            self.on_connection_end()
 
     async def _shaken(
         self, tls: "TlsFiles", make: Callable[[], Connection], sock: socket.socket
@@ -192,7 +192,7 @@ class HttpServer:
             reason = _DESCRIPTORS[0]
             log.warning("no free descriptors: connections are refused; %s", _RAISE)
         if reason:
-            self.refused(reason)
+            self.report_refusal(reason)
             sock.close()
             return
         task = asyncio.current_task()
@@ -203,11 +203,11 @@ class HttpServer:
         finally:
             self._shaking.pop(task, None)
 
-    def refused(self, reason: str) -> None:
+    def report_refusal(self, reason: str) -> None:
         if self._on_refused is not None:
             self._on_refused(reason)
 
-    def gone(self) -> None:
+    def on_connection_end(self) -> None:
         """Note that a connection has ended."""
         for acceptor in self._acceptors:
             acceptor.refill()
@@ -221,7 +221,7 @@ class HttpServer:
 
     async def _wait_until_empty(self, wait_s: float) -> bool:
         self._quiet = asyncio.get_running_loop().create_future()
-        self.gone()
+        self.on_connection_end()
         done, _ = await asyncio.wait([self._quiet], timeout=wait_s)
         self.ended = True
         return bool(done)
@@ -280,7 +280,7 @@ class Acceptor:
                 task.cancel()
 
     @property
-    def opening(self) -> bool:
+    def is_opening(self) -> bool:
         """Whether an accepted connection has no protocol yet."""
         return bool(self._opening)
 

@@ -41,7 +41,7 @@ the way.</p>
 """
 
 
-def wanted(head: Head) -> bool:
+def is_page_request(head: Head) -> bool:
     """Whether this is the request of a browser for the page."""
     if head.method != "GET" or head.target.partition(b"?")[0] != b"/":
         return False

@@ -151,7 +151,7 @@ def row_hash(before: bytes, seq: int, body: bytes) -> bytes:
     return hashlib.sha256(b"%b%b%b" % (before, seq.to_bytes(8), body)).digest()
 
 
-def chained(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterator[ChainRow]:
+def iter_chain_rows(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterator[ChainRow]:
     """Yield the rows for these records, behind the row `seq` with the hash `before`."""
     for body in bodies:
         seq += 1
@@ -211,7 +211,7 @@ def of_call(ts: int, n: int, common: bytes, end: bytes, outcome: str, seconds: f
     )  # fmt: skip
 
 
-def shown(row: ChainRow, before: str) -> dict[str, object]:
+def to_export_record(row: ChainRow, before: str) -> dict[str, object]:
     """Return a row as people and exports get it. `before`: the hash of the row before."""
     members = json.decode(row.body, type=dict[str, object])
     return {"v": VERSION, "seq": row.seq, **members, "prev_hash": before, "hash": row.hash.hex()}

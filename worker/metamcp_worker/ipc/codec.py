@@ -281,7 +281,7 @@ def text(data: bytes | Raw) -> str | None:
     return decoded if isinstance(decoded, str) else None
 
 
-def typed(kind: type[T], data: bytes | Raw) -> T:
+def decode_as(kind: type[T], data: bytes | Raw) -> T:
     """Decode `data` as a value of the given Struct or union. Raises Malformed."""
     try:
         return msgspec.json.decode(data, type=kind)
@@ -294,8 +294,8 @@ def reader(kinds: type[T]) -> Callable[[bytes | Raw], T]: ...
 @overload
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]: ...
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
-    """Prepare `typed` for one Struct or a union of tagged ones. A reader that is made when a module
-    is imported is shared by all workers that are forked after that."""
+    """Prepare `decode_as` for one Struct or a union of tagged ones. A reader that is made when a
+    module is imported is shared by all workers that are forked after that."""
     decode = msgspec.json.Decoder(cast(type[Any], kinds)).decode
 
     def read(data: bytes | Raw) -> Any:

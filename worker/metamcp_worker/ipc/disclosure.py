@@ -315,7 +315,7 @@ def _news(
     return put, tuple(remaining)
 
 
-def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
+def with_full_name(order: AnyOrder, workspace: str) -> AnyOrder:
     """Return the order with the full name of its tool set or script, which belongs to this
     workspace."""
     if isinstance(order, Equip | Build | Save | Amend | Delete):
@@ -325,7 +325,7 @@ def scoped(order: AnyOrder, workspace: str) -> AnyOrder:
     return order
 
 
-def labelled(saved: _Kept) -> _Kept:
+def with_label(saved: _Kept) -> _Kept:
     """Return the tool set or script under its name within its workspace."""
     return structs.replace(saved, name=process_names.label(saved.name))
 
@@ -333,7 +333,7 @@ def labelled(saved: _Kept) -> _Kept:
 _SEPARATOR = re.compile(r"__|[./]")
 
 
-def written(pair: Pair) -> str:
+def format_pair(pair: Pair) -> str:
     """Return a tool as people write it, whatever an endpoint calls it: `git.status`."""
     return f"{pair[0]}.{pair[1]}"
 

@@ -222,7 +222,7 @@ class EngineFigures(Message, frozen=True, kw_only=True):
     trouble: str = ""
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of runs that wait for a person."""
         return sum(self.runs.get(status, 0) for status in PARKED)
 
@@ -240,7 +240,7 @@ class DefinitionProblem(Struct, frozen=True):
     def path(self) -> str:
         text = ""
         for key in self.place:
-            name = f"[{key}]" if isinstance(key, int) else shown(key)
+            name = f"[{key}]" if isinstance(key, int) else shorten(key)
             text += name if isinstance(key, int) or not text else f".{name}"
         return text
 
@@ -299,7 +299,7 @@ class Loaded(Struct):
     files: list[str] = []
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text for a message: shortened, with characters that control a terminal escaped."""
     cut = text if len(text) <= _SHOWN_CHARACTERS_MAX else text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)

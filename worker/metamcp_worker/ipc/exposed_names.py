@@ -105,7 +105,7 @@ def expose(
     pair gets a `reserved` name. `fixed_names`: names that pairs have whatever the rule says, all
     different and none reserved; no other pair gets such a name, even while its pair is missing.
     """
-    return parted(pairs, alone(pairs, naming), naming, reserved, fixed_names)
+    return resolve_clashes(pairs, alone(pairs, naming), naming, reserved, fixed_names)
 
 
 def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
@@ -113,7 +113,7 @@ def alone(pairs: Sequence[Pair], naming: NamingSpec) -> list[str]:
     return [_name(pair, 0, naming) for pair in pairs]
 
 
-def parted(
+def resolve_clashes(
     pairs: Sequence[Pair],
     plain: Sequence[str],
     naming: NamingSpec,

@@ -44,7 +44,7 @@ class FrameLink:
         """Frames from before the connection is there."""
 
     @property
-    def there(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the connection is there, or is being opened."""
         return self._stream is not None or self._opening is not None
 
@@ -59,13 +59,13 @@ class FrameLink:
         if self._stream is not None:
             self._stream.write(frame)
         else:
-            if not self.there:
+            if not self.is_open:
                 self.open()
             self._early.append(frame)
 
     def open(self, hello: Message | None = None) -> None:
         """Open the connection, unless it is there. `hello`: goes before all other messages."""
-        if not self.there:
+        if not self.is_open:
             self._early = [] if hello is None else [_pack_frame(hello)]
             self._opening = asyncio.get_running_loop().create_task(self._open())
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urljoin
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec, validation
-from metamcp_worker.ipc.server_catalog import SchemaFaults, keyed
+from metamcp_worker.ipc.server_catalog import SchemaFaults, iter_definitions
 
 VS_CODE, ANTHROPIC, OPENAI, GEMINI = "VS Code", "Anthropic", "OpenAI", "Gemini"
 BROKEN = frozenset({ANTHROPIC, OPENAI})
@@ -420,7 +420,7 @@ _NOT_AT_TOP: Mapping[str, frozenset[str]] = {
 def faults(tools: Iterable[Raw]) -> dict[str, SchemaFaults]:
     """Return the faults of the schemas of a server's tools, by the names of the tools. A tool
     whose schemas are in order is not among them."""
-    faults_by_tool = {key: tool_faults(raw) for key, _, raw in keyed("tools", tools)}
+    faults_by_tool = {key: tool_faults(raw) for key, _, raw in iter_definitions("tools", tools)}
     return {
         key: schema_faults
         for key, schema_faults in faults_by_tool.items()

@@ -1,7 +1,7 @@
 """Bytes of the messages to a client: JSON-RPC answers, notifications, and their SSE frames.
 
 Owns: the envelope around bodies, which stay as they came, and the conversion of results and errors
-between the eras (`converted`). Never: deciding what to answer, sending.
+between the eras (`convert_answer`). Never: deciding what to answer, sending.
 """
 
 import re
@@ -44,7 +44,7 @@ def error(raw_id: bytes, code: int, message: str, data: bytes = b"") -> bytes:
     return raw_error(raw_id, codec.dump(members))
 
 
-def refused(raw_id: bytes, refusal: ProtocolError) -> bytes:
+def pack_refusal(raw_id: bytes, refusal: ProtocolError) -> bytes:
     return error(raw_id, refusal.code, refusal.message, refusal.data)
 
 
@@ -97,7 +97,7 @@ _CONTENT = b'"structuredContent"'
 _NO_OBJECT = re.compile(rb'"structuredContent"\s*:\s*[^\s{]')
 
 
-def converted(method: str, body: bytes, code: int, *, modern: bool) -> tuple[bytes, int]:
+def convert_answer(method: str, body: bytes, code: int, *, modern: bool) -> tuple[bytes, int]:
     """Return the answer to a request of this method, and its code (0 for a result), in the form of
     the client's era. The server is of the other era. `modern`: the client is of the modern era."""
     if modern:

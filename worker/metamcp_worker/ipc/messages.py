@@ -438,7 +438,7 @@ class HandOver(Message, frozen=True, kw_only=True):
     hops: int
     last: bool = False
 
-    def back(self) -> "HandOver":
+    def with_final_hop(self) -> "HandOver":
         """Return the message for a front that is to answer that no front has the name; the
         connection goes nowhere else from there."""
         return structs.replace(self, hops=HOPS_MAX)
@@ -457,7 +457,7 @@ class Adopt(Message, frozen=True, kw_only=True):
     untold: bool = False
 
 
-def marked(token: str, front: int) -> str:
+def with_front_number(token: str, front: int) -> str:
     """Return the name that this front makes of a secret token."""
     return f"{token}.{front}"
 

@@ -157,7 +157,7 @@ def close_all(fds: Sequence[int]) -> None:
             os.close(fd)
 
 
-def taken(fds: list[int]) -> int:
+def take_fd(fds: list[int]) -> int:
     """Remove and return the first descriptor of a message. Raises codec.Malformed."""
     if not fds:
         raise codec.Malformed("it came without its descriptor")
@@ -166,7 +166,7 @@ def taken(fds: list[int]) -> int:
 
 def value(fds: list[int]) -> bytes:
     """Read the blob that came with a message. Raises codec.Malformed, TooLarge, OSError."""
-    return read_blob(taken(fds))
+    return read_blob(take_fd(fds))
 
 
 def blob(data: bytes) -> int:
@@ -231,15 +231,15 @@ class Channel:
         self._loop.add_reader(sock, self._readable)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return not self._open
 
     @property
-    def queued(self) -> int:
+    def queue_length(self) -> int:
         """Number of packets that wait for the peer to read."""
         return len(self._queue)
 
-    def handed(self) -> ChannelSnapshot:
+    def take_snapshot(self) -> ChannelSnapshot:
         """Return the descriptor and the waiting packets, for the program that takes both over."""
         waiting = tuple((data, tuple(fds)) for data, fds in self._queue)
         return ChannelSnapshot(self._sock.fileno(), waiting)
@@ -254,7 +254,7 @@ class Channel:
             raise TooLarge("a control packet", len(data), PACKET_BYTES_MAX)
         self._queue.append((data, list(fds)))
         if len(self._queue) > QUEUE_PACKETS_MAX:
-            self._gone()
+            self._give_up()
         elif len(self._queue) == 1:
             self._writable()
 
@@ -277,7 +277,7 @@ class Channel:
                     self._on_lost(error.data)
                 continue
             except (PeerGone, OSError):
-                self._gone()
+                self._give_up()
                 return
             self._on_packet(data, fds)
 
@@ -293,7 +293,8 @@ class Channel:
                 # What the peer sent before it died is still to be read; reading finds the end.
                 break
             except OSError:
-                self._gone()  # such as too many descriptors in flight: nothing will arrive any more
+                # Such as too many descriptors in flight: nothing will arrive any more.
+                self._give_up()
                 return
             self._queue.popleft()
             close_all(fds)
@@ -301,7 +302,7 @@ class Channel:
         while self._queue:
             close_all(self._queue.popleft()[1])
 
-    def _gone(self) -> None:
+    def _give_up(self) -> None:
         if self._open:
             self._shut()
             self._on_gone()

@@ -64,7 +64,7 @@ class Pipe(asyncio.Protocol):
         return pipe
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     @property

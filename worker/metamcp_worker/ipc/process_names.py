@@ -78,7 +78,7 @@ def base(name: str) -> str:
     return name.partition(MARK)[0] if MARK in name else name
 
 
-def whose(name: str) -> str:
+def parse_client(name: str) -> str:
     """Return the word for the client of a process; empty for a server itself."""
     return name.partition(MARK)[2]
 

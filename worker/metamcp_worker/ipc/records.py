@@ -60,7 +60,7 @@ class FinishedCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     masked: tuple[str, ...] = ()
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return self.outcome not in {OK, CANCELLED}
 
 

@@ -58,7 +58,7 @@ class Script(Struct, frozen=True):
     created: float = 0.0
 
 
-def misnamed(name: str) -> str:
+def check_script_name(name: str) -> str:
     """Return why no script can have this name in its workspace, or an empty string."""
     if len(name) <= NAME_CHARACTERS_MAX and NAME.match(name):
         return ""
@@ -68,7 +68,7 @@ def misnamed(name: str) -> str:
 
 def unfit(script: Script) -> str:
     """Return why a script cannot be kept, or an empty string."""
-    if reason := misnamed(label(script.name)):
+    if reason := check_script_name(label(script.name)):
         return reason
     if not script.code.strip():
         return "a script has some code"
@@ -96,7 +96,7 @@ class ScriptHead(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     expose: bool | None = None
 
 
-def written(script: Script) -> str:
+def format_script(script: Script) -> str:
     """Return the file of a script, which `file_read` reads."""
     head = ScriptHead(
         script.description or None,
@@ -115,4 +115,4 @@ def file_read(text: str) -> tuple[ScriptHead, str]:
     match = _HEAD.match(first)
     if match is None:
         return ScriptHead(), text
-    return codec.typed(ScriptHead, match[1].encode()), code
+    return codec.decode_as(ScriptHead, match[1].encode()), code

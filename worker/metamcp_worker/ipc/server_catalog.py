@@ -145,7 +145,7 @@ class KeyedDefinition(NamedTuple):
     raw: bytes
 
 
-def keyed(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDefinition]:
+def iter_definitions(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDefinition]:
     """Yield the definitions of a kind that have a key. A definition without a key, or with a key
     that was there before, is left out: clients could not ask for it."""
     keys: set[str] = set()
@@ -166,7 +166,7 @@ def pack(catalogue: ServerCatalogue) -> bytes:
 
 def unpack(data: bytes) -> ServerCatalogue:
     """Decode a catalogue blob. Raises codec.Malformed."""
-    return codec.typed(ServerCatalogue, data)
+    return codec.decode_as(ServerCatalogue, data)
 
 
 def list_hash(catalogue: ServerCatalogue) -> str:

@@ -360,7 +360,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     """Facts about its clients that policies know."""
 
     @property
-    def indexed(self) -> bool:
+    def needs_index(self) -> bool:
         """Whether its tools are searched."""
         return self.exposure in ("search", "code") or any(
             builtin != RESULTS for builtin in self.builtins

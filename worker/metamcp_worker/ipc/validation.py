@@ -196,7 +196,7 @@ def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
                 yield Invalid(kind, _name(kind, definition), bytes(definition), problem)
 
 
-def unserved(kind: str, server: str, name: str, fault: Fault) -> str:
+def explain_refusal(kind: str, server: str, name: str, fault: Fault) -> str:
     """Return the sentence for a client that calls such a definition."""
     called = f"The {NOUNS[kind]} {name[:NAME_CHARACTERS_MAX]!r} of {server}"
     text = f"{called} is not served{fault.clients}"

@@ -59,7 +59,7 @@ class ChainActions(Protocol):
         """Cancel the true call. `reason`: words for the server."""
         ...
 
-    def done(self, answer: HookAnswer) -> None:
+    def answer_request(self, answer: HookAnswer) -> None:
         """Answer the request."""
         ...
 
@@ -114,7 +114,7 @@ class Chain:
             self._actions.pause(level)
             self._enter(level + 1, middleware.arguments if arguments is None else arguments)
 
-    def answered(self, answer: HookAnswer, *, final: bool) -> None:
+    def on_answer(self, answer: HookAnswer, *, final: bool) -> None:
         """The true call is over. `final`: the answer is a result or an error, and not a wish of the
         server, which goes to the client past all middleware."""
         if not self._calling:
@@ -125,19 +125,19 @@ class Chain:
         else:
             self._finish(answer)
 
-    def ended(self, level: int, result: bytes | None) -> None:
+    def on_hook_end(self, level: int, result: bytes | None) -> None:
         """A hook has ended. `result`: raw; None for the result of what is within."""
         middleware = self._levels[level]
         if middleware.step not in _LIVE:
             return
         answer = middleware.answer if result is None else HookAnswer(result)
         if answer is None:
-            self.failed(level, "returned no result")
+            self.on_failure(level, "returned no result")
             return
         self._cut(level)
         self._give(level - 1, answer)
 
-    def failed(self, level: int, failure: str, *, refuses: bool = False) -> None:
+    def on_failure(self, level: int, failure: str, *, refuses: bool = False) -> None:
         """A middleware failed. `failure`: words that follow its name; `refuses`: that ends the
         request, whether it enforces or not."""
         middleware = self._levels[level]
@@ -189,7 +189,7 @@ class Chain:
         if not self.over:
             self.over = True
             self._cut(0)
-            self._actions.done(answer)
+            self._actions.answer_request(answer)
 
     def _cut(self, level: int, reason: str = "its middleware does not wait for it") -> None:
         """End this level and everything within it."""

@@ -115,7 +115,7 @@ class _Connection:
                 if (entry := self.requests.get(number)) is not None:
                     self.take(number)
                     request, level = entry
-                    request.ended(
+                    request.on_hook_end(
                         level, _read_unless_same(result), ended.failure, refuses=ended.refuses
                     )
             case _:
@@ -125,9 +125,9 @@ class _Connection:
     def _on_lost(self) -> None:
         was, self.ready = self.ready, False
         requests, self.requests = self.requests, {}
-        self._line.lost(self, was_ready=was)
+        self._line.on_connection_lost(self, was_ready=was)
         for request, level in requests.values():
-            request.failed(level, _GONE, "gone")
+            request.on_failure(level, _GONE, "gone")
 
 
 class MiddlewareLine:
@@ -173,13 +173,13 @@ class MiddlewareLine:
         """Give a request to the process, or let it wait until there is one."""
         connection = self._connection
         if len(connection.requests) + len(self._waiting) >= REQUESTS_MAX:
-            request.failed(level, _BUSY, "too_much")
+            request.on_failure(level, _BUSY, "too_much")
         elif connection.ready:
             self._give(number, request, level)
         elif self._wait is not None:
             self._waiting[number] = request, level
         else:
-            request.failed(level, _AWAY, "gone")
+            request.on_failure(level, _AWAY, "gone")
 
     def leave(self, number: int) -> None:
         """A request does not wait for the process any more."""
@@ -198,7 +198,7 @@ class MiddlewareLine:
         if new:
             self.changed()
 
-    def lost(self, connection: _Connection, *, was_ready: bool) -> None:
+    def on_connection_lost(self, connection: _Connection, *, was_ready: bool) -> None:
         """A connection has ended, or could not be made."""
         if connection is self._connection and not self._closed:
             if was_ready:
@@ -233,12 +233,12 @@ class MiddlewareLine:
 
     def _give_up(self) -> None:
         for request, level in self._done_waiting().values():
-            request.failed(level, _AWAY, "gone")
+            request.on_failure(level, _AWAY, "gone")
 
     def _give(self, number: int, request: "HookedRequest", level: int) -> None:
         assert self.ready is not None
         if self.ready.trouble:
-            request.failed(level, self.ready.trouble, "gone")
+            request.on_failure(level, self.ready.trouble, "gone")
         elif request.facts.hook not in self.ready.hooks:
             request.chain.skip(level)
         else:
@@ -284,24 +284,26 @@ class HookedRequest:
 
     # News of processes
 
-    def ended(self, level: int, result: bytes | None, failure: str, *, refuses: bool) -> None:
+    def on_hook_end(self, level: int, result: bytes | None, failure: str, *, refuses: bool) -> None:
         """A hook has ended. `failure`: words that follow the name of the middleware; `refuses`: it
         ends the request in any mode."""
         if failure:
-            self.failed(level, failure, "failed", refuses=refuses)
+            self.on_failure(level, failure, "failed", refuses=refuses)
             return
         hook = self._places[level]
         self._halt(hook)
         hook.line.counts["ok"] += 1
-        self.chain.ended(level, result)
+        self.chain.on_hook_end(level, result)
 
-    def failed(self, level: int, failure: str, outcome: Outcome, *, refuses: bool = False) -> None:
+    def on_failure(
+        self, level: int, failure: str, outcome: Outcome, *, refuses: bool = False
+    ) -> None:
         line = self._places[level].line
         line.counts[outcome] += 1
         log.warning(
             "middleware %s %s", line.spec.name, failure, extra={"server": self.facts.server}
         )
-        self.chain.failed(level, failure, refuses=refuses)
+        self.chain.on_failure(level, failure, refuses=refuses)
 
     def give(self, level: int, connection: _Connection) -> None:
         """Send the request to a process that is there."""
@@ -324,7 +326,7 @@ class HookedRequest:
         hook = self._places[level]
         hook.arguments = arguments
         if len(arguments) > BODY_BYTES_MAX:
-            self.failed(level, _LARGE, "too_much")
+            self.on_failure(level, _LARGE, "too_much")
         else:
             hook.line.start(hook.number, self, level)
 
@@ -336,7 +338,7 @@ class HookedRequest:
         if hook.connection is None:
             return
         if len(answer.body) > BODY_BYTES_MAX:
-            self.failed(level, _LARGE, "too_much")
+            self.on_failure(level, _LARGE, "too_much")
             return
         self._run(level)
         result = Raw(answer.body)
@@ -357,7 +359,7 @@ class HookedRequest:
     def leave(self, reason: str) -> None:
         self._leave(reason)
 
-    def done(self, answer: HookAnswer) -> None:
+    def answer_request(self, answer: HookAnswer) -> None:
         self._done(answer)
 
     def _run(self, level: int) -> None:
@@ -374,7 +376,7 @@ class HookedRequest:
 
     def _on_timeout(self, level: int) -> None:
         seconds = self._places[level].line.spec.timeout_ms / 1000
-        self.failed(level, _SLOW.format(seconds), "timeout")
+        self.on_failure(level, _SLOW.format(seconds), "timeout")
 
 
 class MiddlewareLines:
@@ -400,7 +402,7 @@ class MiddlewareLines:
         for line in before.values():
             self._retire(line)
 
-    def named(self, names: Sequence[str], hook: Hook) -> list[MiddlewareLine]:
+    def select_lines(self, names: Sequence[str], hook: Hook) -> list[MiddlewareLine]:
         """Return the middleware of these names through which requests of a hook go."""
         lines = (self._lines.get(name) for name in names)
         return [line for line in lines if line is not None and line.has(hook)]

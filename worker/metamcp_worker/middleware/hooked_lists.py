@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.middleware_calls import Hook
-from metamcp_worker.ipc.server_catalog import keyed
+from metamcp_worker.ipc.server_catalog import iter_definitions
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
@@ -72,7 +72,7 @@ class HookedLists:
         self._known: dict[str, _HookedList] = {}
         lines.changed = self._hooks_changed
 
-    def offered(self, server: str) -> None:
+    def on_catalogue(self, server: str) -> None:
         """Look at the tools of a server, which may be new, and tell its middleware."""
         self._lines.tell(process_names.base(server))
         self._look(server)
@@ -95,7 +95,7 @@ class HookedLists:
         self._show(server, hooked_list)
         self._ask(server, hooked_list)
 
-    def again(self) -> None:
+    def recheck_servers(self) -> None:
         """Look at the tools of all servers again, because there is other middleware."""
         for server in self._lists.servers():
             self._look(server)
@@ -108,11 +108,11 @@ class HookedLists:
         request: HookedRequest
 
         def call(_: bytes) -> None:
-            request.chain.answered(
+            request.chain.on_answer(
                 HookAnswer(codec.dump(list(map(Raw, hooked_list.plain)))), final=True
             )
 
-        def done(answer: HookAnswer) -> None:
+        def on_answer(answer: HookAnswer) -> None:
             hooked_list.why_none = _message(answer.body) if answer.code else ""
             hooked_list.shown = (
                 None if answer.code else _read_definitions(server, hooked_list.plain, answer.body)
@@ -121,12 +121,12 @@ class HookedLists:
                 self._show(server, hooked_list)
                 self._changed()
 
-        request = HookedRequest(hooked_list.lines, facts, call, lambda reason: None, done)
+        request = HookedRequest(hooked_list.lines, facts, call, lambda reason: None, on_answer)
         request.chain.begin(b"null")
 
     def _hooks_changed(self) -> None:
         """Processes have told their hooks."""
-        self.again()
+        self.recheck_servers()
         self._changed()
 
 
@@ -134,7 +134,7 @@ def _through(
     lines: Sequence[MiddlewareLine], server: str, plain: Sequence[bytes]
 ) -> tuple[MiddlewareLine, ...]:
     """Return the middleware that matches one of these tools."""
-    names = [tool.key for tool in keyed("tools", map(Raw, plain))]
+    names = [tool.key for tool in iter_definitions("tools", map(Raw, plain))]
     return tuple(line for line in lines if any(line.matches(server, name) for name in names))
 
 
@@ -144,9 +144,9 @@ def _message(error: bytes) -> str:
 
 def _read_definitions(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
     """Return the raw definitions that hooks have made, without tools that the server has not."""
-    own = {tool.key for tool in keyed("tools", map(Raw, plain))}
+    own = {tool.key for tool in iter_definitions("tools", map(Raw, plain))}
     try:
-        made = list(keyed("tools", codec.items(body)))
+        made = list(iter_definitions("tools", codec.items(body)))
     except codec.Malformed as error:
         log.error("middleware made something that is not a list of tools: %s", error)
         return ()

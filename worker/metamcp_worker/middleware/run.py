@@ -127,7 +127,7 @@ class _Hook:
         self._result = bytes(done.result)
         return codec.value(self._result) if self.kind is None else self.kind(self._result)
 
-    def ended(self, result: object) -> HookEnded:
+    def pack_result(self, result: object) -> HookEnded:
         """Return the message for what the hook has returned."""
         number = self.start.id
         if self.kind is None:
@@ -143,7 +143,7 @@ class _Hook:
             return HookEnded(id=number, failure=f"returned a result of {len(raw):,} bytes")
         return HookEnded(id=number, result=Raw(raw))
 
-    def raised(self, error: Exception) -> HookEnded:
+    def build_failure(self, error: Exception) -> HookEnded:
         """Return the message for what the hook has raised."""
         if error is self._error:
             return HookEnded(id=self.start.id)
@@ -195,7 +195,7 @@ class MiddlewareWorker(RoleWorker):
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._hang_s = spec.hang_s
         _limit_memory(spec.memory_bytes)
-        self.accept(socket.socket(fileno=packets.taken(fds)))
+        self.accept(socket.socket(fileno=packets.take_fd(fds)))
 
     def retire(self, within_s: float) -> None:
         """Let fronts connect to the next process, and end when nothing is under way here, at most
@@ -221,7 +221,7 @@ class MiddlewareWorker(RoleWorker):
     def links(self) -> int:
         return len(self._fronts)
 
-    def linked(self, sock: socket.socket) -> None:
+    def on_connection(self, sock: socket.socket) -> None:
         front = _Front()
         self._fronts.add(front)
         self._chores.begin(self._serve(front, sock))
@@ -277,13 +277,13 @@ class MiddlewareWorker(RoleWorker):
         )  # fmt: skip
         try:
             result = await getattr(self._made, start.hook)(request, hook.call_next)
-            ended = hook.ended(result)
+            ended = hook.pack_result(result)
         except MemoryError:
             log.error("middleware %s has used up its memory", self._name)
             os._exit(EXIT_MEMORY)
         # The code of a user may raise anything, which is the failure of this request.
         except Exception as error:
-            ended = hook.raised(error)
+            ended = hook.build_failure(error)
             if ended.failure:
                 log.warning("middleware %s raised in %s", self._name, start.hook, exc_info=error)
         if hook.front.hooks.pop(start.id, None) is not None:

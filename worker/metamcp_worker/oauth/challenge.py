@@ -54,7 +54,7 @@ class Challenge(Struct, frozen=True):
         match = re.search(rf'\b{name}=(?:"([^"]*)"|([^\s,"]+))', self.header)
         return (match[1] or match[2] or "") if match else ""
 
-    def asking(self, scope_names: Iterable[str]) -> Self:
+    def with_scopes(self, scope_names: Iterable[str]) -> Self:
         """Return the same challenge with these scopes, which may be empty."""
         parts = [
             f'{name}="{value}"'

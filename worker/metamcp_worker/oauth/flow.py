@@ -86,7 +86,7 @@ class _Said(Struct, frozen=True):
     description: str = ""
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         parts = [f"HTTP {self.status}", self.error, self.description]
         return ", ".join(text for text in parts if text)
 
@@ -132,7 +132,7 @@ class Flow:
                 return after if after is not None and after.access_token else None
             if answer.error not in _UNKNOWN:
                 raise Unreachable(
-                    f"its authorization server {answer.origin} gave no new token ({answer.why})"
+                    f"its authorization server {answer.origin} gave no new token ({answer.reason})"
                 )
             return None
 
@@ -205,7 +205,7 @@ class Flow:
         base_scopes = challenge.scopes or (self._oauth.scopes if challenge.status == 401 else ())
         if extra_scopes and not base_scopes and record is not None:
             base_scopes = scopes(record.scope)
-        return challenge.asking(dict.fromkeys([*base_scopes, *extra_scopes]))
+        return challenge.with_scopes(dict.fromkeys([*base_scopes, *extra_scopes]))
 
     async def _redirect(self, url: str) -> None:
         checked_http.page(url)
@@ -269,7 +269,7 @@ class Flow:
         if to_authorization_server and (answer.status_code >= 500 or answer.status_code in _LATER):
             raise Unreachable(
                 f"its authorization server {self._last_answer.origin} answered"
-                f" {self._last_answer.why}"
+                f" {self._last_answer.reason}"
             )
         return answer
 
@@ -286,12 +286,12 @@ class Flow:
                 )
             case OAuthRegistrationError():
                 return self._make_registration_error(
-                    answer.origin, f"did not register the gateway ({answer.why})"
+                    answer.origin, f"did not register the gateway ({answer.reason})"
                 )
             case OAuthTokenError():
                 remedy = "; check `client_id` and `client_secret`" if self._oauth.client_id else ""
                 return NotAuthorized(
-                    f"was not authorized: {answer.origin} gave no token ({answer.why}){remedy}"
+                    f"was not authorized: {answer.origin} gave no token ({answer.reason}){remedy}"
                 )
             case OAuthFlowError():
                 return NotAuthorized(f"was not authorized: {_plain(str(error))}")
@@ -346,7 +346,7 @@ def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
 def _parse_answer(request: httpx2.Request, answer: httpx2.Response) -> _Said:
     origin = checked_http.origin(request.url)
     try:
-        oauth_error = codec.typed(_Error, answer.content)
+        oauth_error = codec.decode_as(_Error, answer.content)
     except codec.Malformed:
         oauth_error = _Error()
     error = oauth_error.error if _CODE.fullmatch(oauth_error.error) else ""
@@ -374,7 +374,7 @@ def _check_endpoints(metadata: httpx2.Response) -> None:
     """Check the endpoints of the metadata. Raises NotAuthorized for an endpoint that is not a web
     address, which the SDK would take for missing metadata."""
     try:
-        endpoints = structs.asdict(codec.typed(_Endpoints, metadata.content))
+        endpoints = structs.asdict(codec.decode_as(_Endpoints, metadata.content))
     except codec.Malformed:
         return
     for name, url in endpoints.items():

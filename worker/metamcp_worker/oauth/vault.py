@@ -97,7 +97,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True):
         if client_id is None or not self.client:
             return not self.given
         try:
-            return codec.typed(_Client, self.client.encode()).client_id == client_id
+            return codec.decode_as(_Client, self.client.encode()).client_id == client_id
         except codec.Malformed:
             return False
 
@@ -241,7 +241,7 @@ class Vault:
             data = self._cipher().decrypt(
                 sealed[len(_MAGIC) : begin], sealed[begin:], _make_associated_data(name)
             )
-            return codec.typed(TokenRecord, data)
+            return codec.decode_as(TokenRecord, data)
         except codec.Malformed:
             self._unusable(name, "was written by another version")
         except (InvalidTag, ValueError):

@@ -146,7 +146,7 @@ def remove(folder: str, handle: str) -> None:
             os.unlink(os.path.join(folder, name))
 
 
-def everything(root: str) -> Iterator[tuple[str, KeptResult]]:
+def iter_results(root: str) -> Iterator[tuple[str, KeptResult]]:
     """Yield all results that are kept, each with its folder."""
     for folder in _folders(root):
         for name in _names(folder):

@@ -85,7 +85,7 @@ async def _read_in_process(request: PartWanted, part_s: float) -> Piece | str:
                 process.kill()
             await process.wait()
     try:
-        answer = codec.typed(PartAnswer, output)
+        answer = codec.decode_as(PartAnswer, output)
     except codec.Malformed:
         return _FAILED
     return answer.error if answer.piece is None else answer.piece

@@ -142,7 +142,7 @@ def large(result: bytes) -> LargeResult | None:
     question to the client, a task, or one with images or sound, which clients show."""
     try:
         members = codec.level(result)
-        blocks = [codec.typed(_Block, raw) for raw in codec.items(members.get("content", b""))]
+        blocks = [codec.decode_as(_Block, raw) for raw in codec.items(members.get("content", b""))]
     except codec.Malformed:
         return None
     complete = codec.text(members.get("resultType", b'"complete"')) == "complete"

@@ -70,9 +70,9 @@ class Lines(logging.Handler):
             self._fail(record, error)
 
     def say(self, record: LogRecord) -> None:
-        self._put(self.rendered(record))
+        self._put(self.render_record(record))
 
-    def rendered(self, record: LogRecord) -> bytes:
+    def render_record(self, record: LogRecord) -> bytes:
         if not self.text:
             return records.as_json(record)
         if self.journal:
@@ -252,7 +252,7 @@ def count() -> None:
         lines.count(time.monotonic())
 
 
-async def counting() -> None:
+async def count_every_second() -> None:
     """Call `count` at every whole second, until cancelled."""
     now = asyncio.get_running_loop().time
     while True:

@@ -104,7 +104,7 @@ class Masks:
 
     def text(self, text: str) -> str:
         """Return the text with secrets masked."""
-        text = self.known(text)
+        text = self.mask_known_secrets(text)
         low = text.lower()
         if _any(_HEADERS, low):
             text = _HEADER.sub(rf"\1\2{MASK}", text)
@@ -124,7 +124,7 @@ class Masks:
             text = _OURS.sub(rf"\1{MASK}", text)
         if "PRIVATE KEY" in text:
             text = _PRIVATE.sub(MASK, text)
-        return self.known(text)
+        return self.mask_known_secrets(text)
 
     def json(self, text: str) -> str:
         """Return JSON with secrets masked; values of members are masked whole. If more secrets show
@@ -136,7 +136,7 @@ class Masks:
         again = self._json(plain)
         return masked if again == plain else again
 
-    def known(self, text: str) -> str:
+    def mask_known_secrets(self, text: str) -> str:
         """Return a text with the known secrets masked, and all else as it is, but for escapes if a
         secret is spelled with them."""
         masked = self._without(text)
@@ -147,7 +147,7 @@ class Masks:
         return masked if again == plain else again
 
     def _json(self, text: str) -> str:
-        text = self.known(text)
+        text = self.mask_known_secrets(text)
         if _any(_STEMS, text.lower()):
             text = _MEMBER.sub(_member, text)
         return self.text(text)

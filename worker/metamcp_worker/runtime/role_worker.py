@@ -49,7 +49,7 @@ class RoleWorker:
     async def run(self) -> int:
         """Run until the end, and return the exit code."""
         self._chores.begin(self._beat())
-        self._chores.begin(logs.counting())
+        self._chores.begin(logs.count_every_second())
         try:
             return await self._over
         finally:
@@ -68,7 +68,7 @@ class RoleWorker:
         """Return the figures of the process, which are sent with a heartbeat if they are new."""
         raise NotImplementedError
 
-    def linked(self, sock: socket.socket) -> None:
+    def on_connection(self, sock: socket.socket) -> None:
         """Take a connection of a front, or of the supervisor; it does not block."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class RoleWorker:
         """Number of connections that are open."""
         return 0
 
-    def beating(self) -> None:
+    def on_heartbeat(self) -> None:
         """Work that is due with each heartbeat."""
 
     def retire(self, within_s: float) -> None:
@@ -152,14 +152,14 @@ class RoleWorker:
             sock.close()
             return
         sock.setblocking(False)
-        self.linked(sock)
+        self.on_connection(sock)
 
     async def _beat(self) -> None:
         last_figures: Message | None = None
         for number in itertools.count(1):
             due = self._loop.time() + BEAT_S
             await asyncio.sleep(BEAT_S)
-            self.beating()
+            self.on_heartbeat()
             self.tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
             figures = self.figures()
             if figures != last_figures:

@@ -227,11 +227,11 @@ class CodeRun:
             call=message.call, result=message.result, error=message.error
         )))  # fmt: skip
 
-    def late(self) -> None:
+    def on_timeout(self) -> None:
         """The time of the run is over."""
         self.fail("timeout", f"the code ran longer than {self.limits.timeout_ms / 1000:g} s")
 
-    def exited(self, code: int, stderr: str) -> None:
+    def on_exit(self, code: int, stderr: str) -> None:
         """The process of the guest has ended by itself. `code`: as os.waitstatus_to_exitcode."""
         silent = code == -_ABORT and not stderr.strip()
         if silent or NO_MEMORY.search(stderr):

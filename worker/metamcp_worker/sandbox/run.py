@@ -134,7 +134,7 @@ class CodeWorker(RoleWorker):
     def _begin(self, spec: CodeOn, fds: list[int]) -> None:
         """Begin, or go on with other limits. Raises OSError, codec.Malformed."""
         if fds or not self.accepts:
-            self.accept(socket.socket(fileno=packets.taken(fds)))
+            self.accept(socket.socket(fileno=packets.take_fd(fds)))
         version = -1 if spec.confinement == "off" else kernel.landlock_version()
         if spec.confinement == "require" and not version:
             raise OSError('this kernel has no Landlock, and `confinement = "require"` asks for it')
@@ -174,7 +174,7 @@ class CodeWorker(RoleWorker):
     def links(self) -> int:
         return len(self._fronts)
 
-    def linked(self, sock: socket.socket) -> None:
+    def on_connection(self, sock: socket.socket) -> None:
         front = _Front(next(self._numbers))
         front.stream = ByteStream(
             sock, lambda data: self._data(front, data), lambda: self._drop(front)
@@ -248,7 +248,7 @@ class CodeWorker(RoleWorker):
         if self._retires:
             if any(front.stream and front.stream.unsent for front in self._fronts.values()):
                 self._loop.call_later(RETIRE_STEP_S, self._go)
-            elif not self._queue.running:
+            elif not self._queue.running_count:
                 self.finish(0)
             return
         while (run := self._queue.begin()) is not None:
@@ -263,7 +263,7 @@ class CodeWorker(RoleWorker):
         run.sandbox, run.began = sandbox, time.perf_counter()
         self._used = self._loop.time()
         sandbox.on_data = partial(self._guest, run)
-        sandbox.on_exit = partial(self._exited, run)
+        sandbox.on_exit = partial(self._on_exit, run)
         run.timer = self._loop.call_later(limits.timeout_ms / 1000, self._on_timeout, run)
         self._loop.call_later(BUSY_S, self._look, run, sandbox.cpu_s())
         try:
@@ -282,8 +282,8 @@ class CodeWorker(RoleWorker):
             run.front.send(call)
         self._settle(run)
 
-    def _exited(self, run: _Run, code: int, stderr: str) -> None:
-        run.state.exited(code, stderr)
+    def _on_exit(self, run: _Run, code: int, stderr: str) -> None:
+        run.state.on_exit(code, stderr)
         self._settle(run)
 
     def _hold(self, run: _Run, timer: asyncio.TimerHandle, *, hold: bool) -> None:
@@ -307,7 +307,7 @@ class CodeWorker(RoleWorker):
         self._loop.call_later(BUSY_S, self._look, run, begin_s)
 
     def _on_timeout(self, run: _Run) -> None:
-        run.state.late()
+        run.state.on_timeout()
         self._settle(run)
 
     def _settle(self, run: _Run) -> None:
@@ -341,8 +341,8 @@ class CodeWorker(RoleWorker):
 
     # News
 
-    def beating(self) -> None:
-        if self._queue.running or len(self._queue):
+    def on_heartbeat(self) -> None:
+        if self._queue.running_count or len(self._queue):
             self._used = self._loop.time()
         elif self._loop.time() - self._used > self._spec.idle_s:
             self._give_back()
@@ -350,6 +350,6 @@ class CodeWorker(RoleWorker):
 
     def figures(self) -> CodeFigures:
         return CodeFigures(
-            counts=dict(self._counts), running=self._queue.running, waiting=len(self._queue),
+            counts=dict(self._counts), running=self._queue.running_count, waiting=len(self._queue),
             warm=sum(pool.ready for pool in self._pools.values()), confined=self._confined,
         )  # fmt: skip

@@ -31,7 +31,7 @@ class RunQueue(Generic[T]):
         self._count = 0
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         """Number of runs that have begun and not ended."""
         return self._taken + self._inner_running
 

@@ -90,7 +90,7 @@ class SandboxPool(Generic[T]):
     def _spawn(self) -> None:
         frames = FrameBuffer(_READY_BYTES_MAX)
 
-        def heard(data: bytes) -> None:
+        def on_data(data: bytes) -> None:
             try:
                 for body in frames.feed(data):
                     code_run.check_ready(body)
@@ -99,7 +99,7 @@ class SandboxPool(Generic[T]):
                 sandbox.kill()
                 self._on_lost(sandbox, str(error))
 
-        def ended(_: int, stderr: str) -> None:
+        def on_exit(_: int, stderr: str) -> None:
             self._on_lost(sandbox, stderr.strip().partition("\n")[0] or "it ended")
 
         def slow() -> None:
@@ -108,7 +108,7 @@ class SandboxPool(Generic[T]):
 
         assert self.spec is not None
         try:
-            sandbox = SandboxProcess(self.spec, heard, ended)
+            sandbox = SandboxProcess(self.spec, on_data, on_exit)
         except OSError as error:
             self._loop.call_soon(self._on_start_failure, str(error))
             return

@@ -93,7 +93,7 @@ class Postings:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Note that the caller has added to the ends of both lists."""
         self._peak = None
 
@@ -126,7 +126,7 @@ class Sought(Struct, frozen=True):
     weight: float
 
     @property
-    def bound(self) -> float:
+    def score_max(self) -> float:
         """Most that the term adds to the score of a document."""
         return self.weight * self.postings.peak
 
@@ -172,12 +172,12 @@ def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float
 
 
 def _sort_terms(query: Sequence[Sought]) -> list[Sought]:
-    return sorted(query, key=lambda sought: (-sought.bound, sought.postings.term))
+    return sorted(query, key=lambda sought: (-sought.score_max, sought.postings.term))
 
 
 def _rest(query: Sequence[Sought]) -> float:
     """Return the most that these terms add to the score of a document."""
-    return MARGIN * sum(sought.bound for sought in query)
+    return MARGIN * sum(sought.score_max for sought in query)
 
 
 def _add(scores: dict[int, float], sought: Sought) -> None:

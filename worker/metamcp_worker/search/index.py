@@ -109,7 +109,7 @@ class ToolDocument(Struct, frozen=True):
     renamed: bool = False
 
     @property
-    def told(self) -> Pair:
+    def exposed_pair(self) -> Pair:
         """Server and name of the tool, as a client that searches knows them."""
         return (self.pair[0], self.exposed) if self.renamed else self.pair
 
@@ -168,20 +168,20 @@ class Index:
     def put(self, server: str, documents: Sequence[ToolDocument]) -> int:
         """Replace the tools of `server`. Return how many were left out, because they were given
         twice or the index is full."""
-        for _ in self.putting(server, documents):
+        for _ in self.iter_put_steps(server, documents):
             pass
         shelf = self._shelves.get(server)
         return len(documents) - (shelf.end - shelf.first if shelf is not None else 0)
 
     def drop(self, server: str) -> None:
         """Remove the tools of `server`."""
-        for _ in self.dropping(server):
+        for _ in self.iter_drop_steps(server):
             pass
 
-    def putting(self, server: str, documents: Sequence[ToolDocument]) -> Iterator[None]:
+    def iter_put_steps(self, server: str, documents: Sequence[ToolDocument]) -> Iterator[None]:
         """Do the work of `put` in steps of about a millisecond. Until the last step is done the
         caller must not use the index otherwise."""
-        yield from self.dropping(server)
+        yield from self.iter_drop_steps(server)
         first = self._next
         terms: set[str] = set()
         for document in documents:
@@ -198,15 +198,15 @@ class Index:
         yield
         touched = tuple(self._postings[term] for term in terms)
         for at, postings in enumerate(touched, 1):
-            postings.changed()
+            postings.invalidate()
             if at % STEP_TERMS == 0:
                 yield
         self._shelves[server] = _Shelf(first, self._next, array("Q", ordered), touched)
         self._servers.add(words.key(server), server)
         self._plain_servers.add(words.plain(server), server)
 
-    def dropping(self, server: str) -> Iterator[None]:
-        """Do the work of `drop` in steps like those of `putting`."""
+    def iter_drop_steps(self, server: str) -> Iterator[None]:
+        """Do the work of `drop` in steps like those of `iter_put_steps`."""
         shelf = self._shelves.pop(server, None)
         if shelf is None:
             return
@@ -214,7 +214,7 @@ class Index:
             postings.cut(shelf.first, shelf.end)
             if not postings:
                 del self._postings[postings.term]
-                self._begun.changed()
+                self._begun.invalidate()
             if at % STEP_TERMS == 0:
                 yield
         removed = range(shelf.first, shelf.end)
@@ -283,7 +283,7 @@ class Index:
         for key in _keys(document):
             self._tools.add(key, number)
         self._plain_tools.add(_plain(document), number)
-        self._say(number, weights(document.told, document.definition), terms)
+        self._say(number, weights(document.exposed_pair, document.definition), terms)
 
     def _say(self, number: int, weighed: Mapping[str, float], terms: set[str]) -> None:
         """Add a document to the postings of its terms, and these terms to `terms`."""
@@ -292,7 +292,7 @@ class Index:
         for term, weight in weighed.items():
             if (postings := listed(term)) is None:
                 postings = self._postings[term] = Postings(term)
-                self._begun.changed()
+                self._begun.invalidate()
             postings.documents.append(number)
             postings.impacts.append(weight / (weight + SATURATION))
 
@@ -382,8 +382,8 @@ class Index:
                         yield number
 
     def _find_by_beginning(self, text: str) -> Iterator[int]:
-        yield from self._plain_tools.beginning(text, NAMES_MAX)
-        for server in self._plain_servers.beginning(text, NAMES_MAX):
+        yield from self._plain_tools.iter_by_prefix(text, NAMES_MAX)
+        for server in self._plain_servers.iter_by_prefix(text, NAMES_MAX):
             yield from self._shelves[server].ordered
 
     def _fuse_rankings(
@@ -453,4 +453,4 @@ def _keys(document: ToolDocument) -> Sequence[str]:
 
 
 def _plain(document: ToolDocument) -> str:
-    return words.plain(document.told[1])[:PLAIN_CHARACTERS_MAX]
+    return words.plain(document.exposed_pair[1])[:PLAIN_CHARACTERS_MAX]

@@ -187,7 +187,7 @@ class Beginnings:
     def __init__(self) -> None:
         self._sorted: list[str] | None = None
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         self._sorted = None
 
     def of(self, prefix: str, strings: Iterable[str], most: int) -> list[str]:
@@ -219,7 +219,7 @@ class NameMatch(Generic[Thing]):
             things.append(thing)
             return
         self._things[key] = [thing]
-        self._beginnings.changed()
+        self._beginnings.invalidate()
 
     def remove(self, key: str, things: Container[Thing]) -> None:
         """Remove these things from the name `key`."""
@@ -227,12 +227,12 @@ class NameMatch(Generic[Thing]):
         if remaining:
             self._things[key] = remaining
         elif self._things.pop(key, None) is not None:
-            self._beginnings.changed()
+            self._beginnings.invalidate()
 
     def whole(self, key: str) -> Sequence[Thing]:
         return self._things.get(key, ())
 
-    def beginning(self, key: str, most: int) -> Iterator[Thing]:
+    def iter_by_prefix(self, key: str, most: int) -> Iterator[Thing]:
         """Yield the things of the names that begin with `key`: at most `most` names, in order."""
         for name in self._beginnings.of(key, self._things, most):
             yield from self._things[name]
