@@ -365,6 +365,19 @@ def test_no_object_is_received_from_a_pipe() -> None:
     none(hits)
 
 
+def test_tests_of_a_package_are_named_after_its_modules() -> None:
+    """`test_MODULE.py`, or `test_MODULE_ASPECT.py`, in the folder of the package."""
+    modules = {path.parent.name: set[str]() for path in SOURCES}
+    for path in SOURCES:
+        modules[path.parent.name].add(path.stem)
+    for side in ("supervisor", "worker"):
+        modules[side] = modules[f"metamcp_{side}"]
+        for path in (ROOT / "tests" / side).rglob("test_*.py"):
+            words = path.stem.split("_")[1:]
+            names = {"_".join(words[:end]) for end in range(1, len(words) + 1)}
+            assert names & modules[path.parent.name], f"{path}: it has the name of no module"
+
+
 def test_tests_wait_for_facts_and_never_sleep() -> None:
     hits = [
         at(path, node.lineno, "wait for the fact")

@@ -12,7 +12,7 @@ from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.live.load import Callers
 from tests.waiting import until
-from tests.worker.child.test_remote_failures import process
+from tests.worker.child.test_streamable_http_failures import process
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
 

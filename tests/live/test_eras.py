@@ -14,7 +14,7 @@ from tests.fakes import one_revision
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
-from tests.worker.child.test_remote_failures import process
+from tests.worker.child.test_streamable_http_failures import process
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 

@@ -14,7 +14,7 @@ import pytest
 from tests.docs.test_commands import EXTRA, HELLO, SCRIPT
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
-from tests.supervisor.cli.test_verbs import WITHOUT_JSON, every
+from tests.supervisor.cli.test_errors_verbs import WITHOUT_JSON, every
 from tests.waiting import until
 
 pytestmark = pytest.mark.promise("M109")

@@ -9,7 +9,7 @@ import pytest
 from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw
-from tests.worker.child.test_remote_failures import process
+from tests.worker.child.test_streamable_http_failures import process
 
 pytestmark = pytest.mark.live
 

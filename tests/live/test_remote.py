@@ -10,8 +10,8 @@ from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake, free_port
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
-from tests.worker.child.test_remote_failures import process
-from tests.worker.child.test_remote_sdk import WAYS, serving
+from tests.worker.child.test_streamable_http_failures import process
+from tests.worker.child.test_streamable_http_sdk import WAYS, serving
 
 pytestmark = pytest.mark.live
 

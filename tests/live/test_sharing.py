@@ -14,7 +14,7 @@ from tests.live import processes
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import LEGACY, MODERN, PREFIX, Raw, Stream
 from tests.waiting import until
-from tests.worker.child.test_remote_failures import process
+from tests.worker.child.test_streamable_http_failures import process
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M77"), pytest.mark.timeout(120)]
 

@@ -18,7 +18,7 @@ import pytest
 from metamcp_supervisor.config import places, sources
 from metamcp_supervisor.config.config import Config, Server
 from metamcp_supervisor.config.document import list_of, table_of
-from tests.supervisor.cli.test_export import SUFFIXES, what_is_left
+from tests.supervisor.cli.test_import_servers_export import SUFFIXES, what_is_left
 from tests.supervisor.clienthome import Home
 
 FOLDER = Path(__file__).parent.parent / "client_configurations"

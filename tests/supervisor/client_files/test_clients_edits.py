@@ -15,7 +15,7 @@ from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import formats
 from metamcp_supervisor.config.document import BrokenSyntax
-from tests.supervisor.config.test_jsonc import with_comments
+from tests.supervisor.config.test_formats_jsonc import with_comments
 
 JSON = FileFormat("claude", "json", ("mcpServers",))
 TOML = FileFormat("codex", "toml", ("mcp_servers",))

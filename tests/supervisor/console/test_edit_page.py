@@ -7,7 +7,7 @@ from metamcp_supervisor.console import edit_page
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.config_orders import EDITS, FileEdited, SettingsShown
 from tests.supervisor.console.test_fragments import parsed
-from tests.supervisor.console.test_managing_pages import text_of
+from tests.supervisor.console.test_pages_management import text_of
 
 ADD = {
     "server": "git",

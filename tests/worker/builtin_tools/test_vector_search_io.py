@@ -10,7 +10,7 @@ from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.embedding import TEXTS_MAX, Vectors
 from metamcp_worker.ipc.spec import FrontSpec, MeaningSpec
 from metamcp_worker.search.vectors import shrunk
-from tests.worker.builtin_tools.test_indexing import spec
+from tests.worker.builtin_tools.test_search_index_updates import spec
 from tests.worker.front.offers import offer
 
 MODEL = MeaningSpec(model="m", weight=0.4)

@@ -28,8 +28,8 @@ from ..rawhttp import post, until
 from .door import LEGACY, META, Door, bodiless, legacy, modern
 from .offers import offer, resource, tool
 from .peers import Peer
-from .test_keys import PEPPER, STREAM, endpoint
-from .test_keys import spec as key_spec
+from .test_http_keys import PEPPER, STREAM, endpoint
+from .test_http_keys import spec as key_spec
 
 ENDPOINTS: Final = {"A": "dev", "B": "far"}
 WORKSPACES: Final = {"A": "default", "B": "acme"}

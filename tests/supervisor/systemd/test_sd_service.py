@@ -19,7 +19,7 @@ from metamcp_worker.ipc.spec import CALLBACK_PORT
 from tests import waiting
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
-from tests.supervisor.systemd.test_notify_vitals import server, status
+from tests.supervisor.systemd.test_sd_service_status import server, status
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.http_transport import TELLS_AT_ONCE_MAX
 from tests.fakes.http_server import event, running
 from tests.worker.child.far import Far, can, far
-from tests.worker.child.test_remote_sessions import Odd, odd
+from tests.worker.child.test_http_sessions_handshakes import Odd, odd
 from tests.worker.rawhttp import run, until
 from tests.worker.scripted import Request, Wire, serving
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.child.test_remote_sdk import serving
+from tests.worker.child.test_streamable_http_sdk import serving
 
 READER = Path(__file__).parent.parent.parent / "fakes" / "far_reader.py"
 BODY_BYTES = 16 * 1024 * 1024 - 1024

@@ -16,7 +16,7 @@ from metamcp_worker.ipc.messages import HOPS_MAX, FrontReady, HandOver, Message,
 from .door import Door, bodiless, legacy, modern, with_door
 from .peers import WAIT_S
 from .process import Front, front
-from .test_wrong_front import answer, at, handed
+from .test_run_wrong_front import answer, at, handed
 
 pytestmark = pytest.mark.process
 

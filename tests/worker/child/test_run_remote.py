@@ -11,8 +11,8 @@ import pytest
 from metamcp_worker.ipc.frames import Ask, Cancel, Error, ReplyFrame, Result
 from metamcp_worker.ipc.spec import First
 from tests.waiting import until
-from tests.worker.child.test_remote_failures import free_port, process
-from tests.worker.child.test_remote_sdk import serving
+from tests.worker.child.test_streamable_http_failures import free_port, process
+from tests.worker.child.test_streamable_http_sdk import serving
 from tests.worker.child.worker import ChildWorker
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ from metamcp_worker.catalog.tool_overrides import DEPTH_MAX, NAMES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import ToolOverride
 from tests.worker.catalog.test_catalog import merged
-from tests.worker.catalog.test_overriding import overridden
+from tests.worker.catalog.test_tool_overrides_definitions import overridden
 from tests.worker.front.offers import endpoint, offer
 
 jsonschema: Any = importlib.import_module("jsonschema")

@@ -15,7 +15,7 @@ from tests.examples import examples
 
 from .door import bodiless, legacy
 from .tenants import OWN, SHARED, Actor, Pending, Seat, World
-from .test_keys import STREAM
+from .test_http_keys import STREAM
 
 SLOTS = st.sampled_from(["A1", "A2", "B1", "B2"])
 PICK = st.integers(0, 1000)

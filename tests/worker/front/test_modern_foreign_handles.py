@@ -19,7 +19,7 @@ from metamcp_worker.ipc.key_table import KeyChanges
 from ..rawhttp import Client, Reply, post
 from .door import MODERN, Door, bodiless, legacy, modern, with_door
 from .offers import offer
-from .test_keys import FAR, FOREIGN, HERE, KEY, OTHER, PEPPER, STREAM, endpoint, spec
+from .test_http_keys import FAR, FOREIGN, HERE, KEY, OTHER, PEPPER, STREAM, endpoint, spec
 
 REVOKED = api_key.make(bytes(range(5, 45)))
 #: Kinds of credentials at the endpoint `dev`, and what a request with each of them gets.
