@@ -8,6 +8,7 @@ import pytest
 
 from tests import picture
 from tests.house import ROOT, SOURCES, module_name, nodes
+from tests.test_ratchets import worker_modules_of_supervisor
 from tests.test_tidy import MAY_IMPORT
 
 SENT_TO = re.compile(r"\(`([a-z_]+(?:\.[a-z_]+)*)`\)")
@@ -29,6 +30,13 @@ def test_the_readme_names_every_package_with_the_first_sentence_of_its_docstring
 def test_the_readme_shows_who_imports_whom_as_make_imports_draws_it(side: str) -> None:
     text = picture.readme(side).read_text()
     assert picture.with_picture(text, side) == text
+
+
+def test_the_readme_names_the_packages_that_the_supervisor_imports() -> None:
+    readme = (ROOT / "worker" / "README.md").read_text()
+    sentence = readme.partition("The supervisor imports ")[2].partition(", and no other")[0]
+    named = re.findall(r"`(\w+)`", sentence)
+    assert named == sorted({module.split(".")[1] for module in worker_modules_of_supervisor()})
 
 
 def test_an_arrow_that_others_imply_is_not_drawn() -> None:
