@@ -232,7 +232,7 @@ def facts_of(principal: Principal) -> PrincipalFacts:
 
 
 def whole_name(name: str) -> str:
-    """Return the name of the whole endpoint, of which this may name a part."""
+    """Return the name of the whole endpoint, also for the name of a part."""
     return name.partition("[")[0]
 
 

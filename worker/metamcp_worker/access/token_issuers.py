@@ -29,7 +29,7 @@ from metamcp_worker.oauth.checked_http import Guarded
 ANSWERS_MAX = 1000
 """Maximum valid tokens whose answers are kept; beyond, the oldest answer is forgotten."""
 REFUSED_MAX = 200
-"""Maximum tokens of which is kept that they are not valid; anybody can send such tokens."""
+"""Maximum tokens that are remembered as not valid; anybody can send such tokens."""
 QUESTIONS_MAX = 32
 """Maximum questions about tokens that are under way at one issuer; more get 503."""
 TOLD_S = 60.0
@@ -224,7 +224,7 @@ class _Issuer:
             return self.refuse_token(spec, error, now)
 
     def refuse_token(self, spec: EndpointSpec, error: TokenUnfit, now: float) -> Found:
-        """Tell the operator now and then why tokens are not valid; clients are not told."""
+        """Tell the operator now and then why tokens are not valid; clients do not learn it."""
         if now - self._told >= TOLD_S:
             self._told = now
             log.info("a token was refused at the endpoint '%s': %s", spec.name, error)

@@ -21,7 +21,7 @@ DAY_S = 86_400
 """Seconds of a day, which begins at midnight UTC."""
 MINUTE_S = 60.0
 METERS_MAX = 100_000
-"""Maximum meters of keys in one front; the oldest is made anew after that."""
+"""Maximum meters of keys in one front; beyond that the oldest starts again from zero."""
 
 Owner = tuple[str, str]
 """Kind (`endpoint`, `server`, `workspace`, `key`) and name of the owner of a limit."""
@@ -48,8 +48,8 @@ class LimitReached(ProtocolError):
 
 class Meter:
     """Use of one owner of limits. `inflight`: its calls that are not answered; `day`, `today`: the
-    day since the epoch, and the calls in it; `untold`: the calls among these that the supervisor
-    was not told, after the first of which the meter is in `news`."""
+    day since the epoch, and the calls in it; `untold`: the calls among these that this front has
+    not reported to the supervisor; the first of them puts the meter in `news`."""
 
     __slots__ = (
         "_burst", "_limits", "_news", "_per_s", "_tokens", "_when", "day", "inflight", "owner",

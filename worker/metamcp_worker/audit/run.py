@@ -1,12 +1,12 @@
 """Process of the audit: it commits the records of all other processes, many at once.
 
-Owns: their connections, reading their frames, what goes into one commit, telling
-them, segments that end, checkpoints in the log, old segments. Never: the content of records, the
-files themselves (`segments`).
+Owns: their connections, reading their frames, what goes into one commit, notifying them, segments
+that end, checkpoints in the log, old segments. Never: the content of records, the files themselves
+(`segments`).
 
 A record is committed before its sender hears of it, so an answer that waited for that has a record,
-whatever process is killed. A sender whose records could not be written is told, and cut: nothing
-that it sent later overtakes them.
+whatever process is killed. A sender whose records could not be written is notified, and cut:
+nothing that it sent later overtakes them.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class AuditWorker(RoleWorker):
     async def _serve(self, acceptor: socket.socket) -> None:
         assert self._segments is not None
         # A writer that is about to end may have the lock.
-        while not self._open() and self._segments.taken:  # noqa: ASYNC110 - nothing tells of it
+        while not self._open() and self._segments.taken:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(TAKEN_S)
         self._gather()
         self.accept(acceptor)

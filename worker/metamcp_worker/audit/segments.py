@@ -5,8 +5,8 @@ the file for records while the disk is full. Never: the content of records (`ipc
 who sends them (`run`).
 
 A segment is a UTC day, or `bytes_max`. The number of its first record is its name, and the segment
-keeps the hash before that record. A sealed segment is one file that can only be read, of which a
-later record has the digest.
+keeps the hash before that record. A sealed segment is one file that can only be read, and a later
+record has its digest.
 
 A program that fills the disk must not stop the audit, and so all calls. Therefore a file of
 `RESERVE_BYTES` has its blocks from the start, and takes records that no segment has room for. The
@@ -71,7 +71,7 @@ class SegmentFacts(Struct, frozen=True):
 
 
 class Segments:
-    """Segments in `folder`, of which one is open. `durable`: whether a commit survives a loss of
+    """Segments in `folder`; one segment is open. `durable`: whether a commit survives a loss of
     power. `seq`, `hash`: of the last record. Only one process at a time has them: it holds a
     lock."""
 
@@ -252,7 +252,7 @@ class Segments:
             self._new(day)
             return
         base = self._connect(path)
-        if base.execute("SELECT count(*) FROM start").fetchone() == (0,):  # died while it was made
+        if base.execute("SELECT count(*) FROM start").fetchone() == (0,):  # died while creating it
             base.close()
             path.unlink()
             self.begin(0)

@@ -84,7 +84,7 @@ class LegacySession:
     def head(self, exchange: BridgeExchange, status: int, session: bytes) -> list[Action]:
         """Take the head of an answer. `session`: session id in it."""
         if status == _GONE and exchange.session and not exchange.moved and not exchange.resumes:
-            if exchange.silent:  # cancelled meanwhile: not to be done in another session
+            if exchange.silent:  # cancelled: not to be done in another session
                 self._exchanges.end_exchange(exchange)
                 return []
             return self._reopen_session(exchange)

@@ -6,7 +6,7 @@ of a line (`session`).
 
 An event loop makes a descriptor that it watches non-blocking, and that would hold for every process
 that has the descriptor. So a pipe is opened once more, which makes a descriptor for this process
-alone. A socket cannot be opened again: each call tells the kernel not to wait, and the loop watches
+alone. A socket cannot be opened again: each call asks the kernel not to wait, and the loop watches
 an epoll of ours that watches the socket. Files and terminals have neither way, nor have systems
 other than Linux: there `InputPipe` and `Output` use threads.
 """

@@ -265,7 +265,7 @@ class Bridge:
             self._waiting = deque(send for send in self._waiting if send.number != number)
             return
         running.cancel()
-        if isinstance(running, GatewayReply):  # a task tells its end itself
+        if isinstance(running, GatewayReply):  # a task reports its end itself
             self._on_request_end(number)
 
     # One request in callbacks
@@ -318,7 +318,7 @@ class Bridge:
 
     def _finish_exchange(self, number: int, failure: Failure | None) -> None:
         self._do(self._session.on_exchange_end(number, failure))
-        if number in self._running:  # else it was stopped meanwhile
+        if number in self._running:  # else it has been stopped
             self._on_request_end(number)
 
     # One request in a task
@@ -334,7 +334,7 @@ class Bridge:
     def _on_task_done(self, number: int, task: asyncio.Task[None]) -> None:
         self._on_request_end(number)
         if not task.cancelled():
-            task.result()  # a bug of the session is told by the loop
+            task.result()  # the loop reports a bug of the session
 
     async def _to_its_end(self, number: int, work: Callable[[], Awaitable[int | None]]) -> None:
         """Run the task of one request. `work` returns the pause that a stream asked for."""

@@ -61,7 +61,7 @@ _REMEDIES = {
     401: "asks for a valid key: name its file with --key-file, or put it into METAMCP_KEY",
     404: "has no such endpoint: its path is wrong, or the key belongs to another workspace",
 }
-"""Status of a refusal, to be told to people once: what it says of the gateway, and what to do."""
+"""Status of a refusal that people see once: what it says of the gateway, and what to do."""
 
 
 class BridgeSession:
@@ -137,7 +137,7 @@ class BridgeSession:
         return [*actions, *self._legacy.goodbye()]
 
     def _unread(self, seen: Glimpse, code: int, text: str) -> WriteLine:
-        """Return the refusal of a message of which only `seen` is known. The refusal has no id if
+        """Return the refusal of a message when only `seen` is known of it. The refusal has no id if
         the id belongs to another request or not to a request, since the wrong request would be
         answered."""
         raw_id = seen.raw_id

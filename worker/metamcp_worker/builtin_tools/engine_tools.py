@@ -188,7 +188,7 @@ def task_result(method: str, reply: ToolReply, dated: Callable[[float], str]) ->
 
 
 class _Run(Struct):
-    """Run, as `engine.workflow_run.describe_run` tells it."""
+    """Run, as `engine.workflow_run.describe_run` reports it."""
 
     run: str
     workflow: str

@@ -1,9 +1,9 @@
 """Built-in tools that look at servers: those of the exposure `servers`, and `discover-all-tools`.
 
 Owns: `gateway_activate`, `gateway_deactivate`, `gateway_status`, their words; the facts that
-`discover-all-tools` tells about servers and their tools, and their order. Never: carrying an order
-out (`builtin_calls`), how long an answer may be (`tool_text`), starting or stopping servers: a
-server that is out of view runs on.
+`discover-all-tools` reports about servers and their tools, and their order. Never: carrying an
+order out (`builtin_calls`), how long an answer may be (`tool_text`), starting or stopping servers:
+a server that is out of view runs on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -14,18 +14,18 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc.disclosure import Pair, read
 
 MISSING_TOLD_MAX = 5
-"""Maximum unknown names that one answer tells."""
+"""Maximum unknown names that one answer lists."""
 EXPLAINED_MAX = 2
 """Maximum unknown names of an answer for which similar names are looked for."""
 ALIKE_MAX = 3
-"""Maximum similar names that are told for an unknown one."""
+"""Maximum similar names that an answer proposes for an unknown one."""
 COMPARED_MAX = 5_000
 """Maximum tools of an endpoint that are compared with a name, so that other clients do not wait."""
 COMPARED_CHARACTERS_MAX = 128
 LIKENESS_MIN = 0.5
 """Minimum likeness of two names, from 0 to 1, for the answer to propose the other name."""
 _TELLS = {"toolset": "discover-all-tools", "search": "search_tools", "code": "search_tools"}
-"""Built-in tool that tells the names of tools, for each exposure in which clients write names."""
+"""Built-in tool that lists the names of tools, for each exposure in which clients write names."""
 _NO_TOOL, _ALIKE = "there is no tool ", ", did you mean "
 _OWN_NAME = 0.9
 """Factor of the likeness to the name that a tool has at its server, for a client that wrote no

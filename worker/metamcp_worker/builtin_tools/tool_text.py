@@ -101,7 +101,7 @@ class Portion(Struct, frozen=True):
 
 
 def portion(things: Sequence[T], start: int, row: Callable[[T], Row]) -> Portion:
-    """Return the rows that fit, from thing number `start` on; rows behind them are not made."""
+    """Return the rows that fit, from thing number `start` on; rows behind them are not built."""
     start = min(max(start, 0), len(things))
     rows: list[Row] = []
     text_room = value_room = ANSWER_BYTES_MAX

@@ -39,7 +39,7 @@ GUIDE = (
     " into the list."
 )
 TOOLS_TOLD_MAX = 20
-"""Maximum tools and servers told for each tool set in the list of tool sets."""
+"""Maximum tools and servers named for each tool set in the list of tool sets."""
 
 
 class ToolsetName(Struct, frozen=True, forbid_unknown_fields=True):

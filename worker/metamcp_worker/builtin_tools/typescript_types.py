@@ -1,4 +1,4 @@
-"""TypeScript types of tools, made from their JSON Schemas.
+"""TypeScript types of tools, built from their JSON Schemas.
 
 Owns: the declaration of a tool as code calls it, with descriptions as comments. Never: which tools
 there are, checking arguments, calls.

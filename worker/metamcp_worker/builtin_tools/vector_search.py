@@ -1,6 +1,6 @@
 """Vectors of the tools of all servers, and the tools whose vectors are nearest to a query.
 
-Owns: the text of a tool from which its vector is made, texts that have no vector yet, the known
+Owns: the text of a tool that its vector is computed from, texts that have no vector yet, the known
 vectors, and the nearest of them. Never: how vectors are asked for (`vector_search_io`), the search
 by words and its fusion with other rankings (`search.index`).
 
@@ -22,7 +22,7 @@ from metamcp_worker.search.vectors import Near, Vector, vector
 TEXT_CHARACTERS_MAX = 2_000
 """Maximum characters of the text of one tool; small models read less."""
 READ_MAX = 64
-"""Maximum tools whose texts are made at a time, which takes some milliseconds."""
+"""Maximum tools whose texts are built at a time, which takes some milliseconds."""
 SPARE_MAX = 4_096
 """Maximum vectors beyond one for each tool; they are of tools that are gone and may come back."""
 NEAREST_MAX = 50
@@ -44,7 +44,7 @@ class Meanings:
         self._keys: dict[str, dict[str, dict[Pair, bytes]]] = {}
         """Hash of the text of each tool, by endpoint, server and tool."""
         self._vectors: dict[bytes, Vector | None] = {}
-        """Vector of each text, by hash; None for a text of which no vector can be made."""
+        """Vector of each text, by hash; None for a text that cannot have a vector."""
         self._lacking: dict[bytes, str] = {}
         self._spreads: dict[str, _Spread] = {}
 
@@ -72,7 +72,7 @@ class Meanings:
 
     @property
     def unread(self) -> bool:
-        """Whether there are tools whose texts are not made yet."""
+        """Whether there are tools whose texts are not built yet."""
         return bool(self._unread)
 
     def learn(self, vectors: Mapping[bytes, bytes]) -> None:

@@ -32,7 +32,7 @@ long. After that time the front asks for vectors of tools again."""
 
 
 class _Query(Struct):
-    """Query under way. `waiting`: functions that get its vector, or None if it is not made."""
+    """Query under way. `waiting`: functions that get its vector, or None if there is none."""
 
     text: str
     waiting: list[Callable[[Vector | None], None]]

@@ -15,7 +15,7 @@ from itertools import chain
 from msgspec import Struct
 
 from metamcp_worker.catalog.offers import Declared, Owner, ServerOffer, sole_claims
-from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - it is had from here
+from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - re-exported
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
 from metamcp_worker.catalog.uris import Exposed, Places, Uris
@@ -50,8 +50,8 @@ class Merged(Struct, frozen=True):
     by further names, which no list has. `apps`: tools by the names that the user interface of their
     own server knows, where the endpoint has others. `kinds`: the lists that some server has.
     `declared`: the servers' capabilities. `eras`: whether a server is of the handshake era.
-    `tasked`: the servers that have tasks, or may have some. `unknown`: servers that have not told
-    yet what they offer. `only`: on an endpoint with one server, the owner of everything
+    `tasked`: the servers that have tasks, or may have some. `unknown`: servers that have not
+    reported yet what they offer. `only`: on an endpoint with one server, the owner of everything
     else. `claims`: on an endpoint with several, the owners of methods beyond the protocol, by the
     beginnings of these methods. `barred`: names that this owner does not get, where names are bare;
     None: it gets no name that is not in a table. `held`: it gets no such name of a tool in any
@@ -293,7 +293,7 @@ class Catalog:
             self._parts.pop((endpoint, legacy), None)
 
     def _overrides_of(self, endpoint: EndpointSpec) -> ToolOverrides:
-        """Return the overrides of an endpoint, with the definitions made before, as long as the
+        """Return the overrides of an endpoint, with the definitions built before, as long as the
         same is wanted."""
         overrides = self._overrides.get(endpoint.name)
         if overrides is None or overrides.wanted != endpoint.overrides:

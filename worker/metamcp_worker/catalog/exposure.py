@@ -68,8 +68,8 @@ class Opened:
             self._marks += server_part.marks
 
     def share_pairs(self, content: Shown) -> Shown:
-        """Return the same content, made of the tools that are known here: the supervisor sends new
-        objects each time, and thousands of views would need ten times as much memory."""
+        """Return the same content, built from the tools that are known here: the supervisor sends
+        new objects each time, and thousands of views would need ten times as much memory."""
         if not content.tools or self._endpoint.exposure == "all":
             return content
         return structs.replace(

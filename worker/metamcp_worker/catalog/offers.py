@@ -349,7 +349,7 @@ def of_many(
 ) -> bytes:
     """Return the raw capabilities of an endpoint with these servers: what one of them can be asked
     for. `lists`: lists that they have together; `routed`: beginnings of methods that lead to one of
-    them; `unknown`: further servers have not told yet what they have."""
+    them; `unknown`: further servers have not reported yet what they have."""
     capabilities: dict[str, object] = {
         name: {"listChanged": True} for name in LISTS if name in lists
     }
@@ -414,7 +414,7 @@ def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
 
 def _tasks(servers: Sequence[Declared]) -> dict[str, object]:
     """Return what a client can do with tasks of several servers: the id of a task names its server,
-    but several lists of tasks cannot be made into one."""
+    but several lists of tasks cannot be merged into one."""
     capability: dict[str, object] = {}
     for server in servers:
         tasks = server.level(TASKS)

@@ -33,7 +33,7 @@ class ListEntry(Struct, frozen=True, gc=False):
 
 
 def mark(entry: ListEntry) -> bytes:
-    """Return the bytes of an entry from which the hash of its list is made."""
+    """Return the bytes of an entry that the hash of its list is computed from."""
     return entry.key.encode("utf-8", "surrogatepass") + b"\0" + entry.item.digest
 
 

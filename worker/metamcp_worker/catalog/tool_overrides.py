@@ -26,7 +26,7 @@ tool."""
 
 
 class _Made(Struct, frozen=True):
-    """Definition that was made from the one with this digest, and sentences about it."""
+    """Definition that was built from the one with this digest, and sentences about it."""
 
     digest: bytes
     item: OfferedItem
@@ -34,7 +34,7 @@ class _Made(Struct, frozen=True):
 
 
 class ToolOverrides:
-    """Overrides of one endpoint. A definition is made once for each form that the server gives it.
+    """Overrides of one endpoint. A definition is built once for each form that the server gives it.
     `wanted`: as the endpoint has them; `servers`: servers of these tools; `barred`: tools, by the
     server's own names, that no client may call around their override."""
 

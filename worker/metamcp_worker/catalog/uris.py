@@ -25,7 +25,7 @@ URI_BYTES_MAX = 2048
 agree on."""
 CONTENTS_MAX = 1000
 """Maximum entries of a result whose URIs are changed: a server may send a million, and a front that
-looks at each of them answers nobody meanwhile."""
+looks at each of them answers nobody during this time."""
 TAIL_CHARS = 6
 """Characters, thirty bits in all, that distinguish a URI which is taken even with its server's name
 in it."""

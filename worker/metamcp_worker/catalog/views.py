@@ -4,7 +4,7 @@ Owns: `View`: pages, cursors, capabilities, instructions; `PageCache`: the bytes
 keep. Never: which views there are (`front_views`), what is in view (`exposure`), sending, HTTP,
 calls.
 
-A view is never changed: it is built as a whole and swapped as one. The bytes of a page are made at
+A view is never changed: it is built as a whole and swapped as one. The bytes of a page are built at
 the first request for the page and kept, because every client asks for the same few pages.
 """
 
@@ -48,8 +48,8 @@ _NOTHING = Shown()
 Place = tuple[str, bool, int]
 """Place of a page: its kind, its era, and where it starts."""
 PAGES_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum bytes of the pages of all views of a front. A page that is not there is made again, which
-takes a millisecond."""
+"""Maximum bytes of the pages of all views of a front. A page that is not there is built again,
+which takes a millisecond."""
 
 
 class PageCache:
@@ -156,7 +156,7 @@ class View:
         return page
 
     def capabilities(self, *, modern: bool) -> bytes:
-        """Return the raw capabilities for clients of one era. Until a server has told what it
+        """Return the raw capabilities for clients of one era. Until a server has reported what it
         offers, all is declared that the gateway can serve, because a client asks once and would
         never look again."""
         capabilities = self._capabilities.get(modern)

@@ -15,7 +15,7 @@ Reason = Literal[
     "spawn", "exit", "clean", "signal", "start_timeout", "authorization", "protocol", "limit",
     "hang", "tls", "redirect",
 ]  # fmt: skip
-"""Exit classes that a worker can tell apart: why a server is down."""
+"""Exit classes that a worker can distinguish: why a server is down."""
 
 
 class RequestPurpose(Enum):
@@ -32,7 +32,7 @@ class RequestPurpose(Enum):
 class ServerRequest(Struct, frozen=True, gc=False):
     """Send this request to the server. `key`: its id as on the wire; `line`: the whole message.
 
-    `method`, `params`, `caller`: the parts of which `line` was made, for transports that repeat
+    `method`, `params`, `caller`: the parts that `line` was built from, for transports that repeat
     some of them in headers or have a session for each kind of client. `own`: the request is the
     gateway's, not that of a call.
     """

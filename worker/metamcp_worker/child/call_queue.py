@@ -249,7 +249,7 @@ many."""
 BEYOND = 2.0
 """Factor by which the expected wait must exceed the timeout of a call to make the call hopeless."""
 RETRY_AFTER_S_MAX = 60.0
-"""Maximum seconds after which a caller is told to come back, because much can change meanwhile."""
+"""Maximum seconds after which a caller should come back, because much can change in that time."""
 
 
 class Pace:
@@ -271,7 +271,7 @@ class Pace:
         self._mean_s, self._samples = 0.0, 0
 
     def wait_s(self, ahead: int) -> float | None:
-        """Seconds that a call with so many ahead of it waits; None if that cannot be told yet."""
+        """Seconds that a call with so many ahead of it waits; None if that is not known yet."""
         if self._samples < SAMPLES_MIN:
             return None
         return self._mean_s * ahead / self._concurrency

@@ -2,9 +2,9 @@
 allows, and judges each new process.
 
 Owns: which unix sockets and ports a server reaches, connecting in its place, the mark of its
-connections to the gateway, counting its processes, telling what is refused. Never: the filter that
-asks (`confinement.kernel`), files of a server (`confinement.rules`), answers to marked connections
-(`front.header_policy`).
+connections to the gateway, counting its processes, reporting what is refused. Never: the filter
+that asks (`confinement.kernel`), files of a server (`confinement.rules`), answers to marked
+connections (`front.header_policy`).
 
 The filter of a server in the profile `basic` stops at each `connect` and asks this process, because
 Landlock has rules for abstract sockets and TCP ports, and none for sockets with a path. The call of
@@ -12,7 +12,7 @@ the server never goes on: another thread could change the address or the descrip
 The worker copies both, judges the copies, connects its copy of the socket and returns the outcome.
 A socket with a path is opened first, so what was judged is what is connected. `seccomp_unotify(2)`.
 
-The filter asks about each system call that fails, too: so the kernel itself tells what a sandbox
+The filter asks about each system call that fails, too: so the kernel itself reports what a sandbox
 refuses, and calls that are allowed cost nothing.
 
 Where no control group holds the number of processes, the filter asks about each fork, too. The call
@@ -54,12 +54,12 @@ ADDRESS_BYTES_MAX = 128
 WAITING_MAX = 256
 """Maximum connections of a server that wait for their other end."""
 LEARNT_MAX = 2000
-"""Maximum rights that are told of one process in a trial."""
+"""Maximum rights that the broker reports for one process in a trial."""
 PATH_BYTES_MAX, PAGE_BYTES = 4096, 4096
 _AT_CWD = 0xFFFFFF9C
 """Descriptor that stands for the working directory, as an `int` of C without its sign."""
 REFUSALS_MAX = 64
-"""Maximum different refusals that are told; a further one counts as another of its kind."""
+"""Maximum different refusals that are reported; a further one counts as another of its kind."""
 _PLAIN = (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _FAMILY_BYTES, _INT, _MAPPED = 2, 0xFFFFFFFF, bytes(10) + b"\xff\xff"
 FULL_PAUSE_S = 0.01

@@ -26,8 +26,8 @@ from metamcp_worker.ipc.pipe import Pipe
 BEHIND_BYTES: Final = 16 * 1024 * 1024
 """Bytes that may wait for a front before the server is not read for a while."""
 RESERVE_BYTES: Final = 1024 * 1024
-"""Bytes of room that only errors may use: enough to tell as many callers as there can be that their
-answers do not fit."""
+"""Bytes of room that only errors may use: enough to notify as many callers as there can be that
+their answers do not fit."""
 NEWS_BYTES_MAX: Final = BEHIND_BYTES // 2
 """Bytes that may wait for a front before notifications are left out for it: a caller needs its
 answer more than a notification."""
@@ -40,7 +40,7 @@ Gone = Callable[[int], None]
 
 class FrontPipes:
     """The pipes by front number. `receive(front, frame)` gets what fronts send; `on_gone(front)` is
-    told when the pipe to a front is closed or replaced."""
+    called when the pipe to a front is closed or replaced."""
 
     def __init__(self, receive: Receive, on_gone: Gone) -> None:
         self._receive = receive
@@ -143,7 +143,7 @@ class FrontPipes:
             await asyncio.get_running_loop().create_unix_connection(lambda: pipe, sock=sock)
         except (OSError, ValueError):
             self._on_closed(front, pipe)
-        if self._pipes.get(front) is not pipe:  # The pipe was replaced meanwhile.
+        if self._pipes.get(front) is not pipe:  # The pipe has been replaced.
             pipe.close()
 
     def _send_other(self, pipe: Pipe, frame: Frame) -> int:

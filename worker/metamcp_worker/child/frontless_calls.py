@@ -1,6 +1,6 @@
 """Calls that outlive their front, with the frames that wait until another front claims them.
 
-Owns: which calls these are, the events of their server meanwhile, their answers, how long and how
+Owns: which calls these are, the events that their server sends, their answers, how long and how
 much of these is kept. Never: calls in flight (`server_calls`), the way to a front, clocks.
 
 A front says of a call that its client can come back for the answer (`frames.Keep`). When that front
@@ -49,7 +49,7 @@ missed those."""
 KEPT_ANSWERS_MAX = 256
 KEPT_BYTES_MAX = 17 * 1024 * 1024
 """Maximum bytes of all kept answers and events; a larger answer is not kept. Beyond these two
-limits the oldest go first, and a client that comes back is told that its answer is lost."""
+limits the oldest go first, and a client that comes back learns that its answer is lost."""
 EVENT_BYTES = 512
 """Bytes that a kept frame counts beside its body."""
 

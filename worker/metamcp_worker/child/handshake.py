@@ -1,7 +1,7 @@
 """Opening of a connection: which era the server speaks, who it is, and its lists.
 
 Owns: the probe, the fallback to `initialize` and the verdict (`Handshake`); the time that a start
-may take, when the lists are read, first and again, and the catalogue made of them (`Opening`).
+may take, when the lists are read, first and again, and the catalogue built from them (`Opening`).
 Never: lines, ids, clocks, the reading of one list (`lists`).
 
 The theory. Whether a server is modern cannot be asked without a modern request, so
@@ -406,7 +406,7 @@ class Opening:
         return self._relist(now)
 
     def asked_for_roots(self, when: Asked) -> Actions:
-        """Note that the server asked for the roots of its client. The action tells about it only if
+        """Note that the server asked for the roots of its client. The action reports it only if
         this is news."""
         before, self._asks_roots = self._asks_roots, wider(self._asks_roots, when)
         if self._asks_roots == before:
@@ -465,7 +465,7 @@ class Opening:
         return self._listing.read(changed, now)
 
     def _publish(self, now: float) -> Actions:
-        """Tell of the lists that were read, unless others will be read in a moment."""
+        """Report the lists that were read, unless others will be read in a moment."""
         listing = self._listing
         if listing.busy(now) or (self.ready and not listing.news):
             return []

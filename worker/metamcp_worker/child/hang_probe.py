@@ -5,14 +5,14 @@ probes mean that a server hangs. Never: lines, ids and their owners (`own_reques
 end of a server (`run`).
 
 Theory. Every message of a server is a sign of life, so a server that talks is never probed. Many
-servers do one thing at a time and read nothing meanwhile, so an unanswered probe proves nothing as
-long as such a server may be at work. Servers read their input in order and come to a probe when
-they are done with everything sent before. The time of a probe therefore begins when no call sent
-before the first probe of this silence can be under way any more: each was answered, which is a sign
-of life, or its deadline is over and so is the time that `server_calls` gives a server to finish
-calls that no client waits for. The gateway's own requests, such as those for long lists, excuse a
-silence for as long as a call could. Requests sent later excuse nothing: with a steady flow of calls
-a server that hangs would be excused for ever.
+servers do one thing at a time and read nothing while they work, so an unanswered probe proves
+nothing as long as such a server may be at work. Servers read their input in order and come to a
+probe when they are done with everything sent before. The time of a probe therefore begins when no
+call sent before the first probe of this silence can be under way any more: each was answered, which
+is a sign of life, or its deadline is over and so is the time that `server_calls` gives a server to
+finish calls that no client waits for. The gateway's own requests, such as those for long lists,
+excuse a silence for as long as a call could. Requests sent later excuse nothing: with a steady flow
+of calls a server that hangs would be excused for ever.
 
 Not every server of the handshake era knows `ping`, and some do not answer unknown requests. So a
 server that has never answered a probe is asked for a list after its first missed probe, because it
@@ -43,7 +43,7 @@ MISSES_MAX = 3
 hanging."""
 STILL_S = 4.5
 """Seconds by which a tick is late that show that this process stood still, and probably the whole
-machine. The time of a probe then begins anew."""
+machine. The time of a probe then begins again."""
 
 
 class Probing:

@@ -44,7 +44,7 @@ _ERROR_BYTES = 512
 """Bytes at the start of a message in which the code of an error or a method is looked for."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 # Words of servers that do not answer 404: the official TypeScript SDK's examples answer 400 to an
-# unknown session, and so do the many servers that were made from them.
+# unknown session, and so do the many servers that copy them.
 _SESSION_WORDS = re.compile(r"session|not initialized", re.IGNORECASE)
 
 #: Continuation of the sentence about a status: how an operator can help.
@@ -272,7 +272,7 @@ server that is polled may be there a moment later."""
 
 class Resume:
     """Progress of one stream, to take it up again. `endless`: whether the stream belongs to no
-    request, and starts anew if it cannot be continued."""
+    request, and starts again if it cannot be continued."""
 
     def __init__(self, *, endless: bool = False) -> None:
         self.last_id = b""

@@ -29,7 +29,7 @@ CAPABILITIES_BYTES_MAX = 4096
 """Maximum bytes of declared capabilities; clients with more are asked nothing."""
 CALLERS_MAX = 256
 """Maximum number of clients whose capabilities are remembered; beyond that all are forgotten and
-read anew."""
+read again."""
 SUBSCRIPTIONS_MAX = 10_000
 """Maximum number of subscriptions remembered for one session; more are not repeated in a new
 session."""
@@ -85,7 +85,7 @@ class HttpSession:
         return self.opened * _VIAS + self.via
 
     def settings(self) -> Iterable[Setting]:
-        """Yield the settings to send again after the session was opened anew."""
+        """Yield the settings to send again after the session was opened again."""
         if self.level:
             yield Setting("logging/setLevel", self.level)
         for params in self.subscribed.values():

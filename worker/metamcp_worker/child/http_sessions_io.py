@@ -1,4 +1,4 @@
-"""Life of a legacy server's sessions: opening, opening anew, listening, closing.
+"""Life of a legacy server's sessions: opening, opening again, listening, closing.
 
 Owns: the handshake of every session, except the first half for the base session, which is a request
 like others; the requests that wait for an opening; the stream on which a server speaks unasked

@@ -170,7 +170,7 @@ def _print_to(log_end: int) -> None:
 
 
 def _find(spec: ServerSpec) -> Any:
-    """Return the low-level server of the SDK that `spec.module` names, as it is or made by a
+    """Return the low-level server of the SDK that `spec.module` names, as it is or created by a
     factory. Raises _Unfit, and whatever the code of the user raises."""
     os.environ.clear()
     os.environ.update(spec.env)

@@ -206,11 +206,11 @@ LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2024-10-07")
 _PREFIX = "io.modelcontextprotocol/"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}\Z")
 _STAMPS_MAX = 256
-"""Maximum number of clients whose stamp is remembered; beyond that all are forgotten and made
-anew."""
+"""Maximum number of clients whose stamp is remembered; beyond that all are forgotten and created
+again."""
 _STAMP_BYTES_MAX = 4096
 """Maximum bytes of a client's description whose stamp is remembered; for a longer one the stamp is
-made anew at each call."""
+created again at each call."""
 
 
 VIEWED_BYTES: Final = 16 * 1024
@@ -275,7 +275,7 @@ def error_object(code: int, message: str, data: object = None) -> bytes:
 
 
 class Stamp:
-    """Builder of `_meta`. A modern server is told the protocol and the client that asks; a legacy
+    """Builder of `_meta`. A modern server gets the protocol and the client that asks; a legacy
     server knows both from the handshake. Calls that may take long have a token for their progress,
     whether their client gave one or not."""
 
@@ -419,7 +419,7 @@ class Faults:
 
     def with_refusal(self, result: bytes, error: bytes, refusal: str) -> tuple[bytes, bytes]:
         """Return result and error of a call, one of them empty, with a sentence about what the
-        sandbox refused meanwhile, if the call failed; the same bytes if it did not."""
+        sandbox refused during the call, if it failed; the same bytes if it did not."""
         text = f"MetaMCP: while server '{self._server}' worked on this, {refusal}"
         if not error and not is_error(result):
             return result, error

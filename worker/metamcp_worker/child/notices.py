@@ -77,7 +77,7 @@ def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
 
 def forward_progress(params: bytes, calls: ServerCalls, now: float) -> Actions:
     """Pass on progress to the call whose id is the token. A front whose client did not ask for it
-    is only told that there is some."""
+    only learns that there is some."""
     try:
         members = codec.level(params)
     except codec.Malformed:

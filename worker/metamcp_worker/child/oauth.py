@@ -5,9 +5,9 @@ time, the error for a caller when a person is needed. Never: the flows (`metamcp
 HTTP.
 
 Requests never wait for a person. When a person is needed, the flow goes on by itself, for as long
-as that person may take, and every call meanwhile is answered at once with an error that has the
-link to open; later calls just work. A server that needs a person before its lists were read cannot
-be used yet: it is down with this reason until the operator has run `metamcp login`.
+as that person may take, and every call during this time is answered at once with an error that has
+the link to open; later calls just work. A server that needs a person before its lists were read
+cannot be used yet: it is down with this reason until the operator has run `metamcp login`.
 
 The flows use the SDK, which is imported when the first flow runs. A server with a valid token does
 not need it.
@@ -257,7 +257,7 @@ class ServerTokens(Auth):
 
     async def _run(self, kind: str, flight: _Flight, work: Work) -> None:
         try:
-            # The import takes most of a second, and the worker must go on meanwhile.
+            # The import takes most of a second, and the worker must not wait for it.
             module = await asyncio.to_thread(importlib.import_module, "metamcp_worker.oauth.flow")
             self._record = await work(module.Flow(self._spec, self._vault, flight.show))
             self._unproven = self._record.access_token if self._record is not None else ""

@@ -27,7 +27,7 @@ class OwnRequest(Struct, frozen=True):
 class Own:
     """Open requests of the gateway's own. `new_id`: function that returns an unused id. `stamp`:
     stamp of the revision that is spoken; before that is known, of the modern one, because the first
-    request is a modern one. `caller`: the client for whom a request is made that names none."""
+    request is a modern one. `caller`: the client of a request that names none."""
 
     def __init__(self, version: str, new_id: Callable[[], bytes], caller: bytes = b"") -> None:
         self.stamp = Stamp(jsonrpc_lines.MODERN, version)

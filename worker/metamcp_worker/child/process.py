@@ -51,7 +51,7 @@ FIRST_LINE_BYTES_MAX = 256
 
 def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "CommandProcess":
     """Start the server's command. `count`: called with a counter of `denials.counter_of` for
-    each right that its sandbox refuses, as the kernel tells. Raises SpawnFailed."""
+    each right that its sandbox refuses, as the kernel reports. Raises SpawnFailed."""
     if not spec.command:
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
     _enter(spec)

@@ -4,7 +4,7 @@ Owns: names and encoding of the headers of MCP, the values that tools want mirro
 which configured headers are not sent. Never: sending, sessions, the meaning of an answer.
 
 A modern server compares the headers with the body, and refuses a message in which they differ. So
-the headers are made anew from each message; headers of a client are never copied.
+the headers are created again from each message; headers of a client are never copied.
 """
 
 import base64
@@ -32,13 +32,13 @@ INITIALIZE: Mapping[str, str] = {**MESSAGE, "Mcp-Method": "initialize"}
 request."""
 
 HEADERS_BYTES_MAX = 48 * 1024
-"""Maximum bytes of the headers made from one message. Servers take 8 to 64 KiB, and would refuse
+"""Maximum bytes of the headers built from one message. Servers take 8 to 64 KiB, and would refuse
 longer headers."""
 ANNOTATIONS_MAX = 64
 """Maximum number of annotations of one tool, because servers take about a hundred headers."""
 ANNOTATED_MAX = 2000
 """Maximum number of tools whose annotations are remembered; beyond that all are forgotten and
-learned anew with the next list."""
+learned again with the next list."""
 
 _NAMED = frozenset({"prompts/get", "resources/read", "tools/call"})
 _PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?|\Z")
@@ -56,7 +56,7 @@ _OURS = frozenset({
 })  # fmt: skip
 
 #: Keywords of JSON Schema 2020-12 whose values are schemas, lists or maps of schemas. A property
-#: below one of them has no place in the arguments that can be told from the schema alone.
+#: below one of them has no place in the arguments that the schema alone shows.
 _SCHEMAS = frozenset({
     "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",

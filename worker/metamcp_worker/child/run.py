@@ -72,7 +72,7 @@ REST_S = after_fork.REST_S_MAX
 """Maximum seconds between two ticks of a worker that rests."""
 NAP_S = 2.0
 """The same of a worker that runs code of others, which may hang while nothing happens, and of one
-that must tell the supervisor at each tick."""
+that must report to the supervisor at each tick."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
@@ -463,7 +463,7 @@ class ServerWorker:
         assert self._connection is not None
         if not self._connection.request(request):
             self._report.count("lost_write")
-            # Of a server that is gone, `Down` tells all who wait for it.
+            # `Down` notifies all who wait for a server that is gone.
             if self._session is not None and not self._connection.is_lost:
                 self._do(self._session.unsent(request.key, self._loop.time()))
 
@@ -508,7 +508,7 @@ class ServerWorker:
 
     @property
     def _news(self) -> tuple[float, int]:
-        """The facts that a beat tells besides that this process lives."""
+        """The facts that a beat reports besides that this process lives."""
         return self._needed_at, self._session.probes_missed if self._session is not None else 0
 
     def _beat(self, now: float) -> None:
@@ -562,7 +562,7 @@ class ServerWorker:
         self._timer = self._loop.call_at(self._due, self._turn)
 
     def _tell_news(self) -> None:
-        """Tell the supervisor what was logged and counted."""
+        """Report to the supervisor what was logged and counted."""
         if self._connection is not None:
             for lines in self._connection.take_log_lines():
                 self._report.tell(lines)

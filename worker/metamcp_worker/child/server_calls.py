@@ -33,8 +33,8 @@ LINGER_S_MAX = 60.0
 """Maximum seconds for which a call that is not waited for any more still counts as a possible
 cause; less if its timeout is shorter."""
 LINGERING_MAX = 1024
-"""Maximum number of such calls; if there are more, callers cannot be told apart until the time of
-all of them is over."""
+"""Maximum number of such calls; if there are more, callers cannot be distinguished until the time
+of all of them is over."""
 
 
 class ServerCalls:
@@ -215,7 +215,7 @@ class ServerCalls:
         self._earliest = min(self._earliest, deadline)
 
     def on_progress(self, key: bytes, now: float) -> SentCall | None:
-        """Let the time of a call begin anew, because the server reports progress, and return the
+        """Let the time of a call begin again, because the server reports progress, and return the
         call; None if it is not in flight."""
         call = self.in_flight.get(key)
         if call is not None:

@@ -2,8 +2,8 @@
 and the level of its log messages in the protocol.
 
 Owns: the rate limit, the number of dropped lines, the batches (`ServerLog`); which level a legacy
-server is told before a call (`Levels`). Never: reading, sending, clocks, storing lines (the
-supervisor does).
+server gets before a call (`Levels`). Never: reading, sending, clocks, storing lines (the supervisor
+does).
 """
 
 import math
@@ -16,7 +16,7 @@ from metamcp_worker.ipc.messages import LogLines
 LINES_PER_S = 1000
 BYTES_PER_S = 256 * 1024
 """Maximum bytes of log lines in a second. With this limit one batch in each tick suffices, and the
-queue of the control socket lasts for minutes even if the supervisor is stopped meanwhile."""
+queue of the control socket lasts for minutes even while the supervisor is stopped."""
 BATCH_BYTES_MAX = 32 * 1024
 """Maximum bytes of a batch: half of a packet. A single line can take more as JSON, but never as
 much as a packet holds."""
@@ -78,9 +78,9 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 """Levels of RFC 5424, the most verbose first."""
 _CALLERS_MAX = 256
 """Maximum number of clients whose wish is remembered; beyond that all are forgotten and read
-anew."""
+again."""
 CALLER_BYTES_MAX = 8192
-"""Maximum bytes of a client's description that is remembered; a longer one is read anew each time,
+"""Maximum bytes of a client's description that is remembered; a longer one is read again each time,
 because it can have megabytes."""
 
 

@@ -76,7 +76,7 @@ class Asks:
         """Pass a request of a legacy server to the client whose call caused it, or refuse it."""
         id, method = bytes(request.id), request.method or ""  # noqa: A001 - the wire's own name
         if (via, id) in self._numbers:
-            # The server could not tell the answers to the two requests apart.
+            # The server could not distinguish the answers to the two requests.
             return [CountOnce("broken_request")]
         if len(method.encode()) > METHOD_BYTES_MAX:
             return [_make_refusal(id, via, Code.METHOD_NOT_FOUND, "no client knows this method")]

@@ -541,7 +541,7 @@ class ServerSession:
         return self._faults.timed_out(call.front, call.call, call.method, limit_s, of)
 
     def _set_level(self, caller: bytes) -> Actions:
-        """Tell the server how much to log, if this client wants more than the server was told."""
+        """Tell the server how much to log, if this client wants more than the server logs now."""
         params = self._levels.before(caller)
         return (
             [self._own.ask(RequestPurpose.LEVEL, OwnRequest(SET_LEVEL, params, caller))]

@@ -179,7 +179,7 @@ class StdioTransport:
         """Kill and reap the processes that the server left behind, and close the pipes."""
         sweep = orphans.Sweep()
         end = self._loop.time() + orphans.SWEEP_S_MAX
-        # No event tells of the death of a process that is not known.
+        # No event reports the death of a process that is not known.
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above
             await asyncio.sleep(SWEEP_PAUSE_S)
         if sweep.killed and self._spec.confinement.profile != "strict":  # bubblewrap leaves its own

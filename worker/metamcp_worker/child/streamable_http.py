@@ -7,7 +7,7 @@ sessions (`http_sessions_io`), HTTP+SSE of 2024 (`sse2024_transport`).
 
 A modern server has no sessions: a request stands alone, and closing its response cancels it. A
 legacy server may use sessions. If it forgets a session, which may happen at any time, it answers
-404; then the session is opened anew, and the refused request is sent once more. Other requests are
+404; then the session is opened again, and the refused request is sent once more. Other requests are
 never sent twice, because only the 404 proves that the server did not look at a request.
 
 With `transport = "auto"` streamable HTTP is tried first, as its specification says. If the status

@@ -7,7 +7,7 @@ lines, ids, which client gets an update.
 
 A legacy server gets only the first subscribe to a resource and the last unsubscribe; all others are
 answered here. For each resource only one request is open at a time, so that the server sees a
-sensible order whatever the clients do meanwhile.
+sensible order whatever the clients do during this time.
 
 A modern server gets one `subscriptions/listen` with all watched resources and tasks, and with the
 lists whose changes are wanted. When these change, a new listen replaces the old one once the server
@@ -274,7 +274,7 @@ def uri_of(call: CallFrame) -> str:
 
 LISTEN_AGAIN_S = 5.0
 """Seconds until the next listen after a server ended or refused one. The lists are then read again,
-because the server could not announce changes meanwhile."""
+because the server could not announce changes during the pause."""
 LISTEN_AGAIN_S_MAX = 60.0
 """Maximum of these seconds, which double each time that a listen fails again."""
 URIS_BYTES_MAX = 4 * 1024 * 1024
@@ -454,7 +454,7 @@ class ModernSubscriptions:
         if late is not None and late.deadline <= now:
             self._next = None
             if self._now is None:
-                # Some never acknowledge anything, and yet tell.
+                # Some servers never acknowledge anything, and yet send news.
                 self._now = late
             else:
                 actions += self._end(late, b"timeout")

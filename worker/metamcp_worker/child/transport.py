@@ -96,8 +96,8 @@ KEY_BYTES = 32
 def prepare() -> None:
     """Prepare this process for foreign code, before the first import of that code.
 
-    The nursery made one key of `multiprocessing` for all its workers; with that key the code of one
-    server could speak to the processes of another. The gateway's own code leaves few reference
+    The nursery created one key of `multiprocessing` for all its workers; with that key the code of
+    one server could speak to the processes of another. The gateway's own code leaves few reference
     cycles, but foreign code may leave many, so the garbage collector runs as often as Python does
     by default.
     """

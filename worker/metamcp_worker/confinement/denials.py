@@ -1,4 +1,4 @@
-"""Rights that a confined server wanted and did not have: as the kernel or its last words tell them.
+"""Rights that a confined server wanted and did not have: as the kernel or its last words show them.
 
 Owns: the kinds of rights, whether a server has one, the patterns of messages, the advice. Never:
 reading the words, which rights it gets (`rules`).
@@ -181,7 +181,7 @@ def is_granted(denied: DeniedRight, granted: "FileRights", *, folder: bool = Fal
 
 
 def with_right(granted: "FileRights", denied: DeniedRight) -> "FileRights":
-    """Return these rights and that one, so that what is below is not told again."""
+    """Return these rights and that one, so that rights below it are not reported again."""
     path = denied.path.rstrip("/")
     if denied.right == "write":
         return granted._replace(write=(*granted.write, path))

@@ -46,8 +46,8 @@ FILE_CALLS = (
 )  # fmt: skip
 """System calls with paths that Landlock judges."""
 TMP_BYTES_MAX = 24
-"""Bytes of the folder in which temporary folders are made, if `/tmp` cannot be used: a unix socket
-below one, whose path has 107 bytes at most, must still get a name."""
+"""Bytes of the folder in which temporary folders are created, if `/tmp` cannot be used: a unix
+socket below one, whose path has 107 bytes at most, must still get a name."""
 BWRAP = "bwrap"
 _CONFINED = b"confined\n"
 _NO_ERROR = "0"

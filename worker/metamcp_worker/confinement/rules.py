@@ -159,7 +159,7 @@ server may change them unless the operator opened them."""
 NO_SANDBOX = "--no-sandbox"
 """Argument of Chromium without a sandbox of its own."""
 CHAIN_MAX = 4
-"""Maximum number of programs of which each starts the one before: a script, its interpreter, …"""
+"""Maximum number of programs in a row, each started by the next: a script, its interpreter, …"""
 
 _ABSOLUTE = re.compile(r"(?<![\w./~}])/[\w./@+-]+")
 _SCRIPT = re.compile(r"[\s(]")
@@ -200,9 +200,9 @@ class ServerPlaces(NamedTuple):
 
 
 class FileRights(NamedTuple):
-    """Paths that a server may read and execute, those that it may change, and folders of which it
-    may read the names alone. `refused`: a sentence for each path that stays closed though the
-    command line or a variable of the server names it."""
+    """Paths that a server may read and execute, those that it may change, and folders where it may
+    only read the names. `refused`: a sentence for each path that stays closed though the command
+    line or a variable of the server names it."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]

@@ -27,7 +27,7 @@ _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _ERF_P = 0.3275911
 
 Array = Any
-"""Array of numpy, whose own types tell neither shape nor size."""
+"""Array of numpy, whose own types show neither shape nor size."""
 
 # Few installations have these, so types are checked without them.
 np: Any = import_module("numpy")

@@ -295,7 +295,7 @@ class Machine:
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return a vector for each text. Raises NoVectors."""
         vectors: list[list[float]] = []
-        for text in texts:  # one by one: a query that comes meanwhile has its turn
+        for text in texts:  # one by one, so that a query can come in between
             loop = asyncio.get_running_loop()
             vectors += await loop.run_in_executor(self._thread, self._embed_text, text)
         return vectors

@@ -3,8 +3,8 @@
 Owns: the file `vectors.db` of the state directory, and which vectors leave it when it is full.
 Never: texts (the file has only their hashes), queries, making vectors.
 
-The file is a cache: lost vectors are made again. A file that cannot be read or written is therefore
-left alone and logged once, then vectors are not kept; and writes are not synced.
+The file is a cache: lost vectors are computed again. A file that cannot be read or written is
+therefore left alone and logged once, then vectors are not kept; and writes are not synced.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class VectorStore:
 
     def get(self, texts: Sequence[str]) -> list[bytes | None]:
         """Return the vector of each text: empty for a text without one, None for a vector that was
-        never made."""
+        never computed."""
         keys = [self._key(text) for text in texts]
         marks = ", ".join("?" * len(keys))
         try:

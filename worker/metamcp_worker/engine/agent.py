@@ -4,7 +4,7 @@ Owns: the instructions and the four tools of the model, what is done next, the l
 the transcript and the result; the answer without a model. Never: asking models and fronts
 (`agent_io`), running code (`sandbox`).
 
-The agent is a state machine: `next` tells what is to be done, and `on_model_answer`,
+The agent is a state machine: `next` returns what is to be done, and `on_model_answer`,
 `on_front_answer`, `on_model_error` and `on_timeout` take what came of it. A step is one answer of
 the model."""
 
@@ -29,7 +29,7 @@ from metamcp_worker.ipc.engine_runs import AiSettings, Done, HostDone, Kind
 
 TASK_CHARACTERS_MAX = 20_000
 HITS_MAX = 15
-"""Maximum tools that one search tells the model."""
+"""Maximum tools that the model gets from one search."""
 TOLD_CHARACTERS_MAX = 8000
 """Maximum characters of an answer to a call of the model; the rest is cut."""
 NOTED_CHARACTERS_MAX = 1000

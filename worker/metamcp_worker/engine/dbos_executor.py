@@ -60,7 +60,7 @@ THREADS_MAX = 8
 DBOS_SCHEMA = "metamcp_dbos"
 
 _LAYOUT_KEY = 0x6D65_7461_6D63_7000
-"""Number of the lock under which the schema is made."""
+"""Number of the lock under which the schema is created."""
 _ADD_KEY = _LAYOUT_KEY + 1
 """Number of the lock that a run is added under, so that none is deleted with its definition."""
 _LAYOUT = """
@@ -393,7 +393,7 @@ class _DbosThread:
             try:
                 work = asyncio.run_coroutine_threadsafe(take(number), self._ours)
                 await asyncio.wrap_future(work)
-            # `take` has told why.
+            # `take` has reported why.
             except (Exception, asyncio.CancelledError):  # noqa: BLE001 - for the next engine
                 await asyncio.Event().wait()
 

@@ -76,7 +76,7 @@ TOOL_CHARACTERS_MAX = 256
 TEXT_CHARACTERS_MAX = 2000
 """Maximum characters of a description or a question."""
 PROBLEMS_MAX = 100
-"""Maximum number of problems that are told."""
+"""Maximum number of problems that are reported."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -303,7 +303,7 @@ class _Reader:
                 self.problem(
                     pointer, f"does {' and '.join(kinds[:3])} at once; make a step of each"
                 )
-            elif all(key in _STEP_KEYS for key in value):  # else the wrong key has been told
+            elif all(key in _STEP_KEYS for key in value):  # else the wrong key has been reported
                 self.problem(pointer, f"does nothing; a step has one of {', '.join(KINDS)}")
             return None, own
         kind = kinds[0]

@@ -147,7 +147,7 @@ class OrderHost:
         self.operator = link is not None and not link.front
 
     def send_progress(self, order: int, step: str, state: str) -> None:
-        """Tell an operator who waits for this order, if there is one, the state of a step."""
+        """Send the state of a step to an operator who waits for this order, if there is one."""
         if self.operator and order and self._link is not None:
             message = f"{step}: {state}"
             self._link.send(OrderProgress(id=order, message=message, step=step, state=state))

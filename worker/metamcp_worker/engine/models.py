@@ -362,8 +362,8 @@ class Refusal(Struct, frozen=True):
 
 
 def refusal(settings: AiSettings, status: int, body: bytes) -> Refusal:
-    """Return what a status other than 200 means. The endpoint's own words are told, but not about
-    credentials, which they may repeat."""
+    """Return what a status other than 200 means. The endpoint's own words are passed on, but not
+    about credentials, which they may repeat."""
     text = f"it answers with status {status}"
     if status in (401, 403):
         return Refusal(f"{text}; does [ai] key have the right key?")
@@ -391,8 +391,8 @@ def _words(settings: AiSettings, body: bytes) -> str:
 
 
 def pause_s(retry_after: str, attempt: int) -> float:
-    """Return the seconds before the next attempt. `retry_after`: the header, of which seconds are
-    read and dates are not; `attempt`: number of the one that failed, from 0."""
+    """Return the seconds before the next attempt. `retry_after`: the header; seconds are read,
+    dates are not; `attempt`: number of the one that failed, from 0."""
     own = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
     text = retry_after.strip()
     return max(float(text), 0.0) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else own

@@ -134,7 +134,7 @@ class HttpModel:
             await self._origin.close()
 
     async def _attempt(self, prompt: Prompt, attempt: int) -> "ModelAnswer | _Again":
-        """Return the answer, or why another attempt is to be made. Raises NoAnswer, Unreachable,
+        """Return the answer, or why another attempt should follow. Raises NoAnswer, Unreachable,
         Broken and TooLarge."""
         origin = self._open_origin()
         body = models.request(self.settings, prompt, completion=self._completion)
@@ -247,7 +247,7 @@ async def complete(
     timeout_ms: int = 0,
 ) -> Raw:
     """Return the answer of a model as JSON: a string without a schema, else an object that fits.
-    `order`: of which the client may lend its model, if `samples`. Raises NoAnswer."""
+    `order`: its client may lend its model, if `samples`. Raises NoAnswer."""
     model = models_.lent(owner, order, host, samples=samples)
     if model is None:
         raise NoAnswer(f"This step needs a model, and none is configured. {HOW}")

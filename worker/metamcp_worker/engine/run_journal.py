@@ -332,7 +332,7 @@ class RunJournal(Executor):
 
 
 def _retrieve_error(future: asyncio.Future[None]) -> None:
-    """Take note of an error, of which `failed` was told."""
+    """Take note of an error that `failed` has received."""
     if not future.cancelled():
         future.exception()
 

@@ -28,7 +28,7 @@ TYPES_MAX = 8
 NAMED_MAX = 60
 """Maximum tools that a model gets by name."""
 PROBLEMS_TOLD_MAX = 8
-"""Maximum problems that a model is told at once."""
+"""Maximum problems that a model gets at once."""
 TYPE_CHARACTERS_MAX = 4000
 """Maximum characters of the arguments of one tool."""
 

@@ -1,4 +1,4 @@
-"""Suggestions under way: the tools that a front tells, and the model that writes a definition.
+"""Suggestions under way: the tools that a front sends, and the model that writes a definition.
 
 Owns: the order `suggest` from its arguments to its answer. Never: rules, prompts and definitions
 (`suggestion`), attempts at a model (`models_io`).
@@ -20,7 +20,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import Done, EngineOrder
 
 FRONT_S_MAX = 30.0
-"""Seconds for the front to tell tools."""
+"""Seconds for the front to send tools."""
 
 
 async def suggest(

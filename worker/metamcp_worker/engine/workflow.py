@@ -136,7 +136,7 @@ class WaitStep(Step, frozen=True, kw_only=True, tag="wait"):
 
 
 class OutputStep(Step, frozen=True, kw_only=True, tag="output"):
-    """Value that is made of others. `value`: with expressions."""
+    """Value that is built from others. `value`: with expressions."""
 
     value: object
 

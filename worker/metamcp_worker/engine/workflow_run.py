@@ -1,4 +1,4 @@
-"""Runs of workflows: states, what follows after a failure or a crash, and what is told of them.
+"""Runs of workflows: states, what follows after a failure or a crash, and what is reported of them.
 
 Owns: words of states, the scope of expressions, decisions about attempts, questions to people and
 their answers, idempotency keys, the mask of secrets, arguments and answers of orders. Never: the
@@ -184,7 +184,7 @@ class Scope:
 
 class StepOutcome(Struct, frozen=True):
     """End of an attempt. `value`: what `steps.ID` is; `trouble` with `error`: there is none.
-    `repeatable`: another attempt does no harm; `lost`: the front ended meanwhile."""
+    `repeatable`: another attempt does no harm; `lost`: the front ended during it."""
 
     value: dict[str, object] = {}
     trouble: Trouble = ""
@@ -354,7 +354,7 @@ def lost_secret(step: AnyStep, secrets: Iterable[str], inputs: Mapping[str, obje
 
 
 def secret_texts(values: Iterable[object]) -> tuple[str, ...]:
-    """Return the texts to mask in all that is kept or told, the longest first."""
+    """Return the texts to mask in all that is kept or sent, the longest first."""
     texts: set[str] = set()
     pending = list(values)
     while pending:
@@ -448,7 +448,7 @@ def format_run_state(run: RunRecord) -> str:
 
 
 def answer(order: int, run: RunRecord, steps: Sequence[StepRecord] = ()) -> Done:
-    """Return the answer that tells a run. A run that failed is a failure of the tool."""
+    """Return the answer that describes a run. A run that failed is a failure of the tool."""
     structured = Raw(json.encode(describe_run(run, steps)))
     failed = run.status in {"failed", "cancelled"}
     return Done(id=order, text=format_run_state(run), structured=structured, failed=failed)

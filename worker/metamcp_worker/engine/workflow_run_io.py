@@ -54,7 +54,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import HostDone, Kind, RunOwner
 
 ANSWER_S_MAX = 5.0
-"""Seconds beyond its time limit in which a front tells that a call is over."""
+"""Seconds beyond its time limit in which a front reports that a call is over."""
 DESCRIBE_S_MAX = 30.0
 """Seconds for a front to describe a tool of a call that was interrupted."""
 KEY = "io.metamcp/idempotency-key"
@@ -569,7 +569,7 @@ class RunningWorkflow:
         await asyncio.shield(self._post(row))
 
     def _state(self) -> None:
-        """Tell what the run as a whole does now."""
+        """Report what the run as a whole does now."""
         if self.record.ended:
             return
         if len(self._parked) + len(self._waiting) < self._branches:

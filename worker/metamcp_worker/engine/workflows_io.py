@@ -433,7 +433,7 @@ class Workflows:
         )  # fmt: skip
 
     async def _wait_for_run(self, run: RunningWorkflow, tell: Tell, within_s: float | None) -> None:
-        """Wait for the end of a run, or until it needs somebody else, and tell its progress."""
+        """Wait for the end of a run, or until it needs somebody else, and report its progress."""
         run.watchers.add(tell)
         try:
             async with asyncio.timeout(within_s):

@@ -366,7 +366,7 @@ class Builtins:
         self.on_order_outcome(ticket, OrderOutcome(error=_LATE))
 
     def on_views_built(self) -> None:
-        """Begin work on the indexes, if there is any, after views were built anew."""
+        """Begin work on the indexes, if there is any, after views were built again."""
         self._building.begin()
 
     def seek(self, spec: MeaningSpec | None) -> None:

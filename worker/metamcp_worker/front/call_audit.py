@@ -37,9 +37,9 @@ CLIENTS_MAX = 256
 SAID_BYTES_MAX = 1024
 """Maximum bytes that a client says of itself with which the members of its records are kept."""
 KINDS_MAX = 4096
-"""Maximum kinds of calls, by tool and client, of which the members of their records are kept."""
+"""Maximum kinds of calls, by tool and client, for which members of records are kept."""
 TOGETHER_MAX = 256
-"""Maximum records that are made and sent together; those with arguments and results are alone."""
+"""Maximum records that are built and sent together; those with arguments and results are alone."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
@@ -63,7 +63,7 @@ class CallAudit:
         self._connect = partial(connectors.connect, audit.ROLE)
         self._link: _Link | None = None
         self._over: list[_Over] = []
-        """Calls whose records are still to be made: of one turn of the loop, or of one read."""
+        """Calls whose records are still to be built: of one turn of the loop, or of one read."""
         self._turn: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -215,7 +215,7 @@ class CallAudit:
         self.send()
 
     def send(self) -> None:
-        """Let the records of the calls that are over be written. The records of one read are made
+        """Let the records of the calls that are over be written. The records of one read are built
         one after the other, which takes half the time."""
         link = self._link
         if link is None or not self._over:
@@ -255,7 +255,7 @@ class CallAudit:
         return end, outcome
 
     def _drops(self, link: _Link) -> bool:
-        """Whether a record is dropped, and the next gap tells of it."""
+        """Whether a record is dropped, and the next gap reports it."""
         return not self._spec.required and bool(link.full or link.down)
 
     def _release_answers(self, waiting: list[tuple[Call, CallAnswer]], error: int) -> None:

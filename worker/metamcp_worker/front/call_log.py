@@ -4,7 +4,7 @@ Owns: what is kept of a call until it has finished, the lines that wait to be wr
 limits, cutting and masking of bodies. Never: clocks, the loop, files (`call_log_io`), the members
 of a line (`records`).
 
-A body is cut before it waits, and masked when its line is made, after the client has its answer. A
+A body is cut before it waits, and masked when its line is built, after the client has its answer. A
 secret may begin before the cut and end behind it: so the length of the longest secret is kept
 beyond the limit until the body is masked, and then thrown away.
 """

@@ -66,7 +66,7 @@ class CallFiles:
             self._fd = -1
 
     def _size(self) -> int:
-        """Return the bytes of the open file; 0 without a file. A file that was removed meanwhile is
+        """Return the bytes of the open file; 0 without a file. A file that was removed is
         closed."""
         if self._fd < 0:
             return 0
@@ -142,7 +142,7 @@ def _is_private(state: os.stat_result) -> bool:
 BATCH_S = 0.2
 """Seconds that a finished call waits for other calls before it is given to the thread."""
 SLICE_LINES_MAX = 16
-"""Maximum number of lines that are made in one turn of the loop; large bodies make it fewer
+"""Maximum number of lines that are built in one turn of the loop; large bodies make it fewer
 (`call_log.SLICE_BYTES_MAX`)."""
 QUEUE_MAX = 512
 """Maximum number of slices that wait for the disk: some seconds of the busiest front."""
@@ -207,7 +207,7 @@ class Recorder:
 
     @property
     def waits(self) -> bool:
-        """Whether there are calls whose lines are not made yet."""
+        """Whether there are calls whose lines are not built yet."""
         return self._due is not None
 
     @property

@@ -61,7 +61,7 @@ MARGIN_S: Final = 5.0
 """Seconds that the front waits longer than the worker, because the worker's answer is better."""
 QUESTION_S_MAX = 300.0
 """Seconds for a client, or its user, to answer a question of the server; the time of the call
-stands still meanwhile."""
+stands still until then."""
 SWEEP_S = 0.25
 """Seconds between two searches for calls whose time is up; all calls share one timer."""
 WANTED_S_MIN = 1.0
@@ -336,7 +336,7 @@ class Routing:
                 pass  # All other frames go from front to worker only.
 
     def _on_progress(self, wire: Wire, number: int, params: bytes) -> None:
-        """Let the time of a call begin anew; the worker limits how often. Pass on the progress, if
+        """Let the time of a call begin again; the worker limits how often. Pass on the progress, if
         the client asked for it."""
         call = wire.waiting.get(number)
         if call is None:

@@ -252,7 +252,7 @@ class Calls:
         params: Mapping[str, Raw],
         run: str = "",
     ) -> None:
-        """Tell those that observe calls."""
+        """Notify those that observe calls."""
         if self.witness is not None:
             self.witness.on_call_start(call, subject, request, params)
         if self.audit is not None:
@@ -324,7 +324,7 @@ class Calls:
 
     def _cancel_builtin_call(self, call: Call, reason: str) -> None:
         """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
-        that it runs is ended, and the engine is told."""
+        that it runs is ended, and the engine is notified."""
         self.code.leave(call.id)
         self.engine.leave(call.id)
         if not call.answer.is_done() and not (self.audit is not None and self.audit.holds(call)):
@@ -380,7 +380,7 @@ class Calls:
         return self.processes.heir(process)
 
     def send_roots(self, client: ProcessClient) -> None:
-        """Tell the roots of this client, which may be new, to its processes and the supervisor."""
+        """Send the roots of this client, which may be new, to its processes and the supervisor."""
         names = self.processes.update_roots(client)
         for name in names:
             self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
@@ -401,8 +401,8 @@ class Calls:
         return call
 
     def first_list(self, server: str) -> Call:
-        """Ask a server for its tools that has not told yet what it offers. The request waits like
-        any call, until the server is there or is not likely to come."""
+        """Ask a server for its tools that has not reported yet what it offers. The request waits
+        like any call, until the server is there or is not likely to come."""
         return self.ask(server, "tools/list", b"{}")
 
     def reachable(self, server: str) -> bool:
@@ -497,7 +497,7 @@ class Calls:
         self.processes.forget(server)
 
     def refresh(self) -> None:
-        """Build stale views anew, and tell whose lists have changed."""
+        """Build stale views again, and announce whose lists have changed."""
         if changed := self.viewers.refresh():
             self.lists_changed(changed)
         self.builtins.on_views_built()

@@ -234,8 +234,8 @@ class ClientSession:
 
 
 class ClientSessions:
-    """Sessions of one front. `nonce`: word that no other front has, for the ids that are made here;
-    `on_over`: called with the sessions that have ended."""
+    """Sessions of one front. `nonce`: word that no other front has, for the ids that are created
+    here; `on_over`: called with the sessions that have ended."""
 
     def __init__(self, nonce: str, on_over: Callable[[list[ClientSession]], None]) -> None:
         self._on_over = on_over

@@ -62,7 +62,7 @@ def limits(most: CodeLimits, run: Run) -> CodeLimits:
 
 
 def base(request: McpRequest, run: str) -> McpRequest:
-    """Return the request that the calls of a run are made from. `request`: for the run itself;
+    """Return the request that the calls of a run are built from. `request`: for the run itself;
     `run`: id of the run."""
     outer = InnerRun("", 0) if request.run is None else request.run
     caller = request.caller

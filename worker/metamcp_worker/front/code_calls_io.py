@@ -84,9 +84,9 @@ class RunUnderWay:
     """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
     result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
     number of calls that are over. `outer`: run whose code waits for this one, if there is one;
-    `starts`: inner runs of this run, of which the first one runs and the others wait. `asking`:
-    calls that wait until the user agrees, with names of tools; the first one is in `question`.
-    `holds`: reasons for its time to stand still."""
+    `starts`: inner runs of this run: the first one runs, the others wait. `asking`: calls that wait
+    until the user agrees, with names of tools; the first one is in `question`. `holds`: reasons for
+    its time to stand still."""
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class CodeRuns:
         return names
 
     def _wait(self, run: RunUnderWay, host_call: HostCall, early: NotUpYet) -> None:
-        """Make the call when its server has told what it offers; then it is there, or not."""
+        """Make the call when its server has reported what it offers; then it is there, or not."""
         first = self._pipeline.first_list(early.server)
         run.calls[host_call.call] = first
 

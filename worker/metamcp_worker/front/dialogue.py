@@ -515,7 +515,7 @@ class Notices:
 
     def configure(self, endpoints: Sequence[EndpointSpec]) -> None:
         """Set the servers that each endpoint exposes. Notifications without a call of a server that
-        several workspaces share reach no client: they could tell of another workspace."""
+        several workspaces share reach no client: they could be about another workspace."""
         self._servers = {endpoint.name: endpoint.servers for endpoint in endpoints}
         seen = {
             (server, endpoint.workspace) for endpoint in endpoints for server in endpoint.servers
@@ -536,7 +536,7 @@ class Notices:
                 session.tell(message)
 
     def _on_elicitation_complete(self, server: str, params: bytes) -> None:
-        """Tell the client that was asked to visit a URL that the visit is over."""
+        """Notify the client that was asked to visit a URL that the visit is over."""
         try:
             elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
         except codec.Malformed:

@@ -60,7 +60,7 @@ def describe_loss(method: Method) -> str:
 def order(
     number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool
 ) -> EngineOrder:
-    """Return the order for the engine. `here`: whether the client can be told and asked things."""
+    """Return the order for the engine. `here`: whether the client can get messages."""
     caller = request.caller
     return EngineOrder(
         id=number, method=work.method, owner=owner(view, request), params=work.params,
@@ -97,7 +97,7 @@ def principal(of: RunOwner) -> Principal:
 
 
 def base(ask: HostAsk, who: Principal, of: McpRequest | None, *, agent: bool = False) -> McpRequest:
-    """Return the request that a call of a run is made from. `of`: request of the client that
+    """Return the request that a call of a run is built from. `of`: request of the client that
     waits, if there is one; `agent`: the run is an agent's. Raises codec.Malformed."""
     source: CallSource = "agent" if agent or ask.consent else "workflow"
     run, meta = InnerRun(ask.run, 0, source=source), codec.level(ask.meta)

@@ -326,7 +326,7 @@ class EngineCalls:
         call.answer.add_callback(on_answer)
 
     def _wait(self, work: _HostWork, early: NotUpYet) -> None:
-        """Make the call when its server has told what it offers; then it is there, or not."""
+        """Make the call when its server has reported what it offers; then it is there, or not."""
         first = self._pipeline.first_list(early.server)
         work.end = first.cancel
 

@@ -316,7 +316,7 @@ class SessionRequest:
             self._stream.end()
 
     def begin(self) -> None:
-        """Answer with a stream, although there is nothing to tell yet."""
+        """Answer with a stream, although there is nothing to send yet."""
         self._open()
 
     def inherit(self, lost: Lost) -> None:
@@ -347,7 +347,7 @@ class SessionRequest:
         return self.outlet.settle()
 
     def finish(self, answer: CallAnswer | None, now: float) -> Pending:
-        """Answer the request, after all that was told before. None: it was cancelled."""
+        """Answer the request, after all that was sent before. None: it was cancelled."""
         if self._tape is not None:
             self._tape.end(jsonrpc_bytes.event(message(self.raw_id, answer)), now)
             return self.outlet.settle()

@@ -52,7 +52,7 @@ class Keeping:
     def send_record(self, record: SessionRecord) -> None:
         """Send this record of a session, in place of an earlier record that still waits. If none
         waits it is sent at once, which is before the client has the answer: a front that dies then
-        has lost nothing that a client was told."""
+        has lost nothing that a client knows."""
         waiting = self._records or self._ended or self._queued() >= QUEUED_MAX
         self._records[record.id] = record
         if waiting or not self._tell_next():
@@ -137,7 +137,7 @@ class Claims:
     ) -> Call | None:
         """Find the call of this session that was to be answered on this stream; None if no worker
         of these servers has it. `make_call(server, number, note)` is called at once,
-        because frames that came for the call meanwhile follow immediately."""
+        because frames that came for the call follow immediately."""
         owner, name = _word(session_id.encode()), _word(stream)
         outcome: asyncio.Future[Call | None] = self._routing.loop.create_future()
         open_claims: set[int] = set()
@@ -203,7 +203,7 @@ def _note(note: bytes) -> Note:
 
 
 def _cancel(wire: Wire, number: int) -> None:
-    """Cancel a call that was found too late: its client was told that the call is lost."""
+    """Cancel a call that was found too late: its client has learned that the call is lost."""
     _send(wire, Cancel(number, b"the client was told that it is lost"))
 
 

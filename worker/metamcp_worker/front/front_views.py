@@ -1,4 +1,4 @@
-"""Views of a front: the view of each principal or session, and which views to build anew.
+"""Views of a front: the view of each principal or session, and which views to build again.
 
 Owns: building views when a server, the configuration or the tools shown in them change, and finding
 out whose lists have really changed. Never: the contents of a view (`views`, `exposure`), deciding
@@ -35,7 +35,7 @@ from metamcp_worker.search.index import Index
 
 PRINCIPALS_MAX = 4096
 """Maximum number of views kept for principals other than the local one; beyond this limit, a view
-is built anew each time, unless it shows something."""
+is built again each time, unless it shows something."""
 OTHERS = ""
 """Principal of the view that stands for those of all principals beyond this limit, which are alike.
 No client has this name."""
@@ -74,10 +74,10 @@ class Viewers:
         self._withheld: object = None
         """Withheld things of the configuration that the views are of."""
         self._failed: dict[str, PolicyNote] = {}
-        """Policies that failed while lists were made; see `GuardRules.failures`."""
+        """Policies that failed while lists were built; see `GuardRules.failures`."""
         self.fails: Callable[[PolicyNote], None] = lambda note: None
         self.build: Callable[[], object] = self.refresh
-        """Calls `refresh`, and tells whose lists have changed."""
+        """Calls `refresh`, and announces whose lists have changed."""
         self.deferred = False
         """Whether stale views are built when somebody asks for a view."""
 
@@ -284,7 +284,7 @@ class Viewers:
         return removed | dict(_find_changes(before, self._find_view))
 
     def _note_failures(self, failures: Mapping[str, PolicyNote]) -> None:
-        """Tell of policies that failed, each once."""
+        """Report policies that failed, each once."""
         for sentence, note in failures.items():
             if sentence not in self._failed:
                 self._failed[sentence] = note

@@ -2,7 +2,7 @@
 
 Owns: reading a body within its limit, which era answers, the HTTP form of refusals, parts of
 endpoints for credentials that may use some servers only, the end of what belongs to a revoked key,
-telling clients of changed lists, sessions of other fronts and connections to them, the end at a
+notifying clients of changed lists, sessions of other fronts and connections to them, the end at a
 drain (`App`). Never: the answers of an era, HTTP's own rules, judging a credential (`access.door`).
 """
 
@@ -316,7 +316,7 @@ class App:
         arrival: Arrival,
     ) -> None:
         after = self.door.answer_verdict(await pending_verdict, arrival)
-        if isinstance(after, Entered):  # the door may have changed meanwhile: look again next time
+        if isinstance(after, Entered):  # the door may have changed: look again next time
             if exchange.lost:  # the client has left, so its call must not run
                 return
             after = Entered(after.principal)
@@ -341,7 +341,7 @@ class App:
             return None
         facts, principal = exchange.facts, result.principal
         facts.principal = principal
-        version = self.door.version  # a part that is made below changes the facts of this head
+        version = self.door.version  # a part that is built below changes the facts of this head
         if principal is not USER:
             try:
                 facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal)
@@ -531,8 +531,8 @@ class App:
         early: NotUpYet,
         first: CallAnswer | None,
     ) -> Pending:
-        """Answer the request again, now that its server has told what it offers; or refuse it with
-        the reason why the server is not there."""
+        """Answer the request again, now that its server has reported what it offers; or refuse it
+        with the reason why the server is not there."""
         exchange.on_lost = None
         if self._refuse_if_expired(exchange):
             return None
@@ -610,5 +610,5 @@ class App:
 
 
 def _name(size_bytes: int, front: int) -> str:
-    """Return a name that cannot be guessed and shows which front made it."""
+    """Return a name that cannot be guessed and shows which front created it."""
     return messages.with_front_number(secrets.token_urlsafe(size_bytes), front)

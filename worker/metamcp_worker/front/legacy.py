@@ -208,7 +208,7 @@ def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:
             problem = "MCP-Protocol-Version does not say the version in params._meta."
             raise ProtocolError(Code.HEADER_MISMATCH, problem)
         for key in modern.STAMP:
-            meta.pop(key, None)  # the gateway itself tells a modern server about this client
+            meta.pop(key, None)  # the gateway itself describes this client to the server
     return params, meta
 
 

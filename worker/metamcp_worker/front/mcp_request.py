@@ -303,7 +303,7 @@ valid."""
 
 
 class NotUpYet(ProtocolError):
-    """Raised for a request to a server that has not told yet what it offers. `server`: its name."""
+    """Raised for a request to a server that has not yet sent its lists. `server`: its name."""
 
     def __init__(self, server: str) -> None:
         super().__init__(
@@ -375,7 +375,7 @@ def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw
 
 
 def _ref_moved(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
-    # A reference is written anew even with the same URI, without members that are repeated.
+    # A reference is written again even with the same URI, without members that are repeated.
     return {**params, "ref": Raw(codec.dump(_with_uri(_ref(params), original)))}
 
 
@@ -502,7 +502,7 @@ def check_owner(
     merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
 ) -> Owner:
     """Return the owner that was found, if it can serve this client. Raises ProtocolError, and
-    NotUpYet if the owner may be a server that has not told yet what it offers."""
+    NotUpYet if the owner may be a server that has not reported yet what it offers."""
     if owner is not None and owner.kept and owner.kept != owner.invalid:
         raise build_quarantine_error(owner.kept)
     if owner is not None and owner.invalid and (owner.kept or not request.modern):
@@ -536,8 +536,8 @@ def out_of_view(merged: Merged, name: str) -> str:
 
 
 def not_up_yet(merged: Merged, name: str) -> str:
-    """Return the server that may have this name and has not told yet what it offers; empty if there
-    is none."""
+    """Return the server that may have this name and has not reported yet what it offers; empty if
+    there is none."""
     return next((server for server in merged.unknown if name.startswith(server)), "")
 
 

@@ -61,7 +61,7 @@ STATE_BYTES = 32
 client could go on with its call."""
 KEPT_PARAMS_BYTES_MAX = 4096
 """Maximum bytes of a request whose parameters are kept until the answer, which may bind a state to
-them; of a larger one a digest is made at once."""
+them; of a larger one a digest is computed at once."""
 URL_REQUIRED = -32042
 """Code of a legacy server that answers nothing before a URL was visited; never sent to clients of
 this era."""
@@ -290,7 +290,7 @@ class ModernEra:
         exchange.on_lost = None
         over = call.answer.is_done()
         if over:
-            call.caller = None  # it may hold the call, and nothing is told any more
+            call.caller = None  # it may hold the call, and gets nothing any more
         if answer is not None and not answer.code:
             body, server = answer.body, process_names.base(call.server)
             if over and not call.legacy and method in mrtr.METHODS and wants_input(answer):
@@ -308,7 +308,7 @@ class ModernEra:
 class _Client:
     """Caller for one request: puts the messages before the answer on the stream of the same
     response. `talk`: set if the client can be asked something; `roots`: raw roots that the client
-    tells, or empty."""
+    sends, or empty."""
 
     __slots__ = ("_exchange", "_level", "_token", "roots", "talk")
 

@@ -140,7 +140,7 @@ def _parse_input_request(key: str, raw: Raw) -> WantedInput:
 
 def _modern(request: WantedInput) -> bytes:
     """Return the parameters without the id of a visit: in this era a server has neither an id nor a
-    stream to tell that a visit is over."""
+    stream to report that a visit is over."""
     if request.method != ELICIT or b'"elicitationId"' not in request.params:
         return request.params
     members = codec.level(request.params)
@@ -282,7 +282,7 @@ class Parked(Generic[T]):
         return state
 
     def check_here(self, state: str) -> None:
-        """Raise Elsewhere for a state that another front made."""
+        """Raise Elsewhere for a state that another front created."""
         maker = None if state.startswith(self._front) else messages.maker(state)
         if maker is not None:
             raise Elsewhere(state, maker, ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE))
@@ -319,7 +319,7 @@ class Parked(Generic[T]):
 
 
 def is_state(text: str | None) -> bool:
-    """Whether some front made this state, and not a server."""
+    """Whether some front created this state, and not a server."""
     return text is not None and text.startswith(_PREFIX)
 
 

@@ -72,7 +72,7 @@ class Drive:
     """Rounds of one call of a handshake-era client at a modern server. For the client it is one
     call, during which the client is asked something. For the server it is a row of requests, each
     of which stands alone. `request`: as it was sent first, None if it was too large to keep;
-    `start`: sends it; `ask`: asks the client; `mint`: makes the ids of visits to URLs."""
+    `start`: sends it; `ask`: asks the client; `mint`: creates the ids of visits to URLs."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Subscriptions to resources: many clients, one subscription of each resource at its server.
 
-Owns: asking servers for the resources that clients watch, and telling clients of updates. Never:
+Owns: asking servers for the resources that clients watch, and notifying clients of updates. Never:
 which client watches which resource (`watches`), sessions and streams, the way to a server.
 
 The request of a client is sent at once. Requests for which no client waits (a client went away, a
@@ -60,7 +60,7 @@ class ResourceSubscriptions:
     async def watch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
         """Tell `watcher` of updates from now on, if the answer is a result. The answer comes from
         the server for the first client that watches, and is empty for others. None: the watcher was
-        forgotten meanwhile. Raises ProtocolError."""
+        forgotten during the wait. Raises ProtocolError."""
         owner, original = owner_of_resource(_get_merged(view, watcher), uri)
         key = (self._calls.process(owner.server, watcher), original)
         self._enqueue(self._watches.rebind_uri(key, watcher, uri))
@@ -74,8 +74,8 @@ class ResourceSubscriptions:
 
     async def unwatch(self, view: View, uri: str, watcher: Watcher) -> CallAnswer | None:
         """Tell `watcher` of updates no longer. The answer comes from the server for the last client
-        that watched, and is empty for others. None: the watcher was forgotten meanwhile. Raises
-        ProtocolError."""
+        that watched, and is empty for others. None: the watcher was forgotten during the wait.
+        Raises ProtocolError."""
         number = next(self._numbers)
         key = self._watches.unwatch(watcher, uri, number)
         if key is not None:
@@ -109,7 +109,7 @@ class ResourceSubscriptions:
                 call.cancel("nobody watches it any more")
 
     def on_resource_updated(self, server: str, params: bytes) -> None:
-        """Tell the watchers of a resource that it changed, as its server says."""
+        """Notify the watchers of a resource that it changed, as its server says."""
         try:
             members = codec.level(params)
             meta = codec.level(members["_meta"]) if "_meta" in members else {}

@@ -125,7 +125,7 @@ class Rest:
         early: NotUpYet,
         first: CallAnswer | None,
     ) -> Pending:
-        """Call the tool after its server has told what it offers, or refuse the call with the
+        """Call the tool after its server has reported what it offers, or refuse the call with the
         reason why the server is not there."""
         exchange.on_lost = None
         if self._lapsed(exchange):

@@ -9,8 +9,8 @@ they wait in an inbox, and one task carries them out. Lists are compared when th
 that twenty servers that come up at once are one change for a client.
 
 The lists of all fronts change before any client hears of it: otherwise a client that asks another
-front than the one that told it would find the old list. Changes by servers are told in the same
-way, if there are several fronts: each front asks for a round, and one round is enough for all.
+front than its own would find the old list. Fronts announce changes by servers in the same way, if
+there are several fronts: each front asks for a round, and one round is enough for all.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ which all clients wait leaves some MiB of holes."""
 BUILDING_SHARE_MAX = 0.02
 """Maximum share of its time in which a front builds views while no client asks for one."""
 BUILDING_PAUSE_S_MAX = 1.0
-"""Maximum seconds until clients are told of a changed list for that reason."""
+"""Maximum seconds until clients learn of a changed list for that reason."""
 END_S = 1.0
 """Seconds for cancelled tasks to end: a few turns of the loop."""
 EMBED_AGAIN_S = 30.0
@@ -305,7 +305,7 @@ class FrontWorker:
                 self._tell(AttachFailed(what=server, number=generation))
             case ServeOn() if self._app is None:
                 self._finish(EXIT_FAILED)
-            case Reconfigure(vital=True) | Disclosed() | Keys():  # only changes are told
+            case Reconfigure(vital=True) | Disclosed() | Keys():  # only changes are sent
                 self._finish(EXIT_FAILED)
             case _:
                 pass
@@ -498,7 +498,7 @@ class FrontWorker:
 
 class Disclosing:
     """Views and orders of one front. `tell`: sends a message to the supervisor, with descriptors;
-    `clients`: tells the clients whose lists have changed; `several`: whether there are other
+    `clients`: notifies the clients whose lists have changed; `several`: whether there are other
     fronts."""
 
     def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
@@ -534,15 +534,15 @@ class Disclosing:
             self._tell(Applied(number=message.number), ())
 
     def announce(self, number: int) -> None:
-        """Tell the clients, because all fronts have carried out this round."""
+        """Notify the clients, because all fronts have carried out this round."""
         for due_number in [each for each in self._held if each <= number]:
             for changed in self._held.pop(due_number):
                 self.clients(changed)
         self._tell(Told(number=number), ())
 
     def finish(self) -> None:
-        """Tell all clients at once, now and from now on, because this front ends and cannot tell
-        them later."""
+        """Notify all clients at once, now and from now on, because this front ends and cannot do it
+        later."""
         self.several = False
         self.announce(self._far)
         fresh, self._fresh = self._fresh, []

@@ -2,7 +2,7 @@
 
 Owns: the values that `call_router` moves calls between, whether a server takes calls now, how long
 it is worth waiting for, the bytes of calls that may be sent again. Never: sending calls, timers,
-names, views, which calls may be sent again and what their callers are told (`call_faults`).
+names, views, which calls may be sent again and what their callers get (`call_faults`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _COMING = frozenset({"unknown", "warming", "ready", "idle"})
 
 class PendingAnswer:
     """Answer of a call, which comes once or never. Costs less than a Future: whoever waits for it
-    is told at once, not in the next turn of the loop."""
+    gets it at once, not in the next turn of the loop."""
 
     _answer: CallAnswer | None = None
     _done = False
@@ -95,7 +95,7 @@ class Call:
     server dies; `spare`: its frame, kept for that. `ends`: the moment when a call that was sent
     again must be over; 0 until then. `origin`: None for a call of the gateway itself, and for a
     call that another front had before. `meters`: limits at which it counts. `record`: name and
-    members of its record in the audit. `kept`: what the worker is told of the call, if it outlives
+    members of its record in the audit. `kept`: what the worker learns of the call, if it outlives
     this front. `hooks`: middleware that the call goes through; None for nearly all."""
 
     __slots__ = (
@@ -205,7 +205,7 @@ class Wire:
             self.keep(call.kept)
 
     def cancel(self, call: Call, reason: str) -> None:
-        """Tell the server that the client does not wait for this call any more."""
+        """Notify the server that the client does not wait for this call any more."""
         # A full pipe: the worker's own deadline ends the call then.
         self.offer(Cancel(call.id, reason[:REASON_CHARS_MAX].encode("utf-8", "replace")))
 
@@ -280,7 +280,7 @@ class ServerLink:
         self.name = process_names.base(server)
         self.timeout_s = timeout_s
         self.apart = self.name != server
-        # A process for a single client starts when it is called; the supervisor tells of others.
+        # A process for a single client starts when it is called; the supervisor reports others.
         self.state = "idle" if self.apart else "unknown"
         self.generation = 0
         self.reason = ""

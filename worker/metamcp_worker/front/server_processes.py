@@ -148,7 +148,7 @@ class ServerProcesses:
 
     def _host(self, name: str, client: ProcessClient, *, several: bool) -> None:
         """Note that this process is to serve this client. If the process may have other clients
-        too, the supervisor is told of each client, so that the process ends with the last of
+        too, the supervisor learns of each client, so that the process ends with the last of
         them."""
         tenancy = self._tenancies.get(name)
         if tenancy is not None and client.who in tenancy.told:

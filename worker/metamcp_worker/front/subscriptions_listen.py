@@ -109,7 +109,7 @@ class SubscriptionsListen:
     async def _watch(
         self, exchange: Exchange, uris: Sequence[str], listener: "SubscriptionClient", view: View
     ) -> list[str] | None:
-        """Return the URIs whose servers tell of updates from now on; None if the client is gone."""
+        """Return the URIs whose servers report updates from now on; None if the client is gone."""
         lost = asyncio.get_running_loop().create_future()
         on_lost = partial(lost.set_result, None)
         exchange.on_lost = on_lost

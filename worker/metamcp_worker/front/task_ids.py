@@ -6,8 +6,8 @@ tasks, their states, sending.
 
 A client asks for a task by its id alone, and the server cannot tell clients apart. A table of ids
 would have to last as long as any task, and all fronts would have to share it. So the exposed id is
-made of the server's name and its own id, and a code that only this gateway can make binds it to the
-endpoint and the principal. The id of another principal is an unknown id.
+built from the server's name and its own id, and a code that only this gateway can make binds it to
+the endpoint and the principal. The id of another principal is an unknown id.
 """
 
 import base64
@@ -53,7 +53,7 @@ def seal(key: bytes, scope: Sequence[bytes], content: bytes) -> str:
 
 
 def unseal(key: bytes, scope: Sequence[bytes], text: str) -> bytes | None:
-    """Return the content of a text; None if `seal` has not made the text for this scope."""
+    """Return the content of a text; None if `seal` has not created the text for this scope."""
     try:
         content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))[CODE_BYTES:]
     except (binascii.Error, ValueError):

@@ -1,11 +1,11 @@
-"""News of tasks on their way through the gateway: which clients are told.
+"""News of tasks on their way through the gateway: which clients get them.
 
-Owns: which clients watch which tasks, and telling servers and clients. Never: what a task is, where
-a request about a task goes (`mcp_request`), how ids are exposed (`task_ids`).
+Owns: which clients watch which tasks, and notifying servers and clients. Never: what a task is,
+where a request about a task goes (`mcp_request`), how ids are exposed (`task_ids`).
 
-A server of revision 2026-07-28 tells only of the tasks that it was asked about, so its worker
-always gets the whole set. A server of the handshake era tells of every task; news of tasks that no
-client watches end here.
+A server of revision 2026-07-28 reports only the tasks that it was asked about, so its worker always
+gets the whole set. A server of the handshake era reports every task; news of tasks that no client
+watches end here.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ WATCHER_TASKS_MAX = 1000
 TASKS_MAX = 100_000
 """Maximum number of tasks that are watched through one front."""
 BYTES_MAX = 8 * 1024 * 1024
-"""Maximum bytes of the ids of these tasks, as workers are told them: a worker gets all tasks that
-it is to watch in one message, which has to fit into a frame."""
+"""Maximum bytes of the ids of these tasks, as workers get them: a worker gets all tasks that it is
+to watch in one message, which has to fit into a frame."""
 WATCH = "metamcp/tasks"
 """Method of the message to a worker with all tasks of its server that this front watches."""
 _CHANGED = ("notifications/tasks", "notifications/tasks/status")
@@ -38,7 +38,7 @@ _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 class TaskWatcher(ProcessClient, Protocol):
-    """Client that wants to hear of tasks, as long as it can be told."""
+    """Client that wants to hear of tasks, as long as it can be reached."""
 
     def task_changed(self, params: bytes) -> None:
         """Take the raw params of the notification of its era. Never waits."""
@@ -112,7 +112,7 @@ class Tasks:
             self._drop(watcher, exposed)
 
     def on_task_status(self, server: str, params: bytes) -> None:
-        """Tell the watchers of a task how it goes on, as its server says."""
+        """Notify the watchers of a task how it goes on, as its server says."""
         try:
             members = codec.level(params)
             meta = codec.level(members["_meta"]) if "_meta" in members else {}
@@ -182,7 +182,7 @@ class Tasks:
                 del self._topics[watched.server]
 
     def _told_later(self, server: str) -> None:
-        """Tell the worker once, however much changes in this turn of the loop."""
+        """Notify the worker once, however much changes in this turn of the loop."""
         if server in self._topics and not self._stale:
             self._loop.call_soon(self._tell)
         if server in self._topics:

@@ -1,12 +1,12 @@
 """Traces of calls: which calls are traced, and the two spans of each of them.
 
-Owns: this decision, what is kept of a traced call until it has ended, what its server is told of
-the trace, the names and attributes of a span (OpenTelemetry's conventions for MCP), the spans that
-wait to be sent and their limits. Never: randomness, ids and clocks of its own, the loop, sending
+Owns: this decision, what is kept of a traced call until it has ended, what its server learns of the
+trace, the names and attributes of a span (OpenTelemetry's conventions for MCP), the spans that wait
+to be sent and their limits. Never: randomness, ids and clocks of its own, the loop, sending
 (`call_observers`), the form of a `traceparent` (`mcp_headers`).
 
     server    from the request of the client to its answer, a child of the client's span
-    client    from the worker to its server and back, a child of the first; the server is told this
+    client    from the worker to its server and back, a child of the first; the server gets this
               one as its parent
 
 A call of a client that traces is traced if the client's own span is. A share of all other calls is
@@ -53,7 +53,7 @@ _NAMES: Mapping[str, str] = {task_ids.CALL: "gen_ai.tool.name", "prompts/get": "
 class _Traced(Struct, gc=False):
     """Traced call under way. `parent`: id of the client's span, empty if it has none; `here`,
     `there`: ids of the two spans; `name`, `original`: of its tool or prompt, as the client and as
-    the server know it; `leg`: times that the worker has told."""
+    the server know it; `leg`: times that the worker has reported."""
 
     trace_id: str
     flags: int
@@ -148,7 +148,7 @@ class Tracing:
         self._lost += count
 
     def forget(self) -> None:
-        """Drop the calls under way, because tracing is off; no spans are made of them."""
+        """Drop the calls under way, because tracing is off; they get no spans."""
         self._under_way.clear()
 
     @property

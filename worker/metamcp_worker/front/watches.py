@@ -30,7 +30,7 @@ _ENDS = "/?#"
 
 
 class Watcher(ProcessClient, Protocol):
-    """Client that watches resources, as long as it can be told."""
+    """Client that watches resources, as long as it can be reached."""
 
     def send_resource_updated(self, params: bytes) -> None:
         """Take the raw params of a `notifications/resources/updated`. Never waits."""
@@ -60,7 +60,7 @@ class _Waiting(Struct, frozen=True):
 class _Topic:
     """Resource of a server. `pairs`: its watchers, each with the URI that it knows for the
     resource; `held`: the server has a subscription; `asking`: request on its way, for a
-    subscription (True) or for its end (False); `outdated`: the server was restarted meanwhile;
+    subscription (True) or for its end (False); `outdated`: the server was restarted after that;
     `tired`: the server refused a subscription, so it is not asked again for those who watch
     already."""
 
@@ -94,8 +94,8 @@ class Watches:
         self._count = 0
 
     def watch(self, key: Key, watcher: Watcher, exposed: str, number: int) -> bool:
-        """Let `watcher` be told of changes of a resource that it knows as `exposed`. Returns True
-        if it is told from now on, False if `number` waits for that. Raises TooManyWatched."""
+        """Let `watcher` learn of changes of a resource that it knows as `exposed`. Returns True if
+        it learns of them from now on, False if `number` waits for that. Raises TooManyWatched."""
         pair = (watcher, exposed)
         topic = self._topic(key)
         if topic is not None and pair in topic.pairs and not self._waits(key, pair):
@@ -202,7 +202,7 @@ class Watches:
         return self._settle(topic, subscribing, key)
 
     def watchers(self, server: str, uri: str) -> list[tuple[Watcher, str]]:
-        """Return the clients to tell that this resource changed, each with the URI that it knows
+        """Return the clients to notify that this resource changed, each with the URI that it knows
         for it. A client that watches a resource hears of the resources below as well."""
         topics = self._topics.get(server)
         if not topics or len(uri) > URI_BYTES_MAX:

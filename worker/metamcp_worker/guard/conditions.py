@@ -223,8 +223,8 @@ def facts(thing: Thing, subject: PolicySubject) -> dict[str, object]:
 
 
 class Variables:
-    """Variables of conditions about one thing, made once and filled anew for each call. `facts`:
-    see there; `conditions`: those that read them."""
+    """Variables of conditions about one thing, created once and filled again for each call.
+    `facts`: see there; `conditions`: those that read them."""
 
     def __init__(self, facts: Mapping[str, object], conditions: Iterable[Condition]) -> None:
         conditions = tuple(conditions)

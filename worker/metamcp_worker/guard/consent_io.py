@@ -118,7 +118,7 @@ class ConsentStep:
     # The supervisor
 
     def replace(self, grants: Sequence[ConsentGrant]) -> None:
-        """Take over all grants that are stored, and tell all open questions again."""
+        """Take over all grants that are stored, and announce all open questions again."""
         self.grants.replace(grants)
         for question in self._open.values():
             if question.told:
@@ -250,7 +250,7 @@ class ConsentStep:
         return question
 
     def _wait(self, question: _Question) -> None:
-        """Tell operators of a question that somebody has to answer, unless they know it."""
+        """Notify operators of a question that somebody has to answer, unless they know it."""
         if not question.told:
             question.told = True
             question.held.work.pause(on=True)

@@ -71,7 +71,7 @@ LOCAL = PolicySubject(PrincipalFacts())
 NAMES_MAX = 4096
 """Maximum guards that are kept of things that no list has."""
 FAILURES_MAX = 4096
-"""Maximum failures that are told; clients may call any name, and each is another sentence."""
+"""Maximum failures that are reported; clients may call any name, and each is another sentence."""
 
 
 class CallGuard(Struct, frozen=True, gc=False):
@@ -163,7 +163,7 @@ class GuardRules:
             (spec.name, re.compile("|".join(map(translate, spec.match)))) for spec in middleware
         ]
         self.failures: dict[str, PolicyNote] = {}
-        """Policies that failed for a thing while lists were made, by a sentence about that."""
+        """Policies that failed for a thing while lists were built, by a sentence about that."""
         self._named: dict[tuple[ThingKind, str, str], CallGuard | None] = {}
         self._others: dict[PolicySubject, GuardRules] = {}
         self.mark = rules_mark(consent, policies.specs)

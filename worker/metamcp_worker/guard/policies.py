@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import cel
 
 KNOWN_MAX = 65_536
-"""Maximum values of one rule that are kept, one for each thing that it tells from others."""
+"""Maximum values of one rule that are kept, one for each thing that it distinguishes."""
 SERVERS_MAX = 4096
 """Maximum servers whose rules are kept; a configuration has fewer."""
 DENIED: Final = "The policy '{}' denies this call."
@@ -91,7 +91,7 @@ class PolicyRule:
         self, facts: Mapping[str, object], variables: Variables
     ) -> bool | ConditionFails:
         """Return the value of a rule that does not need the call, or why it fails. The same value
-        counts for all things that the rule cannot tell from each other."""
+        counts for all things that the rule cannot distinguish."""
         if self.condition is None:
             return True
         key = tuple([facts.get(name) for name in self._order])

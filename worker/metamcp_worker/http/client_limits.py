@@ -69,7 +69,7 @@ class SenderPatience:
         self._timer: asyncio.TimerHandle | None = None
 
     def head(self) -> None:
-        """Wait for the rest of a head. A connection that pauses reading calls `stop` meanwhile."""
+        """Wait for the rest of a head. A connection that pauses reading calls `stop`."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._limits.head_s, self._head_late)
 

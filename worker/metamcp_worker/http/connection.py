@@ -461,7 +461,7 @@ class Connection(asyncio.Protocol):
             for queued in self._queue
             if queued.whole
         ]
-        # A request that has come in part cannot be written anew: it will not be answered.
+        # A request that has come in part cannot be written again: it will not be answered.
         moved = self._let_go(b"".join(read), last=not self._whole)
         if moved is not None:
             request.lost = True

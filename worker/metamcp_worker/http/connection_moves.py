@@ -17,7 +17,7 @@ from metamcp_worker.ipc.messages import HandOver, Message
 
 QUEUED_MAX = 64
 """Maximum packets in the control socket, each connection with two descriptors; with more, a further
-client is told to try again."""
+client is asked to try again."""
 LARGE_BYTES = 256 * 1024
 """Bytes above which the body of a request counts as large."""
 QUEUED_LARGE_MAX = 4
@@ -35,7 +35,7 @@ NOBODY = -1
 
 
 class Elsewhere(Exception):
-    """Raised for a name that is not known here. `maker`: number of the front that made the name;
+    """Raised for a name that is not known here. `maker`: number of the front that created the name;
     `otherwise`: error for the client if no other front has it either. Without a name: any other
     front can answer the request."""
 

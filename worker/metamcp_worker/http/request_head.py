@@ -22,7 +22,7 @@ _FRAMING = frozenset({b"content-length", b"expect", b"transfer-encoding"})
 class Head(Struct, gc=False):
     """Head of a request: request line and headers. `target`: as it was sent; `headers`: in their
     order, their names in lower case; `keeps_alive`: the client wants the connection to stay open;
-    `awaits`: the client sends the body when it is told to (`Expect: 100-continue`).
+    `awaits`: the client sends the body when it is asked to (`Expect: 100-continue`).
 
     A client begins request after request with the same bytes, so the requests of a connection may
     share a head. `verdict`, `entry`: results of the application's checks of the head, `envelope`:

@@ -53,8 +53,8 @@ REQUEST_BYTES_MAX = 64
 """Maximum bytes of a request's id in the ids of its events; another front cannot go on with a
 request that has a longer id."""
 RETRY_MS = 1000
-"""Milliseconds after which a client should come back; clients wait as long anyway, unless they are
-told a time."""
+"""Milliseconds after which a client should come back; clients wait as long anyway, unless they get
+a time."""
 
 _ID = re.compile(
     rb"(?P<nonce>[0-9A-Za-z]{1,64})-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})"
@@ -83,7 +83,7 @@ class TapeReader(Protocol):
 
 
 class Memory:
-    """Events kept in one front. `nonce`: tells its event ids from those of other fronts."""
+    """Events kept in one front. `nonce`: separates its event ids from those of other fronts."""
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce.encode()

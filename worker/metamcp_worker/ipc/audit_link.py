@@ -1,8 +1,8 @@
 """Connection of a process to the writer of the audit.
 
 Owns: sending records in the order of their numbers, those of one turn of the loop in one write,
-keeping those that are not committed, and sending them again to the next writer; the spool; telling
-who waits for a record. Never: the content of records, the chain.
+keeping those that are not committed, and sending them again to the next writer; the spool;
+notifying who waits for a record. Never: the content of records, the chain.
 
 With a spool, a record is safe when it is in that file: a process that is killed loses nothing that
 it has written, and the writer takes over the spools of the dead. So no answer waits for another
@@ -27,7 +27,7 @@ from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import FRAME, VERDICT
 
 AGAIN_S = 0.05
-"""Seconds between two attempts to reach a writer, which is started again meanwhile."""
+"""Seconds between two attempts to reach a writer, while it is started again."""
 RETRY_S = 0.5
 """Seconds after which records are sent again that the writer could not write."""
 SPOOL_BYTES_MAX = 8 * 1024 * 1024
@@ -197,8 +197,8 @@ class AuditLink(Generic[Waits]):
 
     def add(self, body: bytes, waits: Waits | None = None, weight: int = 1) -> None:
         """Send a record with the number `number`. The caller looks at `full` first. `waits`: passed
-        to `told` with others when the record is safe; `weight`: events that are lost with this
-        record."""
+        to `on_verdict` with others when the record is safe; `weight`: events that are lost with
+        this record."""
         self._new.append(body)
         self._weight += weight
         if waits is not None:
@@ -211,7 +211,7 @@ class AuditLink(Generic[Waits]):
 
     def send_all(self, bodies: list[bytes], waiting: list[Waits]) -> None:
         """Send records with the numbers from `number` on now, of FRAME_BYTES together or a single
-        one. `waiting`: passed to `told` when all are safe."""
+        one. `waiting`: passed to `on_verdict` when all are safe."""
         self._new += bodies
         self._waiting += waiting
         self._weight += len(bodies)
@@ -242,7 +242,7 @@ class AuditLink(Generic[Waits]):
             self._due = self._loop.call_later(BATCH_S, self._flush)
 
     def _tell(self, batch: _Batch[Waits], error: int) -> None:
-        """Tell all who wait for these records, once."""
+        """Notify all who wait for these records, once."""
         waiting, batch.waiting = batch.waiting, []
         if waiting:
             self._told(waiting, error)

@@ -5,7 +5,7 @@ makes records and the one that writes them. Never: which calls get a record (`ca
 (`segments`), sockets (`audit_link`).
 
 A row is (seq, body, hash): `seq` counts from 1 without a gap over all segments, `body` is JSON as
-the process that made the record wrote it, and hash = SHA-256(hash before, seq in 8 bytes, body).
+the process that created the record wrote it, and hash = SHA-256(hash before, seq in 8 bytes, body).
 
     to the writer    size (4 bytes), count (4), number of the first record (8); then `size` bytes:
                      the bodies, one a line. The first frame has count 0 and the name of its sender.
@@ -128,7 +128,7 @@ class AuditOn(Message, frozen=True, kw_only=True):
 
 
 class AuditFigures(Message, frozen=True, kw_only=True):
-    """Records since the writer began: `records` written; `lost`: of which gaps tell; `refused`: not
+    """Records since the writer began: `records` written; `lost`: reported in gaps; `refused`: not
     written when they came, because the disk was full."""
 
     counts: dict[str, int]

@@ -294,7 +294,7 @@ def reader(kinds: type[T]) -> Callable[[bytes | Raw], T]: ...
 @overload
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]: ...
 def reader(kinds: object) -> Callable[[bytes | Raw], Any]:
-    """Prepare `decode_as` for one Struct or a union of tagged ones. A reader that is made when a
+    """Prepare `decode_as` for one Struct or a union of tagged ones. A reader that is created when a
     module is imported is shared by all workers that are forked after that."""
     decode = msgspec.json.Decoder(cast(type[Any], kinds)).decode
 

@@ -1,4 +1,4 @@
-"""Consent to calls, as fronts and the supervisor tell each other of it.
+"""Consent to calls, as fronts and the supervisor report it to each other.
 
 Owns: a question that is open, a grant that lasts, the messages about both, the mark of a set of
 rules. Never: which calls need consent (`guard_rules`), storing grants (the supervisor).
@@ -73,8 +73,8 @@ class ConsentClosed(Message, frozen=True, kw_only=True):
 
 
 class ConsentGiven(Message, frozen=True, kw_only=True):
-    """A client has agreed until a time. From a front to the supervisor, which stores it and tells
-    all fronts."""
+    """A client has agreed until a time. From a front to the supervisor, which stores it and
+    notifies all fronts."""
 
     grant: ConsentGrant
 

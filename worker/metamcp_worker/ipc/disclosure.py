@@ -5,9 +5,9 @@ and the messages between a front and the supervisor about them. Never: deciding 
 supervisor's `views/ledger`), building lists (`catalog/catalog`, `catalog/exposure`), the names of
 the built-in tools (`builtin_definitions`), scripts themselves (`saved_scripts`).
 
-A front asks; the supervisor decides, stores, tells all fronts, and waits until each of them has new
-lists. Only then clients are told and the client that asked is answered: a client that hears of a
-change finds it in the list of every front.
+A front asks; the supervisor decides, stores, notifies all fronts, and waits until each of them has
+new lists. Only then clients are notified and the client that asked is answered: a client that hears
+of a change finds it in the list of every front.
 """
 
 import re
@@ -237,22 +237,22 @@ class Disclosed(Message, frozen=True, kw_only=True):
 
 
 class Applied(Message, frozen=True, kw_only=True):
-    """From a front: its lists are as `Disclosed` with this number wants them; it has not told
+    """From a front: its lists are as `Disclosed` with this number wants them; it has not notified
     clients yet."""
 
     number: int
 
 
 class News(Message, frozen=True, kw_only=True):
-    """From a front: servers have changed its lists, and it has not told clients yet; begin a round.
-    `number`: of the last round that it has carried out; the next round tells the news."""
+    """From a front: servers have changed its lists, and it has not notified clients yet; begin a
+    round. `number`: of the last round that it has carried out; the next round has the news."""
 
     number: int
 
 
 class Announce(Message, frozen=True, kw_only=True):
-    """To a front: the lists of all fronts are as `Disclosed` with this number wants them; tell the
-    clients."""
+    """To a front: the lists of all fronts are as `Disclosed` with this number wants them; notify
+    the clients."""
 
     number: int
 
@@ -286,7 +286,7 @@ class Shift(Struct, frozen=True):
 
 def shift(before: Everything, after: Everything) -> Shift:
     """Compute the differences. Views are compared by identity first, which is quick for thousands
-    of views of which few changed."""
+    of views when few of them changed."""
     old = dict(before.views)
     groups: dict[Shown, list[ViewOwner]] = {}
     for whose, view in after.views:

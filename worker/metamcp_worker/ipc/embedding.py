@@ -46,8 +46,8 @@ class EmbedFigures(Message, frozen=True, kw_only=True):
 
 class Vectors(Struct, frozen=True):
     """Vectors of texts. `found`: as `search.vectors.shrunk` makes them, in the order of the texts,
-    empty bytes for a text that has none; an empty tuple if vectors could not be made. `pause_s`:
-    seconds to wait before vectors of tools are asked for again."""
+    empty bytes for a text that has none; an empty tuple if vectors could not be computed.
+    `pause_s`: seconds to wait before vectors of tools are asked for again."""
 
     found: tuple[bytes, ...] = ()
     pause_s: float = 0.0

@@ -5,9 +5,9 @@ anything up, and taking a name apart again: the identity of a tool is the pair, 
 
 The rule has four steps. Spell: letters of other scripts become Latin ones where that needs no
 dictionary (Cyrillic, Greek, Japanese syllables, Korean, accents); what clients do not accept then
-becomes an underscore, and a name of which nothing is left a number, `tool-4821`. Join: server and
-original with the separator of the style. Shorten: a name that is too long ends in a tail, which
-is a hash of the pair. Part: if two pairs have the same name, *all* of them get such a tail, and a
+becomes an underscore, and a name with nothing left becomes a number, `tool-4821`. Join: server and
+original with the separator of the style. Shorten: a name that is too long ends in a tail, which is
+a hash of the pair. Part: if two pairs have the same name, *all* of them get such a tail, and a
 longer tail if names are still equal. A tail depends on its pair alone, so no name depends on the
 order in which servers came up.
 """
@@ -40,7 +40,7 @@ ALIAS_CHARACTERS_MAX = 128
 a longer name is not looked up."""
 
 NUMBERS = 10_000
-"""Number of numbers for names of which nothing is left; those with the same one part by tails."""
+"""Number of numbers for names with nothing left; those with the same one part by tails."""
 LETTERS_KEPT = 4096
 """Number of characters whose Latin spelling is remembered."""
 

@@ -2,7 +2,7 @@
 
 Owns: the figures of finished calls, the list of calls under way and the question for it, the
 buckets of histograms, the calls of a day that count against quotas, and the notice in which a
-worker tells a front how long it had a sampled call (`NOTICE`, `Timed`). Never: sending them,
+worker reports to a front how long it had a sampled call (`NOTICE`, `Timed`). Never: sending them,
 counting, arguments and answers.
 """
 
@@ -146,7 +146,7 @@ class DayCount(Struct, frozen=True, gc=False):
 
 class DayCounts(Message, frozen=True, kw_only=True):
     """From a front: further calls since its last message, at most once a second. To a front: calls
-    that fronts made which had its place before; they count against its share."""
+    of the fronts that had its place before; they count against its share."""
 
     counts: tuple[DayCount, ...]
 

@@ -25,7 +25,7 @@ def _pack_frame(message: Message) -> bytes:
 class FrameLink:
     """Connection to a process. `peer`: words for it; `frame(body)`: called with each message; a
     `frame` that raises codec.Malformed ends the connection. `lost()`: called when a connection
-    ended or could not be made, not after `close`; `connect()`: as `packets.connect`."""
+    ended or could not be opened, not after `close`; `connect()`: as `packets.connect`."""
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class Cancel(Struct, frozen=True, gc=False):
 
 class Progress(Struct, frozen=True, gc=False):
     """worker -> front: raw params of a progress notification, without its token; empty if only the
-    gateway asked for progress, and the time of the call begins anew."""
+    gateway asked for progress, and the time of the call begins again."""
 
     id: int
     body: bytes
@@ -179,7 +179,7 @@ class Keep(Struct, frozen=True, gc=False):
 class Claim(Struct, frozen=True, gc=False):
     """front -> worker: go on under this `id` with the call that was kept for this owner under this
     name. `peer`: as in `CallFrame`. The worker answers with `KeptFrame`; then the frames follow
-    that came for the call meanwhile."""
+    that came for the call in between."""
 
     id: int
     owner: bytes

@@ -181,7 +181,7 @@ class SchemaFlaw(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """Reference of a schema. `made`: the new schema, of which it is the member `key`; `uri`: of the
+    """Reference of a schema. `made`: the new schema that has it as member `key`; `uri`: of the
     resource that it stands in."""
 
     schema: dict[str, Any]

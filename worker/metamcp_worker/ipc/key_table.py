@@ -1,4 +1,4 @@
-"""Table of API keys, as the supervisor tells it to fronts.
+"""Table of API keys, as the supervisor sends it to fronts.
 
 Owns: the rows, their changes, the two messages. Never: keys themselves (only digests are here), the
 form of a key (`access.api_key`), storing them.

@@ -4,7 +4,7 @@ Owns: the messages as tagged values, and their bytes, also those that move conne
 from front to front (and the number of the front in a name) and those about spans of traced calls.
 Never: sending them (`packets`), views (`disclosure`), vectors (`embedding`), figures (`figures`).
 
-The docstring of a message names its descriptors, in order. "blob" means a descriptor made by
+The docstring of a message names its descriptors, in order. "blob" means a descriptor created by
 `packets.blob`, for values that may be larger than a packet.
 """
 
@@ -22,12 +22,12 @@ from metamcp_worker.ipc.consent_records import (
     ConsentOpened,
 )
 from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
-from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - it is had from here
+from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.disclosure import Disclosed as Disclosed  # noqa: PLC0414 - and this
 from metamcp_worker.ipc.embedding import Embed, Embedded
-from metamcp_worker.ipc.envelope import Message as Message  # noqa: PLC0414 - it is had from here
-from metamcp_worker.ipc.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - it is had from here
+from metamcp_worker.ipc.envelope import Message as Message  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.figures import (
     OVERHEAD_BUCKETS_S as OVERHEAD_BUCKETS_S,  # noqa: PLC0414 - and so are these
 )
@@ -130,10 +130,10 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Beat(Message, frozen=True, kw_only=True):
-    """Heartbeat of the event loop, once a second; the worker of a server that has nothing to tell
-    has a pulse instead (`runtime.after_fork`). `lag_ms`: how late the loop was with it.
-    `idle_s`: seconds since the server was last used, 0 while it is in use. `probes_missed`: by the
-    server, in a row."""
+    """Heartbeat of the event loop, once a second; the worker of a server that has nothing to report
+    has a pulse instead (`runtime.after_fork`). `lag_ms`: how late the loop was with it. `idle_s`:
+    seconds since the server was last used, 0 while it is in use. `probes_missed`: by the server, in
+    a row."""
 
     seq: int
     lag_ms: float = 0.0
@@ -156,7 +156,7 @@ class AttachFailed(Message, frozen=True, kw_only=True):
 
 class RunServer(Message, frozen=True, kw_only=True):
     """Start this server. Descriptor: blob with a `spec.ServerSpec`. `generation`: of the instance;
-    goes up by one with every start. `version`: of the gateway, as servers are told."""
+    goes up by one with every start. `version`: of the gateway, as servers get it."""
 
     generation: int
     version: str
@@ -363,7 +363,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
 class Wanted(Message, frozen=True, kw_only=True):
     """A client called this server, which is not ready: a reason to start it now. Sent at most once
     a second per server; the supervisor starts it at its own pace. `tenant`: client of a process
-    that is not for all; each client of a process for a project is told once."""
+    that is not for all; each client of a process for a project is reported once."""
 
     server: str
     tenant: Tenant | None = None
@@ -415,7 +415,7 @@ FromChild = (
 
 HOPS_MAX = 3
 """Maximum moves of a connection for one request: to the owner; to the owner's heir, if the owner
-ended meanwhile; back."""
+has ended; back."""
 NAME_LENGTH_MAX = 256
 """Maximum characters of a name: twice the longest name of a front, and it fits into a packet."""
 NUMBER_DIGITS_MAX = 9
@@ -429,8 +429,8 @@ class HandOver(Message, frozen=True, kw_only=True):
 
     `name`: of the session or task, as the client knows it; empty for a connection of a front that
     ends, which any other front may take, because it is between two requests or does not need that
-    front. `maker`: the number of the front that made the name; `hops`: moves for this request, this
-    one included; `last`: bytes that come after the ones read do not count.
+    front. `maker`: the number of the front that created the name; `hops`: moves for this request,
+    this one included; `last`: bytes that come after the ones read do not count.
     """
 
     name: str
@@ -452,7 +452,7 @@ class Taken(Message, frozen=True, kw_only=True):
 class Adopt(Message, frozen=True, kw_only=True):
     """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
     of `SessionRecord`. A new front gets it before `Listen`. `untold`: the front that is gone may
-    not have told their clients that lists changed."""
+    not have notified their clients that lists changed."""
 
     untold: bool = False
 
@@ -463,7 +463,7 @@ def with_front_number(token: str, front: int) -> str:
 
 
 def maker(name: str) -> int | None:
-    """Return the number of the front that made this name; None if no front did."""
+    """Return the number of the front that created this name; None if no front did."""
     if len(name) > NAME_LENGTH_MAX:
         return None
     _, dot, digits = name.rpartition(".")

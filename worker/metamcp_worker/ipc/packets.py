@@ -209,8 +209,8 @@ class ChannelSnapshot(Struct, frozen=True):
 class Channel:
     """A control socket on the event loop.
 
-    `on_packet(data, fds)` owns the descriptors that it gets. `on_lost(data)` is told of a packet
-    whose descriptors did not arrive. `on_gone()` is called once.
+    `on_packet(data, fds)` owns the descriptors that it gets. `on_lost(data)` gets a packet whose
+    descriptors did not arrive. `on_gone()` is called once.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Pipe(asyncio.Protocol):
     def send(self, frame: Frame, reserve_bytes: int = 0) -> int:
         """Queue one frame and return how many bytes wait then. `reserve_bytes`: part of the queue
         that this frame must leave free. Raises PipeFull or TooLarge. On a closed pipe, do nothing:
-        `on_gone` tells the owner."""
+        `on_gone` notifies the owner."""
         waiting = self._waiting
         if not waiting and not self._begin_turn():
             return 0

@@ -117,14 +117,14 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
 
     `required`: whether the server is not started where the kernel lacks something. `read`, `write`:
     further paths, relative to the working directory; a folder in `write` that ends with a slash is
-    made if it is missing. `browser`: whether it starts a browser, which has a sandbox of its own
-    and reads about its processes. `network`: `host`, or `none`; `tcp_ports`: the
-    only TCP ports it may connect to, empty for all. `own`: variables that its configuration names.
-    `folder`: private folder of the server, which stays; `lasting`: whether its home is in there, or
-    goes with the process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration
-    names the working directory. `unix_sockets`: paths of unix sockets of others that it may use;
-    `gateway_ports`: TCP ports of the gateway. `trial`: whether it gets all files,
-    sockets and ports, and it is told which of them it would not get otherwise.
+    created if it is missing. `browser`: whether it starts a browser, which has a sandbox of its own
+    and reads about its processes. `network`: `host`, or `none`; `tcp_ports`: the only TCP ports it
+    may connect to, empty for all. `own`: variables that its configuration names. `folder`: private
+    folder of the server, which stays; `lasting`: whether its home is in there, or goes with the
+    process. `hidden`: paths of the gateway. `cwd_named`: whether the configuration names the
+    working directory. `unix_sockets`: paths of unix sockets of others that it may use;
+    `gateway_ports`: TCP ports of the gateway. `trial`: whether it gets all files, sockets and
+    ports, and the worker reports which of them it would not get otherwise.
     """
 
     profile: Profile = "none"
@@ -354,7 +354,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     results: ResultLimits | None = None
     """How large results are kept; None: every result passes whole."""
     part_of: str = ""
-    """Endpoint of which this one is a part, for credentials that may use some servers only, or that
+    """Endpoint that this one is a part of, for credentials that may use some servers only, or that
     policies tell from others; the front makes it."""
     who: PrincipalFacts = PrincipalFacts()
     """Facts about its clients that policies know."""

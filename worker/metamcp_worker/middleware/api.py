@@ -4,7 +4,7 @@ Owns: reading and changing both. Never: the way of a request (`chain`), calling 
 
 A middleware is a class with some of the hooks `on_call_tool`, `on_get_prompt`, `on_read_resource`
 and `on_list_tools`, each `async def hook(self, request, call_next)`. An entry point names the
-class, and an object of it is made with the `options` of its table in the configuration.
+class, and an object of it is created with the `options` of its table in the configuration.
 """
 
 from collections.abc import Callable, Mapping

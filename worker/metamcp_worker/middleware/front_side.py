@@ -199,7 +199,7 @@ class MiddlewareLine:
             self.changed()
 
     def on_connection_lost(self, connection: _Connection, *, was_ready: bool) -> None:
-        """A connection has ended, or could not be made."""
+        """A connection has ended, or could not be opened."""
         if connection is self._connection and not self._closed:
             if was_ready:
                 self._begin_wait()

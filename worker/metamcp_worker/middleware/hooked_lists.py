@@ -50,7 +50,7 @@ class ToolLists(Protocol):
 
 class _HookedList(Struct):
     """List of one server. `plain`: raw definitions of the server; `lines`: the middleware that it
-    went through; `shown`: those that hooks have made of it, None if they have not; `why_none`: a
+    went through; `shown`: those that hooks have built from it, None if they have not; `why_none`: a
     sentence why no tool is shown."""
 
     plain: tuple[bytes, ...]
@@ -73,7 +73,7 @@ class HookedLists:
         lines.changed = self._hooks_changed
 
     def on_catalogue(self, server: str) -> None:
-        """Look at the tools of a server, which may be new, and tell its middleware."""
+        """Look at the tools of a server, which may be new, and notify its middleware."""
         self._lines.tell(process_names.base(server))
         self._look(server)
 
@@ -125,7 +125,7 @@ class HookedLists:
         request.chain.begin(b"null")
 
     def _hooks_changed(self) -> None:
-        """Processes have told their hooks."""
+        """Processes have reported their hooks."""
         self.recheck_servers()
         self._changed()
 
@@ -143,7 +143,7 @@ def _message(error: bytes) -> str:
 
 
 def _read_definitions(server: str, plain: Sequence[bytes], body: bytes) -> tuple[bytes, ...]:
-    """Return the raw definitions that hooks have made, without tools that the server has not."""
+    """Return the raw definitions that hooks have built, without tools that the server has not."""
     own = {tool.key for tool in iter_definitions("tools", map(Raw, plain))}
     try:
         made = list(iter_definitions("tools", codec.items(body)))

@@ -109,7 +109,7 @@ class Callback:
         method, _, target_and_version = line.partition(" ")
         target = urlsplit(target_and_version.partition(" ")[0])
         hosts = [value for field in fields for value in _value(field, "host")]
-        # A page of another host, whose name was made to lead here, must not get an answer.
+        # A page of another host, whose name was set up to lead here, must not get an answer.
         if hosts != [self._host] or method != "GET" or target.path != PATH:
             return _page("404 Not Found", _STRANGE)
         params = parse_qs(target.query)

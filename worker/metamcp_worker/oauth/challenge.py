@@ -1,7 +1,7 @@
 """Challenge of a server that refuses a request for lack of authorization.
 
-Owns: telling such a refusal from others, its scopes, the error when authorization fails. Never:
-getting authorized (`flow`), HTTP.
+Owns: distinguishing such a refusal from others, its scopes, the error when authorization fails.
+Never: getting authorized (`flow`), HTTP.
 """
 
 import re

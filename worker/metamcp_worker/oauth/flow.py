@@ -116,7 +116,7 @@ class Flow:
         async with self._shelf.refresh(token):
             before = self._shelf.record
             if before is not None and before.access_token not in ("", token):
-                return before  # another process or a person got newer tokens meanwhile
+                return before  # another process or a person has got newer tokens
             if before is None or not before.refresh_token:
                 return None
             provider = self._provider()

@@ -79,7 +79,7 @@ class ProviderStorage:
                 return parts.port
         return self._oauth.callback_port
 
-    # --- what the SDK asks and tells --------------------------------------------------------
+    # --- what the SDK reads and writes ------------------------------------------------------
 
     async def get_tokens(self) -> OAuthToken | None:
         record = self.record
@@ -189,8 +189,8 @@ class ProviderStorage:
 
     @contextlib.asynccontextmanager
     async def refresh(self, token: str) -> AsyncGenerator[None]:
-        """Let only one process at a time replace this access token. Tokens that a person gets
-        meanwhile stay. Raises Unreachable."""
+        """Let only one process at a time replace this access token. Tokens that a person gets in
+        that time stay. Raises Unreachable."""
         async with self._lock(REFRESH):
             self.look()
             self._refreshed = token

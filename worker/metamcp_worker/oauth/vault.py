@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 PRINCIPAL = "local"
-"""Principal that owns the tokens, as long as the gateway does not tell its clients apart."""
+"""Principal that owns the tokens, as long as the gateway does not distinguish its clients."""
 KEY_BYTES = 32
 """Bytes of the key, which is for AES-256."""
 RECORD_BYTES_MAX = 256 * 1024
@@ -92,8 +92,8 @@ class TokenRecord(Struct, frozen=True, kw_only=True):
         return f"TokenRecord(server={self.server!r}, issuer={self.issuer!r})"
 
     def suits(self, client_id: str | None) -> bool:
-        """Whether the record was made for this client of the configuration, or without a client of
-        the configuration if `client_id` is None. Tokens of another client cannot be used."""
+        """Whether the record was created for this client of the configuration, or without a client
+        of the configuration if `client_id` is None. Tokens of another client cannot be used."""
         if client_id is None or not self.client:
             return not self.given
         try:
@@ -107,7 +107,7 @@ class _Client(Struct):
 
 
 class Vault:
-    """Store of records. `directory`: made when it is first needed. `key`: 32 bytes. `warnings`:
+    """Store of records. `directory`: created when it is first needed. `key`: 32 bytes. `warnings`:
     sentences about files that were not used, for the caller to take out."""
 
     def __init__(self, directory: str, key: bytes) -> None:
@@ -296,7 +296,7 @@ class Vault:
 
 def _try_lock(path: str) -> int:
     """Return a descriptor that holds the lock; -1 while another process has the lock, or if the
-    file was removed meanwhile. Raises OSError."""
+    file was just removed. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ CHARACTER_BYTES_MAX = 4
 CUT_BYTES = 2 * CHARACTER_BYTES_MAX
 """Bytes beyond a piece that show where its last character ends."""
 PLACES_MAX = 4096
-"""Maximum places that a front remembers; any other one is made again."""
+"""Maximum places that a front remembers; any other one is computed again."""
 
 _SHOWN = frozenset({"image", "audio"})
 _PIECE = re.compile(

@@ -1,7 +1,7 @@
 """Event loop of the workers, and background tasks of a process.
 
-Owns: the choice of uvloop, the end of a loop with its tasks; awaiting background tasks, of which
-one that fails ends the process. Never: the work of a task, exit codes.
+Owns: the choice of uvloop, the end of a loop with its tasks; awaiting background tasks; a task that
+fails ends the process. Never: the work of a task, exit codes.
 """
 
 import asyncio

@@ -90,8 +90,8 @@ def looks_secret(name: str) -> bool:
 
 
 class Masks:
-    """Masks secrets in texts. `secrets`: known secrets; those that are too short to be told from a
-    word are ignored."""
+    """Masks secrets in texts. `secrets`: known secrets; those that are too short to be
+    distinguished from a word are ignored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret)}

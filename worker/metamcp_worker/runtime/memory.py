@@ -79,7 +79,7 @@ async def trim_every(seconds: float) -> None:
 
 def give_back_zero_pages(item: object) -> None:
     """Give back the pages of `item` that hold only zeros: the kernel gives an empty page again when
-    one is used. No other thread may use `item` meanwhile.
+    one is used. No other thread may use `item` during this time.
 
     The loop of uvloop contains its buffer for reading, 250 KiB, and Python fills a new object with
     zeros.

@@ -111,7 +111,7 @@ def children_by_scan() -> set[int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 stat = file.read()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
+            continue  # it has ended
         # "pid (name) state ppid …"; the name may hold anything, parentheses and spaces too.
         if int(stat[stat.rindex(b")") + 1 :].split()[1]) == own:
             pids.add(int(name))

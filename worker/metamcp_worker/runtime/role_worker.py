@@ -103,7 +103,7 @@ class RoleWorker:
         self._loop.add_reader(acceptor, self._accept)
 
     def deafen(self) -> None:
-        """Close the acceptor, of which the supervisor may have another descriptor."""
+        """Close the acceptor; the supervisor may have another descriptor of it."""
         if self._acceptor is not None:
             self._loop.remove_reader(self._acceptor)
             self._acceptor.close()

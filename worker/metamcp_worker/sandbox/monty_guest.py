@@ -63,7 +63,7 @@ SUSPENSIONS = 10
 """Times that the interpreter may ask this process for something, for each call that code may
 make."""
 FRAMES_MAX = 50
-"""Frames of a stack that are told."""
+"""Frames of a stack that are reported."""
 READ_BYTES = 256 * 1024
 
 _read = codec.reader(GuestOrder | GuestReply)
@@ -186,7 +186,7 @@ class _Run:
         self._line = ""
 
     def go(self, session: "MontySession") -> None:
-        """Run the code, and tell how it ended."""
+        """Run the code, and report how it ended."""
         from pydantic_monty import (
             FunctionSnapshot,
             FutureSnapshot,

@@ -311,7 +311,7 @@ class CodeWorker(RoleWorker):
         self._settle(run)
 
     def _settle(self, run: _Run) -> None:
-        """Tell the front how a run has ended, if it has."""
+        """Report to the front how a run has ended, if it has."""
         if (end := run.state.end) is None:
             return
         if run.front.runs.pop(run.state.order.run, None) is None:

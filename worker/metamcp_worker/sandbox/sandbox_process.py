@@ -88,7 +88,7 @@ class SandboxProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives, as far as the system tells without reaping it."""
+        """Whether the process lives, as far as the system shows without reaping it."""
         look = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return not hasattr(os, "waitid") or os.waitid(os.P_PID, self.pid, look) is None
 
@@ -109,7 +109,7 @@ class SandboxProcess:
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that the process has used, 0 if it has ended or the
-        system does not tell."""
+        system does not report it."""
         if sys.platform != "linux":
             return 0.0
         with contextlib.suppress(OSError):

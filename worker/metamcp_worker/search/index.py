@@ -443,7 +443,7 @@ def _split_query(query: str) -> list[str]:
 
 
 def _keys(document: ToolDocument) -> Sequence[str]:
-    """Return the keys of a name: its own, and the exposed one if that is not made from it."""
+    """Return the keys of a name: its own, and the exposed one if that is not built from it."""
     server, name = document.pair
     own = words.key(name)
     if document.exposed.startswith(server) and document.exposed.endswith(name):

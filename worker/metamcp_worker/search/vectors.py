@@ -43,7 +43,7 @@ def shrunk(numbers: Sequence[float]) -> bytes:
 
 
 def vector(data: bytes) -> Vector:
-    """Return the vector of bytes that `shrunk` made."""
+    """Return the vector of bytes that `shrunk` returned."""
     numbers = array("b", data)
     signs = int("0" + "".join(["1" if number > 0 else "0" for number in numbers]), 2)
     return Vector(signs, numbers, math.sqrt(sum(map(mul, numbers, numbers))) or 1.0)
