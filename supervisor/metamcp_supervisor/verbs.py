@@ -247,7 +247,7 @@ class Ended(Struct, frozen=True, kw_only=True):
 class ServerProcess(Struct, frozen=True, kw_only=True):
     """Process of a server. `command`: with possible secrets masked; `pss_bytes`: resident memory
     with each shared page counted in part; `descriptors`: number of open ones; None where the system
-    does not tell."""
+    does not report it."""
 
     pid: int
     parent: int

@@ -309,7 +309,7 @@ def _compare_properties(
         if looked.is_unconstrained and name in facts.required:
             judge.within((), sub, findings)  # callers do give it, whatever it is
         elif looked.is_unconstrained and name in list_of(want.get("required")):
-            continue  # which was told
+            continue  # reported already
         elif looked.is_unconstrained or looked.never:
             _new(facts, sub, name, looked, findings)
         elif looked.clouded and not looked.parts:

@@ -38,8 +38,8 @@ different numbers never look the same here.
 
 `_meta` does not count. Programs use it to tell each other about a definition (times, ids of a
 deployment), and the protocol gives it no meaning; people approve a fingerprint that changes without
-cause without looking. A definition that programs read in different ways (a member written twice, of
-which some take the first and others the last; a number that no double holds; nested too deeply)
+cause without looking. A definition that programs read in different ways (a member written twice,
+where some take the first and others the last; a number that no double holds; nested too deeply)
 gets a fingerprint of its bytes: `raw:` and their SHA-256.
 
 The decoder of bodies (`codec`) ignores members that are written twice and makes doubles of long
@@ -109,7 +109,7 @@ def select_members(definition: Mapping[str, object]) -> dict[str, object]:
 
 def read_definition(definition: bytes | Raw) -> dict[str, object]:
     """Decode a definition to plain values, whole numbers with all their digits. Raises
-    codec.Malformed, of which Ambiguous is one kind."""
+    codec.Malformed (Ambiguous is a kind of it)."""
     try:
         value: object = json.loads(
             bytes(definition),

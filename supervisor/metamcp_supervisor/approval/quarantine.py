@@ -2,7 +2,7 @@
 
 Owns: the lock in force, the definitions that servers offered when they were first seen, and the
 last decision about each server. Never: files (`approval.lock_io`), the decision itself
-(`approval.lock_drift`), telling fronts, journal and metrics (`quarantine_io`).
+(`approval.lock_drift`), notifying fronts, journal and metrics (`quarantine_io`).
 
 A decision has two steps, because judging a large catalogue takes time. `at_once` is cheap: it keeps
 back every tool that is not known to be good, and `hold` puts that into force. `judge` changes
@@ -54,7 +54,7 @@ class Judged:
 @dataclass(frozen=True, slots=True)
 class QuarantineNews:
     """Effects of a decision. `sentence`: for the journal, empty if it is not new; `fronts`: whether
-    the fronts must be told; `seen`: lock to write to disk, None if it did not change."""
+    the fronts must be notified; `seen`: lock to write to disk, None if it did not change."""
 
     sentence: str = ""
     fronts: bool = False
@@ -183,7 +183,7 @@ class Pins:
 
     def hold(self, judged: Judged) -> bool:
         """Put a result of `at_once` into force until the server is judged. Return whether the
-        fronts must be told."""
+        fronts must be notified."""
         before = self.last(judged.server)
         self._last[judged.server] = judged
         return judged.kept != before.kept

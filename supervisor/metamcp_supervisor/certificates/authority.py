@@ -3,8 +3,8 @@
 Owns: the files below `tls` in the state directory, making and renewing them. Never: stores of the
 system or of browsers, certificates of somebody else, TLS itself (the front's `http.tls_files`).
 
-The authority may only sign for the names that it was made with (name constraints, RFC 5280, section
-4.2.1.10), so its key is worth nothing elsewhere. Clients get its certificate.
+The authority may only sign for the names that it was created with (name constraints, RFC 5280,
+section 4.2.1.10), so its key is worth nothing elsewhere. Clients get its certificate.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ CERT, KEY = LOCAL_CERT, LOCAL_KEY
 CA_DAYS = 3650
 CERT_DAYS = 90
 RENEW_AT = 2 / 3
-"""Share of its life after which the certificate of the gateway is made anew."""
+"""Share of its life after which the certificate of the gateway is created again."""
 NAMES_MAX = 100
 ALWAYS = ("localhost", "127.0.0.0/8", "::1/128")
 """Names and networks that every authority may sign for."""
@@ -47,7 +47,7 @@ WIDEN = "'metamcp tls init --name HOST' makes one for the names by which clients
 
 
 class AuthorityUnfit(MetaMCPError):
-    """The files cannot be made or used. The text says why and what to do."""
+    """The files cannot be created or used. The text says why and what to do."""
 
 
 class Certificate(Struct, frozen=True, kw_only=True):
@@ -79,8 +79,8 @@ def make(state_dir: Path, names: Sequence[str]) -> None:
 
 
 def ensure(state_dir: Path, names: Sequence[str] = ()) -> bool:
-    """Make what is not there, and renew the certificate of the gateway if it is time. Returns
-    whether something was made. Raises AuthorityUnfit."""
+    """Create the files that are missing, and renew the certificate of the gateway if it is time.
+    Returns whether a file was written. Raises AuthorityUnfit."""
     if not (state_dir / CA).exists():
         make(state_dir, names)
         return True
@@ -105,7 +105,7 @@ def narrow(state_dir: Path, host: str) -> bool:
 
 
 def due(begins: dt.datetime, ends: dt.datetime, now: dt.datetime) -> bool:
-    """Whether a certificate is to be made anew."""
+    """Whether a certificate must be created again."""
     return now >= begins + (ends - begins) * RENEW_AT
 
 
@@ -128,7 +128,7 @@ def read_certificate(state_dir: Path) -> Certificate:
 
 
 def _read_local_names(state_dir: Path) -> Sequence[str]:
-    """Return the names that the authority was made with."""
+    """Return the names that the authority was created with."""
     try:
         return (state_dir / LOCAL_NAMES).read_text().split()
     except OSError as error:

@@ -89,8 +89,8 @@ def status_foot(status: GatewayStatus, names: Sequence[str] = ()) -> str:
 
 
 def limit_texts(limits: Sequence[LimitStatus]) -> dict[tuple[str, str], str]:
-    """Return the use of limits and what they refused, by kind and name of their owner; without
-    those of which there is nothing to tell yet."""
+    """Return the use of limits and the calls that they refused, by kind and name of their owner;
+    owners without a quota or a refusal are left out."""
     texts: dict[tuple[str, str], str] = {}
     for status in limits:
         most = "" if status.name else " by the key that used most"
@@ -107,7 +107,7 @@ def limit_texts(limits: Sequence[LimitStatus]) -> dict[tuple[str, str], str]:
 
 
 def limit_lines(limits: Sequence[LimitStatus]) -> list[str]:
-    """Return a line for each owner of limits of which there is something to tell."""
+    """Return a line for each owner in `limit_texts`."""
     return [
         f"{f'{kind} {name}' if name else 'API keys'}: {text}"
         for (kind, name), text in limit_texts(limits).items()

@@ -127,8 +127,8 @@ def trust_of(
 
 @contextlib.contextmanager
 def explained_key(trust: "Trust", runtime_dir: str) -> Iterator[None]:
-    """Say of a refusal for want of a valid key what is wrong with the key, as the gateway on this
-    machine tells its operator. `runtime_dir`: empty for another gateway. Raises Failed."""
+    """Add what is wrong with the key to a refusal that wants a valid key, as the gateway on this
+    machine shows it to its operator. `runtime_dir`: empty for another gateway. Raises Failed."""
     from metamcp_supervisor.calls.endpoint_client import KEY_WANTED
 
     try:
@@ -245,7 +245,7 @@ def _local_authority(runtime_dir: str, url: str | None) -> str:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Return the parts of a URL; None if it is not one, which is told where it is used."""
+    """Return the parts of a URL, or None if it is not one; the use of the URL reports that."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises for one that is not a number

@@ -223,7 +223,7 @@ def _deliver(
     ends: bool,
 ) -> None:
     """Carry out an order for a new key and print the answer, or write the key to the file `out`. No
-    key is made that cannot be delivered."""
+    key is created that cannot be delivered."""
     if out is None and location.quiet:
         raise click.UsageError(
             "--quiet would hide the new key: write it to a file with --out FILE."

@@ -1,7 +1,7 @@
 """`metamcp login` and `metamcp logout`: get tokens for a remote server, with the consent of a
 person, and remove them.
 
-Owns: the options, the link on the terminal and in the browser, telling the running gateway,
+Owns: the options, the link on the terminal and in the browser, notifying the running gateway,
 sentences and exit codes. Never: OAuth and the store of tokens (`metamcp_worker.oauth`).
 """
 

@@ -42,8 +42,8 @@ LINES_MAX = 10_000
 CLOSE_S_MAX = 2.0
 """Seconds to wait at the end for the last lines; after that they are lost."""
 FLUSH_S_MAX = 0.5
-"""Seconds to wait for lines before another program takes over; the gateway does nothing else
-meanwhile."""
+"""Seconds to wait for lines before another program takes over; the gateway does nothing else during
+this time."""
 
 
 class LogOutput:
@@ -236,7 +236,7 @@ FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 """Frames of the sign that the start goes on."""
 FRAME_S = 0.25
 ERASE = "\r\x1b[K"
-"""Begin the line of the terminal anew."""
+"""Begin the line of the terminal again."""
 
 
 class StartLine:
@@ -387,7 +387,7 @@ class Asking:
     """Questions to the user at the terminal of a gateway in the foreground; a `reload.Ask`. `out`
     prints.
 
-    The gateway goes on meanwhile. Keys that were typed before the question are ignored.
+    The gateway goes on during a question. Keys that were typed before the question are ignored.
     """
 
     def __init__(self, gateway: "Gateway", out: Callable[[str], None]) -> None:

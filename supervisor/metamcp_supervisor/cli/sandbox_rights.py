@@ -35,7 +35,7 @@ from metamcp_worker.ipc.spec import ConfinementSpec
 CALLS_MAX = 200
 """Maximum recorded calls that are made again, the newest of each tool and arguments."""
 SETTLE_S = 1.5
-"""Seconds after the last call until everything that it used has been told."""
+"""Seconds after the last call until everything that it used has been reported."""
 FILES_MAX = 4
 """Maximum files of a folder that are proposed one by one; of more the folder is proposed."""
 

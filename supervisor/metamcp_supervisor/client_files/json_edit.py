@@ -62,8 +62,8 @@ def values(text: str) -> Mapping[str, object]:
 
 
 def put(text: str, location: Sequence[str], name: str, entry: object) -> str:
-    """Return `text` with `entry` under `name` in the object at `location`, which is made if it is
-    missing. Raises FileUnfit."""
+    """Return `text` with `entry` under `name` in the object at `location`, which is created if it
+    is missing. Raises FileUnfit."""
     return _put(text if text.strip() else "{}\n", (*location, name), entry)
 
 

@@ -206,8 +206,8 @@ def without_servers(text: str, taken: TakenServers, entry: Mapping[str, object])
 
 def put_back(text: str, before: str, taken: Sequence[TakenServers]) -> tuple[str, tuple[str, ...]]:
     """Return `text` with the servers in place of our entries, and the names of servers that it has
-    by now with other settings, which stay. `before`: the text before the first edit. Edits made
-    meanwhile stay; a table that has none gets its old bytes. Raises BrokenSyntax and FileUnfit."""
+    by now with other settings, which stay. `before`: the text before the first edit. Edits since
+    then stay; a table that has none gets its old bytes. Raises BrokenSyntax and FileUnfit."""
     steps, ours = [before], [entries(each.kept, text).get(each.name) for each in taken]
     for each, entry in zip(taken, ours, strict=True):
         there = entries(each.kept, steps[-1])

@@ -361,8 +361,8 @@ class Server:
     referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Values of the references to secrets in it."""
     mistake: str = ""
-    """Error in the server's table, because of which the server is not started; then only `enabled`
-    and `required` are known besides."""
+    """Error in the server's table that keeps the server from starting; then only `enabled` and
+    `required` are known besides."""
     folder: str = field(default="", compare=False)
     """Folder of the file that names the server."""
     enabled: bool = True
@@ -518,7 +518,7 @@ class Endpoint:
 
 
 def no_origin(table: str, key: str) -> str:
-    """Return the place of a setting of which nothing is known."""
+    """Return an empty place, for a setting of unknown origin."""
     return ""
 
 

@@ -36,7 +36,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_own_url(url: str, gateway: GatewayConfig, port: int) -> bool:
-    """Whether a URL leads to this gateway, as far as its address tells. `port`: of the gateway for
+    """Whether a URL leads to this gateway, as far as its address shows. `port`: of the gateway for
     clients, 0 if it is not known before the start."""
     try:
         parts = urlsplit(url)

@@ -24,7 +24,7 @@ from metamcp_supervisor.config.show import tables
 GROUPS = ("servers", "namespaces", "endpoints", "workspaces")
 """Tables whose keys are names of tables."""
 POLICIES = "[policies]"
-"""Text of the brackets of a rule, of which a list has several."""
+"""Text of the brackets of a rule; a list has several rules."""
 _INDEX = re.compile(r"policies\[([0-9]+)\]")
 #: Keys of other clients' files, which mean a key of ours.
 _FOREIGN = {

@@ -358,7 +358,7 @@ def _server(name: str, outer: Table, references: References, home: Path) -> Serv
 
 
 def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
-    """Return a server of which only an error is known, which was reported."""
+    """Return a server without known settings; its error was reported."""
     server = Server(name=name, source=str(site))
     return ServerDraft(name=name, site=site, server=server, written=written)
 

@@ -252,8 +252,8 @@ def ports(state_dir: Path) -> tuple[int, int] | None:
 
 
 def client_port(gateway: "GatewayConfig") -> int:
-    """Return the port where clients reach the gateway of this configuration; 0 if only its start
-    will tell."""
+    """Return the port where clients reach the gateway of this configuration; 0 if the port is known
+    only after its start."""
     if "listen" not in gateway.movable:
         return gateway.listen.port
     last = ports(gateway.state_dir)

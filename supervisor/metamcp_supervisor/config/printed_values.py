@@ -40,8 +40,8 @@ _RUNNING: set[int] = set()
 
 @contextlib.contextmanager
 def block_starts() -> Generator[frozenset[int]]:
-    """Yield the pids of the programs that run: children of this process which are not orphans.
-    Meanwhile no other one starts. A reload runs them in a thread."""
+    """Yield the pids of the programs that run: children of this process which are not orphans. No
+    other program starts in the `with` block. A reload runs them in a thread."""
     with _STARTS:
         yield frozenset(_RUNNING)
 

@@ -1,6 +1,6 @@
 """Settings `workflows` and `[suggestions]`: which files they name, and what was found in those.
 
-Owns: the paths, what is told of a file that is wrong. Never: reading the files, which
+Owns: the paths, what is reported about a file that is wrong. Never: reading the files, which
 `metamcp_worker.engine.load` does in a process of its own (`sources`).
 """
 

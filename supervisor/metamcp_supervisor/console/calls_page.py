@@ -394,7 +394,7 @@ def page(
 
 
 def _refusal(call: FinishedCall) -> Node:
-    """Return why a call was refused, as its client was told, if that was recorded."""
+    """Return the reason that the client of a refused call got, if it was recorded."""
     text = ""
     if call.result is not UNSET and RESULT not in call.cut:
         result = call.result

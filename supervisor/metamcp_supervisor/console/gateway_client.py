@@ -31,7 +31,7 @@ class SessionEnded(Failed):
 
 
 class GatewayClient:
-    """Connection that may ask, a `pages.Ask`. Made by `connect_gateway`. `role`: of the session;
+    """Connection that may ask, a `pages.Ask`. Created by `connect_gateway`. `role`: of the session;
     `key`: id of its API key, empty for the session of a link."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

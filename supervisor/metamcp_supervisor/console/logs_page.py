@@ -18,7 +18,7 @@ from metamcp_supervisor.verbs import GatewayStatus, LogLine
 from metamcp_worker.ipc import codec
 
 LINES = 500
-"""Lines that a page shows unless it is told otherwise."""
+"""Lines that a page shows unless its request says otherwise."""
 LINES_CHOICES = ("100", "500", "2000")
 LINE_CHARS_MAX = 4000
 """Maximum characters of a line on the page; the download has all of it."""

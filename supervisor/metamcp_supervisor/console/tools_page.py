@@ -27,7 +27,7 @@ from metamcp_worker.ipc.figures import KEY_NEEDED
 SEARCH_S = 15.0
 """Seconds for an answer; a search may wait for an index."""
 ENDPOINTS_MAX = 8
-"""Maximum endpoints of which the page of a tool says whether it is visible there."""
+"""Maximum endpoints where the page of a tool says whether the tool is visible there."""
 HEADS = ("Tool", "Server", "State", "Tokens", "Calls", "Errors", "Description")
 NUMBERS = frozenset({"Tokens", "Calls", "Errors"})
 ORDERS: Mapping[str, tuple[str, ui.Sorted]] = {

@@ -31,7 +31,7 @@ _INDEX = re.compile(r"\[[0-9]+\]")
 _ORDER = (
     "failed", "needs_decision", "needs_answer", "running", "waiting", "cancelled", "done", "skipped"
 )  # fmt: skip
-"""States, the first of which is that of a step that ran several times."""
+"""States; a step that ran several times has the first state here that a run of it has."""
 
 
 class StepQuestion(Struct, frozen=True):
@@ -42,7 +42,7 @@ class StepQuestion(Struct, frozen=True):
 
 
 class RunStep(Struct, frozen=True):
-    """Step of a run, as `workflow/status` tells it."""
+    """Step of a run, as `workflow/status` reports it."""
 
     step: str
     status: str

@@ -55,7 +55,7 @@ class WorkflowsListed(Struct, frozen=True):
 
 
 class RunListed(Struct, frozen=True):
-    """Run, as the engine tells it. `created`, `ended`: seconds since the epoch."""
+    """Run, as the engine reports it. `created`, `ended`: seconds since the epoch."""
 
     run: str
     workflow: str

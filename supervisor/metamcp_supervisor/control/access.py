@@ -39,8 +39,8 @@ class Role(IntEnum):
 
 def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) -> Role:
     """Return the role of user `uid`, a member of `groups`, at the gateway of user `owner`, which
-    shares its socket with `group`. A `uid` of -1 is a user that the kernel does not tell; then the
-    mode of the socket and the token have decided already."""
+    shares its socket with `group`. A `uid` of -1 is a user that the kernel does not report; then
+    the mode of the socket and the token have decided already."""
     if uid in {owner, 0, -1}:
         return Role.ADMIN
     if group is not None and group in groups:
@@ -49,7 +49,7 @@ def role(uid: int, groups: Collection[int], *, owner: int, group: int | None) ->
 
 
 SESSION_ENDED = "this session of the console has ended; log in again"
-"""Refusal of every request in the name of such a session, which the console tells by it."""
+"""Refusal of every request of such a session; the console knows by this text that it has ended."""
 PER_MINUTE_MAX = 30
 """Maximum refused orders that the journal shows per minute; further ones are only counted."""
 NAMES_MAX = 4

@@ -30,8 +30,8 @@ _GROUP_MAY_ENTER, _OTHERS_MAY_ENTER = 0o010, 0o001
 
 
 class SocketPeer(Struct, frozen=True):
-    """Client of the control socket. `pid`, `uid`: -1 where the kernel does not tell. `command`:
-    name of the client's process."""
+    """Client of the control socket. `pid`, `uid`: -1 where the kernel does not report them.
+    `command`: name of the client's process."""
 
     pid: int = -1
     uid: int = -1
@@ -46,8 +46,8 @@ class SocketPeer(Struct, frozen=True):
 
 
 def peer(sock: socket.socket) -> SocketPeer:
-    """Return the client as it was when it connected. A system without SO_PEERCRED does not tell
-    clients apart: there the modes and the token alone decide."""
+    """Return the client as it was when it connected. A system without SO_PEERCRED cannot
+    distinguish clients: there the modes and the token alone decide."""
     if not hasattr(socket, "SO_PEERCRED"):
         return SocketPeer()
     layout = struct.Struct("3i")

@@ -95,7 +95,7 @@ class ControlClient:
             self._sock.settimeout(None)  # the user ends it, or the end of the gateway does
 
     def pid(self) -> int:
-        """Return the gateway's process id from the kernel; -1 where the kernel does not tell."""
+        """Return the gateway's process id from the kernel; -1 if the kernel reports none."""
         from metamcp_supervisor.control.access_io import peer
 
         return peer(self._sock).pid

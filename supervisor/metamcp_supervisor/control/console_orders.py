@@ -20,7 +20,7 @@ from metamcp_worker.ipc.errors import ProtocolError
 NEWS_S = 0.25
 """Seconds between two news to one page at least."""
 LOOK_S = 1.0
-"""Seconds between two looks for what no event tells of, as calls and lines of a log."""
+"""Seconds between two looks for news without an event, as calls and lines of a log."""
 RoleName = Literal["viewer", "operator", "developer", "admin"]
 
 
@@ -162,7 +162,7 @@ def kind_of(event: JournalEvent) -> str:
 
 async def news(steering: Steering, line: ControlStream, params: NoParams) -> object:
     """Push the kinds of what has happened, and how much waits for a person, not more often than
-    every NEWS_S, until the client leaves or its session ends. `logs:NAME` tells of lines of a
+    every NEWS_S, until the client leaves or its session ends. `logs:NAME` reports new lines of a
     server."""
 
     def push(kinds: list[str]) -> None:
@@ -192,7 +192,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
 
 
 class _Seen:
-    """Figures that one page knows and no event tells of: calls, lines, consent, views."""
+    """Figures that one page knows and no event reports: calls, lines, consent, views."""
 
     def __init__(self, steering: Steering) -> None:
         self._steering = steering
@@ -203,7 +203,7 @@ class _Seen:
         self.new()
 
     def new(self) -> set[str]:
-        """Return the kinds of which something is new since the last time."""
+        """Return the kinds with news since the last time."""
         steering = self._steering
         figures: dict[str, object] = {
             "calls": steering.latencies(),

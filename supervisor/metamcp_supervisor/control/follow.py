@@ -259,7 +259,7 @@ def _check_hope(server: ServerStatus, left_s: float) -> None:
     if server.reason == CONFIGURATION:
         raise ProtocolError(Exit.FAILED, f"{server.name} is not started: {server.message}")
     retry_s = server.retry_in_s
-    # The next start comes after the end of the wait, or never: tell the client now.
+    # The next start comes after the end of the wait, or never: the client gets the error now.
     if retry_s is None or (server.phase == "failed" and retry_s > left_s):
         coming = "" if retry_s is None else f" (next start in {retry_s:.0f} s)"
         raise ProtocolError(

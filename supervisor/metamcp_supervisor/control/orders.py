@@ -375,7 +375,7 @@ async def carry_out(
 def _record_order(
     steering: Steering, line: ControlStream, method: str, params: bytes, about: Sequence[str]
 ) -> None:
-    """Tell the audit of an order that was carried out."""
+    """Report an order that was carried out to the audit."""
     try:
         aimed = codec.decode_as(access.Aimed, params or b"{}")
     except codec.Malformed:

@@ -74,8 +74,8 @@ class TrialNews(Struct, frozen=True, kw_only=True):
 
 
 async def trial(steering: Steering, line: ControlStream, params: TrialParams) -> object:
-    """Run a server without its sandbox until the client leaves or the time is over, and tell which
-    rights it uses that it would lack. Raises ProtocolError and PeerGone."""
+    """Run a server without its sandbox until the client leaves or the time is over, and report
+    which rights it uses that it would lack. Raises ProtocolError and PeerGone."""
     (server,) = find_servers(steering, [params.name])
     if server.sandbox != "basic" or steering.settings.config.servers[params.name].sandbox_required:
         reason = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"

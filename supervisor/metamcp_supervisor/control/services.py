@@ -408,7 +408,7 @@ class ControlStream(Protocol):
 
     @property
     def uid(self) -> int:
-        """Id of the user who asks, -1 where the system does not tell."""
+        """Id of the user who asks, -1 where the system does not report it."""
         ...
 
     @property

@@ -74,7 +74,7 @@ class ToolList(Struct, frozen=True, kw_only=True):
 
 class ToolTry(ChangeParams, frozen=True, kw_only=True):
     """Parameters of `tool-try`. `name`: of the tool, as clients know it; `endpoint`: empty for the
-    default one; `replay`: id of the recorded call that is made once more, empty for a new call."""
+    default one; `replay`: id of the recorded call that is repeated, empty for a new call."""
 
     name: str
     endpoint: str = ""
@@ -98,8 +98,8 @@ class RecordingsShown(Struct, frozen=True, kw_only=True):
 
 
 async def tool_try(steering: Steering, line: ControlStream, params: ToolTry) -> object:
-    """Return where to call a tool. The call itself is made by the client that asked, at an
-    endpoint, as by every other client. Raises ProtocolError for an unknown endpoint."""
+    """Return where to call a tool. The client that asked makes the call itself, at an endpoint,
+    like every other client. Raises ProtocolError for an unknown endpoint."""
     check_endpoint(steering, params.endpoint)
     status = steering.status()
     endpoint = params.endpoint or next(iter(steering.shelf.endpoints()), "")

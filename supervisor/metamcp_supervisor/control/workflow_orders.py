@@ -70,7 +70,7 @@ def about(params: WorkflowOrder, result: object) -> Sequence[str]:
 async def workflow(
     steering: Steering, line: ControlStream, params: WorkflowQuery | WorkflowOrder
 ) -> object:
-    """Give an order to the engine; tell its progress. Raises ProtocolError."""
+    """Give an order to the engine, and report its progress. Raises ProtocolError."""
     places = {
         endpoint: space.name
         for space in steering.tree().workspaces

@@ -83,7 +83,7 @@ class FrontSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class FrontListener(Protocol):
-    """The listener that is told of everything that fronts send."""
+    """The listener that receives everything that fronts send."""
 
     def on_message(self, front: "FrontProcess", message: FromFront, blob: bytes) -> None:
         """The front sent this message. `blob`: content of the descriptor of `FrontStats`,
@@ -107,8 +107,8 @@ class FrontListener(Protocol):
 class FrontProcess:
     """`number` is never used twice, `slot` is. `condemned`: the supervisor kills the front.
     `silent`: the control socket is closed. `questions`: about its calls. `owes`: the last round of
-    new lists of which the front has not told its clients yet, or 0. `keys`: the last change of the
-    API keys that it has applied."""
+    new lists that the front has not announced to its clients yet, or 0. `keys`: the last change of
+    the API keys that it has applied."""
 
     def __init__(
         self, number: int, slot: int, worker: ForkedWorker, now: float, ear: FrontListener
@@ -217,8 +217,8 @@ class FrontProcess:
 
     def _on_descriptors_lost(self, data: bytes) -> None:
         """Handle a message whose descriptors were lost. Figures come again in a moment. A session
-        without a record here is lost only if this front dies: its client opens a new one. Spans
-        are counted. The front that asked for a change or for vectors is told."""
+        without a record here is lost only if this front dies: its client opens a new one. Spans are
+        counted. The front that asked for a change or for vectors gets an answer."""
         message = messages.unpack_from_front(data)
         if isinstance(message, Spans | Change | Embed):
             self._ear.on_message(self, message, b"")

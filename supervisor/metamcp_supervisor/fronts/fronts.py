@@ -1,4 +1,4 @@
-"""The processes that speak MCP to clients: kept alive, told what to serve, drained at the end.
+"""The processes that speak MCP to clients: kept alive, given what to serve, drained at the end.
 
 Owns: the deadlines of fronts, the phase of each front, and the delay before a crashed front starts
 again. Never: MCP.
@@ -23,7 +23,7 @@ from msgspec import Struct
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.front import FrontProcess, FrontSnapshot
 from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
-from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - it is had from here
+from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - imported from here
 from metamcp_supervisor.fronts.ports import House, NotRolled
 from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -197,7 +197,7 @@ class Fronts:
         return list(self.roster.slots.values())
 
     def reconfigure(self) -> None:
-        """Tell every front the new configuration; replace a front that cannot be told."""
+        """Send every front the new configuration; replace a front that cannot get it."""
         spec = self._spec()
         message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
         for front in self.list_serving():
@@ -257,7 +257,7 @@ class Fronts:
 
     async def roll(self, slot: int | None = None, grace_s: float = ROLL_GRACE_S) -> None:
         """Replace the front of this slot, or all fronts one after the other. The successor serves
-        before the old front is told to finish, and the old front is gone before the next front is
+        before the old front is asked to finish, and the old front is gone before the next front is
         replaced. Raises NotRolled; then the front stays as it was."""
         async with self._rolling:
             for each in list(self.roster.slots) if slot is None else [slot]:
@@ -279,7 +279,7 @@ class Fronts:
         await self._until(lambda: new.ready or new not in self.roster.beside)
         if new not in self.roster.beside or self._draining:
             raise NotRolled(f"front-{slot} stays: its successor did not become ready")
-        if self.roster.slots[slot] is not old:  # it crashed meanwhile, and has another successor
+        if self.roster.slots[slot] is not old:  # it crashed, and has another successor
             self._kill(new)
             return
         self.roster.slots[slot] = new
@@ -335,7 +335,7 @@ class Fronts:
             await self._changed.wait()
 
     def _delay(self, front: FrontProcess, end: WorkerExit) -> float:
-        """Return the seconds that the slot stays empty; tell the house when to give up."""
+        """Return the seconds that the slot stays empty; notify the house when to give up."""
         from_outside = end.signal == signal.SIGKILL and not front.condemned
         if end.cause != "exit" or (from_outside and front.ready):
             return 0.0
@@ -382,7 +382,7 @@ class Fronts:
         return front
 
     def _tell(self, front: FrontProcess) -> None:
-        """Tell a new front all that it has to know."""
+        """Send a new front everything that it has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
             front.attach(self._house.connectors())

@@ -6,8 +6,8 @@ connection, the holders of sessions (`sessions`).
 
 A connection goes to the front that holds the session of its request. If no holder is known here, it
 goes to the front that made the name in the request. If no front has what is asked for, the
-connection goes back to the front that accepted it, which tells the client. Connections that a front
-has not taken when it ends were not read by any process: they go to the front that adopts its
+connection goes back to the front that accepted it, which answers the client. Connections that a
+front has not taken when it ends were not read by any process: they go to the front that adopts its
 sessions.
 """
 
@@ -155,8 +155,8 @@ class Handovers:
             self._send_back(fronts.get(moving.asker), moving)
 
     def _send_back(self, asker: FrontProcess | None, moving: _Moving) -> None:
-        """Send a connection back to the front that accepted it, or to any other front, to tell the
-        client that no front has what it asked for."""
+        """Send a connection back to the front that accepted it, or to any other front; that front
+        reports to the client that no front has what it asked for."""
         asker = asker or next((front for front in self._fronts() if front.able), None)
         if asker is None:
             self._drop(moving)

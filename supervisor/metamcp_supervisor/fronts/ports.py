@@ -42,7 +42,7 @@ class House(Protocol):
     """Services of the rest of the gateway for fronts."""
 
     def welcome(self, front: FrontProcess) -> None:
-        """Tell a new front about the servers. Raises OSError."""
+        """Send a new front the states of the servers. Raises OSError."""
         ...
 
     def connectors(self) -> Mapping[str, socket.socket]:

@@ -25,7 +25,7 @@ not kept."""
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`untold`: the previous front may not have told the client that its lists changed."""
+    """`untold`: the previous front may not have notified the client of changed lists."""
 
     holder: int | None
     record: bytes
@@ -81,21 +81,21 @@ class SessionRecords:
 
     def on_front_gone(self, holder: int, *, untold: bool = False) -> None:
         """Keep the sessions of a front that is gone for another front. `untold`: the front had not
-        told its clients yet that their lists changed."""
+        notified its clients of changed lists yet."""
         for session, entry in self._kept.items():
             if entry.holder == holder:
                 self._kept[session] = _Kept(None, entry.record, untold)
 
     def mark_outdated(self) -> None:
-        """Note that the lists changed for all sessions without a holder: their clients must be told
-        by the front that adopts them."""
+        """Note that the lists changed for all sessions without a holder: the front that adopts them
+        must notify their clients."""
         for session, entry in self._kept.items():
             if entry.holder is None:
                 self._kept[session] = _Kept(None, entry.record, untold=True)
 
     def adopt(self, holder: int) -> list[tuple[bool, bytes]]:
         """Give every session without a holder to this front. Return up to two groups, each with a
-        JSON list of records: `True` if their clients must be told that their lists changed."""
+        JSON list of records: `True` if their clients must be notified of changed lists."""
         without_holder = {
             session: entry for session, entry in self._kept.items() if entry.holder is None
         }

@@ -1,7 +1,7 @@
 """Services of the gateway for fronts: pass on what a front says to the parts that it concerns.
 
-Owns: which part is told what, as an implementation of `fronts.ports.House`. Never: the actions of
-these parts, fronts themselves (`fronts.fronts`).
+Owns: which part gets which message, as an implementation of `fronts.ports.House`. Never: the
+actions of these parts, fronts themselves (`fronts.fronts`).
 """
 
 import secrets

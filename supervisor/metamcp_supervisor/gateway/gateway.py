@@ -113,9 +113,9 @@ class Gateway:
 
     `load`: reads the configuration again. `permit`: raises NotConfirmed for a configuration whose
     commands may not be started, unless its second argument confirms them. `environ`: environment
-    variables of the gateway, of which servers get a part. `hangup_ends`: see `signals`. `notify`:
-    tells systemd the state of the gateway; `inherited`: sockets from systemd to listen on; both are
-    closed at the end. `handed`: state of the previous program, whose processes run already
+    variables of the gateway; servers get a part of them. `hangup_ends`: see `signals`. `notify`:
+    reports the state of the gateway to systemd; `inherited`: sockets from systemd to listen on;
+    both are closed at the end. `handed`: state of the previous program, whose processes run already
     (`upgrade`).
     """
 
@@ -275,7 +275,7 @@ class Gateway:
         return self._code
 
     async def _rise(self) -> bool:
-        """Start; return False if a signal asked for the end meanwhile. Raises CannotStart."""
+        """Start; return False if a signal ends the start. Raises CannotStart."""
         try:
             if (handed := self._handed) is not None:
                 self._handed = None  # the state may be large

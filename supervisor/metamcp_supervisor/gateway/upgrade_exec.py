@@ -6,8 +6,8 @@ restoring them (`gateway.upgrade`).
 
 The process stays the same, so systemd, the lock and the children see no change. Calls go on,
 because they do not pass through this process. The state of the gateway crosses the exec as open
-descriptors and one description of everything, in memory. Signals that come meanwhile wait for the
-new program. Until the exec itself everything can be undone.
+descriptors and one description of everything, in memory. Signals that come during the exec wait for
+the new program. Until the exec itself everything can be undone.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""API keys, kept and told: made, changed and revoked one order after the other.
+"""API keys, stored and sent to fronts: created, changed and revoked one order after the other.
 
-Owns: the rows of the keys in the database, the file of the pepper, the turn of each order, telling
-fronts and waiting until all of them have applied it. Never: the rules (`key_rules`), replacing a
-front (`fronts` does), checking a credential (fronts do).
+Owns: the rows of the keys in the database, the file of the pepper, the turn of each order,
+notifying fronts and waiting until all of them have applied it. Never: the rules (`key_rules`),
+replacing a front (`fronts` does), checking a credential (fronts do).
 
 An order is on disk before a front hears of it, and its answer comes when every front has applied
 it. A front that does not confirm in time that a key has ended is killed, and the front that takes
@@ -211,8 +211,8 @@ class ApiKeys:
                 return text, key_id, api_key.digest(self._pepper, text)
 
     async def _load(self) -> None:
-        """Read keys and pepper, unless that is done already, and tell the fronts. Raises Unstored
-        and PepperUnfit."""
+        """Read keys and pepper, unless that is done already, and send them to the fronts. Raises
+        Unstored and PepperUnfit."""
         await self._load_rows()
         if self._keys and not self._pepper:
             self._pepper = _pepper(self._database.path.parent / key_rules.PEPPER, make=False)
@@ -227,7 +227,7 @@ class ApiKeys:
             self._read = True
 
     async def _change(self, change: TableChange) -> tuple[str, ...]:
-        """Store a change and tell it to all fronts. Return those that did not confirm in time.
+        """Store a change and send it to all fronts. Return those that did not confirm in time.
         Raises Unstored; then nothing was changed."""
         encoded = [(key.spec.id, codec.dump(key).decode()) for key in change.put]
 
@@ -260,7 +260,7 @@ class ApiKeys:
         return tuple(k.spec for k in self._keys.values() if key_rules.for_fronts(k.spec))
 
     async def _tell(self, changes: KeyChanges) -> tuple[str, ...]:
-        """Tell all fronts a change, and wait until each has applied it or has ended. Return those
+        """Send all fronts a change, and wait until each has applied it or has ended. Return those
         that did not in time. If a key ended, they are killed: they might still accept it."""
         fronts = self._fronts
         if fronts is None:

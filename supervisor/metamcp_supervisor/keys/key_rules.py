@@ -1,7 +1,7 @@
-"""Rules of API keys: what can be asked for, and what an order makes of the keys there are.
+"""Rules of API keys: what an order may ask for, and how it changes the existing keys.
 
 Owns: names, scopes, expiry and limits of keys, finding a key by its id or name, the changes that an
-order makes. Never: randomness, clocks, the form of a key (`access.api_key`), storing and telling.
+order makes. Never: randomness, clocks, the form of a key (`access.api_key`), storing and sending.
 """
 
 import re
@@ -56,9 +56,9 @@ class KeyUnknown(KeyOrderInvalid, LookupError):
 
 class StoredKey(Struct, frozen=True, kw_only=True):
     """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
-    `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was made,
-    0 for a key that does not expire; `rotated`: when it took the place of another key, or another
-    key took its place, 0 for neither."""
+    `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was
+    created, 0 for a key that does not expire; `rotated`: when it took the place of another key, or
+    another key took its place, 0 for neither."""
 
     spec: KeySpec
     created: float
@@ -87,7 +87,7 @@ def build_new_key(
     by: str,
     endpoints: Mapping[str, str] | None,
 ) -> TableChange:
-    """Return the change by a new key with this id and digest, made by `by`. `keys`: all keys;
+    """Return the change by a new key with this id and digest, created by `by`. `keys`: all keys;
     `endpoints`: see `check`. Raises KeyOrderInvalid and KeysFull."""
     if len(keys) >= KEYS_MAX:
         raise KeysFull(f"there are {KEYS_MAX} keys already; revoke some")

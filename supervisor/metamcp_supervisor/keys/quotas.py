@@ -1,11 +1,11 @@
 """Use of quotas: the calls of the day, kept over the ends of fronts and of the gateway.
 
 Owns: the counts of `calls_per_day` by owner, their rows in the database, which of them a new front
-is told. Never: refusing a call (fronts do), the limits themselves.
+gets. Never: refusing a call (fronts do), the limits themselves.
 
-Fronts tell their calls once a second, and when they end. Each has its share of a quota, and what it
-has used belongs to its place: the front that takes the place goes on from there. After a start of
-the gateway, every place gets its share of what was used before. Counts of another day than today
+Fronts report their calls once a second, and when they end. Each has its share of a quota, and what
+it has used belongs to its place: the front that takes the place goes on from there. After a start
+of the gateway, every place gets its share of what was used before. Counts of another day than today
 count no more.
 """
 
@@ -56,7 +56,7 @@ class Quotas:
         return self._write is not None
 
     async def begin(self) -> None:
-        """Read the counts of today. An error is noted; then counting begins anew."""
+        """Read the counts of today. An error is noted; then counting starts again."""
         self._day = day = self._today()
         try:
             self._before = await self._database.read(
@@ -66,13 +66,13 @@ class Quotas:
             self._note(f"the calls of today before now do not count: {error}")
 
     def today(self) -> Counter[Owner]:
-        """Return the calls of today by owner, as far as fronts have told them."""
+        """Return the calls of today by owner, as far as fronts have reported them."""
         if self._day != self._today():
             return Counter()
         return sum(self._used.values(), self._before)
 
     def welcome(self, front: FrontProcess) -> None:
-        """Tell a new front what was used of its share."""
+        """Send a new front the calls that were used of its share."""
         if self._day != self._today():
             return
         places = max(1, self._places())
@@ -82,7 +82,7 @@ class Quotas:
             front.send(message)
 
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
-        """Count calls of this front, and tell them to the front that takes its place already."""
+        """Count calls of this front, and send them to the front that takes its place already."""
         today = self._today()
         if self._day != today:
             self._day = today
@@ -112,7 +112,7 @@ class Quotas:
         return self._before[owner] + sum(calls[owner] for calls in self._used.values())
 
     async def _store(self) -> None:
-        """Write what has changed, and what changes meanwhile. After an error it is written together
+        """Write all changes, also those that come during the write. After an error they are written
         with the next change."""
         try:
             while owners := self._unwritten:

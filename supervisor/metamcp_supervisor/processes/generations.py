@@ -106,7 +106,7 @@ class Nurseries:
                 if nursery is self._newest:
                     raise
             finally:
-                if nursery.retired:  # another one took over meanwhile
+                if nursery.retired:  # another one took over
                     self._thin()
 
     def signal(self, pid: int, number: int) -> None:

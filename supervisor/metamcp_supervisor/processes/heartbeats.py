@@ -141,7 +141,7 @@ class Heartbeats:
                 self._due = min(self._due, workers.due(watched.pulse, now))
 
     def _take_pulse(self, pid: int, watched: _Watched, now: float) -> None:
-        """Take the pulse of a worker that did not beat for a while, perhaps for want of work."""
+        """Take the pulse of a worker that did not beat for a while, perhaps without work."""
         assert watched.pulse is not None
         watched.looked_at = now
         pulse, old_beat_at = self._pulse_of(pid), watched.pulse.beat_at

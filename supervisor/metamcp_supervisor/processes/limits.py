@@ -143,7 +143,7 @@ def limits_of(server: Server) -> Limits:
 
 def disk_limit(held_bytes: int, free_bytes: int) -> int:
     """Return the bytes that a server may have in its folders if nothing is written: half of the
-    room that there is for them, of which it holds a part already, but not more than
+    room that there is for them, with the part that it holds already, but not more than
     DISK_BYTES_MAX."""
     return min(DISK_BYTES_MAX, (held_bytes + free_bytes) // 2)
 

@@ -11,9 +11,9 @@ is *claimed* it belongs to its caller, and the news follows. A worker whose call
 
 A worker beats once a second from its event loop, so a missing beat means that the loop is stuck or
 that the process is stopped. A long-running call does not delay beats. The beat of a worker that
-sleeps for want of work lies in the future: a second before it wakes up. When this process itself
-stood still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the
-caller measures the pause and `forgive` moves the deadline by it.
+sleeps without work lies in the future: a second before it wakes up. When this process itself stood
+still (a suspended machine, a stopped supervisor), late beats are not the workers' fault: the caller
+measures the pause and `forgive` moves the deadline by it.
 """
 
 import math

@@ -121,8 +121,8 @@ class AuditWriter(SocketProcess):
                 self._link = None
 
     def _listen(self) -> None:
-        """Take connections, of which the supervisor's own is the first, and follow the journal. The
-        folder may be missing or unwritable: the process says so, and so do refused calls."""
+        """Take connections, the supervisor's own first, and follow the journal. The folder may be
+        missing or unwritable: the process says so, and so do refused calls."""
         super()._listen()
         if self.connector is None:
             return

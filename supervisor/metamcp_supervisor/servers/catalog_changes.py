@@ -7,11 +7,11 @@ that).
 A server whose catalogue differs from the one before its restart may have been updated, or may be
 malicious: a model acts on definitions. So the journal names what changed.
 
-A client that is told of a changed list fetches it again, and a model whose tools changed pays for
-the whole conversation again. A server that crashes every few seconds would do that to all clients
-each time. So its tools stay as they are for a while, listed or hidden: a client that calls a listed
-tool of a server that is down gets an error that says so, and a client that knows the name of a
-hidden tool may call it.
+A client that is notified of a changed list fetches it again, and a model whose tools changed pays
+for the whole conversation again. A server that crashes every few seconds would do that to all
+clients each time. So its tools stay as they are for a while, listed or hidden: a client that calls
+a listed tool of a server that is down gets an error that says so, and a client that knows the name
+of a hidden tool may call it.
 
 A worker that does not read on makes its server wait, so a server that sends without end takes
 little from others. But such a server works badly: answers come late, and most of its output is
@@ -28,8 +28,8 @@ from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.server_catalog import KINDS
 
 CHANGES_TOLD_MAX = 6
-"""Maximum number of changes of one server that the journal tells in a minute; further ones are only
-counted."""
+"""Maximum number of changes of one server that the journal reports in a minute; further ones are
+only counted."""
 NAMES_MAX = 5
 """Maximum number of names in each list of additions, removals or changes; the rest is counted."""
 NAME_CHARACTERS_MAX = 64

@@ -1,7 +1,7 @@
 """The last catalogue of each server, kept on disk over restarts.
 
 Owns: the folder `catalogue` of the state directory and its files, one for each server in its
-current configuration, and the figures of a catalogue. Never: telling fronts (`publish`), the
+current configuration, and the figures of a catalogue. Never: notifying fronts (`publish`), the
 meaning of a definition.
 
 A file is written whole under another name and then renamed, so that a full disk or a crash leaves

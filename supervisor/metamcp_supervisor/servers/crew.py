@@ -9,7 +9,7 @@ everything below it is gone, and its control socket, in which last messages may 
 
 A spare is a second copy of a server. The copy costs as much as a server, and makes a restart
 without a gap possible: when the first copy goes down, the spare has already done its handshake. A
-restart by an operator works in the same way: the new copy is ready before the old copy is told to
+restart by an operator works in the same way: the new copy is ready before the old copy is asked to
 finish.
 """
 
@@ -339,7 +339,7 @@ class Crew:
         self._copies[worker.pid] = copy
         self._watch(copy, instance)
         if copy.stopping:
-            self.ask_to_stop(copy, 0.0)  # it was stopped meanwhile
+            self.ask_to_stop(copy, 0.0)  # it was stopped during its fork
             return
         copy.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
         try:

@@ -75,7 +75,7 @@ class Embedder(RoleProcess):
 
     def embed_texts(self, front: FrontProcess, message: Embed, blob: bytes) -> None:
         """Pass texts of a front on to the process. Every request is answered, sooner or later,
-        unless another program takes over meanwhile (upgrade)."""
+        unless another program takes over first (upgrade)."""
         spec = self._spec()
         pause_s = self._again - self._loop.time()
         if spec is None or not blob or len(self._asked) >= ASKS_MAX or pause_s > 0:

@@ -76,7 +76,7 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class InstanceListener(Protocol):
-    """The listener that is told of everything that instances send."""
+    """The listener that receives everything that instances send."""
 
     def on_message(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
         """The worker sent this message. `blob`: content of the descriptor of `ServerReady` and
@@ -153,7 +153,7 @@ class Instance:
             self._channel.send(data, fds)
 
     def run(self, spec: ServerSpec, version: str) -> None:
-        """Tell the worker to start its server. `version`: of the gateway. Raises OSError when this
+        """Order the worker to start its server. `version`: of the gateway. Raises OSError when this
         process has no free descriptor."""
         blob = packets.blob(codec.dump(spec))
         self._send(RunServer(generation=self.generation, version=version), [blob])

@@ -74,7 +74,7 @@ class Apart:
         return [entry for entry in every if entry.own and entry.base == server]
 
     def share(self, base: ServerEntry) -> None:
-        """Tell the fronts which clients share the process of a server from now on, and stop the
+        """Notify the fronts which clients share the process of a server from now on, and stop the
         process for the earlier era if it is not needed any more."""
         division = base.division
         self._routes.share(base.name, division)
@@ -164,7 +164,7 @@ class Apart:
 
     def on_roots_changed(self, who: str, roots: str) -> None:
         """Note the new roots of the client with this key, for the next start of its processes. The
-        front tells the running ones."""
+        front notifies the running ones."""
         for entry in self._lives.entries.values():
             if (
                 words.parse_client(entry.name) == who

@@ -1,10 +1,10 @@
 """The knowledge of the fronts about servers: catalogues, states, and the pipes to the instances.
 
-Owns: the last state of each server that fronts were told, and the next try after a delivery without
+Owns: the last state of each server that fronts received, and the next try after a delivery without
 a free descriptor. Never: the reaction of a front.
 
-A front that starts later is told everything that the others know. A front gets the catalogue first,
-then the pipe, then the state: so a front can list and call every server that is ready.
+A front that starts later receives everything that the others know. A front gets the catalogue
+first, then the pipe, then the state: so a front can list and call every server that is ready.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ SILENT = "its worker does not answer"
 
 
 class Ahead(Protocol):
-    """A front, as far as it is told about servers."""
+    """A front, as far as it receives news of servers."""
 
     @property
     def number(self) -> int: ...
@@ -57,7 +57,7 @@ class Ahead(Protocol):
 
 class FrontsPort(Protocol):
     def list_serving(self) -> Iterable[Ahead]:
-        """Return all fronts that have been told what to serve."""
+        """Return all fronts that have received what to serve."""
         ...
 
 
@@ -105,8 +105,8 @@ class Routes:
         self._loop = asyncio.get_running_loop()
 
     def offers(self, server: str, data: bytes, list_hash: str) -> bytes:
-        """Tell the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
-        OSError without free descriptors; the next offer tells all fronts then."""
+        """Send the fronts the catalogue of a server. Return the catalogue before, or b"". Raises
+        OSError without free descriptors; the next offer goes to all fronts then."""
         published = self._known.setdefault(server, PublishedServer())
         before = published.catalogue
         if before != data:  # a restart rarely changes it
@@ -120,11 +120,11 @@ class Routes:
         return before
 
     def find_published(self, server: str) -> PublishedServer:
-        """Return what the fronts were told of a server last."""
+        """Return what the fronts received about a server last."""
         return self._known.get(server, PublishedServer())
 
     def go_on(self, snapshot: ServerSnapshot, list_hash: str) -> None:
-        """Continue from what the previous program told the fronts."""
+        """Continue from what the previous program sent to the fronts."""
         published = self._known[snapshot.name] = PublishedServer()
         published.catalogue, published.list_hash = snapshot.catalogue, list_hash
         published.listed, published.met, published.changes = (
@@ -145,14 +145,14 @@ class Routes:
                 _send_catalogue(front, server, published)
 
     def show(self, server: Server, life: ServerLife) -> None:
-        """Tell the fronts the state of a server, and list its tools or hide them."""
+        """Send the fronts the state of a server, and list its tools or hide them."""
         published = self._known.setdefault(server.name, PublishedServer())
         self._list(published, server, life)
         self._tell(published, server, life)
 
     def share(self, server: str, division: Division) -> bool:
-        """Tell the fronts which clients of a server get processes of their own. Return whether that
-        changed."""
+        """Notify the fronts which clients of a server get processes of their own. Return whether
+        that changed."""
         published = self._known.setdefault(server, PublishedServer())
         if published.division == division:
             return False
@@ -162,7 +162,7 @@ class Routes:
         return True
 
     def refuse(self, server: str, refusal: ProcessRefusal) -> None:
-        """Tell the fronts why this process for a single client is not started."""
+        """Notify the fronts why this process for a single client is not started."""
         state = ServerState(
             server=server,
             state=refusal.state,
@@ -197,7 +197,7 @@ class Routes:
             front.send(message, [ours])
 
     def introduce(self, front: Ahead) -> None:
-        """Tell a new front everything that the others know, except pipes. Raises OSError."""
+        """Send a new front everything that the others know, except pipes. Raises OSError."""
         for server, published in self._known.items():
             if published.catalogue:
                 _send_catalogue(front, server, published)
@@ -205,7 +205,7 @@ class Routes:
                 front.send(published.state)
 
     def forget(self, server: str) -> None:
-        """Tell the fronts that a server is not configured any more."""
+        """Notify the fronts that a server is not configured any more."""
         published = self._known.pop(server, None)
         if published is not None:
             published.keep()
@@ -392,7 +392,7 @@ class Deliveries:
             self._loop.call_later(AGAIN_S, self._connect_now, server, front)
 
     def _await_failure(self, server: str) -> None:
-        """Call the pipe missing until it is likely to be there: only its failure is told."""
+        """Call the pipe missing until it is likely to be there: only its failure is reported."""
         self._stop_timer(server)
         self._arriving[server] = self._loop.call_later(ARRIVED_S, self._on_delivered, server)
 

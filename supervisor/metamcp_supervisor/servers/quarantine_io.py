@@ -4,7 +4,7 @@ Owns: the lock and the first catalogues of servers while the gateway runs, the o
 catalogues are judged, the file of first catalogues, the sentences in the journal. Never: the
 decision (`quarantine`), the reaction of a front, `metamcp.lock` itself, which people write.
 
-Before a catalogue goes to the fronts, they are told which tools of it they must hold back: all that
+Before a catalogue goes to the fronts, they learn which tools of it they must hold back: all that
 are not known to be approved. A thread then judges the catalogue, and harmless tools are released. A
 single task does that for all servers, and only this task writes the file.
 """
@@ -57,7 +57,7 @@ class ApprovalRefused(MetaMCPError):
 
 
 class Pinned:
-    """`tell()`: tells every front the current `quarantined`. `drift`: how many tools are not as
+    """`tell()`: sends every front the current `quarantined`. `drift`: how many tools are not as
     approved, by server (only servers that have any) and kind (`metric_names.DRIFT`)."""
 
     def __init__(self, state_dir: Path, journal: Journal, tell: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class Pinned:
         return outdated
 
     def on_catalogue(self, server: str, data: bytes) -> None:
-        """Take in a new catalogue of a server, before any front is told. Raises codec.Malformed."""
+        """Take in a new catalogue of a server, before any front gets it. Raises codec.Malformed."""
         if self._data.get(server) == data:  # a restart rarely changes it
             return
         base_data = self._data.get(process_names.base(server))
@@ -139,7 +139,7 @@ class Pinned:
         return tuple(sorted((each.server, each.tool, each.reason) for each in quarantined))
 
     def enforced_servers(self) -> tuple[str, ...]:
-        """Return the servers of which only approved tools may be called, as in `spec.FrontSpec`."""
+        """Return the servers where only approved tools may be called, as in `spec.FrontSpec`."""
         return self._pins.enforced_servers
 
     @property
@@ -206,7 +206,7 @@ class Pinned:
         )
 
     def adopt(self, draft: ReloadDraft) -> None:
-        """Put a draft in force. The caller must tell the fronts."""
+        """Put a draft in force. The caller must notify the fronts."""
         before = self._pins.lock
         self._pins.adopt(draft.pins.lock, draft.pins.pinnings, draft.pins.definitions)
         if draft.changed:
@@ -283,7 +283,7 @@ class Pinned:
         return pins, data, judged, note, outdated
 
     def _hold(self, judged: Judged | None) -> bool:
-        """Hold tools back until they are judged. Return whether the fronts must be told."""
+        """Hold tools back until they are judged. Return whether the fronts must be notified."""
         if judged is None:
             return False
         self._count(judged)

@@ -28,7 +28,7 @@ STABLE_S = 10.0
 class RoleProcess:
     """Base of such processes. `who`: name of the process for `ps` and in the journal; `role`: word
     for all of its kind, `who` if it is empty; `loss`: effect of its end, for the journal;
-    `end_s_max`: seconds that it has to end when it is told to, then it is killed. `read`: decodes
+    `end_s_max`: seconds that it has to end when it is asked to, then it is killed. `read`: decodes
     its messages. `connector`: by which fronts connect to it (`packets`), None if they do not."""
 
     who: str
@@ -112,7 +112,7 @@ class RoleProcess:
 
     def _settle(self) -> None:
         """Adapt the process to the configuration in force, with every beat, unless something else
-        tells of a reload."""
+        reports a reload."""
 
     def _on_failure(self, delay_s: float) -> None:
         """The process failed, and starts again after this delay at the earliest."""

@@ -44,7 +44,7 @@ class ServerLife:
     under way when a server with the same trouble recovered. If such a start fails like the last
     one, the failure is not counted.
     `mistake`: mistake in its configuration that keeps it from starting.
-    `reason`, `message`: of the last time that it went down by itself, until it is told to stop;
+    `reason`, `message`: of the last time that it went down by itself, until it is asked to stop;
     `excused`: that was not its fault, and is forgotten once it is ready.
     """
 

@@ -257,7 +257,7 @@ class Tree:
     # Messages of fronts
 
     def welcome(self, front: FrontProcess) -> None:
-        """Tell a new front about every server. Raises OSError."""
+        """Send a new front the state of every server. Raises OSError."""
         self._routes.introduce(front)
         for entry in self.entries.values():
             if entry.instance is not None and entry.life.phase is ServerPhase.READY:

@@ -7,7 +7,7 @@ starts, its settings at a reload. Never: the settings themselves and the message
 
 The acceptor is there as long as the configuration has a use for the process, whether the process
 runs or not: connections wait in it. The end of the process ends what its connections asked for;
-connections made after that get the next process.
+later connections get the next process.
 """
 
 import os
@@ -72,7 +72,7 @@ class SocketProcess(RoleProcess):
         self._deaf()
 
     def adapt(self) -> None:
-        """Take connections or not, and tell a process other settings, as the configuration says.
+        """Take connections or not, and send a process other settings, as the configuration says.
         Runs go on with the settings that they began with."""
         on = self._order(self._config())
         listens = self._listener is not None

@@ -108,7 +108,7 @@ class Outages:
         )  # servers adopted in an upgrade may wait
 
     def on_life_change(self, entry: ServerEntry, before: ServerLife) -> None:
-        """Note that the life of a server changed: plan a look, or tell siblings of a recovery."""
+        """Note that the life of a server changed: plan a look, or notify siblings of a recovery."""
         if entry.life.vain is not None:
             self._look_at(self._loop.time() + start_gate.PACE_S)
         reason = evidence(before, entry.life)

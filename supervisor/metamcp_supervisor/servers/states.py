@@ -1,8 +1,8 @@
 """The life of a server as one table: phases, events, and the actions of the tree.
 
 Owns: the names of phases, events, actions and exit classes, the transition table, and the page
-`docs/states.md` that is made from it. Never: numbers, delays, policy (`server`, `backoff`), doing
-anything (`server_io`).
+`docs/states.md` that is created from it. Never: numbers, delays, policy (`server`, `backoff`),
+doing anything (`server_io`).
 
 The theory. A *server* is an entry of the configuration; an *instance* is one running copy of it: a
 worker process with the server's own process below it, numbered by its generation. The phase belongs
@@ -61,8 +61,8 @@ class ServerEvent(StrEnum):
 
 
 class Action(StrEnum):
-    """Actions of the tree after a move. Not listed, because always done: telling fronts and journal
-    of a new phase, and the timer that limits each phase in which a process starts or stops."""
+    """Actions of the tree after a move. Always done, so not listed: notifying fronts and journal of
+    a new phase, and the timer that limits each phase in which a process starts or stops."""
 
     JOIN_GATE = "join the start gate"
     LEAVE_GATE = "leave the start gate"

@@ -4,8 +4,8 @@ Owns: the path of the directory, finding the key, making the key once. Never: to
 speaking OAuth (the worker of a server does all that).
 
 The key comes from the environment, from systemd, or from a file beside the directory of the tokens,
-which is made when it is first needed. Only the first two keep the key apart from the tokens: a key
-in the file protects only against a person who gets the tokens alone, as in a backup of their
+which is created when it is first needed. Only the first two keep the key apart from the tokens: a
+key in the file protects only against a person who gets the tokens alone, as in a backup of their
 directory.
 """
 

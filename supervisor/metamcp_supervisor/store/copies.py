@@ -1,4 +1,4 @@
-"""Copies of the database: one made while a gateway uses the file, and one put in its place.
+"""Copies of the database: one created while a gateway uses the file, and one put in its place.
 
 Owns: the online copy, the checks of a copy before anybody relies on it, moving the replaced file
 aside. Never: who may restore when (the lock of the state directory is the caller's), the pepper of

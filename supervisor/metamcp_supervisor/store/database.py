@@ -68,8 +68,8 @@ STEPS: Steps = (
 )
 
 _EMPTIED = "it is empty, and what was in it is lost"
-"""Reason for an empty database: the file is made together with its first content, so the content
-was removed later."""
+"""Reason for an empty database: the file is created with its first content, so the content was
+removed later."""
 _File = tuple[int, int]
 """Device and inode of a file."""
 
@@ -104,7 +104,7 @@ class Database:
         threads that use one connection crash."""
         self._database: sqlite3.Connection | None = None
         self._seen: _File | None = None
-        """The file that was read or made; None if there was not a file."""
+        """The file that was read or created; None if there was not a file."""
         self._read_once = False
 
     async def read(self, work: Callable[[Rows], T], empty: T) -> T:
@@ -253,7 +253,7 @@ def connect_database(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connect
         isolation_level=None,
         check_same_thread=False,  # one after the other, from whatever thread
     )
-    # The journal of a transaction is synced with its folder: what was told is on disk.
+    # The journal of a transaction is synced with its folder: a reported change is on disk.
     database.execute("PRAGMA synchronous = EXTRA")
     return database
 

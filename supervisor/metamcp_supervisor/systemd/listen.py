@@ -230,9 +230,9 @@ def remove(address: UnixAddress) -> None:
 
 @contextlib.contextmanager
 def _alone(address: UnixAddress, flag: str) -> Generator[None]:
-    """Keep other gateways from making or removing a socket in this directory meanwhile. A directory
-    that this process may not read cannot be locked; then they are not kept from it. Raises
-    CannotBind if another process holds the lock."""
+    """Keep other gateways from adding or removing a socket in this directory in the `with` block. A
+    directory that this process may not read cannot be locked; then they are not kept from it.
+    Raises CannotBind if another process holds the lock."""
     try:
         directory = os.open(address.path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

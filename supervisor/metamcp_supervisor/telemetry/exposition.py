@@ -1,8 +1,8 @@
 """The page of metrics as text, written by the Prometheus library.
 
-Owns: the library's families, made of the rows of a snapshot, the two formats, and the text of rows
-that stay as they are. Never: values,
-which series there are (`metrics`), which format a scraper wants and the thread (`admin`).
+Owns: the library's families, built from the rows of a snapshot, the two formats, and the text of
+rows that stay as they are. Never: values, which series there are (`metrics`), which format a
+scraper wants and the thread (`admin`).
 
 The library takes 4 MiB, so only a scrape imports this module.
 """

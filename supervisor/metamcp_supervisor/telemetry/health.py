@@ -29,12 +29,12 @@ class GatewayPulse(Struct, frozen=True, kw_only=True):
 
 class Readings(Struct, frozen=True, kw_only=True):
     """Readings by server, unless another key is named. `beat_ages_s`: seconds since the last
-    heartbeat, by server and role; processes of the gateway itself have an empty server;
-    `queued`: calls that wait for their turn at a worker; `spares`: ready spare copies;
-    `limits_bytes`: limits of memory, where set; `oom_kills`: processes killed by the kernel, in
-    control groups that still exist; `accept_queue`: connections that wait for a front, None where
-    the system does not tell; `probing`: servers with the single attempt of an open circuit under
-    way; `waiting`: runs and calls that wait for a person, by kind."""
+    heartbeat, by server and role; processes of the gateway itself have an empty server; `queued`:
+    calls that wait for their turn at a worker; `spares`: ready spare copies; `limits_bytes`: limits
+    of memory, where set; `oom_kills`: processes killed by the kernel, in control groups that still
+    exist; `accept_queue`: connections that wait for a front, None where the system does not report
+    it; `probing`: servers with the single attempt of an open circuit under way; `waiting`: runs and
+    calls that wait for a person, by kind."""
 
     beat_ages_s: dict[tuple[str, str], float] = {}
     queued: dict[str, int] = {}

@@ -88,7 +88,7 @@ def _within(counts: Sequence[int], bounds: Sequence[float], share: float) -> flo
 
 
 def between(before: Sequence[int], now: Sequence[int]) -> Counts:
-    """Return the counts since `before`, or all of `now` if a server was removed meanwhile and its
+    """Return the counts since `before`, or all of `now` if a server was removed since then and its
     counts began again."""
     if len(before) != len(now) or any(old > new for old, new in zip(before, now, strict=True)):
         return tuple(now)

@@ -1,6 +1,6 @@
 """The command of `[notify]`, which runs when something begins to wait for a person.
 
-Owns: when it runs, what it is told, and the event about its failure. Never: what waits (an event of
+Owns: when it runs, what it gets, and the event about its failure. Never: what waits (an event of
 the journal says so), whether the command may run (`confirmation`), its process (`printed_values`).
 """
 

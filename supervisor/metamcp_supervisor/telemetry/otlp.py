@@ -4,7 +4,7 @@ Owns: the format, the name of the gateway in it, one attempt to send spans. Neve
 is made and what happens to spans that are not accepted (`traces`), the content of a span (the
 fronts).
 
-Spans have ended when they come here: each is made as a whole from the report of a front. So only
+Spans have ended when they come here: each is built as a whole from the report of a front. So only
 the exporter of the library is used, without its tracer and processor.
 """
 
@@ -34,8 +34,8 @@ from metamcp_worker.ipc.messages import Span
 
 TIMEOUT_S = 5.0
 """Maximum seconds of one attempt with all its repetitions, as the library counts them: for the
-library, a collector that sends a little again and again is never late. Spans that come meanwhile
-wait."""
+library, a collector that sends a little again and again is never late. Spans that come during an
+attempt wait."""
 EXPORT_S_MAX = 6.0
 """Maximum seconds of one attempt as a whole; then its connection is cut. A little longer than
 TIMEOUT_S, so that the library can report a cause. Steps before a connection cannot be cut: looking

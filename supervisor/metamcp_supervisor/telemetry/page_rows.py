@@ -3,7 +3,7 @@
 Owns: forms that several metrics share, and the order in which labels are given up. Never: sums
 (`metrics`, `counters`), text (`exposition`).
 
-A page with too many series gives up labels where they cost most and tell least, server by server,
+A page with too many series gives up labels where they cost most and show least, server by server,
 the server with the most series first: times of single tools, then counts of single tools, then
 methods and revisions of times, then kinds of errors. The values of series without these labels are
 added up under `_OTHER` ("folded"), so no call is lost. A folded server stays folded, because a

@@ -30,7 +30,7 @@ PROCESSES_MAX = 256
 COMMAND_CHARACTERS_MAX = 1000
 """Maximum characters of each argument of a command."""
 WHOLE_LOOKS = 5
-"""Number of looks, of which one reads all files of processes that do nothing."""
+"""Number of looks; one of them reads all files of processes that do nothing."""
 FOLDER_REST = 50
 """Time from one measurement of a folder to the next, in times that it took."""
 _BLOCK_BYTES = 512
@@ -63,9 +63,9 @@ class Usage(Struct, frozen=True, kw_only=True):
     """Resources of a root and the processes that count for it. `pid`: of the root; `rss_bytes`:
     resident memory, in which pages shared by forked processes count for each of them; `pss_bytes`:
     the same with each shared page counted in part, None if not measured; `cpu_s`: processor time of
-    the processes that run now; `processes`: number of those that were there at one time;
-    `threads`: of all of them; `fds`, `fds_max`: open descriptors and limit of the process that is
-    nearest to its limit, 0 where the system does not tell."""
+    the processes that run now; `processes`: number of those that were there at one time; `threads`:
+    of all of them; `fds`, `fds_max`: open descriptors and limit of the process that is nearest to
+    its limit, 0 where the system does not report it."""
 
     pid: int
     rss_bytes: int = 0
@@ -107,7 +107,7 @@ class Known:
         self._looks = 0
 
     def old(self) -> Mapping[int, _Process]:
-        """Return the processes of which not everything is to be read again, at each look once."""
+        """Return the processes that are not read completely again; called once in each look."""
         self._looks = (self._looks + 1) % WHOLE_LOOKS
         return self.processes if self._looks else {}
 
@@ -308,7 +308,7 @@ def _descriptors_max(pid: int) -> int:
 
 def _pss(pids: Iterable[int]) -> int | None:
     """Return the proportional set size of these processes in bytes; None if the system does not
-    tell, as for processes of another user."""
+    report it, as for processes of another user."""
     total = 0
     for pid in pids:
         try:
@@ -374,8 +374,8 @@ def _folder_size(folder: str) -> int:
 
 
 def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
-    """Return each root with the processes below it, parents first, without those that ended
-    meanwhile. The lists are empty if the kernel does not tell, as without a free descriptor."""
+    """Return each root with the processes below it, parents first, without those that ended during
+    the look. The lists are empty if the kernel reports none, as without a free descriptor."""
     try:
         children = _children()
         return {root: _tree(root, children) for root in roots}

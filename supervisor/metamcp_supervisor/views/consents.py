@@ -1,6 +1,6 @@
 """Consent to calls: questions that are open in fronts, and grants that count until a time.
 
-Owns: the rows of the grants in the database, telling them to all fronts, passing the answer of an
+Owns: the rows of the grants in the database, sending them to all fronts, passing the answer of an
 operator on to the front that asks. Never: asking clients, deciding which calls need consent (fronts
 do).
 
@@ -99,7 +99,7 @@ class Consents:
             self._send(front, grants)
 
     def tell_all(self) -> None:
-        """Send all grants to all fronts, which tell their open questions again."""
+        """Send all grants to all fronts, which report their open questions again."""
         grants = self.grants()
         for front in self._fronts.list_serving():
             try:
@@ -114,7 +114,7 @@ class Consents:
         match message:
             case ConsentOpened(question=question):
                 if len(self._open) < OPEN_MAX and _front_of(question.id) == front.number:
-                    if question.id not in self._open:  # else a front tells it again
+                    if question.id not in self._open:  # else a front reports it again
                         self._opened(_waits(question))
                     self._open[question.id] = question
             case ConsentClosed(id=name):
@@ -200,13 +200,13 @@ class Consents:
         front.send(ConsentGrants(), [packets.blob(codec.dump(list(grants)))])
 
     def _store(self) -> None:
-        """Tell all fronts the grants that count now, and write them, soon."""
+        """Send all fronts the grants that count now, and write them, soon."""
         self._changed = True
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        """Tell and write what has changed, and what changes meanwhile."""
+        """Send and write all changes, also those that come during the write."""
         try:
             while self._changed:
                 self._changed = False

@@ -1,5 +1,5 @@
 """Cost of the tools of an endpoint for its clients, as far as the configuration and the offers of
-the servers tell.
+the servers show it.
 
 Owns: which tools an endpoint has, under which names, how large their definitions are in its list,
 and what is in context at the start under each exposure. Never: tokens of bytes and

@@ -4,8 +4,8 @@ Owns: the way of an order from a front and back, and how many of the announced c
 has applied. Never: the rules of an order (`ledger`).
 
 All fronts get each change, and only the change. When all of them have applied it (`Rounds`), they
-tell their clients, and the client or operator with the order gets the outcome. Changes of lists by
-servers are announced with a round, too, which has no other content.
+notify their clients, and the client or operator with the order gets the outcome. Changes of lists
+by servers are announced with a round, too, which has no other content.
 """
 
 import asyncio
@@ -225,11 +225,11 @@ class Views:
 
     def _round(self, news: Everything | Shift, *, complete: bool) -> None:
         """Begin a round with all fronts. The round also waits for a front that has ended, until
-        another front has its sessions and can tell their clients."""
+        another front has its sessions and can notify their clients."""
         fronts = self._fronts.list_serving()
         number = self._rounds.begin(front.number for front in self._fronts.roster.all())
         for front in self._fronts.roster.all():
-            front.owes = number  # if it ends before, the next front of its sessions tells clients
+            front.owes = number  # if it ends before, its heir notifies the clients
         self._fronts.sessions.mark_outdated()
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
@@ -251,7 +251,7 @@ class Views:
         self._settle()
 
     def _settle(self) -> None:
-        """Announce the rounds that all fronts have applied, so that they tell their clients."""
+        """Announce the rounds that all fronts have applied, so that they notify their clients."""
         done = self._rounds.applied_round
         if done <= self._announced:
             return
