@@ -30,7 +30,7 @@ from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.store.database import Database
 from metamcp_worker.access import api_key
-from metamcp_worker.access.door import Arrival, Door, Entered
+from metamcp_worker.access.door import AuthenticatedPrincipal, Authenticator, AuthRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -154,25 +154,25 @@ def kept(state: Path, count: int) -> str:
     return next(iter(found))
 
 
-def door_of(count: int) -> tuple[Door, Sequence[Arrival]]:
+def door_of(count: int) -> tuple[Authenticator, Sequence[AuthRequest]]:
     """A door with so many keys, and requests with some of them; without keys it asks for none."""
-    door, pepper = Door(), bytes(api_key.PEPPER_BYTES)
+    door, pepper = Authenticator(), bytes(api_key.PEPPER_BYTES)
     door.configure([EndpointSpec(name="dev", servers=(), auth=("keys",) if count else ())])
     found = some_keys(count, pepper)
     door.change(KeyChanges(pepper=pepper, whole=True, put=tuple(found.values())))
     others = [(b"host", b"localhost"), (b"accept", b"*/*"), (b"content-length", b"100")]
     headers = [[*others, (b"authorization", f"Bearer {key}".encode())] for key in found]
-    return door, [Arrival("dev", some) for some in headers or [others]]
+    return door, [AuthRequest("dev", some) for some in headers or [others]]
 
 
-def entered(known: tuple[Door, Sequence[Arrival]]) -> Sample:
+def entered(known: tuple[Authenticator, Sequence[AuthRequest]]) -> Sample:
     """Time of one request in the door, whose head did not come before on its connection."""
     door, arrivals = known
     asked = list(itertools.islice(itertools.cycle(arrivals), ENTERED))
     begin_s = time.perf_counter()
     found = [door.enter(arrival) for arrival in asked]
     took_s = time.perf_counter() - begin_s
-    wrong = sum(not isinstance(one, Entered) for one in found)
+    wrong = sum(not isinstance(one, AuthenticatedPrincipal) for one in found)
     return Sample({"us": took_s / ENTERED * 1e6}, wrong)
 
 

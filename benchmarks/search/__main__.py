@@ -69,7 +69,7 @@ def _saved(chosen: Sets, index: Index) -> str:
     texts = [query.text for queries in chosen.queries.values() for query in queries]
     answers = [len(tool_text.markdown(index.search(text, 5), "full").encode()) for text in texts]
     shown = builtin_definitions.tokens_of_bytes(round(statistics.fmean(answers)))
-    saving = builtin_definitions.Saving(everything, shown)
+    saving = builtin_definitions.TokenSavings(everything, shown)
     return (
         f"all definitions: about {everything} tokens; an answer with five full ones: about {shown},"
         f" {saving.percent} % less"

@@ -16,7 +16,7 @@ from metamcp_worker.ipc.spec import EndpointSpec
 from metamcp_worker.search.index import ToolDocument
 
 
-def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, builtin_definitions.Saving]:
+def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, builtin_definitions.TokenSavings]:
     """By exposure; `shown` is what is in context at the start."""
     tools: dict[str, list[Raw]] = {}
     for document in documents:
@@ -29,7 +29,9 @@ def savings(documents: Sequence[ToolDocument]) -> dict[Exposure, builtin_definit
     behind = tool_costs.tools(endpoint, catalogues)
     everything = tool_costs.at_start("all", behind)
     return {
-        exposure: builtin_definitions.Saving(everything, tool_costs.at_start(exposure, behind))
+        exposure: builtin_definitions.TokenSavings(
+            everything, tool_costs.at_start(exposure, behind)
+        )
         for exposure in tool_costs.EXPOSURES
     }
 

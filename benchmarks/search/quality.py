@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.search.sets import Query, Sets
-from metamcp_worker.builtin_tools.vector_search import Meanings
+from metamcp_worker.builtin_tools.vector_search import ToolVectors
 from metamcp_worker.search.index import Index, Ranking
 from metamcp_worker.search.vectors import Vector, shrunk, vector
 
@@ -63,7 +63,7 @@ def indexed(sets: Sets) -> Index:
 
 def meant(index: Index, sets: Sets, embed: Embed, weight: float) -> Search:
     """The same, fused with a ranking by meaning, as a front does it."""
-    meanings = Meanings()
+    meanings = ToolVectors()
     for server in dict.fromkeys(document.pair[0] for document in sets.documents):
         meanings.put(SETS, server, [one for one in sets.documents if one.pair[0] == server])
     while meanings.unread or meanings.collect_texts(1):

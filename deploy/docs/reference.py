@@ -13,7 +13,7 @@ from deploy.docs.commands import Verb, all_below
 from deploy.docs.notes import Note
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_worker.ipc import builtin_definitions
-from metamcp_worker.ipc.builtin_definitions import OwnTool
+from metamcp_worker.ipc.builtin_definitions import BuiltinTool
 from metamcp_worker.ipc.disclosure import Exposure
 
 WRITTEN = "`make reference` writes this page from the program; a test fails when it is stale."
@@ -98,7 +98,7 @@ def builtin_tools() -> str:
         *((name, builtin_definitions.of(name)) for name in get_args(Exposure)),
         *builtin_definitions.FAMILIES.items(),
     ]
-    tools: dict[str, OwnTool] = {}
+    tools: dict[str, BuiltinTool] = {}
     for name, found in families:
         links = ", ".join(f"[`{tool.name}`](#{anchor(tool.name)})" for tool in found)
         lines += [f"| `{name}` | {links or 'none'} |"]
@@ -108,7 +108,7 @@ def builtin_tools() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tool(tool: OwnTool) -> Iterator[str]:
+def _tool(tool: BuiltinTool) -> Iterator[str]:
     yield from ("", f"## {tool.name}", "", prose(tool.description))
     if tool.properties:
         yield from ("", "| argument | type | required | meaning |", "|---|---|---|---|")
@@ -121,7 +121,7 @@ def _tool(tool: OwnTool) -> Iterator[str]:
     yield from ("", f"Hints: {', '.join(said) or 'none'}.")
 
 
-def _of_code_mode() -> list[OwnTool]:
+def _of_code_mode() -> list[BuiltinTool]:
     without = builtin_definitions.of("search")
     return [one for one in builtin_definitions.of("search", code=True) if one not in without]
 

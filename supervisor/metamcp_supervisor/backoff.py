@@ -112,7 +112,7 @@ def count_crash(
 MINUTE_S = 60.0
 
 
-class Ration:
+class EntryRateLimiter:
     """Let `per_minute` entries pass in a minute, and only count the rest. `now` is in seconds of a
     monotonic clock."""
 

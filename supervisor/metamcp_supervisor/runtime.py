@@ -77,7 +77,7 @@ def socket_path(directory: str) -> str:
     return path
 
 
-class DirectoryClaim:
+class DirectoryLock:
     """The runtime directory, held by this process through `lock_fd` until `release`, and the state
     directory, held through `state_fd` (-1: not held)."""
 
@@ -108,7 +108,7 @@ class DirectoryClaim:
         return problem
 
 
-def claim(directory: str, config: str = "") -> DirectoryClaim:
+def claim(directory: str, config: str = "") -> DirectoryLock:
     """Take the runtime directory: make it if missing, check it, lock it, and remove what a dead
     gateway left. `config`: the main file, for commands that ask what runs there.
 
@@ -132,7 +132,7 @@ def claim(directory: str, config: str = "") -> DirectoryClaim:
         raise RuntimeDirUnfit(f"{directory}: {error.strerror}; choose another --runtime-dir") from (
             None
         )
-    return DirectoryClaim(directory, lock_fd, token)
+    return DirectoryLock(directory, lock_fd, token)
 
 
 def own(state_dir: str, remedy: str = "stop it, or give this one another --state-dir") -> int:

@@ -128,7 +128,7 @@ class FrontStatus(Struct, frozen=True, kw_only=True):
     sessions: int = 0
 
 
-class Overridden(Struct, frozen=True, kw_only=True):
+class OverriddenSetting(Struct, frozen=True, kw_only=True):
     """Setting that differs from the file for a time. `value`: in force, and `written`: in the file,
     both as a user writes them, `none` for no value; `until`: seconds since the epoch."""
 
@@ -196,7 +196,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     fronts: tuple[FrontStatus, ...]
     servers: tuple[ServerStatus, ...]
     endpoints: dict[str, str]
-    overrides: tuple[Overridden, ...] = ()
+    overrides: tuple[OverriddenSetting, ...] = ()
     limits: tuple[LimitStatus, ...] = ()
 
 
@@ -232,7 +232,7 @@ class LogLine(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class ExitRecord(Struct, frozen=True, kw_only=True):
     """Exit of a server that went down by itself. `time`: seconds since the epoch; `ready_s`: how
     long the server had been ready, 0 for never; `next`: the phase that followed."""
 
@@ -284,10 +284,10 @@ class Description(Struct, frozen=True, kw_only=True):
     source: str
     endpoints: tuple[str, ...]
     list_hash: str
-    exits: tuple[Ended, ...]
+    exits: tuple[ExitRecord, ...]
     processes: tuple[ServerProcess, ...]
     log: tuple[LogLine, ...]
-    overrides: tuple[Overridden, ...] = ()
+    overrides: tuple[OverriddenSetting, ...] = ()
     drift: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -496,7 +496,7 @@ class ToolSetShown(Struct, frozen=True, kw_only=True):
     updatedAt: str  # noqa: N815 - as above
 
 
-class Equipped(Struct, frozen=True, kw_only=True):
+class EquippedView(Struct, frozen=True, kw_only=True):
     """View in which a tool set is equipped. `session`: a word that stands for the session, if the
     view belongs to one session alone."""
 
@@ -511,7 +511,7 @@ class ToolSets(Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     toolsets: tuple[ToolSetShown, ...]
-    equipped: tuple[Equipped, ...]
+    equipped: tuple[EquippedView, ...]
 
 
 class ToolSetChanged(Struct, frozen=True, kw_only=True):

@@ -71,7 +71,7 @@ def test_an_answer_costs_a_fraction_of_all_definitions(own: sets.Sets, index: In
 @pytest.mark.parametrize("exposure", [one for one in tool_costs.EXPOSURES if one != "all"])
 def test_public_tools_cost_fifty_times_what_an_exposure_begins_with(exposure: Exposure) -> None:
     start = tool_costs.at_start(exposure, ())
-    saving = builtin_definitions.Saving(PUBLIC_TOKENS, start)
+    saving = builtin_definitions.TokenSavings(PUBLIC_TOKENS, start)
     assert saving.percent >= 98
     count, less = len(builtin_definitions.of(exposure)), f"{saving.tokens / PUBLIC_TOKENS:.1%}"
     assert count <= 13

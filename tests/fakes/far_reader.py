@@ -57,7 +57,7 @@ def peak() -> int:
 async def main(url: str, era: str, count: int, at_once: int, size: int) -> None:
     ear = Sizes()
     transport = remote(ServerSpec(name="far", url=url), "1.0", ear)
-    stamp = jsonrpc_lines.Stamp(
+    stamp = jsonrpc_lines.MetaBuilder(
         jsonrpc_lines.MODERN if era == "modern" else jsonrpc_lines.LEGACY[0], "1.0"
     )
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from metamcp_worker.ipc import messages, packets
-from metamcp_worker.ipc.messages import Born, Exited, Fork, Forked, FromNursery, Signal
+from metamcp_worker.ipc.messages import Exited, Fork, Forked, FromNursery, NurseryReady, Signal
 
 FAKES = Path(__file__).parent
 ROLES = (sys.executable, str(FAKES / "nursery_roles.py"))
@@ -68,9 +68,9 @@ class Hand:
         assert not fds
         return messages.unpack_from_nursery(data)
 
-    def born(self) -> Born:
+    def born(self) -> NurseryReady:
         born = self.heard()
-        assert isinstance(born, Born)
+        assert isinstance(born, NurseryReady)
         return born
 
     def ask(

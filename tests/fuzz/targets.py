@@ -22,13 +22,13 @@ from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front.mcp_request import METHODS
 from metamcp_worker.front.request_facts import MCP, HeaderRefusal, McpRequest, Route
 from metamcp_worker.guard import consent
-from metamcp_worker.guard.conditions import CallKnows, PolicySubject, Thing
+from metamcp_worker.guard.conditions import CallContext, PolicySubject, PolicyTarget
 from metamcp_worker.guard.policies import Policies, PolicyRuling
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.spec import PolicySpec, PrincipalFacts
 from metamcp_worker.middleware.api import HookRequest, UnclearArguments
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 from tests.supervisor.config.test_parse_any import accepted_or_refused
 
 LINE_BYTES = 256
@@ -127,7 +127,7 @@ def config(data: bytes) -> None:
 def _denies(when: str) -> PolicyRuling:
     """What is known of a tool that a policy denies under a condition."""
     policies = Policies([PolicySpec(name="p", match=("*/*",), when=when)])
-    found = policies.find_ruling(Thing("tools", "s", "t"), PolicySubject(PrincipalFacts()))
+    found = policies.find_ruling(PolicyTarget("tools", "s", "t"), PolicySubject(PrincipalFacts()))
     assert found is not None
     return found
 
@@ -196,7 +196,7 @@ def _arguments(raw: Raw) -> None:
         for one in readers(bytes(raw).decode("utf-8", errors).encode())
     ]
     for ruling, judge in CONDITIONS:
-        verdict = ruling.decide(CallKnows(bytes(raw)))
+        verdict = ruling.decide(CallContext(bytes(raw)))
         if any(note.outcome == "failed" for note in verdict.notes):
             continue
         assert found, raw
@@ -204,7 +204,7 @@ def _arguments(raw: Raw) -> None:
             assert judge(one or {}) is (verdict.effect == "deny"), (raw, one)
     try:
         read = HookRequest(server="s", name="t", arguments=raw).arguments
-        assert consent.shown_arguments(bytes(raw), Masks())
+        assert consent.shown_arguments(bytes(raw), SecretMasker())
     except (UnclearArguments, codec.Malformed):
         return
     with contextlib.suppress(RecursionError):

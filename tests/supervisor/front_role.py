@@ -11,13 +11,13 @@ import sys
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.messages import (
-    Adopt,
+    AdoptSessions,
     FrontReady,
     Listen,
+    ServerWanted,
     SessionKept,
     SessionRecord,
     Stop,
-    Wanted,
 )
 from metamcp_worker.runtime import nursery
 
@@ -32,9 +32,9 @@ def main(sock: socket.socket) -> int:
         except PeerGone:
             return 2
         match messages.unpack_to_front(data):
-            case Adopt():
+            case AdoptSessions():
                 for record in codec.decode_as(list[SessionRecord], packets.read_blob(fds.pop(0))):
-                    packets.send(sock, messages.pack(Wanted(server=record.id)))
+                    packets.send(sock, messages.pack(ServerWanted(server=record.id)))
             case Listen():
                 serve(sock)
             case Stop():

@@ -21,7 +21,7 @@ from metamcp_supervisor.servers.server import (
     evidence,
     step,
 )
-from metamcp_supervisor.servers.start_gate import Seen
+from metamcp_supervisor.servers.start_gate import ObservedServer
 from metamcp_supervisor.servers.states import Action, ExitClass, ServerPhase
 
 READY_S = 0.16
@@ -118,7 +118,7 @@ class Play:
 
     def _look(self) -> None:
         self._looks_at = None
-        seen = [Seen(name, "python", life) for name, life in self.lives.items()]
+        seen = [ObservedServer(name, "python", life) for name, life in self.lives.items()]
         chosen, again = start_gate.turns(seen, self.now)
         if again is not None:
             self._look_at(again)

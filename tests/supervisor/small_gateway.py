@@ -20,7 +20,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
-from metamcp_supervisor.control.services import NotNow, Particulars, ReloadRefused, UnknownName
+from metamcp_supervisor.control.services import NotNow, ReloadRefused, ServerDetails, UnknownName
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.store.database import Database
@@ -32,7 +32,7 @@ from metamcp_supervisor.verbs import (
     FrontStatus,
     GatewayStatus,
     InFlight,
-    Overridden,
+    OverriddenSetting,
     PlannedChange,
     ReloadPlan,
     ServerStatus,
@@ -41,7 +41,14 @@ from metamcp_supervisor.verbs import (
 from metamcp_supervisor.views.consents import ConsentUnknown
 from metamcp_supervisor.views.ledger import Ledger, OrderImpossible
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
-from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
+from metamcp_worker.ipc.disclosure import (
+    DisclosureState,
+    Exposure,
+    OrderOutcome,
+    Pair,
+    ViewOrder,
+    ViewStats,
+)
 from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.saved_scripts import Script
 from tests.supervisor import configs
@@ -57,7 +64,7 @@ class SmallShelf:
 
     def __init__(self) -> None:
         self.quarantined = frozenset[Pair]()
-        self.ledger = Ledger(Everything())
+        self.ledger = Ledger(DisclosureState())
         self.offered = {"git": frozenset({"status", "log"}), "db": frozenset({"query"})}
         self.exposures: dict[str, Exposure] = {
             "desk": "toolset",
@@ -66,10 +73,10 @@ class SmallShelf:
             "program": "code",
         }
 
-    def read_everything(self) -> Everything:
+    def read_everything(self) -> DisclosureState:
         return self.ledger.read_everything()
 
-    async def carry_out(self, wish: Wish) -> OrderOutcome:
+    async def carry_out(self, wish: ViewOrder) -> OrderOutcome:
         before = self.ledger.find_view(wish.whose)
         try:
             delta = self.ledger.decide(wish, 1_700_000_000.25)
@@ -204,8 +211,8 @@ class SmallGateway:
         self.rows += len(found)
         return tuple(found)
 
-    def particulars(self, name: str) -> Particulars:
-        return Particulars(
+    def particulars(self, name: str) -> ServerDetails:
+        return ServerDetails(
             config={"command": ["git-server", "--api-key", "***"], "restart": "on-failure"},
             source=f"metamcp.toml: servers.{name}",
             endpoints=("default",),
@@ -254,14 +261,14 @@ class SmallGateway:
         server = Server(name=name, source="", command=("git-server",))
         self.overrides = self.overrides.set(server, settings, ends)
 
-    def as_written(self, name: str) -> tuple[Overridden, ...]:
+    def as_written(self, name: str) -> tuple[OverriddenSetting, ...]:
         found, self.overrides = self._overridden(name), self.overrides.without(name)
         return found
 
-    def _overridden(self, name: str) -> tuple[Overridden, ...]:
+    def _overridden(self, name: str) -> tuple[OverriddenSetting, ...]:
         written = "info" if name == GATEWAY else "60s"
         return tuple(
-            Overridden(key=each.key, value=each.text, written=written, until=each.ends)
+            OverriddenSetting(key=each.key, value=each.text, written=written, until=each.ends)
             for each in self.overrides.of(name)
         )
 

@@ -20,11 +20,11 @@ from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
-from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.quarantine_io import Pinned
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -33,17 +33,22 @@ from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import messages, packets, server_catalog
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
-from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
+from metamcp_worker.ipc.disclosure import (
+    AnnounceLists,
+    DisclosureApplied,
+    ListsAnnounced,
+    ServerListsChanged,
+)
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
-from metamcp_worker.ipc.key_table import Keys, KeysApplied
+from metamcp_worker.ipc.key_table import ChangeKeys, KeysApplied
 from metamcp_worker.ipc.messages import (
-    Change,
-    Disclosed,
+    DisclosureUpdate,
     Figures,
     FrontReady,
     FrontStats,
     Message,
+    OrderRequest,
     ServerDown,
     ServerReady,
     ServerState,
@@ -80,11 +85,11 @@ class Player:
         self.heard.append(read(data))
         self.sent.append((self.heard[-1], fds))
         told = self.heard[-1]
-        if isinstance(told, Disclosed) and told.number and self.builds:
-            self.say(Applied(number=told.number))
-        if isinstance(told, Announce) and self.builds:
-            self.say(Told(number=told.number))
-        if isinstance(told, Keys) and self.confirms:
+        if isinstance(told, DisclosureUpdate) and told.number and self.builds:
+            self.say(DisclosureApplied(number=told.number))
+        if isinstance(told, AnnounceLists) and self.builds:
+            self.say(ListsAnnounced(number=told.number))
+        if isinstance(told, ChangeKeys) and self.confirms:
             self.say(KeysApplied(generation=told.generation))
 
     def say(self, message: Message, blob: bytes | None = None) -> None:
@@ -154,7 +159,7 @@ class Stage:
         )  # fmt: skip
         self.routes = Routes(self.fronts)
         self.catalogues = Catalogues(state_dir, self._note)
-        self.tree = Tree(
+        self.tree = ServerManager(
             forker=self,
             hearts=self.hearts,
             routes=self.routes,
@@ -162,9 +167,9 @@ class Stage:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
-            bounds=Bounds(None, self.journal),
+            bounds=LimitEnforcer(None, self.journal),
             tokens=TokenKeys(state_dir, {}),
-            pinned=Pinned(state_dir, self.journal, self.fronts.reconfigure),
+            pinned=ToolQuarantine(state_dir, self.journal, self.fronts.reconfigure),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
             gateway_id=lambda: GATEWAY_ID,
@@ -236,9 +241,11 @@ class Stage:
         if self.views is not None:
             self.views.on_sessions_ended(sessions)
 
-    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
+    def on_request(
+        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+    ) -> None:
         assert self.views is not None
-        if isinstance(message, News):
+        if isinstance(message, ServerListsChanged):
             self.views.news(message.number)
         else:
             self.views.carry_out_order(front, message.ticket, blob)

@@ -10,12 +10,12 @@ from typing import Any
 from metamcp_supervisor.store.database import FILE, STEPS, Database, Steps
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
+from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent, ViewOwner
 
 ME, ANN = ViewOwner("desk", "local"), ViewOwner("desk", "ann")
 OVER, ALIVE = ViewOwner("desk", "local", "8a01"), ViewOwner("desk", "local", "8a02")
 DEV = ToolSet("dev", (("git", "status"), ("db", "query")), "for wörk", 1.5, 2.5)
-EQUIPPED = Shown(DEV.tools, toolset="dev")
+EQUIPPED = ViewContent(DEV.tools, toolset="dev")
 PUT = Delta(((ME, EQUIPPED),), put=DEV)
 
 
@@ -23,7 +23,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 50))
 
 
-async def read(folder: Path, *living: str, steps: Steps = STEPS) -> Everything:
+async def read(folder: Path, *living: str, steps: Steps = STEPS) -> DisclosureState:
     """What a gateway finds that starts now."""
     store = Store(Database(folder, busy_s=0.1, steps=steps))
     try:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.approval.containment import Judge
+from metamcp_supervisor.approval.containment import ContainmentCheck
 from metamcp_supervisor.approval.known import Case
 from metamcp_supervisor.approval.lock import canonical, read_definition, select_members
 from metamcp_supervisor.approval.schema import (
@@ -28,9 +28,9 @@ from metamcp_supervisor.approval.schema import (
     LISTS,
     MAPS,
     ONES,
-    Root,
     SchemaFinding,
     SchemaFindings,
+    SchemaRoot,
     SchemaVerdict,
     SubSchema,
     flat,
@@ -285,7 +285,7 @@ def _compare_schemas(
         if not isinstance(schema, dict | bool):
             findings.add(SchemaVerdict.UNKNOWN, pointer, "malformed", "This is not a JSON Schema.")
             return
-    mine, theirs = (Root(schema, pointer) for schema in (have, want))
+    mine, theirs = (SchemaRoot(schema, pointer) for schema in (have, want))
     have_schema, want_schema = SubSchema(have, mine, pointer), SubSchema(want, theirs, pointer)
     if have_schema.equals(want_schema):
         return
@@ -303,7 +303,7 @@ def _compare_schemas(
 def _ask(have: SubSchema, want: SubSchema, findings: SchemaFindings) -> None:
     case = Case.of(flat([have]))
     # Arguments and structured results are objects, whatever their schemas say of other values.
-    Judge().compare_schema(case._replace(types=frozenset({"object"})), want, findings)
+    ContainmentCheck().compare_schema(case._replace(types=frozenset({"object"})), want, findings)
 
 
 def _ease(have: SubSchema, want: SubSchema, findings: SchemaFindings, *, inputs: bool) -> None:

@@ -20,12 +20,12 @@ from metamcp_supervisor.approval import keywords
 from metamcp_supervisor.approval.known import NUMBERS, Case, KnownValues, as_schema
 from metamcp_supervisor.approval.schema import (
     COUNTING,
-    Blocked,
-    Flat,
-    Root,
+    FlattenedParts,
     SchemaFindings,
+    SchemaRoot,
     SchemaVerdict,
     SubSchema,
+    TrialFailed,
     flat,
     is_list,
     list_of,
@@ -57,7 +57,7 @@ is not known."""
 _UNJUDGED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 
 
-class Judge:
+class ContainmentCheck:
     """Comparison of two schemas, with the limits on its work."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Judge:
         tried = findings.trial(strict=strict)
         try:
             self.compare_schema(have, want, tried)
-        except Blocked:
+        except TrialFailed:
             return False
         if not strict:
             findings.take(tried)
@@ -354,7 +354,7 @@ def _with(case: Case, mark: tuple[int, str], *more: SubSchema) -> Case | None:
     return None if flattened.never is not None else _with_choice(case, flattened, mark)
 
 
-def _with_choice(case: Case, flattened: Flat, mark: tuple[int, str]) -> Case:
+def _with_choice(case: Case, flattened: FlattenedParts, mark: tuple[int, str]) -> Case:
     unclear = case.unclear or bool(flattened.unclear)
     return Case(flattened.parts, case.chosen | {mark}, case.types, unclear)
 
@@ -377,7 +377,7 @@ def _values_apart(case: Case, keys: set[str]) -> list[Case] | None:
     mark = 0, "enum"
     if values is None or mark in case.chosen or keys <= _PLAIN or len(values) > VALUES_MAX:
         return None
-    made = [Root(as_schema(value)) for value in values.values()]
+    made = [SchemaRoot(as_schema(value)) for value in values.values()]
     return [
         new
         for root in made

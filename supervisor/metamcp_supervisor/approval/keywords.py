@@ -18,7 +18,7 @@ from metamcp_supervisor.approval.known import (
     NUMBERS,
     Case,
     KnownValues,
-    Looked,
+    MemberFacts,
     NumberBound,
     divides,
     exact,
@@ -29,8 +29,8 @@ from metamcp_supervisor.approval.known import (
 from metamcp_supervisor.approval.lock import canonical
 from metamcp_supervisor.approval.schema import (
     MODERN,
-    Root,
     SchemaFindings,
+    SchemaRoot,
     SchemaVerdict,
     SubSchema,
     flat,
@@ -246,8 +246,8 @@ def _format_values(spelled: list[bytes], most: int = 5) -> str:
     return ", ".join(word(each) for each in cut) + more
 
 
-class Judging(Protocol):
-    """Methods of `containment.Judge` that this module calls."""
+class ContainmentMethods(Protocol):
+    """Methods of `containment.ContainmentCheck` that this module calls."""
 
     def within(
         self, have: tuple[SubSchema, ...], want: SubSchema, findings: SchemaFindings
@@ -262,7 +262,9 @@ class Judging(Protocol):
     def equivalent(self, schema: SubSchema, other: SubSchema, findings: SchemaFindings) -> bool: ...
 
 
-def objects(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def objects(
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     """Compare the keywords for members of objects. Raises Blocked."""
     _compare_required(facts, want, findings)
     _compare_properties(judge, facts, want, findings)
@@ -301,7 +303,7 @@ def _compare_required(facts: KnownValues, want: SubSchema, findings: SchemaFindi
 
 
 def _compare_properties(
-    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     properties = table_of(want.get("properties"))
     for name in properties:
@@ -319,7 +321,7 @@ def _compare_properties(
 
 
 def _new(
-    facts: KnownValues, sub: SubSchema, name: str, looked: Looked, findings: SchemaFindings
+    facts: KnownValues, sub: SubSchema, name: str, looked: MemberFacts, findings: SchemaFindings
 ) -> None:
     """Report a member that only the want names."""
     if looked.never:
@@ -344,7 +346,7 @@ def _report_patterns(sub: SubSchema, findings: SchemaFindings) -> None:
 
 
 def _patterns(
-    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     for pattern in table_of(want.get("patternProperties")):
         sub = want.descend("patternProperties", pattern)
@@ -371,7 +373,9 @@ def _is_closed(facts: KnownValues) -> bool:
     return facts.others().never
 
 
-def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def _others(
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     if not isinstance(want.get("additionalProperties"), dict | bool):
         return
     sub = want.descend("additionalProperties")
@@ -396,7 +400,7 @@ def _others(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schem
 
 
 def _compare_additional(
-    judge: Judging,
+    judge: ContainmentMethods,
     facts: KnownValues,
     want: SubSchema,
     patterns: Mapping[str, object],
@@ -431,7 +435,9 @@ def _only_patterns(facts: KnownValues) -> bool:
     return any(subschema.get("additionalProperties") is False for subschema in facts.case.parts)
 
 
-def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def _names(
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     if not want.has("propertyNames") or want.descend("propertyNames").free:
         return
     sub = want.descend("propertyNames")
@@ -440,18 +446,18 @@ def _names(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schema
         for subschema in facts.case.parts
         if subschema.has("propertyNames")
     )
-    a_text = Root({"type": "string"})
+    a_text = SchemaRoot({"type": "string"})
     if mine or not _is_closed(facts):
         judge.within((*mine, SubSchema(a_text.schema, a_text, "")), sub, findings)
         return
     for name in facts.collect_members():
-        name_root = Root({"const": name})
+        name_root = SchemaRoot({"const": name})
         if not facts.member(name).never:
             judge.within((SubSchema(name_root.schema, name_root, ""),), sub, findings)
 
 
 def _dependencies(
-    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name, needs in table_of(want.get(keyword)).items():
@@ -490,7 +496,7 @@ def _needs(
 
 
 def _also_needs(
-    judge: Judging,
+    judge: ContainmentMethods,
     facts: KnownValues,
     want: SubSchema,
     key: tuple[str, str],
@@ -500,7 +506,7 @@ def _also_needs(
     if not isinstance(table_of(want.get(keyword))[name], dict | bool):
         report_malformed(want, keyword, findings)
         return
-    there = Root({"required": [name]})
+    there = SchemaRoot({"required": [name]})
     more = [SubSchema(there.schema, there, "")]
     for subschema in facts.case.parts:
         sure = subschema.root.dialect == "draft-07" or keyword == "dependentSchemas"
@@ -522,7 +528,9 @@ def _also_needs(
 # Arrays
 
 
-def arrays(judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
+def arrays(
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+) -> None:
     """Compare the keywords for items of arrays. Raises Blocked."""
     if is_list(want.get("items")) and want.root.dialect == MODERN:
         report_malformed(want, "items", findings)
@@ -547,7 +555,11 @@ def arrays(judge: Judging, facts: KnownValues, want: SubSchema, findings: Schema
 
 
 def _item(
-    judge: Judging, facts: KnownValues, looked: Looked, sub: SubSchema, findings: SchemaFindings
+    judge: ContainmentMethods,
+    facts: KnownValues,
+    looked: MemberFacts,
+    sub: SubSchema,
+    findings: SchemaFindings,
 ) -> None:
     if sub.free or looked.never:
         return
@@ -564,7 +576,7 @@ def _item(
 
 
 def _contains(
-    judge: Judging, facts: KnownValues, want: SubSchema, findings: SchemaFindings
+    judge: ContainmentMethods, facts: KnownValues, want: SubSchema, findings: SchemaFindings
 ) -> None:
     sub = want.descend("contains")
     low = number_of(want.get("minContains")) if want.has("minContains") else 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from metamcp_supervisor.approval.lock import canonical
 from metamcp_supervisor.approval.schema import (
     MODERN,
-    Flat,
+    FlattenedParts,
     SubSchema,
     is_list,
     is_table,
@@ -46,11 +46,11 @@ class Case(NamedTuple):
     unclear: bool = False
 
     @classmethod
-    def of(cls, flattened: Flat) -> "Case":
+    def of(cls, flattened: FlattenedParts) -> "Case":
         return cls(flattened.parts, unclear=bool(flattened.unclear))
 
 
-class Looked(NamedTuple):
+class MemberFacts(NamedTuple):
     """Facts about a member or an item. `implied`: no schema says anything about it; `clouded`: the
     schemas may limit it more than `parts` says; `named`: a part names it."""
 
@@ -186,7 +186,7 @@ class KnownValues:
             for name in table_of(subschema.get("properties"))
         }
 
-    def member(self, name: str) -> Looked:
+    def member(self, name: str) -> MemberFacts:
         subschemas: list[SubSchema] = []
         clouded = False
         for subschema in self.case.parts:
@@ -199,9 +199,9 @@ class KnownValues:
             elif subschema.has("unevaluatedProperties"):
                 clouded = True
         named = name in self.collect_members()
-        return Looked(tuple(subschemas), not subschemas and not clouded, clouded, named)
+        return MemberFacts(tuple(subschemas), not subschemas and not clouded, clouded, named)
 
-    def others(self) -> Looked:
+    def others(self) -> MemberFacts:
         """Return the facts about members that no part names."""
         subschemas: list[SubSchema] = []
         clouded = False
@@ -212,9 +212,9 @@ class KnownValues:
                 subschemas.append(subschema.descend("additionalProperties"))
             elif subschema.has("unevaluatedProperties"):
                 clouded = True
-        return Looked(tuple(subschemas), not subschemas and not clouded, clouded)
+        return MemberFacts(tuple(subschemas), not subschemas and not clouded, clouded)
 
-    def item(self, at: int) -> Looked:
+    def item(self, at: int) -> MemberFacts:
         subschemas: list[SubSchema] = []
         for subschema in self.case.parts:
             prefix, tail = tuple_of(subschema)
@@ -222,7 +222,7 @@ class KnownValues:
             if each is not None:
                 subschemas.append(each)
         clouded = any(subschema.has("unevaluatedItems") for subschema in self.case.parts)
-        return Looked(tuple(subschemas), not subschemas and not clouded, clouded)
+        return MemberFacts(tuple(subschemas), not subschemas and not clouded, clouded)
 
     def prefix(self) -> int:
         """Return the index from which on all items have the same schema."""

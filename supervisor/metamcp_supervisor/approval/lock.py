@@ -62,7 +62,7 @@ from metamcp_supervisor.config.document import (
     BrokenSyntax,
     ConfigDocument,
     ConfigFindings,
-    Site,
+    SourceLocation,
     join_names,
     kind_of,
     shorten,
@@ -260,7 +260,7 @@ def definitions(servers: Iterable[Server]) -> dict[str, str]:
     return keys
 
 
-class Folded(Mapping[str, object]):
+class EncodedDefinition(Mapping[str, object]):
     """Definition kept as bytes and decoded at each access: a lock in memory consists mostly of
     definitions, which take ten times as much memory as values."""
 
@@ -290,7 +290,7 @@ def fold_lock(lock: Lock) -> Lock:
 def folded_server(server: LockedServer) -> LockedServer:
     """Return the same entry with folded definitions."""
     tools = {
-        name: LockedTool(tool.fingerprint, Folded(tool.definition))
+        name: LockedTool(tool.fingerprint, EncodedDefinition(tool.definition))
         for name, tool in server.tools.items()
     }
     return LockedServer(server.name, server.version, tools)
@@ -351,7 +351,7 @@ def read(content: str, label: str) -> Lock:
     except BrokenSyntax as error:
         message, line = _conflict(content) or (error.message, error.line)
         raise ConfigInvalid((Problem(label, "", message, line),)) from None
-    lock = _Reader(Site(document), findings).lock(values)
+    lock = _Reader(SourceLocation(document), findings).lock(values)
     if findings.problems:
         raise ConfigInvalid(findings.list_errors())
     return lock
@@ -412,7 +412,7 @@ def _visible(spelled: str) -> str:
 
 
 class _Reader:
-    def __init__(self, site: Site, findings: ConfigFindings) -> None:
+    def __init__(self, site: SourceLocation, findings: ConfigFindings) -> None:
         self._site = site
         self._findings = findings
         self._tools = 0
@@ -434,7 +434,7 @@ class _Reader:
             servers[name] = self._server(value, site)
         return Lock(servers)
 
-    def _server(self, value: object, site: Site) -> LockedServer:
+    def _server(self, value: object, site: SourceLocation) -> LockedServer:
         table = table_of(value)
         if table is None:
             self._error(site, f"must be a table, not {kind_of(value)}")
@@ -458,7 +458,7 @@ class _Reader:
             tools,
         )
 
-    def _tool(self, name: str, value: object, site: Site) -> LockedTool | None:
+    def _tool(self, name: str, value: object, site: SourceLocation) -> LockedTool | None:
         table = table_of(value)
         if table is None:
             self._error(site, f"must be a table, not {kind_of(value)}")
@@ -489,13 +489,15 @@ class _Reader:
             )
         return LockedTool(due, definition)
 
-    def _check_keys(self, table: Mapping[str, object], keys: tuple[str, ...], site: Site) -> None:
+    def _check_keys(
+        self, table: Mapping[str, object], keys: tuple[str, ...], site: SourceLocation
+    ) -> None:
         for key in table:
             if key not in keys:
                 self._error(site.at(key), f"unknown key '{shorten(key)}'; {hint(key, keys)}")
 
     def _table(
-        self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = True
+        self, values: Mapping[str, object], key: str, site: SourceLocation, *, needed: bool = True
     ) -> Mapping[str, object]:
         value = values.get(key)
         table = table_of(value)
@@ -506,7 +508,7 @@ class _Reader:
         return table or {}
 
     def _text(
-        self, values: Mapping[str, object], key: str, site: Site, *, needed: bool = False
+        self, values: Mapping[str, object], key: str, site: SourceLocation, *, needed: bool = False
     ) -> str | None:
         value = values.get(key)
         if isinstance(value, str):
@@ -517,7 +519,7 @@ class _Reader:
             self._error(site, f"has no '{key}'")
         return None
 
-    def _error(self, site: Site, message: str) -> None:
+    def _error(self, site: SourceLocation, message: str) -> None:
         self._findings.error(site, message)
 
 

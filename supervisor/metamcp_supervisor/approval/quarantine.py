@@ -38,7 +38,7 @@ Known = Mapping[bytes, QuarantinedTool | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class QuarantineDecision:
     """Result of judging the catalogue of a server. `kept`: tools to keep back; `first`: definitions
     to remember of a server that was never seen before and is not approved; `known`: the judged
     definitions; `edition`: of the files that the catalogue was compared with."""
@@ -52,7 +52,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class QuarantineNews:
+class QuarantineEffects:
     """Effects of a decision. `sentence`: for the journal, empty if it is not new; `fronts`: whether
     the fronts must be notified; `seen`: lock to write to disk, None if it did not change."""
 
@@ -62,7 +62,7 @@ class QuarantineNews:
 
 
 @dataclass(slots=True)
-class Pins:
+class QuarantineState:
     """State of the quarantine. `seen`: definitions of servers when they were first seen, None if
     they cannot be read: then a server with `enforce` and without an approval is not trusted at
     first sight. `lock`, `pinnings`: from the files; a server without an entry in `pinnings` is not
@@ -74,7 +74,7 @@ class Pins:
     pinnings: Mapping[str, Pinning | None] = field(default_factory=dict[str, Pinning | None])
     definitions: Mapping[str, str] = field(default_factory=dict[str, str])
     edition: int = 0
-    _last: dict[str, Judged] = field(default_factory=dict[str, Judged])
+    _last: dict[str, QuarantineDecision] = field(default_factory=dict[str, QuarantineDecision])
     _told: dict[str, str] = field(default_factory=dict[str, str])
 
     def adopt(
@@ -95,9 +95,9 @@ class Pins:
         lock: Lock | None,
         pinnings: Mapping[str, Pinning | None],
         definitions: Mapping[str, str] = MappingProxyType({}),
-    ) -> "Pins":
+    ) -> "QuarantineState":
         """Return a copy that judges servers as they will be judged after `adopt`."""
-        return Pins(self.seen, lock, dict(pinnings), definitions, self.edition + 1)
+        return QuarantineState(self.seen, lock, dict(pinnings), definitions, self.edition + 1)
 
     def mode(self, server: str) -> Pinning:
         """Return the pinning in force for a server."""
@@ -106,7 +106,7 @@ class Pins:
             return "off"
         return lock_drift.mode(self.pinnings[base], locked=self._find_entry(base) is not None)
 
-    def at_once(self, server: str, offered: Iterable[bytes | Raw]) -> Judged | None:
+    def at_once(self, server: str, offered: Iterable[bytes | Raw]) -> QuarantineDecision | None:
         """Keep back every tool that is not known to be good. Return None if this server's tools are
         never kept back. Changes nothing."""
         approved = self._find_approved(server)
@@ -131,19 +131,21 @@ class Pins:
             same = few and due is not None and fingerprint(definition) == due.fingerprint
             if name is not None and not same:
                 quarantined.add(QuarantinedTool(server, name, reason))
-        return Judged(server, last.drifts, frozenset(quarantined), None, verdicts, self.edition)
+        return QuarantineDecision(
+            server, last.drifts, frozenset(quarantined), None, verdicts, self.edition
+        )
 
-    def judge(self, server: str, offered: Sequence[bytes | Raw]) -> Judged:
+    def judge(self, server: str, offered: Sequence[bytes | Raw]) -> QuarantineDecision:
         """Judge the whole catalogue of a server. Changes nothing."""
         edition, pinning = self.edition, self.mode(server)
         if pinning == "off":
-            return Judged(server, edition=edition)
+            return QuarantineDecision(server, edition=edition)
         approved = self._find_approved(server)
         if approved is None:
             first = None
             if self.seen is not None and not process_names.parse_client(server):
                 first = folded_server(lock_drift.approve_tools(LockedServer(), offered, None, {}))
-            return Judged(server, first=first, edition=edition)
+            return QuarantineDecision(server, first=first, edition=edition)
         named = [
             (lock_drift.name_of(definition), _digest(definition), definition)
             for definition in offered
@@ -153,7 +155,7 @@ class Pins:
         quarantined = lock_drift.select_quarantined(drifts, pinning, locked=locked)
         by_name = {each.tool: each for each in quarantined}
         verdicts = {digest: by_name.get(name or "") for name, digest, _ in named}
-        return Judged(server, drifts, quarantined, None, verdicts, edition)
+        return QuarantineDecision(server, drifts, quarantined, None, verdicts, edition)
 
     def compare_tools(self, server: str, offered: Sequence[bytes | Raw]) -> tuple[ToolDrift, ...]:
         """Compare every tool of a server with what was approved, with both definitions. Changes
@@ -163,7 +165,7 @@ class Pins:
             return ()
         return lock_drift.drifts(server, approved, offered)
 
-    def take(self, judged: Judged) -> QuarantineNews:
+    def take(self, judged: QuarantineDecision) -> QuarantineEffects:
         """Put a result of `judge` into force."""
         before = self.last(judged.server)
         drifts = tuple(
@@ -179,9 +181,9 @@ class Pins:
             sentence += f" ({count} in quarantine)"
         news = sentence if sentence != self._told.get(judged.server, "") else ""
         self._told[judged.server] = sentence
-        return QuarantineNews(news, judged.kept != before.kept, seen)
+        return QuarantineEffects(news, judged.kept != before.kept, seen)
 
-    def hold(self, judged: Judged) -> bool:
+    def hold(self, judged: QuarantineDecision) -> bool:
         """Put a result of `at_once` into force until the server is judged. Return whether the
         fronts must be notified."""
         before = self.last(judged.server)
@@ -191,7 +193,9 @@ class Pins:
     def go_on(self, server: str, quarantined: Iterable[QuarantinedTool]) -> None:
         """Keep back the same tools as the program before an upgrade did; the definitions that the
         server offered are not known."""
-        self._last[server] = Judged(server, kept=frozenset(quarantined), edition=self.edition)
+        self._last[server] = QuarantineDecision(
+            server, kept=frozenset(quarantined), edition=self.edition
+        )
 
     def forget(self, server: str) -> None:
         """Drop the decision about a server that no longer exists."""
@@ -208,9 +212,9 @@ class Pins:
         """Servers that may offer only approved tools."""
         return tuple(server for server in self.pinnings if self.mode(server) == "enforce")
 
-    def last(self, server: str) -> Judged:
+    def last(self, server: str) -> QuarantineDecision:
         """Return the last decision about a server."""
-        return self._last.get(server) or Judged(server)
+        return self._last.get(server) or QuarantineDecision(server)
 
     def _drifts(
         self,
@@ -258,7 +262,7 @@ class Pins:
         return self.definitions.get(base, base)
 
 
-def counts(judged: Judged) -> dict[str, int]:
+def counts(judged: QuarantineDecision) -> dict[str, int]:
     """Count the tools that are not as approved, by the words of `metric_names.DRIFT`; counts of 0
     are left out."""
     quarantined_names = {each.tool for each in judged.kept}

@@ -50,7 +50,7 @@ class SchemaFinding(Struct, frozen=True):
     weight: SchemaVerdict
 
 
-class Blocked(Exception):
+class TrialFailed(Exception):
     """A trial failed: it has a finding that is worse than ADDITIVE."""
 
 
@@ -79,7 +79,7 @@ class SchemaFindings:
         """Add a finding. Raises Blocked."""
         self.worst = max(self.worst, weight)
         if self._trial and weight > SchemaVerdict.ADDITIVE:
-            raise Blocked
+            raise TrialFailed
         key = pointer, kind, text
         if key in self._items:
             return
@@ -177,7 +177,7 @@ def list_of(value: object) -> list[object]:
     return value if is_list(value) else []
 
 
-class Print(NamedTuple):
+class SchemaDigest(NamedTuple):
     """Digest of a schema, the same for all schemas that limit in the same words. `refers`: whether
     the schema contains a reference."""
 
@@ -185,7 +185,7 @@ class Print(NamedTuple):
     refers: bool
 
 
-class Root:
+class SchemaRoot:
     """Whole schema. `place`: the JSON pointer to it; `dialect`: None if it is not known here."""
 
     def __init__(self, schema: object, place: str = "") -> None:
@@ -194,7 +194,7 @@ class Root:
         named = str(table_of(schema).get("$schema", "")).removesuffix("#")
         self.dialect = DIALECTS.get(named) if named else UNSAID
         self.hidden = _NOT_IN[self.dialect or UNSAID]
-        self._prints: dict[int, Print] = {}
+        self._prints: dict[int, SchemaDigest] = {}
         self._anchors: dict[str, tuple[object, str]] = {}
         self._lists: dict[int, dict[bytes, object]] = {}
         self._refs: set[str] = set()
@@ -206,7 +206,7 @@ class Root:
             ref.startswith(("#/$defs/", "#/definitions/")) or "://" in ref for ref in self._refs
         )
 
-    def print(self, schema: object) -> Print:
+    def print(self, schema: object) -> SchemaDigest:
         """Return the print of a schema within this one."""
         cached = self._prints.get(id(schema))
         return self._make_print(schema) if cached is None else cached
@@ -217,7 +217,7 @@ class Root:
             self._lists[id(values)] = {canonical(value): value for value in values}
         return self._lists[id(values)]
 
-    def alike(self, other: "Root") -> bool:
+    def alike(self, other: "SchemaRoot") -> bool:
         """Whether references lead to the same schemas in both."""
         mine, theirs = self, other
         return mine is theirs or (mine._ends and theirs._ends and mine._defs == theirs._defs)
@@ -268,15 +268,15 @@ class Root:
                 self._nested_ids = True
         self._make_print(schema)
 
-    def _make_print(self, schema: object) -> Print:
+    def _make_print(self, schema: object) -> SchemaDigest:
         if not is_table(schema):
-            return Print(canonical(schema), False)
+            return SchemaDigest(canonical(schema), False)
         refers = False
         digest = hashlib.sha256()
         table = schema
         for key in sorted(COUNTING & table.keys()):
             value = table[key]
-            prints: list[Print] = []
+            prints: list[SchemaDigest] = []
             if key in MAPS or (key in ONES and key == "dependencies"):
                 names = sorted(table_of(value))
                 digest.update(canonical([key, *names]))
@@ -291,7 +291,7 @@ class Root:
                 digest.update(canonical([key, value]))
             refers = refers or "$" in key or any(each.refers for each in prints)
             digest.update(b"".join(hashlib.sha256(each.digest).digest() for each in prints))
-        made = self._prints[id(table)] = Print(digest.digest(), refers)
+        made = self._prints[id(table)] = SchemaDigest(digest.digest(), refers)
         return made
 
 
@@ -299,7 +299,7 @@ class SubSchema(NamedTuple):
     """Schema within its root. `place`: the JSON pointer to it."""
 
     schema: object
-    root: Root
+    root: SchemaRoot
     place: str
 
     def get(self, keyword: str) -> object:
@@ -340,7 +340,7 @@ class SubSchema(NamedTuple):
         )
 
 
-class Flat(NamedTuple):
+class FlattenedParts(NamedTuple):
     """Parts that all hold, with references and `allOf` followed. `unclear`: parts that could not be
     followed; `never`: the part for which no value is valid, if there is one."""
 
@@ -349,7 +349,7 @@ class Flat(NamedTuple):
     never: SubSchema | None = None
 
 
-def flat(parts: Iterable[SubSchema]) -> Flat:
+def flat(parts: Iterable[SubSchema]) -> FlattenedParts:
     flattened: list[SubSchema] = []
     unclear: list[SubSchema] = []
     never: SubSchema | None = None
@@ -385,4 +385,4 @@ def flat(parts: Iterable[SubSchema]) -> Flat:
             (subschema.descend("allOf", at), inside)
             for at in range(len(list_of(subschema.get("allOf"))))
         ]
-    return Flat(tuple(flattened), tuple(unclear), never)
+    return FlattenedParts(tuple(flattened), tuple(unclear), never)

@@ -32,8 +32,8 @@ from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 if TYPE_CHECKING:
-    from metamcp_worker.bridge.http_client import Plain, Trust
-    from metamcp_worker.http.fetch import Incoming, Origin
+    from metamcp_worker.bridge.http_client import PlainHttpClient, Trust
+    from metamcp_worker.http.fetch import IncomingResponse, Origin
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """Maximum bytes of an answer; as large as the largest message of a server."""
@@ -67,7 +67,7 @@ class EndpointClient:
         self.watch: Callable[[HttpExchange], None] | None = None
         self._trust = trust
         self._timeout_s = timeout_s
-        self._http: Plain | Origin | None = None
+        self._http: PlainHttpClient | Origin | None = None
         self._session = ""
         self._last = 0
 
@@ -243,7 +243,7 @@ class EndpointClient:
 
     async def _read(
         self,
-        response: "Incoming",
+        response: "IncomingResponse",
         received: bytearray,
         heard: Callable[[Envelope], None],
     ) -> None:

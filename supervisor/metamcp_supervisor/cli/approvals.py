@@ -60,13 +60,13 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
         for question in consents.questions
     ]  # fmt: skip
     foot = "" if waiting else "no call waits for an answer"
-    show.picture(show.Picture(QUESTIONS if waiting else ("",), waiting, foot=foot))
+    show.picture(show.PrintedTable(QUESTIONS if waiting else ("",), waiting, foot=foot))
     grants = [
         (each.id, format_pair((each.server, each.tool)), each.principal, _date(each.until))
         for each in consents.grants
     ]
     if grants:
-        show.picture(show.Picture(GRANTS, grants))
+        show.picture(show.PrintedTable(GRANTS, grants))
 
 
 @consent_.command()

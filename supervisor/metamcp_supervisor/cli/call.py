@@ -84,7 +84,7 @@ def _complete_arguments(ctx: click.Context, param: click.Parameter, incomplete: 
               shell_complete=complete_endpoints)  # fmt: skip
 @click.option("--url", metavar="URL", help="Of an endpoint; no gateway is looked for then.")
 @click.option(
-    "-o", "--out", "output", cls=errors.Renamed, before=("--output",),
+    "-o", "--out", "output", cls=errors.RenamedOption, before=("--output",),
     type=click.Path(path_type=Path), metavar="PATH",
     help="File or folder for the result: images and other files, or else the text.",
 )  # fmt: skip
@@ -404,7 +404,7 @@ def search(runtime_dir: str | None, params: Mapping[str, str], *, as_json: bool)
         raise Failed(Exit.DENIED, listing.refused)
     else:
         rows = [row(tool) for tool in listing.tools]
-        picture = show.Picture(
+        picture = show.PrintedTable(
             COLUMNS if rows else ("",), rows, foot=_foot(listing),
             right=frozenset({"TOKENS", "CALLS"}), spared=("CALLS", "TOKENS", "STATE"),
         )  # fmt: skip
@@ -462,7 +462,7 @@ def _page(tool: ToolListed) -> None:
     rows = list(_arguments(schema))
     click.echo()
     if rows:
-        show.picture(show.Picture(("ARGUMENT", "TYPE", "DEFAULT", ""), rows, sentences=True))
+        show.picture(show.PrintedTable(("ARGUMENT", "TYPE", "DEFAULT", ""), rows, sentences=True))
     click.echo(show.printable(tool_form.usage(f"call {tool.name}", schema)))
 
 

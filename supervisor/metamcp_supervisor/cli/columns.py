@@ -12,7 +12,7 @@ from metamcp_supervisor.verbs import (
     JournalEvent,
     LimitStatus,
     LogLine,
-    Overridden,
+    OverriddenSetting,
     PlannedChange,
     ReloadPlan,
     RoleStatus,
@@ -147,7 +147,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def override_text(override: Overridden, clock: str) -> str:
+def override_text(override: OverriddenSetting, clock: str) -> str:
     """Return what is set, until when, and the value after that."""
     return f"{override.key} {override.value} until {clock} (else {override.written})"
 

@@ -85,7 +85,7 @@ def sessions(runtime_dir: str | None, as_json: bool) -> None:
         for session in codec.decode_as(SessionList, raw).sessions
     ]
     foot = "" if rows else "no session is open"
-    show.picture(show.Picture(SESSIONS if rows else ("",), rows, foot=foot))
+    show.picture(show.PrintedTable(SESSIONS if rows else ("",), rows, foot=foot))
 
 
 @console.command()

@@ -219,7 +219,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 @click.option("--every", "every_s", type=Duration(), metavar="DURATION", help="With --watch. [2s]")
 @click.option(
     "--fields",
-    cls=errors.Renamed,
+    cls=errors.RenamedOption,
     before=("-o", "--output"),
     metavar="FIELD,FIELD",
     help="Only these members of --json, a line per server, tabs between them.",
@@ -342,7 +342,7 @@ def show_plan(raw: bytes, *, as_json: bool) -> None:
         click.echo(raw)
     else:
         rows = columns.plan_rows(plan)
-        show.picture(show.Picture(("", "", "", ""), rows, foot=columns.plan_foot(plan)))
+        show.picture(show.PrintedTable(("", "", "", ""), rows, foot=columns.plan_foot(plan)))
         for mistake in plan.mistakes:
             errors.say(mistake)
     if plan.mistakes:
@@ -477,8 +477,8 @@ def _foot(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
     return "\n".join([columns.status_foot(snapshot, names), *texts, *more])
 
 
-def _picture(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> show.Picture:
-    return show.Picture(
+def _picture(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> show.PrintedTable:
+    return show.PrintedTable(
         columns.STATUS,
         columns.status_rows(snapshot, names),
         head=columns.status_head(snapshot),

@@ -162,4 +162,4 @@ def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]])
         return
     click.echo(f"\n{title}")
     right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
-    show.picture(show.Picture(head, rows, right=right))
+    show.picture(show.PrintedTable(head, rows, right=right))

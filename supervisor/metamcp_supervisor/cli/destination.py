@@ -115,7 +115,7 @@ def find_client(name: str) -> ClientProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class TargetGateway:
     """Gateway that an entry leads to. `config`: its main file; `url`: of the default endpoint;
     `endpoints`: URL of each endpoint by name."""
 
@@ -125,14 +125,14 @@ class Goal:
     endpoints: Mapping[str, str]
 
 
-def goal(wish: InstallOptions) -> Goal | None:
+def goal(wish: InstallOptions) -> TargetGateway | None:
     """Return the gateway that runs for this folder, or else the gateway of its configuration; None
     without both. A configuration that was found and not named is confirmed first, because a client
     will start its commands. Raises Failed for an endpoint that the gateway does not have."""
     if (status := _status(wish.runtime_dir)) is not None and wish.config is None:
         main = Path(status.config_files[0]) if status.config_files else None
         directory = wish.runtime_dir or control.find_runtime_dir()
-        gateway = Goal(main, os.path.abspath(directory), status.url, status.endpoints)
+        gateway = TargetGateway(main, os.path.abspath(directory), status.url, status.endpoints)
     elif (configured := _goal_of_config(wish)) is not None:
         gateway = configured
     elif wish.endpoint is not None:
@@ -146,7 +146,7 @@ def goal(wish: InstallOptions) -> Goal | None:
     return gateway
 
 
-def _goal_of_config(wish: InstallOptions) -> Goal | None:
+def _goal_of_config(wish: InstallOptions) -> TargetGateway | None:
     home = Path.home()
     if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
         return None
@@ -160,7 +160,7 @@ def _goal_of_config(wish: InstallOptions) -> Goal | None:
     listen = reachable(gateway.listen)
     if port := places.client_port(gateway):
         listen = replace(listen, port=port)
-    return Goal(
+    return TargetGateway(
         config.files[0], str(gateway.runtime_dir), url(config, listen), urls(config, listen)
     )
 

@@ -118,7 +118,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
     options: dict[str, click.Option] = {}
     for option in command.params:
         if isinstance(option, click.Option):
-            before = option.before if isinstance(option, Renamed) else ()
+            before = option.before if isinstance(option, RenamedOption) else ()
             options |= dict.fromkeys((*option.opts, *option.secondary_opts, *before), option)
     return options
 
@@ -271,7 +271,7 @@ def _object(_context: click.Context, _option: click.Parameter, text: str | None)
     return raw
 
 
-class Renamed(click.Option):
+class RenamedOption(click.Option):
     """Option with names from earlier versions, which work, and which nothing shows."""
 
     def __init__(self, *arguments: Any, before: Sequence[str], **more: Any) -> None:

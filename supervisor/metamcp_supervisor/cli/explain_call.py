@@ -36,7 +36,7 @@ def of_a_call(command: Callable[..., None]) -> Callable[..., None]:
     """Add the arguments of a verb about a call that is not made."""
     for option in reversed((
         click.argument("tool", metavar="TOOL"),
-        click.option("--key", cls=errors.Renamed, before=("--as",), default="", metavar="KEY",
+        click.option("--key", cls=errors.RenamedOption, before=("--as",), default="", metavar="KEY",
                      help="For this API key."),
         click.option("--endpoint", default="", metavar="NAME", help="Else the default one."),
         args_option("arguments", "Arguments of the call."),
@@ -66,8 +66,8 @@ def explain(
         rows = [(step.step, f"{step.text}{'  <- ends here' if step.stops else ''}")
                 for step in call_path.steps]  # fmt: skip
         foot = f"{_would(call_path)} at the endpoint {call_path.endpoint}"
-        show.picture(show.Picture(("STEP", tool), [tuple(map(show.printable, row)) for row in rows],
-                                  foot=foot))  # fmt: skip
+        printable = [tuple(map(show.printable, row)) for row in rows]
+        show.picture(show.PrintedTable(("STEP", tool), printable, foot=foot))
     raise SystemExit(Exit.OK if call_path.runs else Exit.FAILED)
 
 
@@ -114,7 +114,7 @@ def explain_(
         ]  # fmt: skip
         decides = call_path.decides or ("none of them" if rows else "none concerns it")
         printable_rows = [tuple(map(show.printable, row)) for row in rows]
-        show.picture(show.Picture(
+        show.picture(show.PrintedTable(
             ("POLICY", "EFFECT", "VALUE", "WHEN") if rows else ("",), printable_rows,
             foot=f"{call_path.effect}; decides: {decides}",
         ))  # fmt: skip

@@ -15,7 +15,7 @@ from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.errors import (
     Command,
     CommandRefused,
-    Renamed,
+    RenamedOption,
     add_json_option,
     gateway_options,
     say,
@@ -242,7 +242,7 @@ def _target(to: Path | None) -> Path:
     "-o",
     "--out",
     "output",
-    cls=Renamed,
+    cls=RenamedOption,
     before=("--output",),
     type=click.Path(path_type=Path),
     metavar="FILE",

@@ -22,7 +22,7 @@ from metamcp_supervisor.cli.destination import InstallOptions
 from metamcp_supervisor.cli.errors import (
     Command,
     CommandRefused,
-    Renamed,
+    RenamedOption,
     add_json_option,
     gateway_options,
     tell,
@@ -38,7 +38,7 @@ from metamcp_supervisor.client_files.clients import (
 from metamcp_supervisor.config import files, naming
 from metamcp_supervisor.config.document import BrokenSyntax, printable, shorten, table_of
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 _Text = TypeVar("_Text", str, str | None)
 _CLIENT = click.argument("client", metavar="CLIENT")
@@ -53,7 +53,7 @@ _FILE = click.option(
 )
 _DRY = click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
 _FORCE = click.option("--force", is_flag=True, help="Also an entry that is not of this gateway.")
-_REPLACE = click.option("--replace", "force", cls=Renamed, before=("--force",), is_flag=True,
+_REPLACE = click.option("--replace", "force", cls=RenamedOption, before=("--force",), is_flag=True,
                         help="Also an entry that is not of this gateway.")  # fmt: skip
 _TAKE_OVER = click.option(
     "--take-over", is_flag=True, help="Move the servers of the client behind the gateway."
@@ -430,7 +430,7 @@ def _show(target: _Target, made: str | None) -> None:
 
 def difference(label: str, old: str, new: str) -> None:
     """Print what an edit would change, without secrets."""
-    masks = Masks()
+    masks = SecretMasker()
     for line in difflib.unified_diff(old.splitlines(), new.splitlines(), label, label, lineterm=""):
         click.echo(printable(masks.json(line.replace("\t", "    "))))
 

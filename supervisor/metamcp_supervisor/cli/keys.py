@@ -19,7 +19,7 @@ from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, look_options
 from metamcp_supervisor.cli.errors import (
     Group,
-    Renamed,
+    RenamedOption,
     confirm,
     gateway_options,
     say,
@@ -118,7 +118,7 @@ out_option = click.option(
 @click.option("--url", is_flag=True, help="It may stand in a URL, where an endpoint allows that.")
 @out_option
 @click.option(
-    "--quota", "limits", cls=Renamed, before=("--limit",), multiple=True, metavar="KEY=N",
+    "--quota", "limits", cls=RenamedOption, before=("--limit",), multiple=True, metavar="KEY=N",
     help="As calls_per_minute=60.",
 )  # fmt: skip
 @json_option
@@ -156,7 +156,7 @@ def list_(location: GatewayPlace, as_json: bool) -> None:
         return
     foot = "" if key_list.keys else "no key was made yet; 'metamcp keys create NAME' makes one"
     rows = [_row(key) for key in key_list.keys]
-    show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot))
+    show.picture(show.PrintedTable(LIST if rows else ("",), rows, foot=foot))
 
 
 @keys.command("show")

@@ -55,7 +55,7 @@ RESULT_WORDS = {
 KEYS = {"c": "CPU%", "m": "MEM", "n": "CALLS/S", "e": "ERRORS/S"}
 
 
-class Use(Struct, frozen=True):
+class ServerUsage(Struct, frozen=True):
     """Use of a server between two measurements. Rates are 0 until there are two. `p95_s`: of the
     requests that were answered between them, None without any."""
 
@@ -67,7 +67,7 @@ class Use(Struct, frozen=True):
     p95_s: float | None = None
 
 
-_BY: dict[str, Callable[[Use], float]] = {
+_BY: dict[str, Callable[[ServerUsage], float]] = {
     "c": lambda use: use.cpu_percent,
     "m": lambda use: use.footprint.rss_bytes,
     "n": lambda use: use.calls_per_s,
@@ -103,21 +103,21 @@ def top(runtime_dir: str | None, sort: str, every_s: float | None, as_json: bool
             show.picture(picture(before, look(), sort))
 
 
-def uses(before: TopFigures, now: TopFigures) -> list[Use]:
+def uses(before: TopFigures, now: TopFigures) -> list[ServerUsage]:
     """Return how much each server of `now` did and used since `before`."""
     passed_s = now.clock - before.clock
     earlier = {server.name: server for server in before.status.servers}
-    use_list: list[Use] = []
+    use_list: list[ServerUsage] = []
     for server in now.status.servers:
         footprint = now.footprints.get(server.name, Footprint())
         old, old_footprint = earlier.get(server.name), before.footprints.get(server.name)
         if old is None or passed_s <= 0:
-            use_list.append(Use(server, footprint))
+            use_list.append(ServerUsage(server, footprint))
             continue
         # The time of a process ends with it, so after a restart the difference may be negative.
         cpu_s = footprint.cpu_s - old_footprint.cpu_s if old_footprint else 0.0
         use_list.append(
-            Use(
+            ServerUsage(
                 server,
                 footprint,
                 calls_per_s=max(0, server.calls - old.calls) / passed_s,
@@ -129,12 +129,12 @@ def uses(before: TopFigures, now: TopFigures) -> list[Use]:
     return use_list
 
 
-def picture(before: TopFigures, now: TopFigures, sort: str) -> show.Picture:
+def picture(before: TopFigures, now: TopFigures, sort: str) -> show.PrintedTable:
     """Return the table, with the highest value of the sorted column first."""
     ranked = sorted(uses(before, now), key=_BY[sort], reverse=True)
     titles = tuple(f"{title}↓" if title == KEYS[sort] else title for title in COLUMNS)
     calls = sum(use.calls_per_s for use in ranked)
-    return show.Picture(
+    return show.PrintedTable(
         titles,
         [_row(use) for use in ranked],
         head=f"{columns.status_head(now.status)}  calls/s {calls:.1f}",
@@ -155,7 +155,7 @@ def _live(look: Callable[[], TopFigures], sort: str, every_s: float) -> None:
     before = now = look()
     taken = time.monotonic()
 
-    def take() -> show.Picture:
+    def take() -> show.PrintedTable:
         nonlocal before, now, taken
         if time.monotonic() - taken >= every_s:
             before, now, taken = now, look(), time.monotonic()
@@ -169,7 +169,7 @@ def _live(look: Callable[[], TopFigures], sort: str, every_s: float) -> None:
     show.live(take, every_s, press)
 
 
-def _row(use: Use) -> tuple[str, ...]:
+def _row(use: ServerUsage) -> tuple[str, ...]:
     server, footprint = use.server, use.footprint
     return (
         server.name,
@@ -219,7 +219,7 @@ def calls(
         return
     under_way = codec.decode_as(verbs.CallsUnderWay, raw)
     show.picture(
-        show.Picture(
+        show.PrintedTable(
             CALL_COLUMNS if under_way.calls else ("",),
             call_rows(under_way.calls),
             foot=calls_foot(under_way),
@@ -280,7 +280,7 @@ def views(runtime_dir: str | None, names: tuple[str, ...], as_json: bool) -> Non
         return
     listing = codec.decode_as(ViewsShown, raw)
     show.picture(
-        show.Picture(
+        show.PrintedTable(
             VIEW_COLUMNS if listing.views else ("",),
             view_rows(listing.views),
             foot=views_foot(listing),
@@ -374,7 +374,7 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     if not rows:
         foot = "nothing is kept; the key 'results' of an endpoint lets it keep large results"
     right = frozenset({"BYTES", "TOKENS SAVED"})
-    show.picture(show.Picture(RESULTS if rows else ("",), rows, foot=foot, right=right))
+    show.picture(show.PrintedTable(RESULTS if rows else ("",), rows, foot=foot, right=right))
 
 
 @results_.command("show")

@@ -18,7 +18,7 @@ from msgspec import Raw
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions
 from metamcp_supervisor.approval.lock_drift import ToolDrift
-from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.approval.quarantine import QuarantineState
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.config import sources
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Server
@@ -29,10 +29,10 @@ from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import disclosure, json_schemas, server_catalog, validation
 from metamcp_worker.ipc.server_catalog import SchemaFaults, ServerCatalogue
-from metamcp_worker.ipc.validation import Invalid
+from metamcp_worker.ipc.validation import InvalidDefinition
 
 
-class Offered(NamedTuple):
+class OfferedServer(NamedTuple):
     """Server and its offer. `tools`: None if the server was not seen yet."""
 
     server: Server
@@ -59,16 +59,16 @@ class OfferComparison(NamedTuple):
     path: Path
     lock: Lock | None
     seen: Lock
-    offered: Mapping[str, Offered]
+    offered: Mapping[str, OfferedServer]
     notes: Sequence[str]
-    invalid: Mapping[str, Sequence[Invalid]] = {}
+    invalid: Mapping[str, Sequence[InvalidDefinition]] = {}
     schemas: Mapping[str, Mapping[str, SchemaFaults]] = {}
 
     def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
         """Yield the drift of each wished tool of the servers whose tools are known."""
         wish = wished or ToolFilter()
         definition_keys = definitions(self.config.servers.values())
-        pins = Pins(self.seen, self.lock, dict.fromkeys(self.offered), definition_keys)
+        pins = QuarantineState(self.seen, self.lock, dict.fromkeys(self.offered), definition_keys)
         for name, each in self.offered.items():
             if wish.server in (None, name) and each.tools is not None:
                 for drift in pins.judge(name, each.tools).drifts:
@@ -198,7 +198,7 @@ def unseen(server: str) -> str:
     return f"{server} was not seen yet as it is configured now; start the gateway once"
 
 
-def _make_offered(server: Server, catalogue: ServerCatalogue | None) -> Offered:
+def _make_offered(server: Server, catalogue: ServerCatalogue | None) -> OfferedServer:
     if catalogue is None:
-        return Offered(server)
-    return Offered(server, catalogue.tools, lock_drift.server_info(catalogue.serverInfo))
+        return OfferedServer(server)
+    return OfferedServer(server, catalogue.tools, lock_drift.server_info(catalogue.serverInfo))

@@ -312,7 +312,7 @@ def first_screen(status: GatewayStatus) -> str:
     ]
     tokens = sum(server.token_cost for server in status.servers)
     tools = sum(server.tools for server in status.servers)
-    picture = show.Picture(
+    picture = show.PrintedTable(
         columns=("SERVER", "STATE", "TOOLS", "TOKENS", "START", ""),
         rows=rows,
         foot=f"{tools} tools, about {tokens} tokens of definitions{_less(tokens)}",
@@ -383,7 +383,7 @@ ANSWER_BYTES_MAX = 1024
 _YES = (b"y", b"yes")
 
 
-class Asking:
+class TerminalQuestions:
     """Questions to the user at the terminal of a gateway in the foreground; a `reload.Ask`. `out`
     prints.
 

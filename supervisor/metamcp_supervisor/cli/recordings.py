@@ -103,14 +103,14 @@ def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
 
 def lines(folder: Path) -> Iterator[RecordedLine]:
     """Yield all lines that are there, file by file. Raises Failed."""
-    return Following(folder).news()
+    return RecordingFollower(folder).news()
 
 
 def find(location: RecordingPlace, word: str) -> FinishedCall:
     """Return the call with this id. Raises Failed."""
     word = word.lower()
     location.check()
-    for line in Following(location.folder).news(word):
+    for line in RecordingFollower(location.folder).news(word):
         if line.call is not None and line.call.id == word:
             return line.call
     raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {location.folder}")
@@ -135,7 +135,7 @@ class _Place(Struct):
     offset: int = 0
 
 
-class Following:
+class RecordingFollower:
     """Reader of all lines that are there and then of added lines, each once. `tail_bytes`: of a
     file that is longer at the first look, only so many bytes at its end are read."""
 
@@ -284,7 +284,7 @@ def _many(
     """Show all calls that fit. Raises Failed."""
     if not (follow and location.folder.parent.is_dir()):  # else calls may be recorded soon
         location.check()
-    following = Following(location.folder)
+    following = RecordingFollower(location.folder)
     lost = 0
 
     def iter_matching_calls() -> Iterator[tuple[str, bytes, FinishedCall]]:
@@ -302,7 +302,7 @@ def _many(
             click.echo(f"metamcp: {notes}", err=True)
     else:
         rows = [row(call) for _, _, call in newest]
-        picture = show.Picture(
+        picture = show.PrintedTable(
             COLUMNS if rows else ("",), rows, foot=foot(location, len(rows), lost),
             right=frozenset({"TOOK", "IN", "OUT"}), sentences=False,
             spared=("IN", "OUT", "ENDPOINT", "TOOK"),

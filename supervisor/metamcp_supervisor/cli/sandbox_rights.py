@@ -24,7 +24,7 @@ from metamcp_supervisor.cli.errors import Group, gateway_options
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
-from metamcp_supervisor.control.path_orders import TRIAL_S_MAX, TrialNews
+from metamcp_supervisor.control.path_orders import TRIAL_S_MAX, TrialUpdate
 from metamcp_supervisor.verbs import VERSION, Description, Exit
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.confinement.rules import SECRETS, WIDE
@@ -124,7 +124,7 @@ def _rights_of(
     try:
         params = {"name": name, "for_s": TRIAL_S_MAX}
         for _, raw in gateway.stream("sandbox-trial", params):
-            news = codec.decode_as(TrialNews, raw)
+            news = codec.decode_as(TrialUpdate, raw)
             rights += news.rights
             if news.state == "error" and not begun:
                 text = f"{name} does not start without its sandbox either"

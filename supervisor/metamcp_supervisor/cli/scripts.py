@@ -75,7 +75,7 @@ WORDS = {
 }
 
 
-class _Where(Struct):
+class _WorkspaceTarget(Struct):
     """Workspace that the verbs are for, and its gateway or state directory."""
 
     place: GatewayPlace
@@ -101,7 +101,7 @@ def scripts_(
 ) -> None:
     """Save, list and run scripts, of a running gateway or before its first start."""
     begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-    ctx.obj = _Where(GatewayPlace(runtime_dir, state_dir, path), workspace)
+    ctx.obj = _WorkspaceTarget(GatewayPlace(runtime_dir, state_dir, path), workspace)
 
 
 name_argument = click.argument("name")
@@ -110,7 +110,7 @@ name_argument = click.argument("name")
 @scripts_.command("list")
 @json_option
 @click.pass_obj
-def list_(location: _Where, as_json: bool) -> None:
+def list_(location: _WorkspaceTarget, as_json: bool) -> None:
     """List all scripts of the workspace."""
     raw = _list_scripts(location)
     if as_json:
@@ -119,7 +119,7 @@ def list_(location: _Where, as_json: bool) -> None:
     rows = [_row(script) for script in codec.decode_as(ScriptList, raw).scripts]
     foot = "" if rows else "nothing is saved yet; 'metamcp scripts save FILE' saves a script"
     show.picture(
-        show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
+        show.PrintedTable(LIST if rows else ("",), rows, foot=foot, right=frozenset({"VERSION"}))
     )
 
 
@@ -128,7 +128,7 @@ def list_(location: _Where, as_json: bool) -> None:
 @click.option("--version", type=click.IntRange(1), default=None, metavar="N", help="An older one.")
 @json_option
 @click.pass_obj
-def show_(location: _Where, name: str, version: int | None, as_json: bool) -> None:
+def show_(location: _WorkspaceTarget, name: str, version: int | None, as_json: bool) -> None:
     """Print a script as a file, in its newest version."""
     raw = _fetch_script(location, name, version or 0)
     if as_json:
@@ -154,7 +154,7 @@ def show_(location: _Where, name: str, version: int | None, as_json: bool) -> No
 @json_option
 @click.pass_obj
 def save(
-    location: _Where,
+    location: _WorkspaceTarget,
     file: Path,
     name: str | None,
     language: Language | None,
@@ -186,7 +186,7 @@ def save(
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @json_option
 @click.pass_obj
-def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
+def import_(location: _WorkspaceTarget, files: tuple[Path, ...], as_json: bool) -> None:
     """Save files as scripts of their names, as 'export' writes them, one after the other."""
     for order in [_order(file) for file in files]:
         _say(_apply_order(location, order), as_json=as_json)
@@ -196,7 +196,7 @@ def import_(location: _Where, files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @click.pass_obj
 @add_json_option
-def export(location: _Where, folder: Path) -> None:
+def export(location: _WorkspaceTarget, folder: Path) -> None:
     """Write each script into a file of its name, in this folder or DIR."""
     folder.mkdir(parents=True, exist_ok=True)
     for each in codec.decode_as(ScriptList, _list_scripts(location)).scripts:
@@ -211,7 +211,7 @@ def export(location: _Where, folder: Path) -> None:
 @yes_option
 @json_option
 @click.pass_obj
-def delete(location: _Where, name: str, yes: bool, as_json: bool) -> None:
+def delete(location: _WorkspaceTarget, name: str, yes: bool, as_json: bool) -> None:
     """Delete a script with all of its versions."""
     confirm(f"Delete the script {name} with all of its versions?", yes=yes)
     raw = _apply_order(location, DeleteScript(name))
@@ -234,7 +234,7 @@ def delete(location: _Where, name: str, yes: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def run(
-    location: _Where,
+    location: _WorkspaceTarget,
     name: str,
     given: bytes | None,
     endpoint: str | None,
@@ -380,10 +380,10 @@ def _of(script: ScriptShown) -> Script:
 # Asking and saying
 
 
-def _list_scripts(location: _Where) -> bytes:
+def _list_scripts(location: _WorkspaceTarget) -> bytes:
     with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
-            return gateway.call("scripts", script_orders.Scripts(location.workspace))
+            return gateway.call("scripts", script_orders.ScriptsParams(location.workspace))
 
     async def answer(store: ScriptStore) -> object:
         return script_orders.list_scripts(store, location.workspace)
@@ -391,7 +391,7 @@ def _list_scripts(location: _Where) -> bytes:
     return _at_rest(location, answer)
 
 
-def _fetch_script(location: _Where, name: str, version: int = 0) -> bytes:
+def _fetch_script(location: _WorkspaceTarget, name: str, version: int = 0) -> bytes:
     params = script_orders.ScriptWanted(location.workspace, name, version)
     with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
@@ -399,7 +399,7 @@ def _fetch_script(location: _Where, name: str, version: int = 0) -> bytes:
     return _at_rest(location, lambda store: script_orders.find_script(store, params))
 
 
-def _apply_order(location: _Where, order: SaveScript | DeleteScript) -> bytes:
+def _apply_order(location: _WorkspaceTarget, order: SaveScript | DeleteScript) -> bytes:
     params = script_orders.ScriptsChange(order=order, workspace=location.workspace)
     with keys.connect_if_running(location.place) as gateway:
         if gateway is not None:
@@ -407,11 +407,11 @@ def _apply_order(location: _Where, order: SaveScript | DeleteScript) -> bytes:
     return _at_rest(location, lambda store: script_orders.carry_out_order(store, params))
 
 
-def _at_rest(location: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
+def _at_rest(location: _WorkspaceTarget, ask: Callable[[ScriptStore], Awaitable[object]]) -> bytes:
     """Return the answer of the scripts in the state directory of a gateway that does not run.
     Raises Failed."""
     from metamcp_supervisor.config import workspaces
-    from metamcp_supervisor.views.ledger_io import Keeper
+    from metamcp_supervisor.views.ledger_io import LedgerKeeper
     from metamcp_supervisor.views.store import Store
 
     if location.place.state_dir is not None:
@@ -426,7 +426,7 @@ def _at_rest(location: _Where, ask: Callable[[ScriptStore], Awaitable[object]]) 
     notes: list[str] = []
 
     async def answer(database: "Database") -> object:
-        keeper = Keeper(Store(database), lambda _: None, notes.append, time.time)
+        keeper = LedgerKeeper(Store(database), lambda _: None, notes.append, time.time)
         await keeper.begin(())
         if notes:
             raise Failed(Exit.FAILED, notes[0])

@@ -89,7 +89,7 @@ def init() -> None:
 @click.option("--url", metavar="URL", help="A server elsewhere, in place of a command.")
 @click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="A variable for it.")
 @click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Sent to the URL.")
-@click.option("--replace", "force", cls=errors.Renamed, before=("--force",), is_flag=True,
+@click.option("--replace", "force", cls=errors.RenamedOption, before=("--force",), is_flag=True,
               help="In place of a server of that name.")  # fmt: skip
 @dry_run_option
 @gateway_options("path", "runtime_dir")

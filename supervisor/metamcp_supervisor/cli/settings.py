@@ -33,7 +33,7 @@ from metamcp_supervisor.cli.errors import (
     add_json_option,
     gateway_options,
 )
-from metamcp_supervisor.cli.show import Picture, picture, printable
+from metamcp_supervisor.cli.show import PrintedTable, picture, printable
 from metamcp_supervisor.config import formats, options, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import BrokenSyntax, shorten, table_of
@@ -95,7 +95,7 @@ def _list_verb(table: TableName) -> click.Command:
             keys = [column.lower() for column in _COLUMNS[table]]
             errors.tell(**{table: [dict(zip(keys, row, strict=True)) for row in rows]})
             return
-        picture(Picture(_COLUMNS[table], [tuple(map(_cell, row)) for row in rows]))
+        picture(PrintedTable(_COLUMNS[table], [tuple(map(_cell, row)) for row in rows]))
 
     return list_
 

@@ -41,7 +41,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]} 
 }
 
 
-class Picture(Struct, frozen=True):
+class PrintedTable(Struct, frozen=True):
     """Table with a line before and a line after it."""
 
     columns: tuple[str, ...]
@@ -67,15 +67,15 @@ def can_redraw() -> bool:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print one table."""
-    picture(Picture(tuple(columns), rows))
+    picture(PrintedTable(tuple(columns), rows))
 
 
-def picture(table: Picture) -> None:
+def picture(table: PrintedTable) -> None:
     """Print a table with the lines around it."""
     click.echo(text(table), nl=False)
 
 
-def text(table: Picture) -> str:
+def text(table: PrintedTable) -> str:
     """Return a table with the lines around it: drawn for a terminal, else plain."""
     if not on_terminal():
         return plain(table) + "\n"
@@ -87,7 +87,7 @@ def text(table: Picture) -> str:
     return drawn.get()
 
 
-def watch(take: Callable[[], Picture], every_s: float) -> None:
+def watch(take: Callable[[], PrintedTable], every_s: float) -> None:
     """Show the picture that `take` makes again and again, until interrupted."""
     if not on_terminal():
         while True:
@@ -103,7 +103,7 @@ def watch(take: Callable[[], Picture], every_s: float) -> None:
             time.sleep(every_s)
 
 
-def live(take: Callable[[], Picture], every_s: float, press: Callable[[str], bool]) -> None:
+def live(take: Callable[[], PrintedTable], every_s: float, press: Callable[[str], bool]) -> None:
     """Show the picture as `watch` does on a terminal, until `press`, called with each key, returns
     True."""
     from rich.console import Console
@@ -130,7 +130,7 @@ def clock(seconds: float) -> str:
     return f"{time.strftime('%H:%M:%S', local_time)}.{int(seconds * 1000) % 1000:03}"
 
 
-def plain(table: Picture) -> str:
+def plain(table: PrintedTable) -> str:
     """Return a plain table: two spaces between columns, no lines, no trailing spaces."""
     rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -193,29 +193,29 @@ def _read_keys(keyboard: int | None, seconds: float) -> str:
     return os.read(keyboard, KEYS_MAX).decode("ascii", "replace") if ready else ""
 
 
-def _end(table: Picture) -> list[str]:
+def _end(table: PrintedTable) -> list[str]:
     return [table.foot] if table.foot else []
 
 
-def _is_crowded(table: Picture, width: int) -> bool:
+def _is_crowded(table: PrintedTable, width: int) -> bool:
     """Whether there is too little room for the sentences in the last column."""
     widths = _widths(table)
     sentence_width = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
     return sentence_width < min(widths[-1], SENTENCE_CHARACTERS_MIN)
 
 
-def _widths(table: Picture) -> list[int]:
+def _widths(table: PrintedTable) -> list[int]:
     rows = [[len(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
     return [max(column) for column in zip(*rows, strict=True)]
 
 
-def _without(table: Picture, at: int) -> Picture:
+def _without(table: PrintedTable, at: int) -> PrintedTable:
     columns = (*table.columns[:at], *table.columns[at + 1 :])
     rows = [(*row[:at], *row[at + 1 :]) for row in table.rows]
     return structs.replace(table, columns=columns, rows=rows, sentences=False)
 
 
-def _fit_table(table: Picture, width: int) -> tuple[Picture, list[int], tuple[str, ...]]:
+def _fit_table(table: PrintedTable, width: int) -> tuple[PrintedTable, list[int], tuple[str, ...]]:
     """Return the table as it fits a terminal of this width, the width of each column, and the
     columns that are left out. Names stay whole as long as anything else can be left out or cut.
     Numbers always stay whole; only the heading of a column of numbers may take two lines."""
@@ -237,11 +237,11 @@ def _fit_table(table: Picture, width: int) -> tuple[Picture, list[int], tuple[st
     return structs.replace(table, rows=rows), widths, tuple(left_out)
 
 
-def _longest(table: Picture, at: int) -> int:
+def _longest(table: PrintedTable, at: int) -> int:
     return max((len(row[at]) for row in table.rows), default=0)
 
 
-def _excess(table: Picture, width: int) -> int:
+def _excess(table: PrintedTable, width: int) -> int:
     widths = _widths(table)
     return sum(widths) + GAP * (len(widths) - 1) - width
 
@@ -250,7 +250,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _draw_table(table: Picture, width: int) -> "RenderableType":
+def _draw_table(table: PrintedTable, width: int) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

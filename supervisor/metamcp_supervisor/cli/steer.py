@@ -21,7 +21,7 @@ from metamcp_supervisor.cli.ctl import (
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.verbs import Exit, GatewayStatus, Overridden, Upgrade
+from metamcp_supervisor.verbs import Exit, GatewayStatus, OverriddenSetting, Upgrade
 from metamcp_worker.ipc import codec
 
 ROLL_S_MAX = 900.0
@@ -231,7 +231,7 @@ def set_(
     if as_json:
         click.echo(raw)
         return
-    overrides = codec.decode_as(list[Overridden], codec.level(raw)["overrides"])
+    overrides = codec.decode_as(list[OverriddenSetting], codec.level(raw)["overrides"])
     for each in overrides:
         text = columns.override_text(each, show.clock(each.until))
         click.echo(f"{who}: {show.printable(text)}")

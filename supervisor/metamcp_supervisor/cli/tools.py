@@ -14,13 +14,13 @@ from msgspec import Struct
 from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
-from metamcp_supervisor.approval.quarantine import Pins
+from metamcp_supervisor.approval.quarantine import QuarantineState
 from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names, json_option
 from metamcp_supervisor.cli.errors import (
     Command,
     Group,
-    Renamed,
+    RenamedOption,
     gateway_options,
     options_of,
     state_option,
@@ -93,7 +93,7 @@ class EndpointCost(Struct, frozen=True):
         other = self.exposures[ADVISED]
         if self.exposure != "all" or other >= self.at_start:
             return ""
-        percent = builtin_definitions.Saving(self.at_start, other).percent
+        percent = builtin_definitions.TokenSavings(self.at_start, other).percent
         return f'{self.name}: exposure = "{ADVISED}" would make it {other} tokens, {percent} % less'
 
 
@@ -167,13 +167,15 @@ def _tools(seen: Mapping[str, ServerCatalogue]) -> Iterator[ToolCost]:
             yield ToolCost(name, tool.key, builtin_definitions.tokens(tool.raw))
 
 
-def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.Priced]) -> EndpointCost:
+def _endpoint(spec: EndpointSpec, tools: Sequence[tool_costs.SizedTool]) -> EndpointCost:
     code = spec.code is not None
     exposures: dict[Exposure, int] = {
         exposure: tool_costs.at_start(exposure, tools, code=code, builtins=spec.builtins)
         for exposure in tool_costs.EXPOSURES
     }
-    saving = builtin_definitions.Saving(tool_costs.at_start("all", tools), exposures[spec.exposure])
+    saving = builtin_definitions.TokenSavings(
+        tool_costs.at_start("all", tools), exposures[spec.exposure]
+    )
     return EndpointCost(
         spec.name,
         spec.exposure,
@@ -190,7 +192,7 @@ def _withheld(stored: StoredOffers, seen: Mapping[str, ServerCatalogue]) -> froz
     """Return the tools in quarantine, which clients do not get."""
     servers = stored.config.servers
     pinnings: dict[str, Pinning | None] = {name: servers[name].pinning for name in seen}
-    pins = Pins(stored.seen, stored.lock, pinnings, definitions(servers.values()))
+    pins = QuarantineState(stored.seen, stored.lock, pinnings, definitions(servers.values()))
     return frozenset(
         (name, each.tool)
         for name, offer in seen.items()
@@ -257,7 +259,7 @@ def _tell_server(costs: Costs, server: str) -> None:
 def _show(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], foot: str = "") -> None:
     """Print a table; without rows, print only the foot."""
     head = columns if rows else ("",)
-    show.picture(show.Picture(head, rows, foot=foot, right=RIGHT, sentences=False))
+    show.picture(show.PrintedTable(head, rows, foot=foot, right=RIGHT, sentences=False))
 
 
 def _endpoint_row(endpoint: EndpointCost) -> tuple[str, ...]:
@@ -336,7 +338,7 @@ def tools() -> None:
               shell_complete=complete_names)  # fmt: skip
 @click.option("--endpoint", metavar="NAME", help="Where to search; without it the default one.",
               shell_complete=complete_endpoints)  # fmt: skip
-@click.option("--key", cls=Renamed, before=("--as",), metavar="KEY",
+@click.option("--key", cls=RenamedOption, before=("--as",), metavar="KEY",
               help="Search what the holder of this API key sees.")  # fmt: skip
 @click.option("--diff", "differences", is_flag=True, help="How they differ from what was approved.")
 @click.option("--tokens", "costs", is_flag=True, help="What they cost, and what exposures save.")
@@ -427,7 +429,7 @@ def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
     short_rows = [(*row[:2], row[2][:FINGERPRINT_CHARACTERS], row[3]) for row in rows]
     unseen = sight.unseen()
     foot = f"not seen yet: {', '.join(unseen)}" if unseen else ""
-    show.picture(show.Picture(COLUMNS, short_rows, foot=foot))
+    show.picture(show.PrintedTable(COLUMNS, short_rows, foot=foot))
 
 
 def _rows(sight: OfferComparison) -> list[Row]:
@@ -528,7 +530,7 @@ def _tell_catalog(servers: Sequence[CatalogServer]) -> None:
     ]
     unseen = ", ".join(server.server_id for server in servers if not server.available)
     foot = f"not seen yet: {unseen}; start the gateway once" if unseen else ""
-    show.picture(show.Picture(CATALOG if rows else ("",), rows, foot=foot, sentences=True))
+    show.picture(show.PrintedTable(CATALOG if rows else ("",), rows, foot=foot, sentences=True))
 
 
 def _catalog(name: str, each: ServerCatalogue | None) -> CatalogServer:

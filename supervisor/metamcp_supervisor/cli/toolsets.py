@@ -97,7 +97,9 @@ def list_(runtime_dir: str | None, as_json: bool) -> None:
     listing = codec.decode_as(ToolSets, raw)
     rows = [_row(toolset, listing) for toolset in listing.toolsets]
     foot = "" if rows else "there are no tool sets; 'metamcp toolsets create' makes one"
-    show.picture(show.Picture(LIST if rows else ("",), rows, foot=foot, right=frozenset({"TOOLS"})))
+    show.picture(
+        show.PrintedTable(LIST if rows else ("",), rows, foot=foot, right=frozenset({"TOOLS"}))
+    )
 
 
 @toolsets.command("show")
@@ -116,7 +118,7 @@ def show_(runtime_dir: str | None, name: str, as_json: bool) -> None:
     about = f"{toolset.name}: {toolset.description}" if toolset.description else toolset.name
     location = _format_places(toolset.name, listing) or "nowhere"
     show.picture(
-        show.Picture(
+        show.PrintedTable(
             SHOW,
             [(tool.namespacedName,) for tool in toolset.tools],
             head=show.printable(about),
@@ -260,7 +262,7 @@ def import_(runtime_dir: str | None, file: str, replace: bool, force: bool) -> N
 @toolsets.command("export")
 @click.argument("names", nargs=-1, metavar="[NAME…]", shell_complete=_complete_sets)
 @click.option(
-    "-o", "--out", "output", cls=errors.Renamed, before=("--output",), metavar="FILE",
+    "-o", "--out", "output", cls=errors.RenamedOption, before=("--output",), metavar="FILE",
     type=click.Path(), help="Else standard output.",
 )  # fmt: skip
 @click.pass_obj

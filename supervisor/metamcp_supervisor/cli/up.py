@@ -367,7 +367,7 @@ def _run(
     from metamcp_supervisor.gateway import upgrade_exec, upgrade_state
     from metamcp_supervisor.gateway.gateway import CannotStart, Gateway
     from metamcp_supervisor.systemd import sd_sockets
-    from metamcp_supervisor.systemd.sd_notify import Notify
+    from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 
     order = upgrade_exec.told_to(os.environ)
     if order == upgrade_exec.TRIAL:
@@ -376,7 +376,7 @@ def _run(
     faulthandler.enable(2)  # a process that the watchdog aborts prints where it hung
     memory.share_one_heap()
     memory.give_back_large_blocks(memory.RARE_BYTES, memory.RARE_BYTES)
-    notify = Notify.take(os.environ, os.getpid())
+    notify = SystemdNotifier.take(os.environ, os.getpid())
     try:
         sockets = sd_sockets.take(os.environ, os.getpid())
     except sd_sockets.SocketUnusable as failure:
@@ -466,7 +466,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     output goes through the outlet, because a terminal that is gone or stopped (^S) must not hold up
     the gateway."""
     from metamcp_supervisor.cli import show
-    from metamcp_supervisor.cli.output import Asking, EventLines, FirstScreen, StartLine
+    from metamcp_supervisor.cli.output import EventLines, FirstScreen, StartLine, TerminalQuestions
 
     def write_stdout(text: str) -> None:
         outlet.put(text.encode(sys.stdout.encoding, "backslashreplace"))
@@ -501,5 +501,5 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = tell
     gateway.succession.flush = outlet.flush
     if sys.stdin.isatty() and sys.stdout.isatty():
-        gateway.ask_with(Asking(gateway, write_stdout))
+        gateway.ask_with(TerminalQuestions(gateway, write_stdout))
     return watch

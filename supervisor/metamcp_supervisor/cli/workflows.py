@@ -19,7 +19,7 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group, gateway_options
 from metamcp_supervisor.cli.progress import steps
 from metamcp_supervisor.cli.recordings import pretty
-from metamcp_supervisor.cli.show import Picture, picture, printable
+from metamcp_supervisor.cli.show import PrintedTable, picture, printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
@@ -28,7 +28,7 @@ from metamcp_worker.ipc.process_names import DEFAULT
 
 if TYPE_CHECKING:
     from metamcp_worker.engine.workflow import Workflow
-    from metamcp_worker.ipc.engine_runs import Loaded
+    from metamcp_worker.ipc.engine_runs import LoadedFiles
 
 FOLDER = "workflows"
 """Folder that is checked when no file is named."""
@@ -173,7 +173,9 @@ def schema() -> None:
 @workflow_.command()
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--input", "given", multiple=True, metavar="NAME=VALUE", help="JSON, or a text.")
-@errors.args_option("inputs", "All inputs, as an object.", cls=errors.Renamed, before=("--inputs",))
+@errors.args_option(
+    "inputs", "All inputs, as an object.", cls=errors.RenamedOption, before=("--inputs",)
+)
 @click.option("--no-wait", is_flag=True, help="Print the id of the run at once.")
 @at_gateway
 def run(
@@ -254,7 +256,9 @@ def show_(ask: EngineOrders, run_id: str) -> None:
     ]
     if rows and not ask.as_json:
         picture(
-            Picture(("STEP", "STATE", "ATTEMPTS", "ERROR"), rows, right=frozenset({"ATTEMPTS"}))
+            PrintedTable(
+                ("STEP", "STATE", "ATTEMPTS", "ERROR"), rows, right=frozenset({"ATTEMPTS"})
+            )
         )
         click.echo()
     _tell(outcome, as_json=ask.as_json)
@@ -364,7 +368,7 @@ def _value(text: str) -> object:
         return text
 
 
-def _load_files(files: Sequence[str]) -> "Loaded":
+def _load_files(files: Sequence[str]) -> "LoadedFiles":
     """Read files and folders."""
     from metamcp_worker.engine import load
 
@@ -372,7 +376,7 @@ def _load_files(files: Sequence[str]) -> "Loaded":
     return load.load([(DEFAULT, path) for path in paths])
 
 
-def _sound(file: str) -> "Loaded":
+def _sound(file: str) -> "LoadedFiles":
     """Read a file or folder. Raises CommandRefused with all its problems."""
     loaded = _load_files((file,))
     if loaded.problems:

@@ -18,7 +18,12 @@ from metamcp_supervisor.client_files.clients import CLIENTS, ClientProgram, Plat
 from metamcp_supervisor.config import client_shapes, files, foreign_files, formats, places
 from metamcp_supervisor.config.assemble import servers_by_name
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.config.document import BrokenSyntax, ConfigDraft, ConfigFindings, Site
+from metamcp_supervisor.config.document import (
+    BrokenSyntax,
+    ConfigDraft,
+    ConfigFindings,
+    SourceLocation,
+)
 from metamcp_supervisor.config.references import References
 
 FILE_BYTES_MAX = 32 * 1024 * 1024
@@ -218,7 +223,7 @@ def _draft(path: Path, base: str, findings: ConfigFindings) -> ConfigDraft:
     values, cwd = document.values, str(Path.cwd())
     shape = client_shapes.places(values, document.label, cwd)
     if shape is None or (kind == "toml" and not foreign_files.is_foreign(path.name, values)):
-        return ConfigDraft(site=Site(document))
+        return ConfigDraft(site=SourceLocation(document))
     return foreign_files.parse(
         document,
         References(environ={}, secret=str, text_of=files.text_of, later=True),

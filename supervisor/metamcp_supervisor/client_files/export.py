@@ -14,7 +14,7 @@ from typing import Literal
 
 from metamcp_supervisor.client_files import clients, texts, transfer
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit, Shape
-from metamcp_supervisor.client_files.transfer import OWN, CannotHold, Moving
+from metamcp_supervisor.client_files.transfer import OWN, CannotHold, TransferState
 from metamcp_supervisor.config import client_entries, references, show, units
 from metamcp_supervisor.config.config import Config, Endpoint, Server
 from metamcp_supervisor.config.document import list_of, table_of
@@ -28,7 +28,7 @@ _GAP = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class _Holds:
+class _FormatFeatures:
     """Things that a form of file can hold. `reference`: a reference to the variable NAME;
     `default`: the same with the default VALUE; `listed`: key of the variables that are passed on by
     name; `cwd`: whether a server can have a folder; `enabled`: key that says whether it runs;
@@ -49,39 +49,41 @@ class _Holds:
 
 _HTTP_OR_SSE = {"http": "http", "sse": "sse"}
 _MS, _S = {"timeout": ("timeout", 0.001)}, {"timeout": ("timeout", 1.0)}
-_HOLDS: Mapping[Shape, _Holds] = {
-    "claude": _Holds("${NAME}", default="${NAME:-VALUE}", kinds=_HTTP_OR_SSE, limits=_MS),
-    "desktop": _Holds(),
-    "cursor": _Holds("${env:NAME}"),
-    "vscode": _Holds("${env:NAME}", cwd=True, kinds=_HTTP_OR_SSE),
-    "windsurf": _Holds("${env:NAME}", enabled="disabled", refused="disabledTools"),
-    "codex": _Holds(
+_HOLDS: Mapping[Shape, _FormatFeatures] = {
+    "claude": _FormatFeatures("${NAME}", default="${NAME:-VALUE}", kinds=_HTTP_OR_SSE, limits=_MS),
+    "desktop": _FormatFeatures(),
+    "cursor": _FormatFeatures("${env:NAME}"),
+    "vscode": _FormatFeatures("${env:NAME}", cwd=True, kinds=_HTTP_OR_SSE),
+    "windsurf": _FormatFeatures("${env:NAME}", enabled="disabled", refused="disabledTools"),
+    "codex": _FormatFeatures(
         listed="env_vars", cwd=True, enabled="enabled",
         limits={"timeout": ("tool_timeout_sec", 1.0),
                 "start_timeout": ("startup_timeout_sec", 1.0)},
         allowed="enabled_tools", refused="disabled_tools",
     ),
-    "gemini": _Holds("${NAME}", cwd=True, kinds=_HTTP_OR_SSE, limits=_MS, allowed="includeTools",
-                     refused="excludeTools"),
-    "zed": _Holds(enabled="enabled", limits=_S),
-    "cline": _Holds(
+    "gemini": _FormatFeatures(
+        "${NAME}", cwd=True, kinds=_HTTP_OR_SSE, limits=_MS, allowed="includeTools",
+        refused="excludeTools",
+    ),
+    "zed": _FormatFeatures(enabled="enabled", limits=_S),
+    "cline": _FormatFeatures(
         cwd=True, enabled="disabled", kinds={"http": "streamableHttp", "sse": "sse"}, limits=_S,
     ),
-    "continue": _Holds(
+    "continue": _FormatFeatures(
         "${{ secrets.NAME }}", cwd=True, kinds={"http": "streamable-http", "sse": "sse"},
         limits={"start_timeout": ("connectionTimeout", 0.001)},
     ),
-    "goose": _Holds(
+    "goose": _FormatFeatures(
         listed="env_keys", enabled="enabled", env="envs",
         kinds={"http": "streamable_http", "sse": "sse"}, limits=_S, allowed="available_tools",
     ),
-    "opencode": _Holds("{env:NAME}", enabled="enabled", env="environment",
+    "opencode": _FormatFeatures("{env:NAME}", enabled="enabled", env="environment",
                        limits={"start_timeout": ("timeout", 0.001)}),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """Result of an export. `names`: servers in `text`; `told`: sentences for the user."""
 
     text: str
@@ -91,7 +93,7 @@ class Exported:
 
 def export_servers(
     config: Config, names: Sequence[str], file_format: FileFormat, title: str, home: str
-) -> Exported:
+) -> ExportResult:
     """Return these servers as a file of a client. `title`: the client, for messages. Raises
     FileUnfit."""
     notes: list[str] = []
@@ -112,7 +114,7 @@ def export_servers(
         notes += sentences
         if lost:
             notes.append(_left_out(name, lost, title))
-    return Exported(text, tuple(written), tuple(notes))
+    return ExportResult(text, tuple(written), tuple(notes))
 
 
 def _left_out(name: str, lost: Sequence[str], title: str) -> str:
@@ -122,7 +124,7 @@ def _left_out(name: str, lost: Sequence[str], title: str) -> str:
     return f"{name}: {subject} left out: the file of {title} has no place for {pronoun}"
 
 
-def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Exported:
+def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> ExportResult:
     """Return these servers as metamcp.toml, with these endpoints and their namespaces. Raises
     FileUnfit."""
     text, notes, written = "", list[str](), list[str]()
@@ -151,13 +153,13 @@ def own(config: Config, names: Sequence[str], endpoints: Iterable[str]) -> Expor
             del table["oauth"]
             notes.append(f"{endpoint.name}: oauth is left out: its client_secret is not written")
         text = texts.put(replace(OWN, place=("endpoints",)), text, endpoint.name, table)
-    return Exported(text, tuple(written), tuple(notes))
+    return ExportResult(text, tuple(written), tuple(notes))
 
 
 def _settings(server: Server, who: str) -> tuple[dict[str, object], dict[str, object], list[str]]:
     """Return the settings of a server that other programs have too, those of this gateway alone,
     and sentences. Raises CannotHold."""
-    moving = Moving(server.source.partition(": ")[0], who)
+    moving = TransferState(server.source.partition(": ")[0], who)
     return *transfer.settings(server, moving, (server.folder,)), moving.told
 
 
@@ -199,7 +201,9 @@ def _entry(
     return entry
 
 
-def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict[str, object]:
+def _environment(
+    holds: _FormatFeatures, env: Mapping[str, str], lost: list[str]
+) -> dict[str, object]:
     """Return the environment of a server, and the variables that its client passes on by name."""
     values: dict[str, str] = {}
     listed_names: list[str] = []
@@ -215,7 +219,9 @@ def _environment(holds: _Holds, env: Mapping[str, str], lost: list[str]) -> dict
     return settings | ({holds.listed: listed_names} if listed_names else {})
 
 
-def _limits(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
+def _limits(
+    holds: _FormatFeatures, ours: Mapping[str, object], lost: list[str]
+) -> dict[str, object]:
     """Return the time limits of a server under the keys of a client."""
     limits: dict[str, object] = {}
     for key, (theirs, unit_s) in holds.limits.items():
@@ -226,7 +232,9 @@ def _limits(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[
     return limits
 
 
-def _switches(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dict[str, object]:
+def _switches(
+    holds: _FormatFeatures, ours: Mapping[str, object], lost: list[str]
+) -> dict[str, object]:
     """Return the lists of tools of a client, if they can say the same."""
     tools = {
         name: table_of(each) or {} for name, each in (table_of(ours.get("tools")) or {}).items()
@@ -246,7 +254,7 @@ def _switches(holds: _Holds, ours: Mapping[str, object], lost: list[str]) -> dic
 
 
 def _headers(
-    shape: Shape, holds: _Holds, headers: Mapping[str, str], lost: list[str]
+    shape: Shape, holds: _FormatFeatures, headers: Mapping[str, str], lost: list[str]
 ) -> dict[str, object]:
     """Return the headers that are sent to a remote server, under the keys of a client."""
     values: dict[str, str] = {}
@@ -271,7 +279,7 @@ def _headers(
     return {"requestOptions": {"headers": values}} if shape == "continue" else {"headers": values}
 
 
-def _render_required(value: object, holds: _Holds) -> str:
+def _render_required(value: object, holds: _FormatFeatures) -> str:
     """Return a value without which a server does not work. Raises CannotHold."""
     rendered = _render_value(str(value), holds)
     if rendered is None:
@@ -279,7 +287,7 @@ def _render_required(value: object, holds: _Holds) -> str:
     return rendered
 
 
-def _render_value(text: str, holds: _Holds) -> str | None:
+def _render_value(text: str, holds: _FormatFeatures) -> str | None:
     """Return a value of metamcp.toml as a client reads it; None if its file cannot hold it."""
     rendered: list[str] = []
     plain = "".join(

@@ -19,7 +19,7 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import list_of, shorten, table_of
 from metamcp_supervisor.config.program import start_timeout_s
 from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
-from metamcp_worker.runtime.masking import Masks, looks_secret
+from metamcp_worker.runtime.masking import SecretMasker, looks_secret
 
 OWN = FileFormat("codex", "toml", ("servers",))
 """How metamcp.toml keeps its servers."""
@@ -46,7 +46,7 @@ class ImportSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ImportResult:
     """Result of an import. `text`: metamcp.toml with the servers; `names`: the added servers;
     `same`: servers that it had already; `told`: sentences for the user; `secrets`: the values in
     the folder of secrets, by name."""
@@ -59,7 +59,7 @@ class Moved:
 
 
 @dataclass(slots=True)
-class Moving:
+class TransferState:
     """State of an import or an export. `path`: the file that has the secrets; `who`: the program
     that starts the servers; `folder`: where each secret gets a file, empty if it gets none;
     `variables`: the variables, or names of files, that stand for secrets, with the secrets."""
@@ -90,17 +90,17 @@ def import_sources(
     text: str,
     folder: str = "",
     secrets: Mapping[str, str] | None = None,
-) -> Moved:
+) -> ImportResult:
     """Import the servers of all sources. `there`: the servers that `text`, a metamcp.toml, already
     has; `folder`: where each secret gets a file of its own, empty for variables in place of files;
     `secrets`: those that it has, by name. Raises BrokenSyntax and FileUnfit."""
-    moving = Moving(folder=folder, variables=dict(secrets or {}))
+    moving = TransferState(folder=folder, variables=dict(secrets or {}))
     same: list[str] = []
     tables: dict[str, dict[str, object]] = {}
     from_where: dict[str, str] = {}
     for source in sources:
         for server in source.servers:
-            attempt = Moving(source.path, folder=folder, variables=dict(moving.variables))
+            attempt = TransferState(source.path, folder=folder, variables=dict(moving.variables))
             common, ours = settings(server, attempt, source.folders)
             table, name = common | ours, server.name
             if name in there or name in tables:
@@ -121,7 +121,7 @@ def import_sources(
     for name, table in tables.items():
         text = texts.put(OWN, text, name, table)
     secret_files = moving.variables if folder else {}
-    return Moved(text, tuple(tables), tuple(moving.told), tuple(same), secret_files)
+    return ImportResult(text, tuple(tables), tuple(moving.told), tuple(same), secret_files)
 
 
 def with_include(text: str, paths: Sequence[str]) -> str:
@@ -144,7 +144,7 @@ def _leads(table: Mapping[str, object]) -> tuple[object, object]:
 
 
 def settings(
-    server: Server, moving: Moving, folders: Collection[str]
+    server: Server, moving: TransferState, folders: Collection[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return the settings of a server that other programs have too, and the settings of this
     gateway alone that differ from their defaults. Both are as metamcp.toml writes them, with a
@@ -173,7 +173,7 @@ def settings(
     return common, _only_ours(server, moving)
 
 
-def _only_ours(server: Server, moving: Moving) -> dict[str, object]:
+def _only_ours(server: Server, moving: TransferState) -> dict[str, object]:
     """Return the settings of this gateway alone that differ from their defaults."""
     bare = Server(name=server.name, source=server.source)
     timeout_s = start_timeout_s(server.command, bare.start_timeout_s)
@@ -210,7 +210,7 @@ def _clean_values(values: Mapping[str, str]) -> dict[str, str]:
     return {name: _drop_secret_defaults(text) for name, text in values.items()}
 
 
-def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:
+def _command(name: str, words: Sequence[str], moving: TransferState) -> list[str]:
     command: list[str] = []
     for word, masked in zip(words, show.mask_arguments(words), strict=True):
         if word != masked or _has_secret(word):
@@ -222,13 +222,13 @@ def _command(name: str, words: Sequence[str], moving: Moving) -> list[str]:
     return command
 
 
-def _url(name: str, url: str, moving: Moving) -> str:
+def _url(name: str, url: str, moving: TransferState) -> str:
     if show.masked_url(url) != url or _has_secret(url):
         return moving.secret(name, f"{_variable(name)}_URL", url, "its URL")
     return url
 
 
-def _headers(name: str, headers: Mapping[str, str], moving: Moving) -> dict[str, str]:
+def _headers(name: str, headers: Mapping[str, str], moving: TransferState) -> dict[str, str]:
     written: dict[str, str] = {}
     for header, value in headers.items():
         if header.lower() in _HARMLESS or "${" in value:
@@ -241,7 +241,7 @@ def _headers(name: str, headers: Mapping[str, str], moving: Moving) -> dict[str,
     return written
 
 
-def _env(name: str, env: Mapping[str, str], moving: Moving) -> dict[str, str]:
+def _env(name: str, env: Mapping[str, str], moving: TransferState) -> dict[str, str]:
     written: dict[str, str] = {}
     for variable, value in env.items():
         secret = value and (looks_secret(variable) or _has_secret(value)) and "${" not in value
@@ -251,7 +251,7 @@ def _env(name: str, env: Mapping[str, str], moving: Moving) -> dict[str, str]:
 
 def _has_secret(text: str) -> bool:
     """Whether a value looks like a secret, whatever its name. References do not."""
-    return "${" not in text and Masks().text(text) != text
+    return "${" not in text and SecretMasker().text(text) != text
 
 
 def _variable(name: str) -> str:

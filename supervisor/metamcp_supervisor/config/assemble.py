@@ -40,7 +40,7 @@ from metamcp_supervisor.config.document import (
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
-    Site,
+    SourceLocation,
     ToolDraft,
     shorten,
 )
@@ -103,12 +103,12 @@ def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ExposedName:
     """Name or alias of a tool, and its place in a file."""
 
     name: str
     pair: Pair
-    site: Site
+    site: SourceLocation
 
 
 class EndpointCheck:
@@ -128,7 +128,7 @@ class EndpointCheck:
             endpoint.exposure, code=self._code, builtins=endpoint.families
         )
         own = {tool.name for tool in definitions}
-        by_name: dict[str, _Given] = {}
+        by_name: dict[str, _ExposedName] = {}
         for named in names:
             flaw = exposed_names.flaw(named.name, naming)
             if named.name in own:
@@ -136,7 +136,7 @@ class EndpointCheck:
             elif not flaw and (other := by_name.setdefault(named.name, named)) is not named:
                 flaw = f"is the name of {_format_pair(other)} too"
             self._report_flaw(named, flaw, endpoint)
-        further: dict[str, _Given] = {}
+        further: dict[str, _ExposedName] = {}
         for alias in aliases:
             flaw = "is the name of a built-in tool" if alias.name in own else ""
             owner = by_name.get(alias.name)
@@ -146,7 +146,7 @@ class EndpointCheck:
                 flaw = f"is an alias of {_format_pair(other)} too"
             self._report_flaw(alias, flaw, endpoint)
 
-    def _report_flaw(self, named: _Given, flaw: str, endpoint: Endpoint) -> None:
+    def _report_flaw(self, named: _ExposedName, flaw: str, endpoint: Endpoint) -> None:
         if flaw and (str(named.site), flaw) not in self._said:
             self._said.add((str(named.site), flaw))
             message = f"'{shorten(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
@@ -162,21 +162,23 @@ def spec_of(naming: Naming) -> NamingSpec:
     )
 
 
-def _collect_names(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given], list[_Given]]:
+def _collect_names(
+    layers: Sequence[Iterable[ToolDraft]],
+) -> tuple[list[_ExposedName], list[_ExposedName]]:
     """Return the names and the aliases of all tools that are not switched off."""
     enabled: dict[Pair, bool] = {}
-    name: dict[Pair, _Given] = {}
-    aliases: dict[Pair, list[_Given]] = {}
+    name: dict[Pair, _ExposedName] = {}
+    aliases: dict[Pair, list[_ExposedName]] = {}
     for draft in (draft for layer in layers for draft in layer):
         pair, settings = (draft.server, draft.tool), draft.said
         if settings.enabled is not None:
             enabled[pair] = settings.enabled
         if settings.name is not None:
-            name[pair] = _Given(settings.name, pair, draft.site.at("name"))
+            name[pair] = _ExposedName(settings.name, pair, draft.site.at("name"))
         if settings.aliases is not None:
             sites = (draft.site.at("aliases", at) for at in range(len(settings.aliases)))
             alias_sites = zip(settings.aliases, sites, strict=True)
-            aliases[pair] = [_Given(alias, pair, site) for alias, site in alias_sites]
+            aliases[pair] = [_ExposedName(alias, pair, site) for alias, site in alias_sites]
     on = [pair for pair in {**name, **aliases} if enabled.get(pair, True)]
     return (
         [name[pair] for pair in on if pair in name],
@@ -184,7 +186,7 @@ def _collect_names(layers: Sequence[Iterable[ToolDraft]]) -> tuple[list[_Given],
     )
 
 
-def _format_pair(named: _Given) -> str:
+def _format_pair(named: _ExposedName) -> str:
     return f"{named.pair[0]}.{shorten(named.pair[1])}"
 
 
@@ -194,7 +196,7 @@ SERVERS_MAX = 1000
 UNNAMED = "unnamed"
 """Name of a server that has no name, or a name without a single valid character."""
 
-_NOWHERE = Site(ConfigDocument("gateway", Path(), {}))
+_NOWHERE = SourceLocation(ConfigDocument("gateway", Path(), {}))
 
 
 def assemble(
@@ -336,7 +338,7 @@ def _last_of_each(layers: Sequence[GatewayDraft]) -> GatewayDraft:
 
 
 def _refuse_control(
-    address: UnixAddress, site: Site, directory: Path, findings: ConfigFindings
+    address: UnixAddress, site: SourceLocation, directory: Path, findings: ConfigFindings
 ) -> None:
     if address.path == directory / runtime.SOCKET:
         findings.error(site, "is where 'metamcp ctl' reaches the gateway; choose another path")
@@ -501,7 +503,7 @@ def _endpoints(
     HTTP+SSE is served only where a file sets `sse`."""
     loopback = units.is_loopback(gateway.listen.host)
     endpoints: dict[str, Endpoint] = {}
-    sites: dict[str, Site] = {}
+    sites: dict[str, SourceLocation] = {}
     check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
@@ -547,7 +549,7 @@ def _endpoints(
 def _make_missing_endpoints(
     drafts: Sequence[ConfigDraft],
     endpoints: Mapping[str, Endpoint],
-    sites: Mapping[str, Site],
+    sites: Mapping[str, SourceLocation],
     findings: ConfigFindings,
 ) -> list[Endpoint]:
     """Return an endpoint for each workspace that has none, with the name of the workspace."""
@@ -574,7 +576,7 @@ def _make_missing_endpoints(
 
 
 def _refuse_same_paths(
-    endpoints: Mapping[str, Endpoint], sites: Mapping[str, Site], findings: ConfigFindings
+    endpoints: Mapping[str, Endpoint], sites: Mapping[str, SourceLocation], findings: ConfigFindings
 ) -> None:
     first: dict[str, str] = {}
     for name, endpoint in endpoints.items():
@@ -598,6 +600,6 @@ def _warn_of_unexposed(
             findings.add_warning(draft.site, f"{problem} {example}")
 
 
-def _format_site(site: Site) -> str:
+def _format_site(site: SourceLocation) -> str:
     line = site.line()
     return str(site) if line is None else f"{site} (line {line})"

@@ -78,7 +78,7 @@ class ConfigDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SourceLocation:
     """Place in a file that a message points to. `renamed`: the file's own place of a key below it,
     where that is another one."""
 
@@ -86,10 +86,10 @@ class Site:
     place: Place = ()
     renamed: Mapping[str, Place] = field(default_factory=dict[str, Place], compare=False)
 
-    def at(self, *keys: str | int) -> "Site":
+    def at(self, *keys: str | int) -> "SourceLocation":
         if self.renamed and keys:
             keys = (*self.renamed.get(str(keys[0]), keys[:1]), *keys[1:])
-        return Site(self.document, self.place + keys)
+        return SourceLocation(self.document, self.place + keys)
 
     def line(self) -> int | None:
         """Return the line of the key, or of the nearest key above it whose line is known."""
@@ -120,12 +120,12 @@ class ConfigFindings:
     renamed: list[str] = field(default_factory=list[str])
     fatal: bool = False
     _unsaid: int = 0
-    _server: Site | None = None
+    _server: SourceLocation | None = None
     _first: dict[str, Problem] = field(default_factory=dict[str, Problem])
     _counts: Counter[str] = field(default_factory=Counter[str])
 
     @contextlib.contextmanager
-    def about(self, server: Site) -> Generator[None]:
+    def about(self, server: SourceLocation) -> Generator[None]:
         """Make errors inside the `with` block count for the server at this place alone."""
         self._server = server
         try:
@@ -133,14 +133,16 @@ class ConfigFindings:
         finally:
             self._server = None
 
-    def mistake(self, server: Site) -> str:
+    def mistake(self, server: SourceLocation) -> str:
         """Return the first error about the server at this place, as a sentence, or an empty
         string."""
         first = self._first.get(str(server))
         more = self._counts[str(server)] - 1
         return "" if first is None else f"{first}{f' (and {more} more)' if more else ''}"
 
-    def error(self, site: Site, message: str, *, servers: Sequence[Site] = ()) -> None:
+    def error(
+        self, site: SourceLocation, message: str, *, servers: Sequence[SourceLocation] = ()
+    ) -> None:
         """Add an error. `servers`: the places of the servers that the error is about, if it is
         about single servers."""
         about = servers or (() if self._server is None else (self._server,))
@@ -163,11 +165,11 @@ class ConfigFindings:
         else:
             self._unsaid += 1
 
-    def add_warning(self, site: Site, message: str) -> None:
+    def add_warning(self, site: SourceLocation, message: str) -> None:
         if len(self.warnings) < PROBLEMS_MAX:
             self.warnings.append(str(site.problem(message)))
 
-    def lose(self, site: Site, message: str) -> None:
+    def lose(self, site: SourceLocation, message: str) -> None:
         """Add a warning about a thing in the file of another program that is not carried over."""
         self.lost.append(str(site.problem(message)))
         self.add_warning(site, message)
@@ -248,11 +250,11 @@ EVERY = ("*",)
 class GatewayDraft:
     """Settings of `[gateway]` from a single source, with their places; None: not set there."""
 
-    listen: tuple[Address, Site] | None = None
-    ops_listen: tuple[AnyAddress, Site] | None = None
-    health_listen: tuple[Address, Site] | None = None
-    console_listen: tuple[Address, Site] | None = None
-    socket: tuple[UnixAddress, Site] | None = None
+    listen: tuple[Address, SourceLocation] | None = None
+    ops_listen: tuple[AnyAddress, SourceLocation] | None = None
+    health_listen: tuple[Address, SourceLocation] | None = None
+    console_listen: tuple[Address, SourceLocation] | None = None
+    socket: tuple[UnixAddress, SourceLocation] | None = None
     auth: tuple[str, ...] | None = None
     behind_proxy: bool | None = None
     tls: "Tls | str | None" = None
@@ -272,7 +274,7 @@ class ToolDraft:
     server: str
     tool: str
     said: ToolConfig
-    site: Site
+    site: SourceLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +284,7 @@ class ServerDraft:
     `tools`: the settings of tools in `server`, with their places."""
 
     name: str
-    site: Site
+    site: SourceLocation
     server: Server | None = None
     written: str = ""
     tools: tuple[ToolDraft, ...] = ()
@@ -293,7 +295,7 @@ class NamespaceDraft:
     """Namespace of a file. `servers`: None for all servers that no other namespace names."""
 
     name: str
-    site: Site
+    site: SourceLocation
     servers: tuple[str, ...] | None
     description: str = ""
     tools: tuple[ToolDraft, ...] = ()
@@ -303,7 +305,7 @@ class NamespaceDraft:
 class EndpointDraft:
     """Endpoint of a file. `sse`, `auth`: as written, None if not set."""
 
-    site: Site
+    site: SourceLocation
     endpoint: Endpoint
     sse: bool | None = None
     auth: tuple[str, ...] | None = None
@@ -316,7 +318,7 @@ class NamedPath:
 
     written: str
     path: str
-    site: Site
+    site: SourceLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +326,7 @@ class WorkspaceDraft:
     """Workspace of a file; its servers, namespaces and endpoints are among those of the file."""
 
     name: str
-    site: Site
+    site: SourceLocation
     limits: UseLimits
     workflows: tuple["NamedPath", ...] = ()
 
@@ -335,8 +337,8 @@ class ConfigDraft:
     without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped;
     `builtins`: families of tools at the default endpoint, if no file has endpoints."""
 
-    site: Site
-    includes: tuple[tuple[str, Site], ...] = ()
+    site: SourceLocation
+    includes: tuple[tuple[str, SourceLocation], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
     log: Log | None = None
     recording: RecordingConfig | None = None
@@ -376,7 +378,7 @@ class Table:
     def __init__(
         self,
         values: Mapping[str, object],
-        site: Site,
+        site: SourceLocation,
         findings: ConfigFindings,
         section: Section | None = None,
     ) -> None:
@@ -579,7 +581,7 @@ class Table:
         self.error(key, f"must be {expected}, not {kind_of(value)}")
 
 
-def _text(value: object, site: Site, findings: ConfigFindings) -> str | None:
+def _text(value: object, site: SourceLocation, findings: ConfigFindings) -> str | None:
     if not isinstance(value, str):
         findings.error(site, f"must be a string, not {kind_of(value)}")
     elif fault := flaw(value):

@@ -13,7 +13,7 @@ from metamcp_supervisor.config import program, sections
 from metamcp_supervisor.config.config import AiConfig, EngineConfig, ResultsConfig
 from metamcp_supervisor.config.document import Table, shorten
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.references import Resolving
+from metamcp_supervisor.config.references import ReferenceResolver
 from metamcp_supervisor.config.show import password
 from metamcp_supervisor.config.units import PAST_S_MAX, size_text
 from metamcp_worker.ipc import frames
@@ -36,7 +36,7 @@ MODELS = {"openai": "gpt-4.1-mini", "anthropic": "claude-sonnet-4-5"}
 """Model for `ai_api` without one, by provider."""
 
 
-def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
+def read_ai(table: Table | None, resolving: ReferenceResolver) -> AiConfig | None:
     """Read `[ai]`; None without it."""
     if table is None:
         return None
@@ -68,7 +68,7 @@ def read_ai(table: Table | None, resolving: Resolving) -> AiConfig | None:
     )
 
 
-def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
+def read_ai_api(table: Table | None, resolving: ReferenceResolver) -> AiConfig | None:
     """Read `ai_api` of a foreign file, which has no model and takes the key from the environment.
     Keys of other programs in it have no effect."""
     if table is None:
@@ -91,7 +91,7 @@ def read_ai_api(table: Table | None, resolving: Resolving) -> AiConfig | None:
     return _read_connection(settings, Table(values, table.site, table.findings), resolving)
 
 
-def read_engine(table: Table | None, resolving: Resolving) -> EngineConfig | None:
+def read_engine(table: Table | None, resolving: ReferenceResolver) -> EngineConfig | None:
     """Read `[engine]`; None without it."""
     if table is None:
         return None
@@ -111,7 +111,7 @@ def read_engine(table: Table | None, resolving: Resolving) -> EngineConfig | Non
     )
 
 
-def _database(table: Table, resolving: Resolving) -> tuple[str, str]:
+def _database(table: Table, resolving: ReferenceResolver) -> tuple[str, str]:
     """Return the URL of the database, and as written; empty without one."""
     written = table.text("database")
     if written is None:
@@ -151,7 +151,7 @@ def results(table: Table) -> ResultsConfig | None:
     return ResultsConfig(max_bytes, keep_s, total_bytes)
 
 
-def _read_connection(ai: AiConfig, table: Table, resolving: Resolving) -> AiConfig:
+def _read_connection(ai: AiConfig, table: Table, resolving: ReferenceResolver) -> AiConfig:
     """Return the settings with the keys `url` and `key` of a table."""
     url, written = sections.read_url(table, "url", resolving)
     key = table.text("key")

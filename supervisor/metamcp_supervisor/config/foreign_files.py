@@ -34,7 +34,7 @@ from metamcp_supervisor.config.document import (
     NamespaceDraft,
     Place,
     ServerDraft,
-    Site,
+    SourceLocation,
     Table,
     kind_of,
     list_of,
@@ -44,8 +44,8 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.parse import build_draft, build_server, segment, unread
 from metamcp_supervisor.config.references import (
     EditorInput,
+    ReferenceResolver,
     References,
-    Resolving,
     Unresolved,
     for_server,
 )
@@ -81,7 +81,7 @@ def parse(
     """Read a file. `project`: folder whose servers of Claude Code's own file are meant; `folder`,
     `user_home`: what `${workspaceFolder}` and `${userHome}` stand for, if not the folder of the
     file and `home`."""
-    site, values = Site(document), document.values
+    site, values = SourceLocation(document), document.values
     locations = client_shapes.places(values, document.label, project)
     if locations is None:
         findings.error(
@@ -116,12 +116,12 @@ def parse(
         servers=servers,
         namespaces=tuple(namespaces.values()),
         endpoints=_endpoints(site, values, namespaces, findings),
-        ai=engine_tables.read_ai_api(named, Resolving(references)),
+        ai=engine_tables.read_ai_api(named, ReferenceResolver(references)),
     )
 
 
 def _warn_of_the_rest(
-    site: Site,
+    site: SourceLocation,
     values: Mapping[str, object],
     locations: list[Place],
     client: ClientFacts,
@@ -167,7 +167,7 @@ class _FileReader:
         first: set[str] = set()
         for entry in entries:
             base = Path(entry.folder) if entry.folder else document.base
-            site = Site(replace(document, base=base), entry.place)
+            site = SourceLocation(replace(document, base=base), entry.place)
             if entry.name in first and entry.place[0] == "mcpServers":
                 self._findings.lose(site, "is not carried over: this folder has its own")
                 continue
@@ -177,7 +177,7 @@ class _FileReader:
                 drafts.append(self._draft(site, entry))
         return drafts
 
-    def _draft(self, site: Site, entry: EntryPlace) -> ServerDraft:
+    def _draft(self, site: SourceLocation, entry: EntryPlace) -> ServerDraft:
         findings, written = self._findings, entry.name
         values = table_of(entry.value)
         if values is None:
@@ -224,7 +224,7 @@ class _FileReader:
 
     def _server(self, name: str, table: Table, read: ClientEntry) -> ServerDraft:
         enabled = table.flag("enabled", default=True)
-        resolving = Resolving(for_server(self._references, enabled=enabled))
+        resolving = ReferenceResolver(for_server(self._references, enabled=enabled))
         server_program, far = program.ServerProgram(), RemoteSettings()
         if read.kind or not table.has("command"):
             far = _remote(table, read, resolving)
@@ -251,7 +251,11 @@ class _FileReader:
         return replace(build_draft(table, server, resolving), tools=of_tools)
 
     def _with_file(
-        self, server_program: program.ServerProgram, table: Table, file: str, resolving: Resolving
+        self,
+        server_program: program.ServerProgram,
+        table: Table,
+        file: str,
+        resolving: ReferenceResolver,
     ) -> program.ServerProgram:
         """Return the program with the variables of its `envFile`, below those of `env`."""
         site = table.site.at("envFile")
@@ -281,12 +285,12 @@ def _leads_here(server_program: program.ServerProgram) -> bool:
     )
 
 
-def _unread(written: str | None, site: Site) -> ServerDraft:
+def _unread(written: str | None, site: SourceLocation) -> ServerDraft:
     name = naming.to_valid_name(written or "")
     return unread(name, site, written="" if name == written else written or str(site))
 
 
-def _remote(table: Table, read: ClientEntry, resolving: Resolving) -> RemoteSettings:
+def _remote(table: Table, read: ClientEntry, resolving: ReferenceResolver) -> RemoteSettings:
     if not table.has("url"):
         message = "has neither 'command' nor 'url'; one of them says what it is"
         if read.kind:
@@ -307,7 +311,7 @@ def _remote(table: Table, read: ClientEntry, resolving: Resolving) -> RemoteSett
 
 
 def _oauth(
-    table: Table, read: ClientEntry, resolving: Resolving
+    table: Table, read: ClientEntry, resolving: ReferenceResolver
 ) -> tuple[OAuth | None, OAuth | None]:
     """Read `oauth` as clients write it: true, or a table."""
     value = table.values.get("oauth")
@@ -347,7 +351,7 @@ def _has_endpoints(values: Mapping[str, object]) -> bool:
 
 
 def _namespaces(
-    site: Site,
+    site: SourceLocation,
     values: Mapping[str, object],
     members: Mapping[str, Sequence[str]],
     findings: ConfigFindings,
@@ -380,7 +384,7 @@ def _namespaces(
 
 
 def _endpoints(
-    site: Site,
+    site: SourceLocation,
     values: Mapping[str, object],
     namespaces: Mapping[str, NamespaceDraft],
     findings: ConfigFindings,

@@ -11,7 +11,7 @@ from typing import cast
 
 from metamcp_supervisor.config.config import Config, MiddlewareConfig, MiddlewareMode
 from metamcp_supervisor.config.consent_rules import globs_of
-from metamcp_supervisor.config.document import ConfigFindings, Site, Table, shorten
+from metamcp_supervisor.config.document import ConfigFindings, SourceLocation, Table, shorten
 from metamcp_supervisor.config.units import duration_text, size_text
 
 GROUP = "metamcp.middleware"
@@ -43,7 +43,7 @@ def read(top: Table) -> tuple[MiddlewareConfig, ...]:
 
 def check(
     config: Config,
-    main: Site,
+    main: SourceLocation,
     installed: Callable[[str], Collection[str]],
     findings: ConfigFindings,
 ) -> None:

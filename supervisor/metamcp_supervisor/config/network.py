@@ -14,15 +14,21 @@ from msgspec import structs
 
 from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config.config import Address, AnyAddress, Endpoint, GatewayConfig, Tls
-from metamcp_supervisor.config.document import ConfigDraft, ConfigFindings, ServerDraft, Site, Table
+from metamcp_supervisor.config.document import (
+    ConfigDraft,
+    ConfigFindings,
+    ServerDraft,
+    SourceLocation,
+    Table,
+)
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
-from metamcp_supervisor.config.references import Resolving
+from metamcp_supervisor.config.references import ReferenceResolver
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import IssuerSpec
 
 
-def refuse_strangers(address: Address, site: Site, findings: ConfigFindings) -> None:
+def refuse_strangers(address: Address, site: SourceLocation, findings: ConfigFindings) -> None:
     if not units.is_loopback(address.host):
         findings.error(
             site,
@@ -65,7 +71,7 @@ def without_self(
 
 
 def refuse_open_console(
-    console: tuple[Address, Site],
+    console: tuple[Address, SourceLocation],
     taken: Iterable[AnyAddress | None],
     tls: Tls | None,
     findings: ConfigFindings,
@@ -93,7 +99,7 @@ in it, one a line."""
 
 def tls_of(
     written: Tls | str | None,
-    listen: tuple[Address, Site],
+    listen: tuple[Address, SourceLocation],
     state_dir: Path,
     fronts: int,
     findings: ConfigFindings,
@@ -113,7 +119,7 @@ def tls_of(
 def refuse_open(
     gateway: GatewayConfig,
     endpoints: Iterable[Endpoint],
-    site: Site,
+    site: SourceLocation,
     findings: ConfigFindings,
     *,
     overridden: bool = False,
@@ -155,13 +161,13 @@ def keys_of(table: Table, key: str) -> tuple[str, ...]:
     return tuple(api_key.id_of(word) or word for word in words or ())
 
 
-def refuse_unused_keys(endpoint: Endpoint, site: Site, findings: ConfigFindings) -> None:
+def refuse_unused_keys(endpoint: Endpoint, site: SourceLocation, findings: ConfigFindings) -> None:
     """Refuse an endpoint that names API keys and accepts requests without any."""
     if endpoint.keys and "keys" not in endpoint.auth:
         findings.error(site, 'names API keys and asks for none; write auth = "keys"')
 
 
-def issuer_of(endpoint: Table, resolving: Resolving) -> IssuerSpec | None:
+def issuer_of(endpoint: Table, resolving: ReferenceResolver) -> IssuerSpec | None:
     """Return whose tokens the endpoint of this table accepts, None if nothing is written. Without a
     written `audience` it is empty."""
     table = endpoint.table("oauth", "endpoints.*.oauth")
@@ -205,7 +211,7 @@ def _is_here(url: str) -> bool:
 
 
 def with_audience(
-    endpoint: Endpoint, gateway: GatewayConfig, site: Site, findings: ConfigFindings
+    endpoint: Endpoint, gateway: GatewayConfig, site: SourceLocation, findings: ConfigFindings
 ) -> Endpoint:
     """Return the endpoint with the URL for which its tokens must be, if it accepts tokens."""
     takes = "oauth" in endpoint.auth

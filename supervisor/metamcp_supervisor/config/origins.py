@@ -14,7 +14,7 @@ from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import (
     ConfigDraft,
     Place,
-    Site,
+    SourceLocation,
     list_of,
     printable,
     table_of,
@@ -58,9 +58,9 @@ class Origins(Struct, frozen=True):
     """Places of settings. `outside`: variables and options, which win, the last one first; `files`:
     of the drafts, the main file first; `named`: of tables with a name, by group and name."""
 
-    outside: tuple[Site, ...] = ()
-    files: tuple[Site, ...] = ()
-    named: Mapping[tuple[str, str], Site] = {}
+    outside: tuple[SourceLocation, ...] = ()
+    files: tuple[SourceLocation, ...] = ()
+    named: Mapping[tuple[str, str], SourceLocation] = {}
 
     def of(self, table: str, key: str) -> str:
         """Return the place of a setting, or without a key that of a table with a name; empty for a
@@ -79,9 +79,9 @@ class Origins(Struct, frozen=True):
         return next(filter(None, candidates), "")
 
 
-def collect_sites(drafts: Sequence[ConfigDraft], outside: Sequence[Site]) -> Origins:
+def collect_sites(drafts: Sequence[ConfigDraft], outside: Sequence[SourceLocation]) -> Origins:
     """Return the places of all settings of these files and of what is outside of files."""
-    named: dict[tuple[str, str], Site] = {}
+    named: dict[tuple[str, str], SourceLocation] = {}
     for draft in drafts:
         for group, named_sites in (
             ("servers", [(server.name, server.site) for server in draft.servers]),
@@ -149,7 +149,7 @@ def toml(value: object) -> str:
     return printable(json.dumps(value, ensure_ascii=False))
 
 
-def _locate_key(table: Site, key: str) -> str:
+def _locate_key(table: SourceLocation, key: str) -> str:
     """Return file and line of a key of a table; empty if the table does not have the key."""
     content = _at(table)
     values = table_of(content) or {}
@@ -161,12 +161,12 @@ def _locate_key(table: Site, key: str) -> str:
     return _line(table.at(name))
 
 
-def _line(site: Site) -> str:
+def _line(site: SourceLocation) -> str:
     line = site.line()
     return site.document.label if line is None else f"{site.document.label}:{line}"
 
 
-def _at(site: Site) -> object:
+def _at(site: SourceLocation) -> object:
     """Return the value at a place in a file; None if nothing is there."""
     value: object = site.document.values
     for key in site.place:

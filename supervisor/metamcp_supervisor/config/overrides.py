@@ -11,7 +11,13 @@ from pathlib import Path
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
-from metamcp_supervisor.config.document import ConfigDocument, ConfigFindings, Site, Table, shorten
+from metamcp_supervisor.config.document import (
+    ConfigDocument,
+    ConfigFindings,
+    SourceLocation,
+    Table,
+    shorten,
+)
 from metamcp_supervisor.config.options import OPTIONS, Option, option
 from metamcp_supervisor.config.parse import with_settings
 from metamcp_supervisor.config.show import server_table
@@ -31,7 +37,7 @@ def read_level(log: Log, settings: Mapping[str, str]) -> Log:
     """Return the log with these levels, which follow the rules of the file. Raises
     ConfigInvalid."""
     findings = ConfigFindings()
-    site = Site(ConfigDocument("", Path(), {}), ("log",))
+    site = SourceLocation(ConfigDocument("", Path(), {}), ("log",))
     rooms: dict[str, str] = {}
     for key, word in settings.items():
         if key.startswith(OF_ROOM) and _ROOM.fullmatch(room := key.removeprefix(OF_ROOM)):
@@ -167,7 +173,7 @@ def read(server: Server, settings: Mapping[str, str]) -> Server:
     """Return the server with these settings, which follow the rules of the file. Raises
     ConfigInvalid."""
     findings = ConfigFindings()
-    site = Site(ConfigDocument("", Path(), {}), ("servers", server.name))
+    site = SourceLocation(ConfigDocument("", Path(), {}), ("servers", server.name))
     values = {key: _value(_SERVERS.get(key), text) for key, text in settings.items()}
     # With all settings of the server, because there are rules between settings.
     table = Table(server_table(server) | values, site, findings, "servers.*")

@@ -52,7 +52,7 @@ from metamcp_supervisor.config.document import (
     GatewayDraft,
     NamespaceDraft,
     ServerDraft,
-    Site,
+    SourceLocation,
     Table,
     ToolDraft,
     WorkspaceDraft,
@@ -62,8 +62,8 @@ from metamcp_supervisor.config.document import (
 from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import (
     PROJECT,
+    ReferenceResolver,
     References,
-    Resolving,
     Unresolved,
     expand,
     for_server,
@@ -95,7 +95,7 @@ _SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
 def parse(
     document: ConfigDocument, references: References, home: Path, findings: ConfigFindings
 ) -> ConfigDraft:
-    site = Site(document)
+    site = SourceLocation(document)
     top = Table(document.values, site, findings, "")
     top.refuse_unknown()
     gateway = top.table("gateway", "gateway")
@@ -122,12 +122,16 @@ def parse(
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,
-        ai=engine_tables.read_ai(top.table("ai", "ai"), Resolving(references)),
-        engine=engine_tables.read_engine(top.table("engine", "engine"), Resolving(references)),
+        ai=engine_tables.read_ai(top.table("ai", "ai"), ReferenceResolver(references)),
+        engine=engine_tables.read_engine(
+            top.table("engine", "engine"), ReferenceResolver(references)
+        ),
         notify=program.read_notify(top.table("notify", "notify")),
         metrics=sections.metrics(metrics) if metrics else None,
-        traces=sections.traces(traces, Resolving(references)) if traces else None,
-        embeddings=sections.read_gateway(vectors, Resolving(references), home) if vectors else None,
+        traces=sections.traces(traces, ReferenceResolver(references)) if traces else None,
+        embeddings=sections.read_gateway(vectors, ReferenceResolver(references), home)
+        if vectors
+        else None,
         policies=policy_rules.read(top),
         servers=tuple(
             chain(_servers(top, references, home), *(content.servers for content in contents))
@@ -207,7 +211,7 @@ def _namespaces(table: Table) -> list[NamespaceDraft]:
 
 def _endpoints(table: Table, references: References) -> list[EndpointDraft]:
     return [
-        _endpoint(name, inner, Resolving(references))
+        _endpoint(name, inner, ReferenceResolver(references))
         for name, inner in table.tables("endpoints", "endpoints.*").items()
         if _well_named(name, inner)
     ]
@@ -357,7 +361,7 @@ def _server(name: str, outer: Table, references: References, home: Path) -> Serv
     return unread(name, site) if table is None else _read_server(name, table, references, home)
 
 
-def unread(name: str, site: Site, *, written: str = "") -> ServerDraft:
+def unread(name: str, site: SourceLocation, *, written: str = "") -> ServerDraft:
     """Return a server without known settings; its error was reported."""
     server = Server(name=name, source=str(site))
     return ServerDraft(name=name, site=site, server=server, written=written)
@@ -368,7 +372,7 @@ def _read_server(name: str, table: Table, references: References, home: Path) ->
     if table.values.get("sharing") == "per-project":
         references = replace(references, folders={**references.folders, "project": PROJECT})
     enabled = table.values.get("enabled") is not False
-    resolving = Resolving(for_server(references, enabled=enabled))
+    resolving = ReferenceResolver(for_server(references, enabled=enabled))
     server_program = program.read(table, resolving, home, foreign=False)
     far = sections.read(table, resolving)
     module = _module(table)
@@ -465,7 +469,7 @@ def build_server(
     )
 
 
-def build_draft(table: Table, server: Server, resolving: Resolving) -> ServerDraft:
+def build_draft(table: Table, server: Server, resolving: ReferenceResolver) -> ServerDraft:
     """Return the draft of a server, and report its unresolved references. A disabled server may
     have some: it is left out with a warning."""
     if resolving.unresolved and not server.enabled:
@@ -528,7 +532,7 @@ def _description(table: Table) -> str:
     return text
 
 
-def _endpoint(name: str, table: Table, resolving: Resolving) -> EndpointDraft:
+def _endpoint(name: str, table: Table, resolving: ReferenceResolver) -> EndpointDraft:
     table.refuse_unknown()
     namespace = table.text("namespace")
     if namespace is None and not table.has("namespace"):

@@ -62,7 +62,7 @@ class ConfigPlace(NamedTuple):
     of_folder: bool = False
 
 
-class Running(NamedTuple):
+class RunningGateway(NamedTuple):
     """Running gateway of this user. `config`: its main file, empty if not known."""
 
     runtime_dir: str
@@ -272,21 +272,21 @@ def keep_ports(state_dir: Path, clients: int, ops: int) -> None:
             file.write(f"{clients} {ops}\n")
 
 
-def find_gateways(environ: Mapping[str, str]) -> list[Running]:
+def find_gateways(environ: Mapping[str, str]) -> list[RunningGateway]:
     """Return the gateways of this user that answer in a default runtime directory, and the service
     of the machine if this user may connect to it."""
     base = runtime.default(environ)
     folder, name = os.path.split(base)
-    gateways: list[Running] = []
+    gateways: list[RunningGateway] = []
     with contextlib.suppress(OSError):
         for each in sorted(os.listdir(folder)):
             directory = os.path.join(folder, each)
             if (each == name or each.startswith(f"{name}-")) and answers(directory):
                 pid, config = _holder(directory)
-                gateways.append(Running(directory, config, pid))
+                gateways.append(RunningGateway(directory, config, pid))
     if base != runtime.SERVICE_DIR and answers(runtime.SERVICE_DIR, anybodys=True):
         pid, config = _holder(runtime.SERVICE_DIR)
-        gateways.append(Running(runtime.SERVICE_DIR, config, pid))
+        gateways.append(RunningGateway(runtime.SERVICE_DIR, config, pid))
     return gateways
 
 

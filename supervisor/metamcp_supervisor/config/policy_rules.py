@@ -12,7 +12,7 @@ from typing import cast
 from metamcp_supervisor.config import naming
 from metamcp_supervisor.config.document import (
     ConfigFindings,
-    Site,
+    SourceLocation,
     Table,
     kind_of,
     list_of,
@@ -133,7 +133,10 @@ def strangers(rule: PolicySpec, servers: Collection[str]) -> list[tuple[str, str
 
 
 def warn(
-    rules: Sequence[PolicySpec], servers: Collection[str], main: Site, findings: ConfigFindings
+    rules: Sequence[PolicySpec],
+    servers: Collection[str],
+    main: SourceLocation,
+    findings: ConfigFindings,
 ) -> None:
     """Warn of globs that no configured server has, because the rule does nothing there."""
     for at, rule in enumerate(rules):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from metamcp_supervisor.config.document import Site, Table, flaw, shorten
-from metamcp_supervisor.config.references import PROJECT, Resolving, refers
+from metamcp_supervisor.config.document import SourceLocation, Table, flaw, shorten
+from metamcp_supervisor.config.references import PROJECT, ReferenceResolver, refers
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_worker.runtime.masking import SECRET_CHARACTERS_MIN
 
@@ -36,7 +36,7 @@ class ServerProgram:
     cwd: Path | None = None
 
 
-def read(table: Table, resolving: Resolving, home: Path, *, foreign: bool) -> ServerProgram:
+def read(table: Table, resolving: ReferenceResolver, home: Path, *, foreign: bool) -> ServerProgram:
     """Read the program of a server. In a `foreign` file, numbers in `env` count as text."""
     written, sites = _command(table)
     env_written = _env(table, foreign=foreign)
@@ -98,7 +98,7 @@ def is_bridge(command: Sequence[str]) -> bool:
     )
 
 
-def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:
+def _command(table: Table) -> tuple[tuple[str, ...], tuple[SourceLocation, ...]]:
     """Return every argument, and the place of each."""
     at, args_at = table.site.at("command"), table.site.at("args")
     args = table.texts("args") or ()
@@ -124,7 +124,7 @@ def _command(table: Table) -> tuple[tuple[str, ...], tuple[Site, ...]]:
     return words, sites
 
 
-def _warn_of_spaces(name: str, args: tuple[str, ...], site: Site, table: Table) -> None:
+def _warn_of_spaces(name: str, args: tuple[str, ...], site: SourceLocation, table: Table) -> None:
     head, space, _ = name.partition(" ")
     if space and not args and "/" not in head:
         table.findings.add_warning(
@@ -134,7 +134,7 @@ def _warn_of_spaces(name: str, args: tuple[str, ...], site: Site, table: Table) 
         )
 
 
-def _warn_of_secret(word: str, site: Site, table: Table) -> None:
+def _warn_of_secret(word: str, site: SourceLocation, table: Table) -> None:
     if refers(word) and looks_secret(word):
         table.findings.add_warning(
             site, "every user of this machine can see arguments; put the secret into 'env'"
@@ -166,7 +166,7 @@ def warn_of_short(secrets: Iterable[str], table: Table) -> None:
         )
 
 
-def warn_of_literal(variable: str, value: str, site: Site, table: Table) -> None:
+def warn_of_literal(variable: str, value: str, site: SourceLocation, table: Table) -> None:
     """Warn of a secret that is written in the file. `variable`: where it could be instead."""
     if value and not refers(value):
         table.findings.add_warning(

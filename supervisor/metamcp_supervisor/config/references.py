@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from metamcp_supervisor.config.document import Site, flaw, shorten
+from metamcp_supervisor.config.document import SourceLocation, flaw, shorten
 from metamcp_worker.runtime.masking import looks_secret
 
 PROJECT = "${project}"
@@ -229,16 +229,16 @@ TEXT_BYTES_MAX = 128 * 1024 - 1
 (MAX_ARG_STRLEN)."""
 
 
-class Resolving:
+class ReferenceResolver:
     """Expands values and collects errors. `unresolved`: the place of each value that cannot be
     resolved, and a sentence; `secrets`: the values of references to secrets."""
 
     def __init__(self, references: References) -> None:
         self._references = references
-        self.unresolved: list[tuple[Site, str]] = []
+        self.unresolved: list[tuple[SourceLocation, str]] = []
         self.secrets: dict[str, None] = {}
 
-    def value(self, written: str, site: Site) -> str | None:
+    def value(self, written: str, site: SourceLocation) -> str | None:
         """Return the expanded value of `written`; None if it cannot be resolved, which is noted in
         `unresolved`."""
         try:
@@ -256,14 +256,14 @@ class Resolving:
             return None
         return expanded
 
-    def path(self, written: str, site: Site) -> str | None:
+    def path(self, written: str, site: SourceLocation) -> str | None:
         """Return the expanded value of a path, as `value` does, but without PROGRAMS."""
-        inner = Resolving(replace(self._references, printed=not_here))
+        inner = ReferenceResolver(replace(self._references, printed=not_here))
         value = inner.value(written, site)
         self.unresolved += inner.unresolved
         return value
 
-    def text(self, written: str, site: Site) -> str:
+    def text(self, written: str, site: SourceLocation) -> str:
         """Return the expanded value of `written`, or `written` itself if it cannot be resolved."""
         value = self.value(written, site)
         return written if value is None else value

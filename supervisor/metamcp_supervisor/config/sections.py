@@ -34,7 +34,7 @@ from metamcp_supervisor.config.document import Table, kind_of, shorten
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.options import Section, keys, option
 from metamcp_supervisor.config.program import warn_of_literal
-from metamcp_supervisor.config.references import Resolving, input_variable
+from metamcp_supervisor.config.references import ReferenceResolver, input_variable
 from metamcp_supervisor.config.show import looks_secret
 from metamcp_supervisor.config.tools import json_values
 from metamcp_supervisor.config.units import size_text
@@ -80,7 +80,7 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def read(table: Table, resolving: Resolving) -> RemoteSettings:
+def read(table: Table, resolving: ReferenceResolver) -> RemoteSettings:
     """Read the settings of a remote server from its table in metamcp.toml."""
     transport = _transport(table)
     _refuse_strays(table, custom=is_custom(transport))
@@ -113,7 +113,7 @@ def authorizes(written: Mapping[str, str]) -> bool:
     return any(name.lower() == "authorization" for name in written)
 
 
-def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, str | None]:
+def read_url(table: Table, key: str, resolving: ReferenceResolver) -> tuple[str | None, str | None]:
     """Return the URL, and as it is written; None for a URL that is absent or was reported."""
     written, site = table.text(key), table.site.at(key)
     url = None if written is None else resolving.value(written, site)
@@ -129,7 +129,7 @@ def read_url(table: Table, key: str, resolving: Resolving) -> tuple[str | None, 
 
 
 def read_headers(
-    table: Table, resolving: Resolving, *, lenient: bool
+    table: Table, resolving: ReferenceResolver, *, lenient: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the headers, and as they are written. `lenient`: leave out reserved headers with a
     warning, because other programs let users write them."""
@@ -227,7 +227,7 @@ def warn_of_plain_text(table: Table, key: str, url: str | None, *, secrets: bool
         )
 
 
-def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | None]:
+def _oauth(table: Table, resolving: ReferenceResolver) -> tuple[OAuth | None, OAuth | None]:
     value = table.values.get("oauth")
     if value is None or isinstance(value, bool):
         return (OAuth(), OAuth()) if value else (None, None)
@@ -245,7 +245,7 @@ def _oauth(table: Table, resolving: Resolving) -> tuple[OAuth | None, OAuth | No
 
 def oauth_of(
     table: Table,
-    resolving: Resolving,
+    resolving: ReferenceResolver,
     *,
     grant: str | None = None,
     require_pkce: bool = True,
@@ -467,7 +467,7 @@ def metrics(table: Table) -> MetricsConfig:
     return MetricsConfig(per_tool=table.flag("per_tool", default=MetricsConfig().per_tool))
 
 
-def traces(table: Table, resolving: Resolving) -> TracesConfig:
+def traces(table: Table, resolving: ReferenceResolver) -> TracesConfig:
     table.refuse_unknown()
     endpoint, written = read_url(table, "endpoint", resolving)
     headers, headers_written = read_headers(table, resolving, lenient=False)
@@ -494,7 +494,7 @@ TIMEOUT_S_MAX = 120.0
 MODEL_CHARACTERS_MAX = 256
 
 
-def read_gateway(table: Table, resolving: Resolving, home: Path) -> Embeddings:
+def read_gateway(table: Table, resolving: ReferenceResolver, home: Path) -> Embeddings:
     table.refuse_unknown()
     default = Embeddings()
     url, written = read_url(table, "url", resolving)

@@ -46,7 +46,7 @@ from metamcp_supervisor.config.document import (
     ConfigDraft,
     ConfigFindings,
     GatewayDraft,
-    Site,
+    SourceLocation,
     Table,
     flaw,
     printable,
@@ -58,7 +58,7 @@ from metamcp_supervisor.config.printed_values import PrintedValues, program_outp
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
 from metamcp_worker.ipc.disclosure import Exposure
-from metamcp_worker.ipc.engine_runs import Loaded
+from metamcp_worker.ipc.engine_runs import LoadedFiles
 
 LOG_FORMAT, LOG_VARIABLE = "log_format", "METAMCP_LOG_FORMAT"
 EXPOSURE, NAMING, BUILTINS = "exposure", "naming", "builtins"
@@ -102,9 +102,9 @@ def load(
     workflows = functools.cache(_loaded_workflows)
 
     def read() -> Config:
-        options = _Given(flags, watch=watch, any_port=any_port)
+        options = _CommandOptions(flags, watch=watch, any_port=any_port)
         return _read(
-            _Reading(environ, home, cwd, ConfigFindings(), printed, texts, workflows),
+            _ConfigReader(environ, home, cwd, ConfigFindings(), printed, texts, workflows),
             main,
             cwd,
             options,
@@ -123,7 +123,7 @@ def load(
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _CommandOptions:
     """Settings from outside of files; see `load`."""
 
     flags: Mapping[str, str]
@@ -131,7 +131,7 @@ class _Given:
     any_port: bool
 
 
-def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config:
+def _read(reading: "_ConfigReader", main: Path, cwd: Path, options: _CommandOptions) -> Config:
     """Read all files once. Raises ConfigInvalid."""
     environ, home, findings = reading.environ, reading.home, reading.findings
     flags = options.flags
@@ -188,7 +188,7 @@ def _read(reading: "_Reading", main: Path, cwd: Path, options: _Given) -> Config
     return replace(config, problems=findings.list_errors(), programs=programs, origin=origin)
 
 
-def _workflows(reading: "_Reading") -> WorkflowFiles:
+def _workflows(reading: "_ConfigReader") -> WorkflowFiles:
     """Read the files of workflows and rules, if there are some."""
     workflows = workflow_files.by_workspace(reading.drafts)
     rules = workflow_files.all_rules(reading.drafts)
@@ -199,7 +199,7 @@ def _workflows(reading: "_Reading") -> WorkflowFiles:
     return workflow_files.files(workflows, reading.drafts, loaded)
 
 
-def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
+def _loaded_workflows(arguments: tuple[str, ...]) -> LoadedFiles | str:
     """Read files of workflows and rules in a process of its own (`engine.load`): YAML and CEL would
     stay in the memory of this one. Return a sentence if that is not possible."""
     command = (sys.executable, "-P", "-m", "metamcp_worker.engine.load", *arguments)
@@ -211,7 +211,7 @@ def _loaded_workflows(arguments: tuple[str, ...]) -> Loaded | str:
     if reason:
         return reason
     try:
-        return msgspec.json.decode(data, type=Loaded)
+        return msgspec.json.decode(data, type=LoadedFiles)
     except msgspec.DecodeError as error:
         return f"{subject} did not answer as expected: {error}"
 
@@ -268,7 +268,7 @@ def _outside(
         ):
             if text:
                 values = {key: _value(key, text)}
-                site = Site(ConfigDocument(label, cwd, values))
+                site = SourceLocation(ConfigDocument(label, cwd, values))
                 tables.append(Table(values, site, findings, "gateway"))
     return tables
 
@@ -285,7 +285,9 @@ def _log_format(
     ):
         if text:
             values: dict[str, object] = {"format": text}
-            table = Table(values, Site(ConfigDocument(label, cwd, values)), findings, "log")
+            table = Table(
+                values, SourceLocation(ConfigDocument(label, cwd, values)), findings, "log"
+            )
             chosen = cast("Form | None", table.choice("format")) or chosen
     return chosen
 
@@ -297,7 +299,7 @@ def _shown_as(
 
     def build_table(flag: str, section: Section, key: str, value: object) -> Table:
         values: dict[str, object] = {key: value} if flag in flags else {}
-        site = Site(ConfigDocument(f"--{flag}", cwd, values))
+        site = SourceLocation(ConfigDocument(f"--{flag}", cwd, values))
         return Table(values, site, findings, section)
 
     def read_choice(flag: str, section: Section, key: str) -> str | None:
@@ -334,7 +336,7 @@ def _value(key: str, text: str) -> object:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ConfigReader:
     """Files that were read so far, the main file first, each of them once."""
 
     environ: Mapping[str, str]
@@ -343,16 +345,16 @@ class _Reading:
     findings: ConfigFindings
     printed: PrintedValues
     texts: Callable[[Path], tuple[str, str]]
-    workflows: Callable[[tuple[str, ...]], Loaded | str]
+    workflows: Callable[[tuple[str, ...]], LoadedFiles | str]
     drafts: list[ConfigDraft] = field(default_factory=list[ConfigDraft])
     files: list[Path] = field(default_factory=list[Path])
     _seen: set[str] = field(default_factory=set[str])
 
-    def file(self, path: Path, chain: tuple[str, ...], by: Site | None = None) -> None:
+    def file(self, path: Path, chain: tuple[str, ...], by: SourceLocation | None = None) -> None:
         """Read `path` and the files that it includes. `chain`: the files that lead to this one;
         `by`: the include that names it."""
         real = os.path.realpath(path)
-        site = by or Site(ConfigDocument(printable(str(path)), path.parent, {}))
+        site = by or SourceLocation(ConfigDocument(printable(str(path)), path.parent, {}))
         if real in chain:
             circle = " → ".join((*chain[chain.index(real) :], real))
             self.findings.error(site, f"the files include each other: {circle}")
@@ -366,11 +368,11 @@ class _Reading:
             self._seen.add(real)
             self._read(path, (*chain, real), by)
 
-    def _read(self, path: Path, chain: tuple[str, ...], by: Site | None) -> None:
+    def _read(self, path: Path, chain: tuple[str, ...], by: SourceLocation | None) -> None:
         label = printable(str(path))
         base = places.folder_of(path)
         document = ConfigDocument(label, base, {})
-        draft = ConfigDraft(site=Site(document))
+        draft = ConfigDraft(site=SourceLocation(document))
         try:
             text, not_owned = self.texts(path)
             kind, document = formats.document(path, text, base)
@@ -389,7 +391,8 @@ class _Reading:
                 draft = parse.parse(document, references, self.home, self.findings)
         except files.FileUnreadable as error:
             self.findings.error(
-                by or Site(document), f"{shorten(path.name)} {error}" if by else str(error)
+                by or SourceLocation(document),
+                f"{shorten(path.name)} {error}" if by else str(error),
             )
         except BrokenSyntax as error:
             broken = Problem(label, "", error.message, error.line)
@@ -398,7 +401,8 @@ class _Reading:
         self.files.append(path)
         if files.others_may_write(path):
             self.findings.add_warning(
-                Site(document), "every user of this machine may change it; run 'chmod o-w' on it"
+                SourceLocation(document),
+                "every user of this machine may change it; run 'chmod o-w' on it",
             )
         for name, site in draft.includes:
             if not name:

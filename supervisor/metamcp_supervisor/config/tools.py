@@ -16,7 +16,7 @@ from typing import Any
 from metamcp_supervisor.config.config import Config, Endpoint, ToolConfig
 from metamcp_supervisor.config.document import (
     ConfigFindings,
-    Site,
+    SourceLocation,
     Table,
     ToolDraft,
     kind_of,
@@ -226,7 +226,7 @@ def json_values(table: Table, key: str) -> dict[str, str]:
     return texts
 
 
-def _is_json(value: object, site: Site, findings: ConfigFindings, depth: int = 0) -> bool:
+def _is_json(value: object, site: SourceLocation, findings: ConfigFindings, depth: int = 0) -> bool:
     """Whether a value can be written as JSON; every part that cannot is reported."""
     inner, items = table_of(value), list_of(value)
     fault = ""

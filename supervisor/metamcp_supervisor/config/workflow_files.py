@@ -16,7 +16,7 @@ from metamcp_supervisor.config.document import (
     printable,
 )
 from metamcp_supervisor.config.program import directory
-from metamcp_worker.ipc.engine_runs import SHIPPED, Loaded
+from metamcp_worker.ipc.engine_runs import SHIPPED, LoadedFiles
 from metamcp_worker.ipc.process_names import DEFAULT
 
 PATHS_MAX = 64
@@ -82,7 +82,9 @@ def arguments(
     return (*(f"w:{name}:{path}" for name, path in named), *(f"r:{rule}" for rule in rules or ()))
 
 
-def report(loaded: Loaded | str, drafts: Sequence[ConfigDraft], findings: ConfigFindings) -> None:
+def report(
+    loaded: LoadedFiles | str, drafts: Sequence[ConfigDraft], findings: ConfigFindings
+) -> None:
     """Report what is wrong with the files. `loaded`: a sentence, if they could not be read."""
     if isinstance(loaded, str):
         findings.error(drafts[0].site.at("workflows"), loaded)
@@ -97,10 +99,10 @@ def report(loaded: Loaded | str, drafts: Sequence[ConfigDraft], findings: Config
 def files(
     workflows: Mapping[str, Sequence[NamedPath]],
     drafts: Sequence[ConfigDraft],
-    loaded: Loaded | str,
+    loaded: LoadedFiles | str,
 ) -> WorkflowFiles:
     """Return the content of the files."""
-    content = Loaded() if isinstance(loaded, str) else loaded
+    content = LoadedFiles() if isinstance(loaded, str) else loaded
     return WorkflowFiles(
         paths={
             name: tuple(named_path.written for named_path in each)

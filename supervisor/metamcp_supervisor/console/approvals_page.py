@@ -16,7 +16,7 @@ from metamcp_supervisor.console import keys_page, workflows_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.config_orders import Approved, DriftList, DriftShown
+from metamcp_supervisor.control.config_orders import ApprovalResult, DriftList, DriftShown
 from metamcp_supervisor.verbs import ConsentList, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
@@ -57,7 +57,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
             "name": form.get("server", ""), "tool": form.get("tool", ""),
             "offered": form.get("offered", ""),
         }  # fmt: skip
-        done = codec.decode_as(Approved, await ask("lock-approve", params))
+        done = codec.decode_as(ApprovalResult, await ask("lock-approve", params))
         subject = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
         text = f"{subject} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
         return [ui.notice(text), await show(ask, start)]

@@ -20,7 +20,7 @@ from metamcp_supervisor.control.audit_orders import (
     AuditPage,
     AuditRecords,
 )
-from metamcp_supervisor.control.audit_segments import Proof
+from metamcp_supervisor.control.audit_segments import ChainCheckResult
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import audit_records, codec
@@ -45,7 +45,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     query = request.query
     chain = None
     if query.get("chain"):
-        chain = codec.decode_as(Proof, await ask("audit-verify", timeout_s=CHECK_S))
+        chain = codec.decode_as(ChainCheckResult, await ask("audit-verify", timeout_s=CHECK_S))
     try:
         raw = await ask("audit", parse_filter(query, time.time()), timeout_s=ASK_S)
     except Failed as error:
@@ -88,7 +88,10 @@ def parse_filter(query: Mapping[str, str], now: float) -> dict[str, object]:
 
 
 def record_list(
-    result: AuditRecords, chain: Proof | None, request: PageRequest, names: Mapping[str, str] = {}
+    result: AuditRecords,
+    chain: ChainCheckResult | None,
+    request: PageRequest,
+    names: Mapping[str, str] = {},
 ) -> Node:
     """Return the records, the newest first, with the filter above them. `names`: of API keys, by
     their ids."""
@@ -132,7 +135,7 @@ def _older(result: AuditRecords, query: Mapping[str, str]) -> Node:
     return h.p[f"{searched}. ", ui.link(ui.address("audit", query=older_query), "Older records")]
 
 
-def chain_notice(proof: Proof) -> Element:
+def chain_notice(proof: ChainCheckResult) -> Element:
     """Return the outcome of the check of the chain."""
     if proof.broken is not None:
         text = f"The chain is broken at record {proof.broken.seq}: {proof.broken.why}."

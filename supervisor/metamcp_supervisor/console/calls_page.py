@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from metamcp_supervisor.calls import tool_call
 from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
 from metamcp_supervisor.cli import columns, recordings, replay
-from metamcp_supervisor.cli.recordings import Following, RecordingPlace, pretty
+from metamcp_supervisor.cli.recordings import RecordingFollower, RecordingPlace, pretty
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.fragments import Tone
@@ -74,7 +74,7 @@ class RecentCalls:
         self.folder = folder
         self.calls: deque[FinishedCall] = deque(maxlen=KEPT_MAX)
         self.lost = 0
-        self._following = Following(folder, TAIL_BYTES)
+        self._following = RecordingFollower(folder, TAIL_BYTES)
 
     def refresh(self) -> None:
         """Read what was recorded since the last time. Raises Failed."""

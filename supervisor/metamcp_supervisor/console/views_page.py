@@ -26,7 +26,14 @@ from metamcp_supervisor.verbs import (
     ViewsShown,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import AnyOrder, Build, Delete, Equip, Unequip, read
+from metamcp_worker.ipc.disclosure import (
+    AnyOrder,
+    Build,
+    Delete,
+    Equip,
+    Unequip,
+    read,
+)
 
 SEARCH_S = 15.0
 """Seconds for a list of tools."""

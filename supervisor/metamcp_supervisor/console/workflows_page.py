@@ -74,7 +74,7 @@ class RunsListed(Struct, frozen=True):
 
 
 async def show(ask: Ask, request: PageRequest) -> Node:
-    engine = Engine(ask, request.query.get("endpoint", ""))
+    engine = EngineClient(ask, request.query.get("endpoint", ""))
     if run := request.query.get("run", ""):
         listed_run = codec.decode_as(RunListed, await engine.ask("workflow/status", run=run))
         graph = codec.decode_as(WorkflowGraph, await engine.ask("workflow/graph", run=run))
@@ -99,7 +99,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     form, endpoint = request.form, request.query.get("endpoint", "")
-    engine = Engine(ask, endpoint, "workflow-change")
+    engine = EngineClient(ask, endpoint, "workflow-change")
     do, run, step = form.get("do", ""), form.get("run", ""), form.get("step", "")
     if do == "run":
         try:
@@ -120,7 +120,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return [ui.notice(text), await show(ask, run_request)]
 
 
-class Engine(Struct, frozen=True):
+class EngineClient(Struct, frozen=True):
     """Orders to the engine by a verb, for an endpoint."""
 
     gateway: Ask
@@ -272,7 +272,7 @@ def _orders(run: RunListed, path: str) -> Element:
 async def find_waiting_runs(ask: Ask) -> list[RunListed]:
     """Return the runs that wait for a person, with their steps. Raises Failed."""
     status = codec.decode_as(GatewayStatus, await ask("status"))
-    engine, runs = Engine(ask, ""), list[RunListed]()
+    engine, runs = EngineClient(ask, ""), list[RunListed]()
     for word in sorted(PARKED):
         if any(role.counts.get(word) for role in status.roles):  # else no engine may be there
             raw = await engine.ask("workflow/runs", status=word, limit=RUNS_MAX)
@@ -288,7 +288,7 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
     run, step, content = form.get("run", ""), form.get("step", ""), dict[str, object]()
     accepts = form.get("do") == "answer"
     if accepts:
-        raw = await Engine(ask, "").ask("workflow/status", run=run)
+        raw = await EngineClient(ask, "").ask("workflow/status", run=run)
         schema = next(
             (listed_step.question.schema for listed_step in codec.decode_as(RunListed, raw).steps
              if listed_step.step == step and listed_step.question is not None), {},
@@ -299,7 +299,7 @@ async def answer(ask: Ask, form: Mapping[str, str]) -> str:
         except tool_form.ArgumentsUnfit as error:
             raise Failed(Exit.USAGE, "the answer is wrong", error.problems) from None
     action = "accept" if accepts else "decline"
-    engine = Engine(ask, "", "workflow-change")
+    engine = EngineClient(ask, "", "workflow-change")
     await engine.ask("workflow/answer", run=run, step=step, action=action, content=content)
     return f"The question of step {step} of run {run} is {'answered' if accepts else 'declined'}."
 

@@ -64,7 +64,7 @@ class Details(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-class Aimed(Struct, frozen=True):
+class TargetParams(Struct, frozen=True):
     """Parameters that nearly all orders have: the servers they are for. `address`: of the browser
     that logs in; `dry_run`: the order only asks what would happen."""
 

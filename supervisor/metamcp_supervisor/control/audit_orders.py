@@ -18,10 +18,10 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.audit_segments import (
     AuditQuestion,
     AuditUnread,
-    Proof,
+    ChainCheckResult,
     StoredRecord,
 )
-from metamcp_supervisor.control.services import ControlStream, Steering
+from metamcp_supervisor.control.services import ControlStream, GatewayControl
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import audit_records, codec
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
@@ -92,7 +92,7 @@ class AuditPage(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> object:
+async def audit(steering: GatewayControl, line: ControlStream, params: AuditQuery) -> object:
     """Return the newest records that fit, the newest last. Raises ProtocolError."""
     if not 1 <= params.limit <= RECORDS_MAX:
         raise ProtocolError(Exit.USAGE, f"limit is a number from 1 to {RECORDS_MAX}")
@@ -109,23 +109,25 @@ async def audit(steering: Steering, line: ControlStream, params: AuditQuery) -> 
     )
 
 
-async def show(steering: Steering, line: ControlStream, params: RecordWanted) -> object:
+async def show(steering: GatewayControl, line: ControlStream, params: RecordWanted) -> object:
     """Return one record, for developers with arguments and result. Raises ProtocolError."""
     record = await _read(audit_segments.one, _folder(steering), params.seq)
     bodies = line.role >= Role.DEVELOPER
     return AuditRecords(records=(_format_record(record, bodies=bodies),), searched=1, whole=True)
 
 
-async def verify(steering: Steering, line: ControlStream, params: ChainCheck) -> object:
+async def verify(steering: GatewayControl, line: ControlStream, params: ChainCheck) -> object:
     """Check the whole chain. Raises ProtocolError."""
     if params.expect and not audit_segments.CHECKPOINT.fullmatch(params.expect):
         raise ProtocolError(Exit.USAGE, audit_segments.CHECKPOINT_FORM)
     async with _verifying:
-        proof: Proof = await _read(audit_segments.proof, _folder(steering), params.expect)
+        proof: ChainCheckResult = await _read(
+            audit_segments.proof, _folder(steering), params.expect
+        )
     return proof
 
 
-async def export(steering: Steering, line: ControlStream, params: PageWanted) -> object:
+async def export(steering: GatewayControl, line: ControlStream, params: PageWanted) -> object:
     """Return the next records with all of their members. Raises ProtocolError."""
     records, more = await _read(
         audit_segments.page, _folder(steering), params.after, PAGE_BYTES_MAX
@@ -135,11 +137,11 @@ async def export(steering: Steering, line: ControlStream, params: PageWanted) ->
     return AuditPage(records=tuple(Raw(codec.dump(record)) for record in records), more=more)
 
 
-def _folder(steering: Steering) -> Path:
+def _folder(steering: GatewayControl) -> Path:
     return Path(steering.status().state_dir) / audit_records.FOLDER
 
 
-async def _keys(steering: Steering, name: str) -> tuple[str, ...]:
+async def _keys(steering: GatewayControl, name: str) -> tuple[str, ...]:
     """Return the words by which records name a key or a principal; none for an empty name."""
     if not name:
         return ()

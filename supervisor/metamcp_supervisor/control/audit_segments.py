@@ -16,7 +16,7 @@ from msgspec import MsgspecError, Struct
 from metamcp_supervisor.store import database
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.audit_records import START, AuditRecord, Break, ChainRow
+from metamcp_worker.ipc.audit_records import START, AuditRecord, ChainBreak, ChainRow
 from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -49,7 +49,7 @@ class Segment(Struct, frozen=True):
     hash: bytes
 
 
-class Proof(Struct, frozen=True):
+class ChainCheckResult(Struct, frozen=True):
     """Outcome of `verify`. `broken`: the first place where the chain does not hold."""
 
     records: int
@@ -57,7 +57,7 @@ class Proof(Struct, frozen=True):
     first: int
     last: int
     last_hash: str
-    broken: Break | None = None
+    broken: ChainBreak | None = None
 
 
 class AuditQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,7 +230,7 @@ def rows(path: Path) -> Iterator[Segment | ChainRow]:
 
 def proof(
     folder: Path, expect: str = "", checked: Callable[[int, int], None] = lambda done, total: None
-) -> Proof:
+) -> ChainCheckResult:
     """Check everything that is there. `checked`: gets the bytes that are checked, and all. Raises
     AuditUnread."""
     paths = segments(folder)
@@ -243,7 +243,9 @@ def proof(
         check.done = sum(sizes[: at + 1])  # more than its records
     else:
         broken = check.rest(paths)
-    return Proof(check.count, len(paths), check.first, check.seq, check.hash.hex(), broken)
+    return ChainCheckResult(
+        check.count, len(paths), check.first, check.seq, check.hash.hex(), broken
+    )
 
 
 class _Check:
@@ -261,7 +263,7 @@ class _Check:
         self._sealed: dict[str, tuple[int, str]] = {}
         self._removed: set[tuple[int, str]] = set()
 
-    def segment(self, path: Path) -> Break | None:
+    def segment(self, path: Path) -> ChainBreak | None:
         """Check one segment behind those before it."""
         from sqlite3 import Error
 
@@ -273,7 +275,9 @@ class _Check:
                 self._begins, self.seq, self.hash = begins, begins.before, begins.hash
                 self.first = self.seq + 1
             if (begins.before, begins.hash) != (self.seq, self.hash):
-                return Break(self.seq + 1, f"{path.name} does not begin where the one before ends")
+                return ChainBreak(
+                    self.seq + 1, f"{path.name} does not begin where the one before ends"
+                )
             for row in row_iterator:
                 assert isinstance(row, ChainRow)
                 broken = records.check(self.hash, self.seq, [row])
@@ -283,25 +287,25 @@ class _Check:
                 self._learn(row)
         except (Error, TypeError, ValueError, MsgspecError) as error:
             position = f" behind record {self.seq}" if self.seq else ""
-            return Break(self.seq + 1, f"{path.name} cannot be read{position}: {error}")
+            return ChainBreak(self.seq + 1, f"{path.name} cannot be read{position}: {error}")
         return None
 
-    def rest(self, paths: list[Path]) -> Break | None:
+    def rest(self, paths: list[Path]) -> ChainBreak | None:
         """Check the files of sealed segments, the segments that are gone, and the checkpoint."""
         for path in paths:
             seq, digest = self._sealed.get(path.name, (0, ""))
             if digest and _digest(path) != digest:
-                return Break(seq, f"{path.name} is not as it was sealed")
+                return ChainBreak(seq, f"{path.name} is not as it was sealed")
         begins = self._begins
         if begins is not None and begins.before:
             if (begins.before, begins.hash.hex()) not in self._removed:
-                return Break(
+                return ChainBreak(
                     1, f"records before {begins.before + 1} are missing, and no record says why"
                 )
         elif begins is not None and begins.hash != START:
-            return Break(1, "the beginning was changed")
+            return ChainBreak(1, "the beginning was changed")
         if not self._seen:
-            return Break(self._expected, "the checkpoint is not in the chain")
+            return ChainBreak(self._expected, "the checkpoint is not in the chain")
         return None
 
     def _learn(self, row: ChainRow) -> None:

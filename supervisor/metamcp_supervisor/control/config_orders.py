@@ -31,8 +31,8 @@ from metamcp_supervisor.config.printed_values import program_output
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
+    GatewayControl,
     NoParams,
-    Steering,
     find_servers,
 )
 from metamcp_supervisor.verbs import VERSION, Exit, ReloadPlan
@@ -147,7 +147,7 @@ class DriftList(Struct, frozen=True, kw_only=True):
     more: int = 0
 
 
-class Approved(Struct, frozen=True, kw_only=True):
+class ApprovalResult(Struct, frozen=True, kw_only=True):
     """Result of `lock-approve`. `tools`: number of approved tools of the server."""
 
     v: int = VERSION
@@ -204,14 +204,14 @@ class _Failure(Struct, frozen=True):
     details: tuple[str, ...] = ()
 
 
-class _Printed(Struct, frozen=True):
+class _VerbOutput(Struct, frozen=True):
     """Line of JSON that a verb prints."""
 
     said: tuple[str, ...] = ()
     error: _Failure | None = None
 
 
-async def settings(steering: Steering, line: ControlStream, params: SettingsWanted) -> object:
+async def settings(steering: GatewayControl, line: ControlStream, params: SettingsWanted) -> object:
     """Return the settings in force. Raises ProtocolError for a table that does not exist."""
     config = steering.settings.config
     age_s = steering.status().config_age_s
@@ -239,7 +239,7 @@ async def settings(steering: Steering, line: ControlStream, params: SettingsWant
     )
 
 
-async def diff(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def diff(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Return what a reload would do and which settings differ. Raises ConfigInvalid."""
     now = steering.settings.written_config
     plan, new = await steering.settings.plan_reload()
@@ -253,12 +253,12 @@ async def diff(steering: Steering, line: ControlStream, params: NoParams) -> obj
     )
 
 
-async def preview(steering: Steering, line: ControlStream, params: FileEdit) -> object:
+async def preview(steering: GatewayControl, line: ControlStream, params: FileEdit) -> object:
     """Return what an edit would change. Raises ProtocolError."""
     return await _run_edit(steering, line, params, ["--dry-run"])
 
 
-async def edit(steering: Steering, line: ControlStream, params: FileEdit) -> object:
+async def edit(steering: GatewayControl, line: ControlStream, params: FileEdit) -> object:
     """Edit the file of the configuration, or those of a client. Raises ProtocolError."""
     done = await _run_edit(steering, line, params, [])
     text = " ".join(about_edit(params, done))
@@ -272,7 +272,7 @@ def about_edit(params: FileEdit, result: object) -> Sequence[str]:
 
 
 async def _run_edit(
-    steering: Steering, line: ControlStream, params: FileEdit, last: Sequence[str]
+    steering: GatewayControl, line: ControlStream, params: FileEdit, last: Sequence[str]
 ) -> FileEdited:
     """Run the verb in a process of its own. Raises ProtocolError."""
     rule = EDITS.get(params.verb)
@@ -312,7 +312,7 @@ def _outcome(printed: Sequence[str], failure: str) -> FileEdited:
     lines: list[str] = []
     for text in printed:
         try:
-            answer = codec.decode_as(_Printed, text.encode())
+            answer = codec.decode_as(_VerbOutput, text.encode())
         except codec.Malformed:
             continue
         if (error := answer.error) is not None:
@@ -327,7 +327,7 @@ def _outcome(printed: Sequence[str], failure: str) -> FileEdited:
     return FileEdited(said=tuple(lines), warnings=tuple(warnings))
 
 
-async def drift(steering: Steering, line: ControlStream, params: DriftWanted) -> object:
+async def drift(steering: GatewayControl, line: ControlStream, params: DriftWanted) -> object:
     """Return the tools that are not as approved. Raises UnknownName, and ProtocolError for a tool
     that is as approved."""
     if params.server:
@@ -345,13 +345,13 @@ async def drift(steering: Steering, line: ControlStream, params: DriftWanted) ->
     return DriftList(tools=tuple(drifts[:DRIFT_MAX]), more=max(0, len(drifts) - DRIFT_MAX))
 
 
-async def approve(steering: Steering, line: ControlStream, params: Approval) -> object:
+async def approve(steering: GatewayControl, line: ControlStream, params: Approval) -> object:
     """Approve what a server offers. Raises UnknownName and ReloadRefused."""
     find_servers(steering, [params.name])
     count = await steering.settings.approve(params.name, params.tool, params.offered)
     subject = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
     steering.journal.add("gateway", "approved", f"{subject} by {line.caller}")
-    return Approved(server=params.name, tool=params.tool, tools=count)
+    return ApprovalResult(server=params.name, tool=params.tool, tools=count)
 
 
 def about(params: Approval, result: object) -> Sequence[str]:
@@ -389,7 +389,7 @@ def _short(text: str, most: int = VALUE_CHARACTERS_MAX) -> str:
 
 
 def _drift(
-    steering: Steering, tool_drift: ToolDrift, mark: str, *, with_details: bool
+    steering: GatewayControl, tool_drift: ToolDrift, mark: str, *, with_details: bool
 ) -> DriftShown:
     findings = (
         tool_drift.comparison.findings if with_details and tool_drift.comparison is not None else ()

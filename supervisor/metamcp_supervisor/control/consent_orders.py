@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, GatewayControl
 from metamcp_supervisor.verbs import ConsentList, Exit
 from metamcp_worker.ipc.consent_records import ConsentScope
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
@@ -33,13 +33,15 @@ def about(params: ConsentOrder, result: object) -> Sequence[str]:
     return (params.what, *params.ids)
 
 
-async def consent(steering: Steering, line: ControlStream, params: ConsentQuery) -> object:
+async def consent(steering: GatewayControl, line: ControlStream, params: ConsentQuery) -> object:
     """Return the open questions and the grants."""
     consents = steering.consents
     return ConsentList(questions=consents.questions(), grants=consents.grants())
 
 
-async def consent_change(steering: Steering, line: ControlStream, params: ConsentOrder) -> object:
+async def consent_change(
+    steering: GatewayControl, line: ControlStream, params: ConsentOrder
+) -> object:
     """Carry out an order. Raises ProtocolError."""
     try:
         if params.what == "revoke":
@@ -56,5 +58,5 @@ async def consent_change(steering: Steering, line: ControlStream, params: Consen
     return ConsentList(questions=(question,))
 
 
-def _note(steering: Steering, line: ControlStream, text: str) -> None:
+def _note(steering: GatewayControl, line: ControlStream, text: str) -> None:
     steering.journal.add("gateway", "consent", f"{text} by {line.caller}")

@@ -12,7 +12,12 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import LINK_S
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    GatewayControl,
+    NoParams,
+)
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent
 from metamcp_worker.ipc.errors import ProtocolError
@@ -55,7 +60,7 @@ class ConsoleLink(Struct, frozen=True, kw_only=True):
     expires_s: float = LINK_S
 
 
-class ConsoleBegun(Struct, frozen=True, kw_only=True):
+class ConsoleLoginResult(Struct, frozen=True, kw_only=True):
     """Result of `console-login`. `token`: of the session, shown this once; `key`: id of the API
     key, empty for a link."""
 
@@ -82,7 +87,7 @@ class SessionList(Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionShown, ...]
 
 
-async def console(steering: Steering, line: ControlStream, params: ConsoleParams) -> object:
+async def console(steering: GatewayControl, line: ControlStream, params: ConsoleParams) -> object:
     role = Role.parse_role(params.role) or Role.VIEWER
     return ConsoleLink(url=steering.console.open(role), role=str(role))
 
@@ -91,7 +96,7 @@ def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
     return (result.role,)
 
 
-async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -> object:
+async def login(steering: GatewayControl, line: ControlStream, params: ConsoleLogin) -> object:
     console_sessions = steering.console.sessions
     if params.key:
         key = steering.keys.find_valid_key(params.key)
@@ -101,14 +106,14 @@ async def login(steering: Steering, line: ControlStream, params: ConsoleLogin) -
     steering.journal.add(
         "console", "login", f"{session.description} from {params.address or 'here'}"
     )
-    return ConsoleBegun(token=token, id=session.id, role=str(session.role), key=session.key)
+    return ConsoleLoginResult(token=token, id=session.id, role=str(session.role), key=session.key)
 
 
-def about_login(params: ConsoleLogin, result: ConsoleBegun) -> Sequence[str]:
+def about_login(params: ConsoleLogin, result: ConsoleLoginResult) -> Sequence[str]:
     return tuple(filter(None, (result.id, result.role, result.key)))
 
 
-async def logout(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def logout(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """End the session that asks."""
     if line.session is None:
         raise ProtocolError(Exit.USAGE, "only a session of the console can log out")
@@ -117,7 +122,7 @@ async def logout(steering: Steering, line: ControlStream, params: NoParams) -> o
     return {"v": VERSION}
 
 
-async def sessions(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def sessions(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     open_sessions, now = steering.console.sessions.all(), steering.console.sessions.read_clock()
     return SessionList(
         sessions=tuple(
@@ -130,7 +135,7 @@ async def sessions(steering: Steering, line: ControlStream, params: NoParams) ->
     )  # fmt: skip
 
 
-async def revoke(steering: Steering, line: ControlStream, params: ConsoleRevoke) -> object:
+async def revoke(steering: GatewayControl, line: ControlStream, params: ConsoleRevoke) -> object:
     ids = {session.id for session in steering.console.sessions.all()}
     if unknown := [name for name in params.names if name not in ids]:
         raise ProtocolError(
@@ -160,7 +165,7 @@ def kind_of(event: JournalEvent) -> str:
     return "servers"
 
 
-async def news(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def news(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Push the kinds of what has happened, and how much waits for a person, not more often than
     every NEWS_S, until the client leaves or its session ends. `logs:NAME` reports new lines of a
     server."""
@@ -169,7 +174,7 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
         line.push("news", {"kinds": kinds, "waiting": sum(steering.count_waiting().values())})
 
     follower = steering.journal.follow(line.wake)
-    seen = _Seen(steering)
+    seen = _FigureChanges(steering)
     try:
         await line.answer({"v": VERSION})
         push([])
@@ -191,10 +196,10 @@ async def news(steering: Steering, line: ControlStream, params: NoParams) -> obj
     return None
 
 
-class _Seen:
+class _FigureChanges:
     """Figures that one page knows and no event reports: calls, lines, consent, views."""
 
-    def __init__(self, steering: Steering) -> None:
+    def __init__(self, steering: GatewayControl) -> None:
         self._steering = steering
         self._figures: dict[str, object] = {}
         self._again: set[str] = set()

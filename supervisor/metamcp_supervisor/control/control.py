@@ -29,11 +29,11 @@ from pathlib import Path
 from msgspec import Raw, Struct
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.backoff import Ration
+from metamcp_supervisor.backoff import EntryRateLimiter
 from metamcp_supervisor.control import access_io, orders
 from metamcp_supervisor.control.access import PER_MINUTE_MAX, SESSION_ENDED, Role, role
 from metamcp_supervisor.control.console_sessions import ConsoleSession
-from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.control.services import GatewayControl
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.http.serve import Acceptor
 from metamcp_worker.ipc import codec
@@ -101,7 +101,7 @@ class Control:
 
     def __init__(
         self,
-        steering: Steering,
+        steering: GatewayControl,
         runtime_dir: Path,
         version: str,
         limits: ControlLimits | None = None,
@@ -112,12 +112,12 @@ class Control:
     ) -> None:
         self._steering = steering
         self._group = group
-        self._refusals = Ration(PER_MINUTE_MAX)
+        self._refusals = EntryRateLimiter(PER_MINUTE_MAX)
         self._limits = limits or ControlLimits()
         self._runtime_dir, self._state_dir = str(runtime_dir), state_dir
         self._config = config
         self._version = version
-        self._claim: runtime.DirectoryClaim | None = None
+        self._claim: runtime.DirectoryLock | None = None
         self._socket: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._talks: set[asyncio.Task[None]] = set()
@@ -129,7 +129,7 @@ class Control:
         runtime.AlreadyRunning and runtime.RuntimeDirUnfit."""
         sock: socket.socket | None = None
         if snapshot is not None:
-            claim = runtime.DirectoryClaim(
+            claim = runtime.DirectoryLock(
                 snapshot.directory, snapshot.lock, snapshot.token, snapshot.state
             )
             sock = socket.socket(fileno=snapshot.listener)
@@ -154,7 +154,7 @@ class Control:
             raise
         self._claim, self._socket = claim, sock
 
-    def _own(self, claim: runtime.DirectoryClaim) -> None:
+    def _own(self, claim: runtime.DirectoryLock) -> None:
         """Claim the state directory. On a full disk it stays unclaimed: no other gateway overwrites
         anything there, and a later write reports the error. Raises runtime.AlreadyRunning and
         runtime.RuntimeDirUnfit."""

@@ -14,7 +14,7 @@ from metamcp_supervisor.config import environment
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.show import mask_arguments
 from metamcp_supervisor.control import explain
-from metamcp_supervisor.control.services import Steering
+from metamcp_supervisor.control.services import GatewayControl
 from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.health import READY_STATES
 from metamcp_supervisor.telemetry.logs import LAST_LINES
@@ -44,7 +44,7 @@ _PRIVATE = frozenset(
 )
 
 
-async def describe(steering: Steering, server: ServerStatus, *, private: bool) -> Description:
+async def describe(steering: GatewayControl, server: ServerStatus, *, private: bool) -> Description:
     """Return everything about one server. `private`: with commands, environment and addresses, for
     a caller who may steer the gateway."""
     particulars = steering.particulars(server.name)
@@ -89,7 +89,7 @@ async def describe(steering: Steering, server: ServerStatus, *, private: bool) -
     )
 
 
-async def load(steering: Steering) -> TopFigures:
+async def load(steering: GatewayControl) -> TopFigures:
     """Return the figures of every server at this moment, for `top`."""
     status = steering.status()
     roots = {server.name: _workers(server) for server in status.servers}
@@ -110,7 +110,7 @@ async def load(steering: Steering) -> TopFigures:
     )
 
 
-def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
+def views(steering: GatewayControl, endpoints: Sequence[str]) -> ViewsShown:
     """Return the figures of the views of these endpoints, or of all. Raises ProtocolError for an
     unknown endpoint."""
     urls = steering.status().endpoints
@@ -131,7 +131,7 @@ def views(steering: Steering, endpoints: Sequence[str]) -> ViewsShown:
 
 
 def _view(stats: ViewStats) -> ViewShown:
-    saving = builtin_definitions.Saving(stats.everything, stats.tokens)
+    saving = builtin_definitions.TokenSavings(stats.everything, stats.tokens)
     return ViewShown(
         endpoint=stats.endpoint,
         exposure=stats.exposure,

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from metamcp_supervisor.control.explain import CONFIGURATION
-from metamcp_supervisor.control.services import ControlStream, Steering, find_servers
+from metamcp_supervisor.control.services import ControlStream, GatewayControl, find_servers
 from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
 from metamcp_supervisor.telemetry.journal import Follower
 from metamcp_supervisor.verbs import VERSION, Exit, JournalEvent, LogLine, ServerStatus
@@ -33,7 +33,7 @@ T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
 
 
-class Logs(Struct, frozen=True, forbid_unknown_fields=True):
+class LogsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Lines of the last `since_s` seconds that contain `grep` in any case; of these lines the last
     `n`, or all. `after`: number and time of the last line that was seen, for a client that goes on
     from there."""
@@ -46,9 +46,10 @@ class Logs(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[int, float] | None = None
 
 
-class Events(Struct, frozen=True, forbid_unknown_fields=True):
+class EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Events after number `since`, of the last `since_s` seconds, with `type` in what happened, and
-    about `who` if it is given; of these events the last `n`, or all. `after`: as in `Logs`."""
+    about `who` if it is given; of these events the last `n`, or all. `after`: as in
+    `LogsParams`."""
 
     since: int = 0
     n: int | None = None
@@ -59,7 +60,7 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[int, float] | None = None
 
 
-async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
+async def logs(steering: GatewayControl, line: ControlStream, params: LogsParams) -> object:
     find_servers(steering, [params.name])
     server_logs = steering.logs
     word = params.grep.casefold()
@@ -82,7 +83,7 @@ async def logs(steering: Steering, line: ControlStream, params: Logs) -> object:
     return None
 
 
-async def events(steering: Steering, line: ControlStream, params: Events) -> object:
+async def events(steering: GatewayControl, line: ControlStream, params: EventsParams) -> object:
     journal = steering.journal
 
     def fits(item: JournalEvent) -> bool:
@@ -163,7 +164,7 @@ class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "f
     above: dict[str, int] = {}
 
 
-async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
+async def wait(steering: GatewayControl, line: ControlStream, params: Wait) -> object:
     find_servers(steering, params.names)
     timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
     follower = steering.journal.follow(line.wake)
@@ -199,7 +200,7 @@ async def wait(steering: Steering, line: ControlStream, params: Wait) -> object:
 class _Missing:
     """The servers that do not fulfil the condition yet."""
 
-    def __init__(self, steering: Steering, params: Wait) -> None:
+    def __init__(self, steering: GatewayControl, params: Wait) -> None:
         self._steering = steering
         self._params = params
         self._starting = ""

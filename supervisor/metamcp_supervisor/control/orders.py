@@ -2,7 +2,7 @@
 
 Owns: the verbs' parameters, their limits, the role that each needs, and which exit code of `ctl`
 stands for which refusal.
-Never: the socket and its lines (`control`), carrying orders out (the gateway, by `Steering`).
+Never: the socket and its lines (`control`), carrying orders out (the gateway, by `GatewayControl`).
 
 The code of an error answer is the exit code that `metamcp ctl` ends with (`verbs.Exit`), except for
 the errors of JSON-RPC itself.
@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from metamcp_supervisor.backoff import Ration
+from metamcp_supervisor.backoff import EntryRateLimiter
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
@@ -36,10 +36,10 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
+    GatewayControl,
     NoParams,
     NotNow,
     ReloadRefused,
-    Steering,
     UnknownName,
     find_servers,
 )
@@ -80,21 +80,21 @@ class CallsParams(Struct, frozen=True, forbid_unknown_fields=True):
     slow_s: float = 0.0
 
 
-class Endpoints(Struct, frozen=True, forbid_unknown_fields=True):
+class EndpointsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Endpoints to show; all of them without names."""
 
     names: tuple[str, ...] = ()
 
 
-class Name(Struct, frozen=True, forbid_unknown_fields=True):
+class NameParams(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-async def _status(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def _status(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     return steering.status()
 
 
-async def _start(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _start(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     servers = find_servers(steering, params.names)
     # A server that runs already counts as it is; the others only after a new start.
     above = {s.name: s.generation for s in servers if s.state not in {"ready", "active"}}
@@ -103,21 +103,21 @@ async def _start(steering: Steering, line: ControlStream, params: ServerNames) -
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _stop(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _stop(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     find_servers(steering, params.names)
     _record(steering, line, params.names, "stop")
     steering.stop(params.names)
     return {"v": VERSION, "names": params.names, "above": {}}
 
 
-async def _restart(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _restart(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     above = {s.name: s.generation for s in find_servers(steering, params.names)}
     _record(steering, line, params.names, "restart")
     steering.restart(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _drain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _drain(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     for server in find_servers(steering, params.names):
         if server.phase != "ready":
             raise ProtocolError(
@@ -128,21 +128,23 @@ async def _drain(steering: Steering, line: ControlStream, params: ServerNames) -
     return {"v": VERSION, "names": params.names}
 
 
-async def _undrain(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _undrain(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     find_servers(steering, params.names)
     _record(steering, line, params.names, "undrain")
     steering.part(params.names, yes=False)
     return {"v": VERSION, "names": params.names}
 
 
-async def _quarantine(steering: Steering, line: ControlStream, params: QuarantineParams) -> object:
+async def _quarantine(
+    steering: GatewayControl, line: ControlStream, params: QuarantineParams
+) -> object:
     find_servers(steering, params.names)
     _record(steering, line, params.names, "quarantine")
     steering.quarantine(params.names, params.why or "an operator put it there")
     return {"v": VERSION, "names": params.names}
 
 
-async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -> object:
+async def _clear(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     for server in find_servers(steering, params.names):
         if server.phase != "quarantined":
             raise ProtocolError(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
@@ -151,23 +153,23 @@ async def _clear(steering: Steering, line: ControlStream, params: ServerNames) -
     return {"v": VERSION, "names": params.names}
 
 
-async def _roll(steering: Steering, line: ControlStream, params: ChangeParams) -> object:
+async def _roll(steering: GatewayControl, line: ControlStream, params: ChangeParams) -> object:
     steering.journal.add("gateway", "roll", f"asked by {line.caller}")
     await steering.roll()
     return {"v": VERSION}
 
 
-async def _stacks(steering: Steering, line: ControlStream, params: Name) -> object:
+async def _stacks(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
     return {"v": VERSION, "name": params.name, "stacks": await steering.stacks(params.name)}
 
 
-async def _upgrade(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def _upgrade(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     steering.journal.add("gateway", "upgrade", f"asked by {line.caller}")
     await steering.upgrade(lambda facts: line.push("upgrading", facts))
     raise AssertionError("another program runs")
 
 
-async def _reload(steering: Steering, line: ControlStream, params: Reload) -> object:
+async def _reload(steering: GatewayControl, line: ControlStream, params: Reload) -> object:
     if not params.dry_run:
         steering.journal.add("gateway", "reload", f"asked by {line.caller}")
     return await steering.reload(params.dry_run, params.expect, params.yes)
@@ -181,7 +183,7 @@ class KeysWanted(Struct, frozen=True, forbid_unknown_fields=True):
     after: str = ""
 
 
-class KeyOrdered(Struct, frozen=True, forbid_unknown_fields=True):
+class KeysChange(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of `keys-change`."""
 
     order: KeyOrder
@@ -192,14 +194,14 @@ _DONE: dict[type[Struct], str] = {
 }  # fmt: skip
 
 
-async def _keys(steering: Steering, line: ControlStream, params: KeysWanted) -> object:
+async def _keys(steering: GatewayControl, line: ControlStream, params: KeysWanted) -> object:
     try:
         return await steering.keys.list_keys(params.names, params.after)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
 
 
-async def _key_use(steering: Steering, line: ControlStream, params: Name) -> object:
+async def _key_use(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
     try:
         use = await steering.keys.read_key_use(params.name)
         key = (await steering.keys.list_keys([params.name])).keys[0].id
@@ -209,7 +211,7 @@ async def _key_use(steering: Steering, line: ControlStream, params: Name) -> obj
     return structs.replace(use, sessions=use.sessions + ours)
 
 
-async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrdered) -> object:
+async def _keys_change(steering: GatewayControl, line: ControlStream, params: KeysChange) -> object:
     try:
         changed = await steering.keys.carry_out_order(params.order, line.caller)
     except MetaMCPError as error:
@@ -220,28 +222,28 @@ async def _keys_change(steering: Steering, line: ControlStream, params: KeyOrder
     return changed
 
 
-async def _describe(steering: Steering, line: ControlStream, params: Name) -> object:
+async def _describe(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
     (server,) = find_servers(steering, [params.name])
     return await describe.describe(steering, server, private=line.role > Role.VIEWER)
 
 
-async def _calls(steering: Steering, line: ControlStream, params: CallsParams) -> object:
+async def _calls(steering: GatewayControl, line: ControlStream, params: CallsParams) -> object:
     return await steering.calls(params.names, params.slow_s)
 
 
-async def _views(steering: Steering, line: ControlStream, params: Endpoints) -> object:
+async def _views(steering: GatewayControl, line: ControlStream, params: EndpointsParams) -> object:
     return describe.views(steering, params.names)
 
 
-async def _tree(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def _tree(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     return steering.tree()
 
 
-async def _top(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def _top(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     return await describe.load(steering)
 
 
-def _record(steering: Steering, line: ControlStream, names: Sequence[str], verb: str) -> None:
+def _record(steering: GatewayControl, line: ControlStream, names: Sequence[str], verb: str) -> None:
     for name in names:
         steering.journal.add(name, verb, f"asked by {line.caller}")
 
@@ -252,13 +254,13 @@ class Verb(Struct, frozen=True):
     words for the audit from the parameters and the result; they are never secret."""
 
     params: type[Struct]
-    run: Callable[[Steering, ControlStream, Any], Awaitable[object]]
+    run: Callable[[GatewayControl, ControlStream, Any], Awaitable[object]]
     least: Role = Role.ADMIN
     reads: bool = False
     about: Callable[[Any, Any], Sequence[str]] = lambda params, result: ()
 
 
-def _about_key(params: KeyOrdered, changed: KeyChanged) -> Sequence[str]:
+def _about_key(params: KeysChange, changed: KeyChanged) -> Sequence[str]:
     return _DONE[type(params.order)], changed.id, changed.name
 
 
@@ -272,23 +274,23 @@ VERBS: dict[str, Verb] = {
     "quarantine": Verb(QuarantineParams, _quarantine, Role.ADMIN),
     "clear": Verb(ServerNames, _clear, Role.ADMIN),
     "roll": Verb(ChangeParams, _roll, Role.OPERATOR),
-    "dump-stacks": Verb(Name, _stacks, Role.OPERATOR),
-    "set": Verb(set_signal.Set, set_signal.set_, Role.ADMIN, about=set_signal.about),
+    "dump-stacks": Verb(NameParams, _stacks, Role.OPERATOR),
+    "set": Verb(set_signal.SetParams, set_signal.set_, Role.ADMIN, about=set_signal.about),
     "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),
     "upgrade": Verb(NoParams, _upgrade),
     "reload": Verb(Reload, _reload, Role.ADMIN),
-    "describe": Verb(Name, _describe, Role.VIEWER),
+    "describe": Verb(NameParams, _describe, Role.VIEWER),
     "top": Verb(NoParams, _top, Role.VIEWER),
     "calls": Verb(CallsParams, _calls, Role.VIEWER),
-    "views": Verb(Endpoints, _views, Role.VIEWER),
+    "views": Verb(EndpointsParams, _views, Role.VIEWER),
     "tree": Verb(NoParams, _tree, Role.VIEWER),
-    "logs": Verb(follow.Logs, follow.logs, Role.VIEWER),
-    "events": Verb(follow.Events, follow.events, Role.VIEWER),
-    "toolsets": Verb(toolsets.Toolsets, toolsets.toolsets, Role.VIEWER),
+    "logs": Verb(follow.LogsParams, follow.logs, Role.VIEWER),
+    "events": Verb(follow.EventsParams, follow.events, Role.VIEWER),
+    "toolsets": Verb(toolsets.ToolsetsParams, toolsets.toolsets, Role.VIEWER),
     "toolsets-change": Verb(
         toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR, about=toolsets.about
     ),
-    "scripts": Verb(script_orders.Scripts, script_orders.scripts, Role.VIEWER),
+    "scripts": Verb(script_orders.ScriptsParams, script_orders.scripts, Role.VIEWER),
     "scripts-show": Verb(
         script_orders.ScriptWanted, script_orders.show, Role.DEVELOPER, reads=True
     ),
@@ -304,7 +306,7 @@ VERBS: dict[str, Verb] = {
         Role.DEVELOPER,
         about=workflow_orders.about,
     ),
-    "results": Verb(result_orders.Results, result_orders.results, Role.OPERATOR, reads=True),
+    "results": Verb(result_orders.ResultsParams, result_orders.results, Role.OPERATOR, reads=True),
     "results-show": Verb(result_orders.ResultWanted, result_orders.show, reads=True),
     "results-purge": Verb(
         result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
@@ -316,8 +318,8 @@ VERBS: dict[str, Verb] = {
     ),
     "recordings": Verb(NoParams, tool_orders.recordings, Role.DEVELOPER, reads=True),
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
-    "key-use": Verb(Name, _key_use, Role.OPERATOR, reads=True),
-    "keys-change": Verb(KeyOrdered, _keys_change, Role.ADMIN, about=_about_key),
+    "key-use": Verb(NameParams, _key_use, Role.OPERATOR, reads=True),
+    "keys-change": Verb(KeysChange, _keys_change, Role.ADMIN, about=_about_key),
     "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),
     "consent-change": Verb(
         consent_orders.ConsentOrder,
@@ -353,7 +355,11 @@ VERBS: dict[str, Verb] = {
 
 
 async def carry_out(
-    steering: Steering, line: ControlStream, refusals: Ration, method: str, params: bytes
+    steering: GatewayControl,
+    line: ControlStream,
+    refusals: EntryRateLimiter,
+    method: str,
+    params: bytes,
 ) -> object:
     """Carry out one verb. Return its result, or None if the verb has sent everything itself. Raises
     ProtocolError; the journal records that too, for a verb that would change something, and for a
@@ -373,30 +379,30 @@ async def carry_out(
 
 
 def _record_order(
-    steering: Steering, line: ControlStream, method: str, params: bytes, about: Sequence[str]
+    steering: GatewayControl, line: ControlStream, method: str, params: bytes, about: Sequence[str]
 ) -> None:
     """Report an order that was carried out to the audit."""
     try:
-        aimed = codec.decode_as(access.Aimed, params or b"{}")
+        aimed = codec.decode_as(access.TargetParams, params or b"{}")
     except codec.Malformed:
-        aimed = access.Aimed()
+        aimed = access.TargetParams()
     if not aimed.dry_run:
         words = (*aimed.all, *about)
         steering.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
 
 
 def _record_refusal(
-    steering: Steering,
+    steering: GatewayControl,
     line: ControlStream,
-    refusals: Ration,
+    refusals: EntryRateLimiter,
     method: str,
     params: bytes,
     refusal: ProtocolError,
 ) -> None:
     try:
-        aimed = codec.decode_as(access.Aimed, params or b"{}")
+        aimed = codec.decode_as(access.TargetParams, params or b"{}")
     except codec.Malformed:
-        aimed = access.Aimed()
+        aimed = access.TargetParams()
     left_out = None if aimed.dry_run else refusals.take(time.monotonic())
     if left_out is None:
         return
@@ -414,7 +420,7 @@ def _problems(data: bytes) -> tuple[str, ...]:
 
 
 async def _carried_out(
-    steering: Steering, line: ControlStream, method: str, params: bytes
+    steering: GatewayControl, line: ControlStream, method: str, params: bytes
 ) -> object:
     verb = VERBS.get(method)
     if verb is None:

@@ -17,8 +17,8 @@ from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import explain
 from metamcp_supervisor.control.services import (
     ControlStream,
+    GatewayControl,
     NotNow,
-    Steering,
     UnknownName,
     find_servers,
 )
@@ -64,7 +64,7 @@ class TrialParams(Struct, frozen=True, forbid_unknown_fields=True):
     for_s: float
 
 
-class TrialNews(Struct, frozen=True, kw_only=True):
+class TrialUpdate(Struct, frozen=True, kw_only=True):
     """Message of a trial with the rights that are new. `state`: of the server; `records`: whether
     it runs without its sandbox and takes calls."""
 
@@ -73,7 +73,7 @@ class TrialNews(Struct, frozen=True, kw_only=True):
     rights: tuple[DeniedRight, ...]
 
 
-async def trial(steering: Steering, line: ControlStream, params: TrialParams) -> object:
+async def trial(steering: GatewayControl, line: ControlStream, params: TrialParams) -> object:
     """Run a server without its sandbox until the client leaves or the time is over, and report
     which rights it uses that it would lack. Raises ProtocolError and PeerGone."""
     (server,) = find_servers(steering, [params.name])
@@ -96,7 +96,7 @@ async def trial(steering: Steering, line: ControlStream, params: TrialParams) ->
             records = server.achieved == RECORDING and server.state in READY_STATES
             new = sorted(rights - sent)[:NEWS_MAX]
             sent.update(new)
-            news = TrialNews(state=server.state, records=records, rights=tuple(new))
+            news = TrialUpdate(state=server.state, records=records, rights=tuple(new))
             line.push("trial", news)
     finally:
         with contextlib.suppress(UnknownName, NotNow):  # it was removed, or the gateway ends
@@ -105,7 +105,7 @@ async def trial(steering: Steering, line: ControlStream, params: TrialParams) ->
     return {"v": VERSION, "name": params.name}
 
 
-async def path(steering: Steering, line: ControlStream, params: PathQuery) -> object:
+async def path(steering: GatewayControl, line: ControlStream, params: PathQuery) -> object:
     """Return the path of a call. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
     if len(params.arguments) > PATH_ARGUMENTS_BYTES_MAX:
@@ -136,7 +136,7 @@ async def path(steering: Steering, line: ControlStream, params: PathQuery) -> ob
 
 
 def unknown_tool(
-    steering: Steering, name: str, endpoint: str, names: Collection[str]
+    steering: GatewayControl, name: str, endpoint: str, names: Collection[str]
 ) -> ProtocolError:
     """Return why no tool has this name at an endpoint: its server is not there, the configuration
     switches the tool off, or neither. `names`: of all tools that there are."""
@@ -164,7 +164,7 @@ def unknown_tool(
     return ProtocolError(Exit.UNKNOWN_NAME, f"no tool is named {name[:64]!r}{location}; {near}")
 
 
-def _servers(steering: Steering, endpoint: str) -> Sequence[str]:
+def _servers(steering: GatewayControl, endpoint: str) -> Sequence[str]:
     """Return the servers of an endpoint, those with long names first."""
     config = steering.settings.config
     endpoint_config = config.endpoints.get(endpoint)
@@ -175,14 +175,14 @@ def _servers(steering: Steering, endpoint: str) -> Sequence[str]:
 
 
 def _places(
-    steering: Steering, endpoint: str, server: str, tool: str
+    steering: GatewayControl, endpoint: str, server: str, tool: str
 ) -> list[tuple[str, ToolConfig]]:
     config = steering.settings.config
     endpoint_config = config.endpoints.get(endpoint)
     return [] if endpoint_config is None else tools.places(config, endpoint_config, server, tool)
 
 
-def _locate_overrides(steering: Steering, call_path: CallPath) -> Iterator[PathStep]:
+def _locate_overrides(steering: GatewayControl, call_path: CallPath) -> Iterator[PathStep]:
     """Yield the steps that a front knows; one about an override says where it is written."""
     for step in call_path.steps:
         by = _places(steering, call_path.endpoint, call_path.server, call_path.tool)
@@ -193,20 +193,20 @@ def _locate_overrides(steering: Steering, call_path: CallPath) -> Iterator[PathS
             yield step
 
 
-def _state(steering: Steering, name: str) -> str:
+def _state(steering: GatewayControl, name: str) -> str:
     """Return the state of a server that cannot be used now, and why; empty for another one."""
     server = next((server for server in steering.status().servers if server.name == name), None)
     return "" if server is None or server.state in READY_STATES else _reason(steering, server)
 
 
-def _reason(steering: Steering, server: ServerStatus) -> str:
+def _reason(steering: GatewayControl, server: ServerStatus) -> str:
     facts = steering.particulars(server.name)
     history = steering.journal.histories.of(server.name)
     reason = explain.explain_state(server, structs.replace(facts.tries, because=history.because))
     return f"{server.name} is {server.state}: {reason}"
 
 
-def check_endpoint(steering: Steering, name: str) -> None:
+def check_endpoint(steering: GatewayControl, name: str) -> None:
     """Raise ProtocolError for the name of an endpoint that does not exist. An empty name is that of
     the default one."""
     endpoints = steering.shelf.endpoints()
@@ -215,7 +215,7 @@ def check_endpoint(steering: Steering, name: str) -> None:
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-async def key_id(steering: Steering, name: str) -> str:
+async def key_id(steering: GatewayControl, name: str) -> str:
     """Return the id of the API key that is meant; empty without a name. Raises ProtocolError."""
     if not name:
         return ""
@@ -226,7 +226,7 @@ async def key_id(steering: Steering, name: str) -> str:
     return keys[0].id
 
 
-def _server(steering: Steering, call_path: CallPath) -> tuple[PathStep, ...]:
+def _server(steering: GatewayControl, call_path: CallPath) -> tuple[PathStep, ...]:
     """Return the steps about the server of a tool and its confinement."""
     server = next(
         (server for server in steering.status().servers if server.name == call_path.server), None

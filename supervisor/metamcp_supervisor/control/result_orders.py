@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, GatewayControl
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -23,7 +23,7 @@ TEXT_BYTES_MAX = 1024 * 1024 - 16 * 1024
 """Maximum bytes of a text in an answer, as JSON: the answer is one line of the control socket."""
 
 
-class Results(Struct, frozen=True, forbid_unknown_fields=True):
+class ResultsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of `results`."""
 
 
@@ -81,7 +81,7 @@ def about(params: ResultsPurge, result: object) -> Sequence[str]:
     return ("purged", *(params.handles or ("all",)))
 
 
-async def results(steering: Steering, line: ControlStream, params: Results) -> object:
+async def results(steering: GatewayControl, line: ControlStream, params: ResultsParams) -> object:
     all_results = await steering.results.list_results()
     listed = tuple(map(_describe_result, all_results[-LISTED_MAX:]))
     return ResultList(
@@ -92,7 +92,7 @@ async def results(steering: Steering, line: ControlStream, params: Results) -> o
     )
 
 
-async def show(steering: Steering, line: ControlStream, params: ResultWanted) -> object:
+async def show(steering: GatewayControl, line: ControlStream, params: ResultWanted) -> object:
     try:
         stored = await steering.results.read_beginning(params.handle)
     except OSError as error:
@@ -106,7 +106,7 @@ async def show(steering: Steering, line: ControlStream, params: ResultWanted) ->
     )
 
 
-async def purge(steering: Steering, line: ControlStream, params: ResultsPurge) -> object:
+async def purge(steering: GatewayControl, line: ControlStream, params: ResultsPurge) -> object:
     count = await steering.results.purge(params.handles)
     if not count and params.handles:
         raise _unknown(params.handles[0])

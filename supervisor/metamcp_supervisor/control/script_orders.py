@@ -13,9 +13,20 @@ from collections.abc import Collection, Sequence
 from msgspec import Raw, Struct
 
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, ScriptStore, Steering
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    GatewayControl,
+    ScriptStore,
+)
 from metamcp_supervisor.verbs import Exit, ScriptChanged, ScriptList, ScriptShown
-from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript, ViewOwner, Wish, with_full_name
+from metamcp_worker.ipc.disclosure import (
+    DeleteScript,
+    SaveScript,
+    ViewOrder,
+    ViewOwner,
+    with_full_name,
+)
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.process_names import DEFAULT, label, within, workspace_of
 from metamcp_worker.ipc.saved_scripts import Script, check_script_name
@@ -24,7 +35,7 @@ _NOBODY = ViewOwner("", "")
 """View that no order about scripts changes."""
 
 
-class Scripts(Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of `scripts`, which lists all scripts of a workspace without their code."""
 
     workspace: str = DEFAULT
@@ -51,17 +62,19 @@ def about(params: ScriptsChange, result: object) -> Sequence[str]:
     return (action, within(params.workspace, params.order.script))
 
 
-async def scripts(steering: Steering, line: ControlStream, params: Scripts) -> object:
+async def scripts(steering: GatewayControl, line: ControlStream, params: ScriptsParams) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     return list_scripts(steering.shelf, params.workspace)
 
 
-async def show(steering: Steering, line: ControlStream, params: ScriptWanted) -> object:
+async def show(steering: GatewayControl, line: ControlStream, params: ScriptWanted) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     return await find_script(steering.shelf, params)
 
 
-async def scripts_change(steering: Steering, line: ControlStream, params: ScriptsChange) -> object:
+async def scripts_change(
+    steering: GatewayControl, line: ControlStream, params: ScriptsChange
+) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
     changed = await carry_out_order(steering.shelf, params)
     action = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
@@ -117,7 +130,7 @@ async def carry_out_order(store: ScriptStore, params: ScriptsChange) -> ScriptCh
         raise ProtocolError(Exit.FAILED, problem)
     if isinstance(params.order, DeleteScript):
         await find_script(store, ScriptWanted(workspace, name))
-    outcome = await store.carry_out(Wish(_NOBODY, with_full_name(params.order, workspace)))
+    outcome = await store.carry_out(ViewOrder(_NOBODY, with_full_name(params.order, workspace)))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
     made = outcome.script

@@ -26,14 +26,21 @@ from metamcp_supervisor.verbs import (
     KeyChanged,
     KeyList,
     KeyOrder,
-    Overridden,
+    OverriddenSetting,
     ReloadPlan,
     ServerStatus,
     Upgrade,
 )
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
-from metamcp_worker.ipc.disclosure import Everything, Exposure, OrderOutcome, Pair, ViewStats, Wish
+from metamcp_worker.ipc.disclosure import (
+    DisclosureState,
+    Exposure,
+    OrderOutcome,
+    Pair,
+    ViewOrder,
+    ViewStats,
+)
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ShowTools, ToolStats
 from metamcp_worker.ipc.key_table import KeySpec
@@ -78,7 +85,7 @@ class Unconfirmed(ReloadRefused):
         self.plan = plan
 
 
-class Particulars(Struct, frozen=True, kw_only=True):
+class ServerDetails(Struct, frozen=True, kw_only=True):
     """Facts about a server beyond its status. `config`: configuration in effect, secrets masked;
     `source`: file and line of its table; `endpoints`: endpoints that expose the server;
     `hidden`: text in the commands of its processes that may be secret, with the text to show
@@ -93,7 +100,7 @@ class Particulars(Struct, frozen=True, kw_only=True):
     list_hash: str
     tries: Tries
     hidden: Mapping[str, str]
-    overrides: tuple[Overridden, ...] = ()
+    overrides: tuple[OverriddenSetting, ...] = ()
     drift: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -102,9 +109,9 @@ class Particulars(Struct, frozen=True, kw_only=True):
 class ScriptStore(Protocol):
     """Store of scripts, and of all that orders change."""
 
-    def read_everything(self) -> Everything: ...
+    def read_everything(self) -> DisclosureState: ...
 
-    async def carry_out(self, wish: Wish) -> OrderOutcome:
+    async def carry_out(self, wish: ViewOrder) -> OrderOutcome:
         """Carry out an order, and return when every front knows its outcome."""
         ...
 
@@ -245,7 +252,7 @@ class ConsoleService(Protocol):
         ...
 
 
-class Steering(Protocol):
+class GatewayControl(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
     An order that is not a coroutine returns at once; `status` and the journal show its outcome.
@@ -307,7 +314,7 @@ class Steering(Protocol):
         """Return the workspaces, with their namespaces, endpoints and servers."""
         ...
 
-    def particulars(self, name: str) -> Particulars:
+    def particulars(self, name: str) -> ServerDetails:
         """Return the particulars of a server that `status` shows at this moment."""
         ...
 
@@ -347,7 +354,7 @@ class Steering(Protocol):
         empty name, levels of the log (`config.overrides`). Raises config.ConfigInvalid."""
         ...
 
-    def as_written(self, name: str) -> tuple[Overridden, ...]:
+    def as_written(self, name: str) -> tuple[OverriddenSetting, ...]:
         """End all overrides of a server, and return them. `name`: as in `override`."""
         ...
 
@@ -437,7 +444,7 @@ class ControlStream(Protocol):
         ...
 
 
-def find_servers(steering: Steering, names: Sequence[str]) -> list[ServerStatus]:
+def find_servers(steering: GatewayControl, names: Sequence[str]) -> list[ServerStatus]:
     """Return the status of the named servers. Raises UnknownName."""
     servers = {server.name: server for server in steering.status().servers}
     unknown = [name for name in names if name not in servers]

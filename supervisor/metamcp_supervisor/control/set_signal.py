@@ -1,8 +1,8 @@
 """The verbs `set`, for settings of a server or levels of the log, and `signal`, for a server.
 
 Owns: their parameters and limits, the known signals, the journal's words. Never: reading a setting
-(`config.overrides`, `config.installation`), carrying an order out (the gateway, by `Steering`).
-"""
+(`config.overrides`, `config.installation`), carrying an order out (the gateway, by
+`GatewayControl`)."""
 
 import signal
 import time
@@ -13,8 +13,13 @@ from msgspec import field
 from metamcp_supervisor.config import installation, naming, overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Problem
 from metamcp_supervisor.config.overrides import GATEWAY
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, find_servers
-from metamcp_supervisor.verbs import VERSION, Exit, Overridden
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    GatewayControl,
+    find_servers,
+)
+from metamcp_supervisor.verbs import VERSION, Exit, OverriddenSetting
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 
@@ -29,7 +34,7 @@ SIGNALS: dict[str, int] = {
 }
 
 
-class Set(ChangeParams, frozen=True, kw_only=True):
+class SetParams(ChangeParams, frozen=True, kw_only=True):
     """Parameters of `set`. `name`: server; empty for levels of the gateway's log. `settings`:
     values by key, as in the file but without quotes. `for_s`: seconds that they are in force.
     `clear`: end everything that was set before, and set nothing."""
@@ -47,12 +52,12 @@ class SignalParams(ChangeParams, frozen=True, kw_only=True):
     signal: str
 
 
-def about(params: Set, result: object) -> Sequence[str]:
+def about(params: SetParams, result: object) -> Sequence[str]:
     """Return the settings that an order changed, for the audit; their values are not there."""
     return ["clear"] if params.clear else [*params.settings]
 
 
-async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
+async def set_(steering: GatewayControl, line: ControlStream, params: SetParams) -> object:
     own = params.name == GATEWAY
     find_servers(steering, [] if own else [params.name])
     if params.clear is bool(params.settings):
@@ -79,7 +84,7 @@ async def set_(steering: Steering, line: ControlStream, params: Set) -> object:
     return {"v": VERSION, "name": params.name, "overrides": () if params.clear else overridden}
 
 
-async def signal_(steering: Steering, line: ControlStream, params: SignalParams) -> object:
+async def signal_(steering: GatewayControl, line: ControlStream, params: SignalParams) -> object:
     find_servers(steering, [params.name])
     number = number_of(params.signal)
     pid = steering.signal(params.name, number)
@@ -107,7 +112,7 @@ def name_of(number: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def sentence(each: Overridden) -> str:
+def sentence(each: OverriddenSetting) -> str:
     until = time.strftime("%H:%M:%S", time.localtime(each.until))
     return f"{each.key} {each.value} until {until} (else {each.written})"
 
@@ -122,6 +127,6 @@ def _check_rooms(settings: Mapping[str, str]) -> None:
 
 
 def _record(
-    steering: Steering, line: ControlStream, name: str, event: str, details: Iterable[str]
+    steering: GatewayControl, line: ControlStream, name: str, event: str, details: Iterable[str]
 ) -> None:
     steering.journal.add(name or "gateway", event, "; ".join([*details, f"asked by {line.caller}"]))

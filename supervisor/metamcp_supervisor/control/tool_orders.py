@@ -15,7 +15,12 @@ from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.path_orders import check_endpoint, key_id, unknown_tool
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, NoParams, Steering
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    GatewayControl,
+    NoParams,
+)
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
@@ -97,7 +102,7 @@ class RecordingsShown(Struct, frozen=True, kw_only=True):
     folder: str
 
 
-async def tool_try(steering: Steering, line: ControlStream, params: ToolTry) -> object:
+async def tool_try(steering: GatewayControl, line: ControlStream, params: ToolTry) -> object:
     """Return where to call a tool. The client that asked makes the call itself, at an endpoint,
     like every other client. Raises ProtocolError for an unknown endpoint."""
     check_endpoint(steering, params.endpoint)
@@ -119,12 +124,12 @@ def about_try(params: ToolTry, result: object) -> Sequence[str]:
     return [word for word in (params.endpoint, params.replay) if word]
 
 
-async def recordings(steering: Steering, line: ControlStream, params: NoParams) -> object:
+async def recordings(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Return where recorded calls are, for a caller who may read what was said in them."""
     return RecordingsShown(folder=str(Path(steering.status().state_dir, FOLDER)))
 
 
-async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> object:
+async def tools(steering: GatewayControl, line: ControlStream, params: ToolQuery) -> object:
     """Return the tools. Raises ProtocolError for unknown names."""
     check_endpoint(steering, params.endpoint)
     servers = {server.name: server for server in steering.status().servers}
@@ -163,7 +168,7 @@ async def tools(steering: Steering, line: ControlStream, params: ToolQuery) -> o
     )
 
 
-def _counts(steering: Steering) -> Mapping[tuple[str, str], tuple[int, int]]:
+def _counts(steering: GatewayControl) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the calls and errors of each tool that was called."""
     return {
         (server, tool): (calls, errors)
@@ -172,7 +177,7 @@ def _counts(steering: Steering) -> Mapping[tuple[str, str], tuple[int, int]]:
     }
 
 
-def _drifts(steering: Steering, server: str) -> Mapping[str, str]:
+def _drifts(steering: GatewayControl, server: str) -> Mapping[str, str]:
     lines = (line.partition(": ") for line in steering.particulars(server).drift)
     return {tool: words for tool, _, words in lines}
 

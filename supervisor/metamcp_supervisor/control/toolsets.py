@@ -13,10 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering, ViewStore
+from metamcp_supervisor.control.services import (
+    ChangeParams,
+    ControlStream,
+    GatewayControl,
+    ViewStore,
+)
 from metamcp_supervisor.verbs import (
     VERSION,
-    Equipped,
+    EquippedView,
     Exit,
     ToolRef,
     ToolSetChanged,
@@ -28,13 +33,13 @@ from metamcp_worker.ipc.disclosure import (
     Amend,
     Build,
     Delete,
+    DisclosureState,
     Equip,
-    Everything,
     Pair,
     ToolSet,
     Unequip,
+    ViewOrder,
     ViewOwner,
-    Wish,
     format_pair,
 )
 from metamcp_worker.ipc.errors import ProtocolError
@@ -54,7 +59,7 @@ _SHOWS = {
 """Tools that an endpoint shows, by exposures without tool sets."""
 
 
-class Toolsets(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolsetsParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of `toolsets`. `names`: tool sets to show; empty means all."""
 
     names: tuple[str, ...] = ()
@@ -71,7 +76,7 @@ class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) -> object:
+async def toolsets(steering: GatewayControl, line: ControlStream, params: ToolsetsParams) -> object:
     everything = steering.shelf.read_everything()
     for name in params.names:
         _check_there(name, everything)
@@ -84,7 +89,7 @@ async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) ->
     return ToolSets(
         toolsets=tuple(map(describe_toolset, chosen)),
         equipped=tuple(
-            Equipped(
+            EquippedView(
                 toolset=view.toolset,
                 endpoint=whose.endpoint,
                 principal=whose.principal,
@@ -97,7 +102,7 @@ async def toolsets(steering: Steering, line: ControlStream, params: Toolsets) ->
 
 
 async def toolsets_change(
-    steering: Steering, line: ControlStream, params: ToolsetsChange
+    steering: GatewayControl, line: ControlStream, params: ToolsetsChange
 ) -> object:
     shelf, order = steering.shelf, params.order
     everything = shelf.read_everything()
@@ -115,7 +120,7 @@ async def toolsets_change(
         _check_offered(steering, new_tools)
     if params.dry_run:
         return {"v": VERSION}
-    outcome = await shelf.carry_out(Wish(ViewOwner(endpoint, PRINCIPAL), order))
+    outcome = await shelf.carry_out(ViewOrder(ViewOwner(endpoint, PRINCIPAL), order))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
     steering.journal.add(
@@ -149,7 +154,7 @@ def _iso(seconds: float) -> str:
     return f"{date_time}.{int(seconds * 1000) % 1000:03}Z"
 
 
-def _check_there(name: str, everything: Everything) -> None:
+def _check_there(name: str, everything: DisclosureState) -> None:
     """Raise ProtocolError if no tool set has this name."""
     names = [toolset.name for toolset in everything.toolsets]
     if name not in names:
@@ -159,7 +164,7 @@ def _check_there(name: str, everything: Everything) -> None:
         )
 
 
-def _check_new(name: str, everything: Everything) -> None:
+def _check_new(name: str, everything: DisclosureState) -> None:
     """Raise ProtocolError if a tool set has this name already."""
     if name in [toolset.name for toolset in everything.toolsets]:
         raise ProtocolError(
@@ -188,7 +193,7 @@ def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
     return endpoint
 
 
-def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
+def _check_offered(steering: GatewayControl, tools: Iterable[Pair]) -> None:
     """Raise ProtocolError for all tools that no server offers, each with the name that was probably
     meant."""
     servers = {server.name for server in steering.status().servers}
@@ -217,7 +222,7 @@ def _check_offered(steering: Steering, tools: Iterable[Pair]) -> None:
         )
 
 
-def _explain_skipped(steering: Steering, tools: Iterable[Pair]) -> Iterator[str]:
+def _explain_skipped(steering: GatewayControl, tools: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
     states = {server.name: server.state for server in steering.status().servers}
     quarantined = steering.shelf.list_quarantined()
@@ -255,5 +260,6 @@ def _describe_order(params: ToolsetsChange, endpoint: str) -> str:
 
 
 _WORDS: dict[type[Struct], str] = {
-    Build: "built", Amend: "changed", Delete: "deleted", Equip: "equipped", Unequip: "unequipped",
+    Build: "built", Amend: "changed", Delete: "deleted", Equip: "equipped",
+    Unequip: "unequipped",
 }  # fmt: skip

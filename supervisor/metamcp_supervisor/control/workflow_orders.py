@@ -14,14 +14,14 @@ from typing import Literal
 from msgspec import Raw, Struct
 
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.control.services import ChangeParams, ControlStream, Steering
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, GatewayControl
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
     FRAME_BYTES_MAX,
-    Done,
     EngineOrder,
+    OrderDone,
     OrderProgress,
     RunOwner,
 )
@@ -31,7 +31,7 @@ LOCAL = "local"
 """Name of the local user as the owner of a run."""
 NONE = 'nothing is configured for the engine: write workflows = ["FOLDER"] or the table [ai]'
 
-_read = codec.reader(OrderProgress | Done)
+_read = codec.reader(OrderProgress | OrderDone)
 
 
 class WorkflowQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,7 +54,7 @@ class WorkflowOrder(ChangeParams, frozen=True, kw_only=True):
 
 
 class OrderResult(Struct, frozen=True):
-    """Result of both verbs, as `engine_runs.Done`."""
+    """Result of both verbs, as `engine_runs.OrderDone`."""
 
     text: str
     structured: Raw
@@ -68,7 +68,7 @@ def about(params: WorkflowOrder, result: object) -> Sequence[str]:
 
 
 async def workflow(
-    steering: Steering, line: ControlStream, params: WorkflowQuery | WorkflowOrder
+    steering: GatewayControl, line: ControlStream, params: WorkflowQuery | WorkflowOrder
 ) -> object:
     """Give an order to the engine, and report its progress. Raises ProtocolError."""
     places = {
@@ -121,6 +121,6 @@ async def _relay_progress(reader: asyncio.StreamReader, line: ControlStream) -> 
         if size > FRAME_BYTES_MAX:
             raise codec.Malformed("a frame of the engine is too large")
         message = _read(await reader.readexactly(size))
-        if isinstance(message, Done):
+        if isinstance(message, OrderDone):
             return OrderResult(message.text, message.structured, message.failed)
         await line.tell("progress", message)

@@ -42,7 +42,7 @@ _PACKAGE = {"npx": ("-p", "--package"), "uvx": ("--from",)}
 _ALONE = ("-y", "--yes", "-q", "--quiet", "--no", "--offline")
 
 
-class Wrapped(Struct, frozen=True):
+class WrappedCommand(Struct, frozen=True):
     """Command behind a wrapper. `package`: with version, as written; `program`: the program of the
     package, empty if it is not named."""
 
@@ -65,7 +65,7 @@ class Wrapped(Struct, frozen=True):
         return "" if at < 0 else self.package[at + 1 :]
 
 
-def parse_wrapper(command: Sequence[str]) -> Wrapped | None:
+def parse_wrapper(command: Sequence[str]) -> WrappedCommand | None:
     """Return what runs behind the wrapper of a command; None for a command without a wrapper, or
     with options that are not understood."""
     tool = os.path.basename(command[0]) if command else ""
@@ -85,10 +85,10 @@ def parse_wrapper(command: Sequence[str]) -> Wrapped | None:
     if at >= len(command):
         return None
     program, arguments = command[at], tuple(command[at + 1 :])
-    return Wrapped(tool, package or program, program if package else "", arguments)
+    return WrappedCommand(tool, package or program, program if package else "", arguments)
 
 
-def direct(command: Wrapped, environ: Mapping[str, str], home: Path) -> list[str] | None:
+def direct(command: WrappedCommand, environ: Mapping[str, str], home: Path) -> list[str] | None:
     """Return the command without the wrapper, if the package is already on this machine."""
     if command.tool == "uvx":
         data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
@@ -127,7 +127,7 @@ def advice(
     return findings
 
 
-def _script(package: Path, command: Wrapped) -> Path | None:
+def _script(package: Path, command: WrappedCommand) -> Path | None:
     """Return the script that `node` runs, if the package has the wanted version; else None."""
     manifest = package / "package.json"
     try:

@@ -15,18 +15,18 @@ from msgspec import Struct, structs
 
 from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.disclosure import Applied, Told
+from metamcp_worker.ipc.disclosure import DisclosureApplied, ListsAnnounced
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import ShowKeyUse
 from metamcp_worker.ipc.messages import (
     AttachRole,
     CallsShown,
-    Change,
     FromFront,
     FrontStats,
     HandOver,
     Message,
+    OrderRequest,
     SessionKept,
     ShowCalls,
     ShowPath,
@@ -69,7 +69,7 @@ class Questions:
             future.set_result((message, blob))
 
 
-_WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | Change | Embed
+_WITH_BLOB = FrontStats | SessionKept | Spans | CallsShown | OrderRequest | Embed
 
 
 class FrontSnapshot(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class FrontListener(Protocol):
 
     def on_message(self, front: "FrontProcess", message: FromFront, blob: bytes) -> None:
         """The front sent this message. `blob`: content of the descriptor of `FrontStats`,
-        `SessionKept`, `Spans`, `Change` and `Embed`, empty for other messages. Raises
+        `SessionKept`, `Spans`, `OrderRequest` and `Embed`, empty for other messages. Raises
         codec.Malformed when the blob cannot be read."""
         ...
 
@@ -129,7 +129,7 @@ class FrontProcess:
         self.deadline: asyncio.TimerHandle | None = None
         self.questions = Questions(self.send)
         self.on_applied: Callable[[int], None] = lambda number: None
-        """Callback for `disclosure.Applied`, called with its number."""
+        """Callback for `disclosure.DisclosureApplied`, called with its number."""
         self._ear = ear
         self._channel = packets.Channel(
             worker.sock, self._packet, lambda: ear.fell_silent(self), self._on_descriptors_lost
@@ -203,10 +203,10 @@ class FrontProcess:
             if isinstance(message, CallsShown):
                 self.questions.answer(message, blob)
                 return
-            if isinstance(message, Applied):
+            if isinstance(message, DisclosureApplied):
                 self.on_applied(message.number)
                 return
-            if isinstance(message, Told):
+            if isinstance(message, ListsAnnounced):
                 self.owes = 0 if message.number == self.owes else self.owes
                 return
             self._ear.on_message(self, message, blob)
@@ -220,5 +220,5 @@ class FrontProcess:
         without a record here is lost only if this front dies: its client opens a new one. Spans are
         counted. The front that asked for a change or for vectors gets an answer."""
         message = messages.unpack_from_front(data)
-        if isinstance(message, Spans | Change | Embed):
+        if isinstance(message, Spans | OrderRequest | Embed):
             self._ear.on_message(self, message, b"")

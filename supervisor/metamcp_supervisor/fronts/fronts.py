@@ -24,7 +24,7 @@ from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.front import FrontProcess, FrontSnapshot
 from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
 from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - imported from here
-from metamcp_supervisor.fronts.ports import House, NotRolled
+from metamcp_supervisor.fronts.ports import FrontNotReplaced, FrontServices
 from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
@@ -33,34 +33,34 @@ from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
-from metamcp_worker.ipc.disclosure import Change, News
+from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.key_table import KeysApplied
 from metamcp_worker.ipc.messages import (
-    Adopt,
+    AdoptSessions,
     AttachFailed,
-    Beat,
+    ConnectionTaken,
     DayCounts,
     Figures,
     FromFront,
     FrontReady,
     FrontStats,
     HandOver,
+    Heartbeat,
     Listen,
     Reconfigure,
-    Rooted,
+    RootsChanged,
     ServeOn,
+    ServerWanted,
     SessionKept,
     SessionsOver,
     Spans,
     Stop,
-    Taken,
-    Wanted,
 )
 from metamcp_worker.ipc.spec import FrontSpec
 
 
-class Roster:
+class FrontTable:
     """All fronts. `slots`: the front in each slot, or None; `beside`: fronts without a slot, that
     will take the slot of another front or gave up their own; `leaving`: fronts that ended, whose
     control sockets are still to be read to the end. `last`: the last number given to a front;
@@ -139,7 +139,7 @@ class Fronts:
         forker: Forker,
         hearts: Heartbeats,
         journal: Journal,
-        house: House,
+        house: FrontServices,
         spec: Callable[[], FrontSpec],
         listeners: Sequence[socket.socket],
         *,
@@ -158,7 +158,7 @@ class Fronts:
         self._crowded_out = crowded_out
         self._ready_s_max = ready_s_max
         self._dice = dice
-        self.roster = Roster()
+        self.roster = FrontTable()
         self.sessions = SessionRecords()
         self.handovers = Handovers(self.sessions, self.roster.all)
         self._loop = asyncio.get_running_loop()
@@ -270,7 +270,7 @@ class Fronts:
         try:
             worker = await self._forker.fork("front", f"front-{slot}")
         except NotForked as error:
-            raise NotRolled(f"front-{slot} stays: {error}") from None
+            raise FrontNotReplaced(f"front-{slot} stays: {error}") from None
         new = self._create_front(slot, worker)
         self.roster.beside.add(new)
         self._tell(new)
@@ -278,7 +278,7 @@ class Fronts:
             self._kill(new)
         await self._until(lambda: new.ready or new not in self.roster.beside)
         if new not in self.roster.beside or self._draining:
-            raise NotRolled(f"front-{slot} stays: its successor did not become ready")
+            raise FrontNotReplaced(f"front-{slot} stays: its successor did not become ready")
         if self.roster.slots[slot] is not old:  # it crashed, and has another successor
             self._kill(new)
             return
@@ -396,7 +396,7 @@ class Fronts:
     def _bequeath(self, heir: FrontProcess) -> None:
         """Give the sessions that no front holds to this front. Raises OSError."""
         for untold, records in self.sessions.adopt(heir.number):
-            heir.send(Adopt(untold=untold), [packets.blob(records)])
+            heir.send(AdoptSessions(untold=untold), [packets.blob(records)])
 
     def _settle(self) -> None:
         """Assign waiting sessions and connections, after a front has gone or become ready."""
@@ -416,15 +416,15 @@ class Fronts:
 
     def on_message(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         match message:
-            case Beat():
+            case Heartbeat():
                 self._hearts.beat(front.pid, "front", message.lag_ms)
             case FrontReady():
                 self._ready(front)
-            case Wanted(server=server, tenant=tenant):
+            case ServerWanted(server=server, tenant=tenant):
                 self._house.on_server_wanted(server, tenant)
-            case Rooted(who=who, roots=roots):
+            case RootsChanged(who=who, roots=roots):
                 self._house.on_roots_changed(who, roots)
-            case Change() | Embed() | News():
+            case OrderRequest() | Embed() | ServerListsChanged():
                 self._house.on_request(front, message, blob)
             case AttachFailed(what=server, number=generation):
                 self._house.on_attach_failed(front, server, generation)
@@ -438,7 +438,7 @@ class Fronts:
             case KeysApplied(generation=number):
                 front.keys = max(front.keys, number)
                 self._changed.set()
-            case Taken():
+            case ConnectionTaken():
                 self.handovers.on_taken(front.number)
             case SessionKept():
                 self.sessions.keep(front.number, blob)

@@ -11,13 +11,13 @@ from typing import Protocol
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
-from metamcp_worker.ipc.disclosure import Change, News
+from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
 
-class NotRolled(Exception):
+class FrontNotReplaced(Exception):
     """A front was not replaced. The text is a sentence."""
 
 
@@ -38,7 +38,7 @@ class Forker(Protocol):
         ...
 
 
-class House(Protocol):
+class FrontServices(Protocol):
     """Services of the rest of the gateway for fronts."""
 
     def welcome(self, front: FrontProcess) -> None:
@@ -62,9 +62,11 @@ class House(Protocol):
         """Sessions of clients with these ids have ended."""
         ...
 
-    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
-        """A front asks to change what clients see (`disclosure.Wish`) or for vectors of texts, and
-        waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
+    def on_request(
+        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+    ) -> None:
+        """A front asks to change what clients see (`disclosure.ViewOrder`) or for vectors of texts,
+        and waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
         descriptor was lost. Raises codec.Malformed."""
         ...
 

@@ -24,7 +24,7 @@ not kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _SessionEntry:
     """`untold`: the previous front may not have notified the client of changed lists."""
 
     holder: int | None
@@ -41,7 +41,7 @@ class SessionRecords:
 
     def __init__(self) -> None:
         self.fronts = 1
-        self._kept: dict[str, _Kept] = {}  # oldest record first
+        self._kept: dict[str, _SessionEntry] = {}  # oldest record first
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class SessionRecords:
         self._drop(session)
         if len(record) > RECORD_BYTES_MAX:
             return
-        self._kept[session] = _Kept(holder, record)
+        self._kept[session] = _SessionEntry(holder, record)
         self._bytes += len(record)
         kept_max = SESSIONS_KEPT_MAX * self.fronts
         while len(self._kept) > kept_max or self._bytes > SESSIONS_BYTES_MAX:
@@ -84,14 +84,14 @@ class SessionRecords:
         notified its clients of changed lists yet."""
         for session, entry in self._kept.items():
             if entry.holder == holder:
-                self._kept[session] = _Kept(None, entry.record, untold)
+                self._kept[session] = _SessionEntry(None, entry.record, untold)
 
     def mark_outdated(self) -> None:
         """Note that the lists changed for all sessions without a holder: the front that adopts them
         must notify their clients."""
         for session, entry in self._kept.items():
             if entry.holder is None:
-                self._kept[session] = _Kept(None, entry.record, untold=True)
+                self._kept[session] = _SessionEntry(None, entry.record, untold=True)
 
     def adopt(self, holder: int) -> list[tuple[bool, bytes]]:
         """Give every session without a holder to this front. Return up to two groups, each with a
@@ -101,7 +101,7 @@ class SessionRecords:
         }
         groups: dict[bool, list[bytes]] = {}
         for session, entry in without_holder.items():
-            self._kept[session] = _Kept(holder, entry.record)
+            self._kept[session] = _SessionEntry(holder, entry.record)
             groups.setdefault(entry.untold, []).append(entry.record)
         return [(untold, b"[%b]" % b",".join(records)) for untold, records in groups.items()]
 

@@ -1,8 +1,7 @@
 """Services of the gateway for fronts: pass on what a front says to the parts that it concerns.
 
-Owns: which part gets which message, as an implementation of `fronts.ports.House`. Never: the
-actions of these parts, fronts themselves (`fronts.fronts`).
-"""
+Owns: which part gets which message, as an implementation of `fronts.ports.FrontServices`. Never:
+the actions of these parts, fronts themselves (`fronts.fronts`)."""
 
 import secrets
 import socket
@@ -31,7 +30,7 @@ from metamcp_supervisor.servers.middleware_process import Middlewares
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.role_process import RoleProcess
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
@@ -45,7 +44,7 @@ from metamcp_worker.ipc.consent_records import (
     ConsentOpened,
     rules_mark,
 )
-from metamcp_worker.ipc.disclosure import Change, News
+from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
@@ -53,7 +52,8 @@ from metamcp_worker.ipc.server_catalog import gateway_id
 from metamcp_worker.ipc.spec import FrontSpec
 
 HANDLE_KEY = "handles.key"
-"""File in the state directory with the key of `Household.handle_key`, in hexadecimal digits."""
+"""File in the state directory with the key of `GatewayFrontServices.handle_key`, in hexadecimal
+digits."""
 HANDLE_KEY_BYTES = 32
 LOST = (
     "ids of tasks and states of calls that clients have now end with this gateway, because the key"
@@ -61,11 +61,11 @@ LOST = (
 )
 
 
-class Household:
-    """An implementation of `fronts.ports.House`. `tree`, `views` and so on: set later, but before
-    the first front starts, because `Fronts` needs this object first."""
+class GatewayFrontServices:
+    """An implementation of `fronts.ports.FrontServices`. `tree`, `views` and so on: set later, but
+    before the first front starts, because `Fronts` needs this object first."""
 
-    tree: Tree
+    tree: ServerManager
     views: Views
     keys: ApiKeys
     quotas: Quotas
@@ -215,10 +215,12 @@ class Household:
         self.tree.apart.on_sessions_ended(sessions)
         self.views.on_sessions_ended(sessions)
 
-    def on_request(self, front: FrontProcess, message: Change | Embed | News, blob: bytes) -> None:
+    def on_request(
+        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+    ) -> None:
         if isinstance(message, Embed):
             self.embedder.embed_texts(front, message, blob)
-        elif isinstance(message, News):
+        elif isinstance(message, ServerListsChanged):
             self.views.news(message.number)
         else:
             self.views.carry_out_order(front, message.ticket, blob)

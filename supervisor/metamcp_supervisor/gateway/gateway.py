@@ -22,33 +22,33 @@ from metamcp_supervisor.config import workspaces
 from metamcp_supervisor.config.config import Address, Config, ConfigInvalid
 from metamcp_supervisor.config.units import DURATION_S_MAX
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
-from metamcp_supervisor.control.services import NotNow, Particulars, UnknownName
+from metamcp_supervisor.control.services import NotNow, ServerDetails, UnknownName
 from metamcp_supervisor.fronts.fronts import Fronts
-from metamcp_supervisor.fronts.ports import NotRolled
+from metamcp_supervisor.fronts.ports import FrontNotReplaced
 from metamcp_supervisor.gateway import upgrade_state
-from metamcp_supervisor.gateway.front_services import Household
+from metamcp_supervisor.gateway.front_services import GatewayFrontServices
 from metamcp_supervisor.gateway.reload import Ask, Reloads
-from metamcp_supervisor.gateway.upgrade import Succession, SurvivingParts
-from metamcp_supervisor.gateway.upgrade_state import State, StateUnreadable
+from metamcp_supervisor.gateway.upgrade import SurvivingParts, UpgradeHandover
+from metamcp_supervisor.gateway.upgrade_state import StateUnreadable, UpgradeState
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
-from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_supervisor.servers.result_keeper import ResultKeeper
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd import listen
-from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.systemd.sd_sockets import Inherited
 from metamcp_supervisor.telemetry.admin import Admin
@@ -61,7 +61,7 @@ from metamcp_supervisor.verbs import (
     ConfigTree,
     Exit,
     GatewayStatus,
-    Overridden,
+    OverriddenSetting,
     ReloadPlan,
     Upgrade,
 )
@@ -109,7 +109,7 @@ class CannotStart(MetaMCPError):
 
 
 class Gateway:
-    """The gateway, as `ctl` steers it: an implementation of `control.services.Steering`.
+    """The gateway, as `ctl` steers it: an implementation of `control.services.GatewayControl`.
 
     `load`: reads the configuration again. `permit`: raises NotConfirmed for a configuration whose
     commands may not be started, unless its second argument confirms them. `environ`: environment
@@ -130,16 +130,17 @@ class Gateway:
         version: str,
         *,
         hangup_ends: bool = False,
-        notify: Notify | None = None,
+        notify: SystemdNotifier | None = None,
         inherited: Inherited | None = None,
-        handed: State | None = None,
+        handed: UpgradeState | None = None,
     ) -> None:
         self.version, self._handed = version, handed
         self._loop = asyncio.get_running_loop()
         self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
         self.metrics = Metrics(version)
         self._traces = Traces(version, self.metrics.spans)
-        self._service = Service(notify or Notify(), inherited or {}, self.status, self.journal)
+        notifier = notify or SystemdNotifier()
+        self._service = Service(notifier, inherited or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
         self._listeners: list[socket.socket] = []
         if handed is not None:
@@ -149,15 +150,14 @@ class Gateway:
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping = self._signals.stopping
         self._code, self._end = Exit.OK, ""
-        self._nursery = Nurseries(
+        nursery = self._nursery = Nurseries(
             on_exit=self._on_worker_exit,
             on_halt=self._on_halt_changed,
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        hearts = self._nursery.signal, self._loop.time, self.metrics.lag, self._nursery.pulse
-        self._hearts = Heartbeats(*hearts)
-        self._house = Household(self.metrics, self.hopeless, self._nursery, self._hearts)
+        self._hearts = Heartbeats(nursery.signal, self._loop.time, self.metrics.lag, nursery.pulse)
+        self._house = GatewayFrontServices(self.metrics, self.hopeless, self._nursery, self._hearts)
         self._fronts = Fronts(
             self._nursery, self._hearts, self.journal, self._house,
             self._front_spec, self._listeners, spans=self._traces.take,
@@ -206,8 +206,8 @@ class Gateway:
     def console(self) -> ConsoleProcess:
         return self._house.console
 
-    def _make_tree(self, config: Config, environ: Mapping[str, str]) -> Tree:
-        return Tree(
+    def _make_tree(self, config: Config, environ: Mapping[str, str]) -> ServerManager:
+        return ServerManager(
             forker=self._nursery,
             hearts=self._hearts,
             routes=self._routes,
@@ -215,14 +215,14 @@ class Gateway:
             journal=self.journal,
             logs=self.logs,
             metrics=self.metrics,
-            bounds=Bounds(
+            bounds=LimitEnforcer(
                 cgroups.find_delegated(),
                 self.journal,
                 cgroups.find_memory_group(),
                 lambda: specs.private_places(self.config, (self.listen, self.ops_listen)),
             ),
             tokens=TokenKeys(config.gateway.state_dir, environ),
-            pinned=Pinned(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
+            pinned=ToolQuarantine(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
             environ=environ,
             version=self.version,
             gateway_id=self._house.gateway_id,
@@ -237,7 +237,7 @@ class Gateway:
             config=str(config.files[0]) if config.files else "",
         )
 
-    def _prepare_succession(self, environ: Mapping[str, str]) -> Succession:
+    def _prepare_succession(self, environ: Mapping[str, str]) -> UpgradeHandover:
         self._house.furnish(
             self._fronts, self._routes, self.journal, lambda: self.config, self.version, environ
         )
@@ -245,7 +245,7 @@ class Gateway:
             self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
             self._control, self.journal, self.logs, self.metrics,
         )  # fmt: skip
-        return Succession(
+        return UpgradeHandover(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
             quotas=self._house.quotas, roles=self._house.sockets,
@@ -480,7 +480,7 @@ class Gateway:
         tree = workspaces.tree(self.config, gateway_status.endpoints, states)
         return structs.replace(tree, limits=gateway_status.limits)
 
-    def particulars(self, name: str) -> Particulars:
+    def particulars(self, name: str) -> ServerDetails:
         particulars = status.particulars(self.config, self._tree.entries[name], self._loop.time())
         lines = [line.text for line in self.logs.tail(name, LAST_LINES)]
         return structs.replace(
@@ -515,7 +515,7 @@ class Gateway:
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
         self._reloads.override(name, settings, for_s)
 
-    def as_written(self, name: str) -> tuple[Overridden, ...]:
+    def as_written(self, name: str) -> tuple[OverriddenSetting, ...]:
         return self._reloads.as_written(name)
 
     async def stacks(self, name: str) -> str:
@@ -553,7 +553,7 @@ class Gateway:
         self._check_not_ending()
         try:
             await self._fronts.roll()
-        except NotRolled as error:
+        except FrontNotReplaced as error:
             raise NotNow(str(error)) from None
 
     def _each(self, names: Sequence[str], act: Callable[[str], None]) -> None:

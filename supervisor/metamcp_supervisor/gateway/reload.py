@@ -33,15 +33,15 @@ from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.quarantine_io import ApprovalRefused, ReloadDraft
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
-from metamcp_supervisor.verbs import Overridden, ReloadPlan
+from metamcp_supervisor.verbs import OverriddenSetting, ReloadPlan
 from metamcp_worker.ipc import process_names
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 WATCH_S = 0.5
 """Seconds between two checks of the files."""
@@ -63,7 +63,7 @@ Ask = Callable[[str, str], None]
 """Function that shows an operator a question; the answer yes applies the plan with this hash."""
 
 
-class Quiet:
+class FileChangeDetector:
     """Detector of files that changed and then stayed the same for QUIET_S. `stamps`: of the files
     as they were read."""
 
@@ -97,7 +97,7 @@ class Reloads:
         check: Callable[[], None],
         *,
         fronts: Fronts,
-        tree: Tree,
+        tree: ServerManager,
         service: Service,
         metrics: Metrics,
         journal: Journal,
@@ -321,19 +321,19 @@ class Reloads:
         spec = specs.own_log_spec(self.config)
         logs.tune(spec)
         self._tree.crew.tune()
-        self._journal.shown = Masks(spec.secrets).text
+        self._journal.shown = SecretMasker(spec.secrets).text
         self._traces.adjust(self.config.traces)
 
     # Settings for a time
 
-    def overridden(self, server: str = GATEWAY) -> tuple[Overridden, ...]:
+    def overridden(self, server: str = GATEWAY) -> tuple[OverriddenSetting, ...]:
         """Return the overrides of this server or GATEWAY, each with its end in seconds since the
         epoch."""
         if server != GATEWAY and server not in self._written.servers:  # it is being removed
             return ()
         since = time.time() - self._loop.time()
         return tuple(
-            Overridden(
+            OverriddenSetting(
                 key=each.key, value=each.text, written=self._as_in_file(each),
                 until=since + each.ends,
             )
@@ -352,7 +352,7 @@ class Reloads:
             self._overrides = self._overrides.set(self.config.servers[name], settings, ends)
         self._tune([server])
 
-    def as_written(self, server: str) -> tuple[Overridden, ...]:
+    def as_written(self, server: str) -> tuple[OverriddenSetting, ...]:
         """End all overrides of this server or GATEWAY, and return them. Raises NotNow."""
         self._check()
         overridden = self.overridden(server)
@@ -454,7 +454,7 @@ class Reloads:
 
     async def _watch(self, stamps: Stamps) -> None:
         """Reload when a file has changed, once for each state of the files that lasts."""
-        quiet = Quiet(stamps)
+        quiet = FileChangeDetector(stamps)
         while True:
             await asyncio.sleep(WATCH_S)
             now = await asyncio.to_thread(_stamps, tuple(quiet.known))
@@ -462,7 +462,7 @@ class Reloads:
                 await self._reload_unasked()
                 # It may include other files now. Old ones may have changed during the reload.
                 others = await asyncio.to_thread(_stamps, self._watched_files())
-                quiet = Quiet({path: now.get(path, others[path]) for path in others})
+                quiet = FileChangeDetector({path: now.get(path, others[path]) for path in others})
 
     async def _reload_unasked(self) -> None:
         """Reload; write errors to the journal, because no caller waits for the result."""

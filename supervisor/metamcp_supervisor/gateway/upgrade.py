@@ -19,7 +19,7 @@ from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server
 from metamcp_supervisor.config.reload import hash_launch
 from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.fronts.fronts import Fronts, FrontsSnapshot
-from metamcp_supervisor.fronts.ports import NotRolled
+from metamcp_supervisor.fronts.ports import FrontNotReplaced
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.reload import Reloads
 from metamcp_supervisor.gateway.upgrade_exec import Upgrades
@@ -32,8 +32,8 @@ from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.server import Responds
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.server import WorkerResponds
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
@@ -60,7 +60,7 @@ class SurvivingParts(NamedTuple):
     fronts: Fronts
     routes: Routes
     catalogues: Catalogues
-    tree: Tree
+    tree: ServerManager
     control: Control
     journal: Journal
     logs: ServerLogs
@@ -90,9 +90,11 @@ def find_blocker(parts: SurvivingParts) -> str:
 # Collecting
 
 
-def collect(parts: SurvivingParts, gateway: upgrade_state.GatewayState) -> upgrade_state.State:
+def collect(
+    parts: SurvivingParts, gateway: upgrade_state.GatewayState
+) -> upgrade_state.UpgradeState:
     """Collect the whole state. Call this only while `unsettled` returns ""."""
-    return upgrade_state.State(
+    return upgrade_state.UpgradeState(
         gateway=gateway,
         control=parts.control.take_snapshot(),
         nurseries=parts.nurseries.take_snapshot(),
@@ -186,7 +188,7 @@ def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
 # Taking over
 
 
-def take_over(parts: SurvivingParts, state: upgrade_state.State, config: Config) -> None:
+def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: Config) -> None:
     """Continue where the previous program ended, with the current configuration. Raises
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
@@ -252,7 +254,7 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
         tree.crew.adopt(copy, saved)
     serves = next((each for each in snapshot.copies if each.role == SERVING), None)
     if entry.life.degraded and not (serves and serves.halted):
-        tree.feed(entry, Responds(yes=True))  # the full time to respond begins again
+        tree.feed(entry, WorkerResponds(yes=True))  # the full time to respond begins again
     if entry.life.retry_at is not None:
         when = max(entry.life.retry_at, asyncio.get_running_loop().time())
         entry.retry_at(when, tree.retry)
@@ -262,7 +264,7 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
 
 
 def _reconcile(
-    tree: Tree, name: str, snapshot: ServerSnapshot | None, configured: Server | None
+    tree: ServerManager, name: str, snapshot: ServerSnapshot | None, configured: Server | None
 ) -> None:
     """Bring a server in line with the current configuration: remove, add or change it."""
     if configured is None:
@@ -276,7 +278,7 @@ def _reconcile(
         tree.change(configured, restart=other or configured.enabled != snapshot.enabled)
 
 
-class Succession:
+class UpgradeHandover:
     """Both sides of an upgrade: handing over and taking over. `clients`: listeners for clients;
     `addresses`: returns the addresses for clients and of the ops port; `check`: raises NotNow while
     nothing may be changed.
@@ -331,7 +333,7 @@ class Succession:
             journal=parts.journal,
         ).upgrade
 
-    async def go_on(self, state: upgrade_state.State) -> asyncio.Task[None]:
+    async def go_on(self, state: upgrade_state.UpgradeState) -> asyncio.Task[None]:
         """Continue where the previous program ended. Return the task that replaces nursery and
         fronts by those of this program. Raises StateUnreadable, runtime.RuntimeDirUnfit and
         ConfigInvalid."""
@@ -380,7 +382,7 @@ class Succession:
                 return
             await parts.fronts.roll()
             parts.journal.add("gateway", "renewed", "the fronts are of this version, too")
-        except NotRolled as error:
+        except FrontNotReplaced as error:
             parts.journal.add("gateway", "note", f"fronts are of the version before: {error}")
         except Exception as error:  # noqa: BLE001 - the root of a task
             parts.journal.add("gateway", "bug", f"fronts are of the version before: {error!r}")
@@ -396,7 +398,7 @@ class Succession:
             return "the use of quotas is being written"
         return find_blocker(self._parts)
 
-    def _collect(self) -> upgrade_state.State:
+    def _collect(self) -> upgrade_state.UpgradeState:
         listen, ops = self._addresses()
         ops_listen, ops_path = upgrade_state.ops_written(ops)
         gateway = upgrade_state.GatewayState(

@@ -21,7 +21,7 @@ from metamcp_supervisor import signals
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.gateway import upgrade_state
-from metamcp_supervisor.gateway.upgrade_state import ProgramContract, State
+from metamcp_supervisor.gateway.upgrade_state import ProgramContract, UpgradeState
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import Upgrade
 from metamcp_worker.ipc import packets
@@ -64,7 +64,7 @@ class Upgrades:
         unsettled: Callable[[], str],
         has_orders: Callable[[], bool],
         admit: Callable[[bool], None],
-        collect: Callable[[], State],
+        collect: Callable[[], UpgradeState],
         environ: Callable[[], dict[str, str]],
         undone: Callable[[], None],
         flush: Callable[[], None],
@@ -190,7 +190,7 @@ def told_to(environ: MutableMapping[str, str]) -> str:
     return environ.pop(VARIABLE, "")
 
 
-def read_state(order: str) -> State:
+def read_state(order: str) -> UpgradeState:
     """Return the state that the previous program handed over. Raises StateUnreadable."""
     try:
         state = upgrade_state.unpack(packets.read_blob(int(order)))

@@ -38,7 +38,7 @@ from metamcp_worker.ipc import (
 from metamcp_worker.ipc.errors import MetaMCPError
 
 VERSION = 1
-"""Version of the values in `State`."""
+"""Version of the values in `UpgradeState`."""
 NO_PORT = ("localhost", 0)
 """Placeholder for the address of an ops port that is a unix socket."""
 CONTRACT_CHARACTERS = 12
@@ -73,7 +73,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     lock: bytes = b""
 
 
-class State(Struct, frozen=True, kw_only=True):
+class UpgradeState(Struct, frozen=True, kw_only=True):
     """The whole state that is handed over."""
 
     gateway: GatewayState
@@ -98,17 +98,17 @@ class ProgramContract(Struct, frozen=True, kw_only=True):
     contract: str = ""
 
 
-def pack(state: State) -> bytes:
+def pack(state: UpgradeState) -> bytes:
     return msgspec.msgpack.encode((VERSION, state))
 
 
-def unpack(data: bytes) -> State:
+def unpack(data: bytes) -> UpgradeState:
     """Unpack a state. Raises StateUnreadable."""
     try:
         version, body = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
         if version != VERSION:
             raise StateUnreadable(f"the state of the gateway has version {version}, not {VERSION}")
-        return msgspec.msgpack.decode(body, type=State)
+        return msgspec.msgpack.decode(body, type=UpgradeState)
     except msgspec.DecodeError as error:
         raise StateUnreadable(f"the state of the gateway cannot be read: {error}") from None
 
@@ -117,7 +117,7 @@ def pack_config(config: Config) -> bytes:
     return msgspec.msgpack.encode(config, enc_hook=str)
 
 
-def config(state: State) -> Config | None:
+def config(state: UpgradeState) -> Config | None:
     """Return the configuration that the previous program read from the files last; None if this
     program cannot decode it."""
     try:
@@ -144,14 +144,14 @@ def ops_listen(gateway: GatewayState) -> AnyAddress:
     return UnixAddress(Path(path)) if path else Address(*gateway.ops_listen)
 
 
-def in_force(read: Config, state: State | None) -> Config:
+def in_force(read: Config, state: UpgradeState | None) -> Config:
     """Return the configuration that this program has read, with the settings of [gateway] as they
     were: only a full restart changes them."""
     before = None if state is None else config(state)
     return read if before is None else replace(read, gateway=before.gateway)
 
 
-def descriptors(state: State) -> list[int]:
+def descriptors(state: UpgradeState) -> list[int]:
     """Return all descriptors that must stay open."""
     open_fds = [*state.gateway.clients, *state.gateway.ops]
     open_fds += [state.control.lock, state.control.listener]
@@ -198,8 +198,8 @@ def contract() -> str:
     kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
     kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
-    kinds += [disclosure.Wish, disclosure.Everything, disclosure.OrderOutcome]
-    kinds += [disclosure.Shift, disclosure.Applied, embedding.Vectors]
+    kinds += [disclosure.ViewOrder, disclosure.DisclosureState, disclosure.OrderOutcome]
+    kinds += [disclosure.DisclosureDelta, disclosure.DisclosureApplied, embedding.Vectors]
     for of in (code_runs, engine_runs, middleware_calls):
         kinds += [kind for each in vars(of).values() for kind in _structs(each)]
     kinds += [kind for each in vars(frames).values() for kind in _structs(each)]

@@ -27,13 +27,13 @@ from metamcp_supervisor.fronts.fronts import KILLED_S_MAX, Fronts
 from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import StoredKey, TableChange
 from metamcp_supervisor.store import database
-from metamcp_supervisor.store.database import Database, Rows, Unstored
+from metamcp_supervisor.store.database import Database, Rows, StoreError
 from metamcp_supervisor.verbs import KeyChanged, KeyList, KeyOrder, KeyShown, NewKey, Rotate
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
-from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
+from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 CONFIRM_S_MAX = 3.0
@@ -125,7 +125,7 @@ class ApiKeys:
         read them again."""
         try:
             await self._load()
-        except (Unstored, PepperUnfit) as error:
+        except (StoreError, PepperUnfit) as error:
             self._note(f"no API key is valid: {error}")
 
     async def close(self) -> None:
@@ -291,7 +291,7 @@ class ApiKeys:
         return tuple(front.process_name for front in late)
 
     def _send(self, front: FrontProcess, changes: KeyChanges) -> None:
-        front.send(Keys(generation=self._generation), [packets.blob(codec.dump(changes))])
+        front.send(ChangeKeys(generation=self._generation), [packets.blob(codec.dump(changes))])
 
 
 def _describe_key(key: StoredKey, now: float) -> KeyShown:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.store.database import Database, Rows, Unstored
+from metamcp_supervisor.store.database import Database, Rows, StoreError
 from metamcp_worker.access.use_limits import DAY_S, Owner
 from metamcp_worker.ipc.figures import DayCount, DayCounts
 
@@ -62,7 +62,7 @@ class Quotas:
             self._before = await self._database.read(
                 lambda rows: _read_counts(rows, day), Counter()
             )
-        except Unstored as error:
+        except StoreError as error:
             self._note(f"the calls of today before now do not count: {error}")
 
     def today(self) -> Counter[Owner]:
@@ -121,7 +121,7 @@ class Quotas:
                 rows = [(*owner, day, n) for owner in owners if (n := self._calls(owner))]
                 try:
                     await self._database.write(partial(_put, day=day, counts=rows))
-                except Unstored as error:
+                except StoreError as error:
                     self._unwritten |= owners
                     if not self._failed:
                         self._note(f"a restart would forget calls of today: {error}")

@@ -167,7 +167,7 @@ class GroupMemory(NamedTuple):
     kills: int
 
 
-class Around:
+class MemoryCgroup:
     """The control group for memory, of version 1 or 2, that a process is in."""
 
     def __init__(self, group: Path) -> None:
@@ -189,7 +189,7 @@ class Around:
         return _entry(self._group / file, b"oom_kill")
 
 
-def find_memory_group(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | None:
+def find_memory_group(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> MemoryCgroup | None:
     """Return the memory group of the process that `own` describes, or None. Inside a container the
     path of the group is not below `mounts`; the group is then the top."""
     try:
@@ -206,7 +206,7 @@ def find_memory_group(mounts: Path = MOUNTS, own: Path = OWN_GROUP) -> Around | 
     group = next(
         (each for each in places if any((each / name).exists() for name in memory_files)), None
     )
-    return None if group is None else Around(group)
+    return None if group is None else MemoryCgroup(group)
 
 
 def find_unenforced_limit(limits: Limits, cgroups: Cgroups | None) -> str:

@@ -56,7 +56,7 @@ _SIGKILL = 9
 _MIB = 1024 * 1024
 
 
-class Fate(StrEnum):
+class LimitAction(StrEnum):
     FINE = "fine"
     RECYCLE = "recycle"
     KILL = "kill"
@@ -65,11 +65,11 @@ class Fate(StrEnum):
 class LimitVerdict(Struct, frozen=True):
     """`why`: a sentence that begins with "it", like the sentences about exits."""
 
-    fate: Fate
+    fate: LimitAction
     why: str = ""
 
 
-FINE = LimitVerdict(Fate.FINE)
+FINE = LimitVerdict(LimitAction.FINE)
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -209,7 +209,7 @@ def judge(
     crowded = limits.processes_max is not None and now.processes > limits.processes_max
     record = replace(record, at=now.at, memory_bytes=now.memory_bytes, crowded=crowded)
     if broken:
-        verdict = FINE if record.killed else LimitVerdict(Fate.KILL, broken)
+        verdict = FINE if record.killed else LimitVerdict(LimitAction.KILL, broken)
         return replace(record, killed=True), verdict
     high = limits.memory_high if now.serving else None
     if high is None or now.memory_bytes <= high:
@@ -222,7 +222,7 @@ def judge(
     reason = (
         f"{_format_usage(now.memory_bytes)} and more for a while, memory_high is {mebibytes(high)}"
     )
-    return replace(record, asked=True), LimitVerdict(Fate.RECYCLE, reason)
+    return replace(record, asked=True), LimitVerdict(LimitAction.RECYCLE, reason)
 
 
 def out_of_memory(record: LimitRecord, limits: Limits, *, signal: int, oom_kills: int) -> str:
@@ -284,9 +284,9 @@ class Limiter:
                 each,
                 self._recycled_at.get(each.server),
             )
-            if verdict.fate is Fate.RECYCLE:
+            if verdict.fate is LimitAction.RECYCLE:
                 self._recycled_at[each.server] = each.at
-            if verdict.fate is not Fate.FINE:
+            if verdict.fate is not LimitAction.FINE:
                 verdicts.append((each, verdict))
         self._forget(limits, now)
         return verdicts

@@ -34,12 +34,12 @@ from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
-    Born,
     Exited,
     Fork,
     Forked,
     ForkFailed,
     Halted,
+    NurseryReady,
     Resumed,
     Signal,
     Tune,
@@ -67,7 +67,7 @@ __all__ = (
 )  # fmt: skip
 
 BORN_S_MAX = 30.0
-"""Maximum seconds from exec to `Born`: the imports take half a second, but 20 seconds on an
+"""Maximum seconds from exec to `NurseryReady`: the imports take half a second, but 20 seconds on an
 overloaded machine with cold disks."""
 FORK_S_MAX = 10.0
 """Maximum seconds for a fork, which takes 2 ms. A nursery that needs longer is stopped or stuck,
@@ -303,7 +303,7 @@ class Nursery:
             self._condemn(life)
             return
         match message:
-            case Born():
+            case NurseryReady():
                 if not life.born.done():
                     life.born.set_result(message)
             case Forked() | ForkFailed():

@@ -19,7 +19,7 @@ from typing import Protocol
 from metamcp_supervisor.config import printed_values
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.messages import Born
+from metamcp_worker.ipc.messages import NurseryReady
 from metamcp_worker.runtime import orphans
 
 NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
@@ -67,7 +67,7 @@ class ChildProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class Foster:
+class InheritedChild:
     """A child that a previous program has started in this process."""
 
     def __init__(self, pid: int) -> None:
@@ -98,15 +98,15 @@ class NurseryRun:
     killed."""
 
     process: ChildProcess
-    born: asyncio.Future[Born | None]
+    born: asyncio.Future[NurseryReady | None]
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     channel: packets.Channel | None = None
 
 
 def adopt_nursery(pid: int) -> NurseryRun:
     """Return the life of a nursery that a previous program started and that is up."""
-    life = NurseryRun(Foster(pid), asyncio.get_running_loop().create_future())
-    life.born.set_result(Born(pid=pid))
+    life = NurseryRun(InheritedChild(pid), asyncio.get_running_loop().create_future())
+    life.born.set_result(NurseryReady(pid=pid))
     return life
 
 

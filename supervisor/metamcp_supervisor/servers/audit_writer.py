@@ -39,7 +39,7 @@ from metamcp_worker.ipc.audit_records import (
     AuditOn,
 )
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
 
 AGAIN_S_FIRST = 0.05
@@ -51,7 +51,7 @@ CLOSE_S_MAX = 1.0
 """Seconds for the supervisor's own last records."""
 SEGMENT_BYTES = 256 * 1024 * 1024
 
-_read = codec.reader(AuditFigures | Beat)
+_read = codec.reader(AuditFigures | Heartbeat)
 
 
 class AuditWriter(SocketProcess):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from signal import SIGKILL
 
-from metamcp_supervisor.processes.cgroups import Around, Cgroups, find_unenforced_limit
+from metamcp_supervisor.processes.cgroups import Cgroups, MemoryCgroup, find_unenforced_limit
 from metamcp_supervisor.processes.limits import Limiter, crowded_out, limits_of
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
 from metamcp_supervisor.servers.specs import PrivatePlaces
@@ -18,7 +18,7 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.runtime import logs
 
 
-class Bounds:
+class LimitEnforcer:
     """`cgroups`: None if the gateway has no subtree of control groups; `around`: the group of the
     gateway itself; `private`: returns where confined servers have their folders, None for no
     confinement."""
@@ -27,7 +27,7 @@ class Bounds:
         self,
         cgroups: Cgroups | None,
         journal: Journal,
-        around: Around | None = None,
+        around: MemoryCgroup | None = None,
         private: Callable[[], PrivatePlaces | None] = lambda: None,
     ) -> None:
         self.private = private

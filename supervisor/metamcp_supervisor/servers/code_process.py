@@ -19,12 +19,12 @@ from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import ROLE, CodeFigures, CodeOn
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 
 END_S_MAX = 30.0
 """Seconds that runs have to end when `[code]` is gone."""
 
-_read = codec.reader(CodeFigures | Beat)
+_read = codec.reader(CodeFigures | Heartbeat)
 
 
 class CodeProcess(SocketProcess):

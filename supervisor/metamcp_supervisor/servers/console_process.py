@@ -30,7 +30,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 
 WHO = "console"
 """Name of the process for `ps` and in the journal."""
@@ -39,7 +39,7 @@ PORTS_MAX = 16
 """Maximum ports that are tried from PORT on, when no address is configured."""
 FLAG = "console_listen"
 
-_read = codec.reader(ConsoleFigures | ConsoleIdle | Beat)
+_read = codec.reader(ConsoleFigures | ConsoleIdle | Heartbeat)
 
 
 class ConsoleProcess(SocketProcess):

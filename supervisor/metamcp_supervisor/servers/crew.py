@@ -29,10 +29,10 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats, NoStacks
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone, WorkerExit
 from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.servers import catalog_changes, instances
-from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry
 from metamcp_supervisor.servers.instances import Instance
-from metamcp_supervisor.servers.server import Fact, Replaced, Responds, StopServer, WentDown
+from metamcp_supervisor.servers.server import Fact, Replaced, StopServer, WentDown, WorkerResponds
 from metamcp_supervisor.servers.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
@@ -40,9 +40,9 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
     THROTTLED,
-    Beat,
-    Counted,
+    EventCounts,
     FromChild,
+    Heartbeat,
     LogLines,
     ServerDown,
     ServerReady,
@@ -75,7 +75,7 @@ class CopyListener(Protocol):
 
     def went_down(self, copy: Copy, fact: WentDown) -> None: ...
 
-    def responds(self, copy: Copy, fact: Responds) -> None: ...
+    def responds(self, copy: Copy, fact: WorkerResponds) -> None: ...
 
     def on_message(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         """Handle a message of an instance that is not about its own start or end."""
@@ -95,7 +95,7 @@ class CopyListener(Protocol):
         ...
 
 
-class Crew:
+class CopySupervisor:
     def __init__(
         self,
         lives: CopyListener,
@@ -103,7 +103,7 @@ class Crew:
         hearts: Heartbeats,
         journal: Journal,
         tokens: TokenKeys,
-        bounds: Bounds,
+        bounds: LimitEnforcer,
         environ: Mapping[str, str],
         version: str,
     ) -> None:
@@ -227,7 +227,7 @@ class Crew:
     def on_message(self, instance: Instance, message: FromChild, blob: bytes) -> None:
         copy = self._copies[instance.pid]
         match message:
-            case Beat():
+            case Heartbeat():
                 instance.inflight, instance.queued = message.inflight, message.queued
                 self._report_probes(instance, message.probes_missed)
                 self._hearts.beat(instance.pid, "worker", message.lag_ms)
@@ -239,7 +239,7 @@ class Crew:
             case ServerDown():
                 self._lives.on_message(copy, message, blob)
                 self._on_server_down(copy, instance, message)
-            case Counted(counts=counts):
+            case EventCounts(counts=counts):
                 self._lives.on_message(copy, message, blob)
                 if THROTTLED in counts:
                     self._held_back(copy)
@@ -318,7 +318,7 @@ class Crew:
 
     def _crowded_out(self, copy: Copy, signal: int) -> str:
         if cause := self._lives.crowded_out(signal):
-            self._lives.on_message(copy, Counted(counts={"oom_kill": 1}), b"")
+            self._lives.on_message(copy, EventCounts(counts={"oom_kill": 1}), b"")
         return cause
 
     # Starting and stopping
@@ -369,7 +369,7 @@ class Crew:
             self.condemn(copy, ExitClass.START_TIMEOUT, message)
         else:
             self._journal.add(copy.entry.name, "kill", "its worker did not leave in time")
-            self._lives.on_message(copy, Counted(counts={"stop_worker_SIGKILL": 1}), b"")
+            self._lives.on_message(copy, EventCounts(counts={"stop_worker_SIGKILL": 1}), b"")
             self._kill(copy)
 
     def _kill(self, copy: Copy) -> None:
@@ -398,7 +398,7 @@ class Crew:
             instance.condemned = ExitClass.HANG
         name, generation = copy.entry.name, instance.generation
         self._journal.add(name, f"heartbeat {verdict}", generation=generation)
-        self._lives.responds(copy, Responds(verdict is PulseVerdict.FINE))
+        self._lives.responds(copy, WorkerResponds(verdict is PulseVerdict.FINE))
         if verdict is PulseVerdict.DEAD:
             self._kill(copy)
 
@@ -410,12 +410,12 @@ class Crew:
         self._hearts.forget(instance.pid)
         instance.close()
         if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
-            self._lives.on_message(copy, Counted(counts={"oom_kill": kills}), b"")
+            self._lives.on_message(copy, EventCounts(counts={"oom_kill": kills}), b"")
         self._bounds.erase(copy)
         copy.instance = None
         del self._copies[instance.pid]
         if instance.end.orphans:
-            self._lives.on_message(copy, Counted(counts={"orphan": instance.end.orphans}), b"")
+            self._lives.on_message(copy, EventCounts(counts={"orphan": instance.end.orphans}), b"")
             notice = f"{instance.end.orphans} processes that it left behind were killed"
             self._journal.add(copy.entry.name, "swept", notice, instance.generation)
         if not instance.reported:
@@ -442,7 +442,7 @@ class Spares:
     """`feed(entry, fact, cause)`: reports a fact about a server."""
 
     def __init__(
-        self, crew: Crew, journal: Journal, feed: Callable[[ServerEntry, Fact, str], None]
+        self, crew: CopySupervisor, journal: Journal, feed: Callable[[ServerEntry, Fact, str], None]
     ) -> None:
         self._crew = crew
         self._journal = journal

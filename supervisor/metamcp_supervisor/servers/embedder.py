@@ -25,7 +25,7 @@ from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.messages import Beat, Tune
+from metamcp_worker.ipc.messages import Heartbeat, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
 
 WHO = "embedder"
@@ -38,7 +38,7 @@ IDLE_S = 600.0
 PAUSE_S = 5.0
 """Seconds that a front must wait before its next request, where a better number is not known."""
 
-_read = codec.reader(Embedded | EmbedFigures | Beat)
+_read = codec.reader(Embedded | EmbedFigures | Heartbeat)
 
 
 class Embedder(RoleProcess):

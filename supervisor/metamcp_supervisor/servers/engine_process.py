@@ -25,7 +25,7 @@ from metamcp_worker.ipc.engine_runs import (
     ParkedRun,
 )
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.ipc.spec import FrontSpec
 
 JOURNAL = "workflows.db"
@@ -33,7 +33,7 @@ JOURNAL = "workflows.db"
 END_S_MAX = 35.0
 """Seconds that steps and orders under way have to end when the engine is not wanted any more."""
 
-_read = codec.reader(EngineFigures | Beat)
+_read = codec.reader(EngineFigures | Heartbeat)
 
 
 class EngineProcess(SocketProcess):

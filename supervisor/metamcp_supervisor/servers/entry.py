@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from metamcp_supervisor.backoff import Ration, RestartLimits
+from metamcp_supervisor.backoff import EntryRateLimiter, RestartLimits
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.sections import origin
 from metamcp_supervisor.processes.cgroups import Leaf
@@ -168,7 +168,7 @@ class ServerEntry:
         self.tenants: dict[str, Tenant] = {}
         self.probe = True
         self.removed = False
-        self.changes = Ration(CHANGES_TOLD_MAX)
+        self.changes = EntryRateLimiter(CHANGES_TOLD_MAX)
         self.one_era = ""
         self.trial: set[DeniedRight] | None = None
         self._generation = 0
@@ -202,7 +202,7 @@ class ServerEntry:
         return may_speak_both and self.server.era == "auto"
 
     @property
-    def division(self) -> per_client.Division:
+    def division(self) -> per_client.ProcessSharing:
         """Return which clients get processes of their own."""
         division = per_client.division(
             self.server, contested=self.contested, asks_roots=self.offer.asks_roots

@@ -13,11 +13,11 @@ from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.processes.generations import Nurseries
-from metamcp_supervisor.processes.limits import DiskUse, Fate, Sample, limits_of
+from metamcp_supervisor.processes.limits import DiskUse, LimitAction, Sample, limits_of
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.entry import Copy
-from metamcp_supervisor.servers.scrape import Single
-from metamcp_supervisor.servers.server_io import Tree
+from metamcp_supervisor.servers.scrape import SingletonProcess
+from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.journal import Journal
@@ -42,12 +42,12 @@ class Gauges:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: ServerManager,
         metrics: Metrics,
         journal: Journal,
         fronts: Fronts,
         nursery: Nurseries,
-        roles: Mapping[str, Single],
+        roles: Mapping[str, SingletonProcess],
     ) -> None:
         self.usages: Mapping[MeasuredProcess, Usage] = {}
         self._tree = tree
@@ -57,7 +57,7 @@ class Gauges:
         self._nursery = nursery
         self._roles = roles
         self._measured = True
-        self._known = usage.Known()
+        self._known = usage.KnownProcesses()
         self._folders = usage.FolderSizes()
         self._disks: dict[_Key, DiskUse] = {}
         """Use of the disk by each confined copy, by name and generation."""
@@ -136,7 +136,7 @@ class Gauges:
         samples = [measured for copy in copies.values() if (measured := self._sample(copy, now))]
         for sample, verdict in self._tree.bounds.limiter.look(samples, bounds, now):
             copy = copies[sample.server, sample.generation]
-            if verdict.fate is Fate.KILL:
+            if verdict.fate is LimitAction.KILL:
                 self._tree.crew.condemn(copy, ExitClass.LIMIT, verdict.why)
             else:
                 self._tree.recycle(sample.server, verdict.why)

@@ -22,8 +22,8 @@ from metamcp_worker.ipc.messages import (
     HTTP,
     AttachFront,
     CallsShown,
+    CatalogueChanged,
     FromChild,
-    Listed,
     Message,
     RunServer,
     ServerDown,
@@ -80,7 +80,7 @@ class InstanceListener(Protocol):
 
     def on_message(self, instance: "Instance", message: FromChild, blob: bytes) -> None:
         """The worker sent this message. `blob`: content of the descriptor of `ServerReady` and
-        `Listed`, empty for other messages."""
+        `CatalogueChanged`, empty for other messages."""
         ...
 
     def unheard(self, instance: "Instance", sentence: str) -> None:
@@ -201,7 +201,7 @@ class Instance:
             self._ear.unheard(self, f"its worker sent a packet that cannot be read: {error}")
             return
         blob = b""
-        if isinstance(message, ServerReady | Listed | CallsShown) and fds:
+        if isinstance(message, ServerReady | CatalogueChanged | CallsShown) and fds:
             blob = packets.read_blob(fds.pop(0))
         packets.close_all(fds)
         if isinstance(message, CallsShown):

@@ -24,7 +24,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.ipc.middleware_calls import (
     EXIT_MEMORY,
     ROLE,
@@ -41,7 +41,7 @@ HANG_S = 1.0
 """Seconds beyond its time limit after which a middleware that does not let its event loop turn is
 ended by the kernel."""
 
-_read = codec.reader(MiddlewareFigures | Beat)
+_read = codec.reader(MiddlewareFigures | Heartbeat)
 
 
 class MiddlewareProcess(SocketProcess):

@@ -69,7 +69,7 @@ class ProcessRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class ProcessSharing:
     """The clients that get processes of their own (fields as in `messages.ServerState`)."""
 
     by: By = ""
@@ -107,18 +107,18 @@ def find_settings(servers: Mapping[str, Server], name: str) -> Server | None:
     return None if server is None else own(server, name)
 
 
-def division(server: Server, *, contested: bool, asks_roots: Asked) -> Division:
+def division(server: Server, *, contested: bool, asks_roots: Asked) -> ProcessSharing:
     """Return which clients get processes of their own. `contested`: the server sent a request for a
     client while several callers could have caused it; `asks_roots`: when the server asked for the
     roots of its client. A server that asks during a call gets the roots of the caller, so clients
     need no processes of their own; a server that asks ahead has its roots for all clients that have
     the same."""
     if server.sharing == "per-project":
-        return Division("project", "ahead")
+        return ProcessSharing("project", "ahead")
     auto = server.sharing == "auto"
     by: By = "client" if server.sharing == "per-session" or (auto and contested) else ""
     ahead = auto and asks_roots == "ahead"
-    return Division(by, asks_roots if by or ahead else "")
+    return ProcessSharing(by, asks_roots if by or ahead else "")
 
 
 @dataclass(frozen=True, slots=True)

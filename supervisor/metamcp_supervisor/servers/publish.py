@@ -25,8 +25,8 @@ from metamcp_supervisor.servers.catalog_changes import changes
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, offer
 from metamcp_supervisor.servers.entry import ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.instances import Instance
-from metamcp_supervisor.servers.per_client import PARTED, Division, ProcessRefusal
-from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.per_client import PARTED, ProcessRefusal, ProcessSharing
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_supervisor.servers.server import ServerLife, call_delay_s
 from metamcp_supervisor.servers.states import DOWN, PUBLIC, ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
@@ -44,7 +44,7 @@ from metamcp_worker.ipc.server_catalog import MODERN_SINCE
 SILENT = "its worker does not answer"
 
 
-class Ahead(Protocol):
+class PublishTarget(Protocol):
     """A front, as far as it receives news of servers."""
 
     @property
@@ -56,7 +56,7 @@ class Ahead(Protocol):
 
 
 class FrontsPort(Protocol):
-    def list_serving(self) -> Iterable[Ahead]:
+    def list_serving(self) -> Iterable[PublishTarget]:
         """Return all fronts that have received what to serve."""
         ...
 
@@ -73,7 +73,7 @@ class PublishedServer:
         self.listed = False
         self.met = False
         """Whether it was ready since this program began."""
-        self.division = Division()
+        self.division = ProcessSharing()
         self.changes: tuple[float, ...] = ()
         self._planned: asyncio.TimerHandle | None = None
 
@@ -150,7 +150,7 @@ class Routes:
         self._list(published, server, life)
         self._tell(published, server, life)
 
-    def share(self, server: str, division: Division) -> bool:
+    def share(self, server: str, division: ProcessSharing) -> bool:
         """Notify the fronts which clients of a server get processes of their own. Return whether
         that changed."""
         published = self._known.setdefault(server, PublishedServer())
@@ -196,7 +196,7 @@ class Routes:
             )
             front.send(message, [ours])
 
-    def introduce(self, front: Ahead) -> None:
+    def introduce(self, front: PublishTarget) -> None:
         """Send a new front everything that the others know, except pipes. Raises OSError."""
         for server, published in self._known.items():
             if published.catalogue:
@@ -322,7 +322,7 @@ def _retry_after_ms(life: ServerLife, now: float) -> int:
     return -1 if life.retry_at is None else max(0, round((life.retry_at - now) * 1000))
 
 
-def _send_catalogue(front: Ahead, server: str, published: PublishedServer) -> None:
+def _send_catalogue(front: PublishTarget, server: str, published: PublishedServer) -> None:
     message = Catalogue(server=server, list_hash=published.list_hash)
     front.send(message, [packets.blob(published.catalogue)])
 
@@ -351,7 +351,7 @@ class Deliveries:
         self,
         entries: Mapping[str, ServerEntry],
         routes: Routes,
-        pinned: Pinned,
+        pinned: ToolQuarantine,
         journal: Journal,
         gateway_id: Callable[[], str],
     ) -> None:

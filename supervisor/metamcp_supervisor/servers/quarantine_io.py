@@ -22,8 +22,8 @@ from metamcp_supervisor.approval import lock as locks
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer
 from metamcp_supervisor.approval.lock_drift import QuarantinedTool, ToolDrift
-from metamcp_supervisor.approval.quarantine import Judged, Pins, counts
-from metamcp_supervisor.backoff import Ration, left_out
+from metamcp_supervisor.approval.quarantine import QuarantineDecision, QuarantineState, counts
+from metamcp_supervisor.backoff import EntryRateLimiter, left_out
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.servers.catalogues import Catalogues
@@ -46,8 +46,8 @@ class ReloadDraft(NamedTuple):
     """The result of a reload with changed files, not in force yet. `judged`: by server, for the
     catalogue in `data`; `changed`: the lock is different."""
 
-    pins: Pins
-    judged: Mapping[str, Judged]
+    pins: QuarantineState
+    judged: Mapping[str, QuarantineDecision]
     data: Mapping[str, bytes]
     changed: bool
 
@@ -56,7 +56,7 @@ class ApprovalRefused(MetaMCPError):
     """Raised for an approval that cannot be. The text is a sentence."""
 
 
-class Pinned:
+class ToolQuarantine:
     """`tell()`: sends every front the current `quarantined`. `drift`: how many tools are not as
     approved, by server (only servers that have any) and kind (`metric_names.DRIFT`)."""
 
@@ -65,13 +65,13 @@ class Pinned:
         self._journal = journal
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._pins = Pins(Lock())
+        self._pins = QuarantineState(Lock())
         self._data: dict[str, bytes] = {}
         self._waiting: dict[str, bytes] = {}
         self._unsaved: Lock | None = None
         self._announced: dict[str, frozenset[QuarantinedTool]] = {}
         self.drift: dict[str, dict[str, int]] = {}
-        self._rations: dict[str, Ration] = {}
+        self._rations: dict[str, EntryRateLimiter] = {}
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -129,7 +129,7 @@ class Pinned:
         more = len(lines) - TOOLS_TOLD_MAX
         return tuple(lines[:TOOLS_TOLD_MAX]) + ((f"and {more} more",) if more > 0 else ())
 
-    def last(self, server: str) -> Judged:
+    def last(self, server: str) -> QuarantineDecision:
         """Return the last judgement about a server."""
         return self._pins.last(server)
 
@@ -255,7 +255,7 @@ class Pinned:
         config: Config,
         approved: bytes | None,
         offered: Mapping[str, bytes] | None,
-    ) -> tuple[Pins, dict[str, bytes], list[Judged], str, bool]:
+    ) -> tuple[QuarantineState, dict[str, bytes], list[QuarantineDecision], str, bool]:
         """Load the files and judge the catalogues, for `begin`. Runs in a thread. Raises
         ConfigInvalid."""
         there, outdated = _lock(config, approved)
@@ -268,7 +268,7 @@ class Pinned:
                 f"the file of what servers offered at first cannot be read and is kept: {problem}"
             )
         definitions = locks.definitions(config.servers.values())
-        pins = Pins(
+        pins = QuarantineState(
             None if seen is None else locks.fold_lock(seen), there, _pinnings(config), definitions
         )
         data: dict[str, bytes] = {}
@@ -282,20 +282,20 @@ class Pinned:
         judged = [_judge_catalogue(pins, name, each) for name, each in data.items()]
         return pins, data, judged, note, outdated
 
-    def _hold(self, judged: Judged | None) -> bool:
+    def _hold(self, judged: QuarantineDecision | None) -> bool:
         """Hold tools back until they are judged. Return whether the fronts must be notified."""
         if judged is None:
             return False
         self._count(judged)
         return self._pins.hold(judged)
 
-    def _count(self, judged: Judged) -> None:
+    def _count(self, judged: QuarantineDecision) -> None:
         if drift_counts := counts(judged):
             self.drift[judged.server] = drift_counts
         else:
             self.drift.pop(judged.server, None)
 
-    def _take(self, judged: Judged, *, tell: bool = True) -> None:
+    def _take(self, judged: QuarantineDecision, *, tell: bool = True) -> None:
         news = self._pins.take(judged)
         self._count(judged)
         if news.seen is not None:
@@ -312,7 +312,7 @@ class Pinned:
             self._say(server, "tools released", "nothing of it is in quarantine any more")
 
     def _say(self, server: str, event: str, cause: str) -> None:
-        ration = self._rations.setdefault(server, Ration(TOLD_MAX))
+        ration = self._rations.setdefault(server, EntryRateLimiter(TOLD_MAX))
         missing = ration.take(self._loop.time())
         if missing is not None:
             self._journal.add(server, event, cause + left_out(missing))
@@ -381,12 +381,12 @@ def _lock(config: Config, approved: bytes | None) -> tuple[Lock | None, bool]:
 
 
 def _draft(
-    pins: Pins,
+    pins: QuarantineState,
     lock: Lock | None,
     config: Config,
     data: Mapping[str, bytes],
 ) -> ReloadDraft:
-    """Judge catalogues for `Pinned.draft`. Runs in a thread."""
+    """Judge catalogues for `ToolQuarantine.draft`. Runs in a thread."""
     lock = None if lock is None else locks.fold_lock(lock)
     pinnings = _pinnings(config)
     other = pins.draft(lock, pinnings, locks.definitions(config.servers.values()))
@@ -408,12 +408,12 @@ def _tools(data: bytes) -> Sequence[bytes | Raw]:
     return server_catalog.unpack(data).tools
 
 
-def _judge_catalogue(pins: Pins, server: str, data: bytes) -> Judged:
+def _judge_catalogue(pins: QuarantineState, server: str, data: bytes) -> QuarantineDecision:
     """Judge a catalogue. Runs in a thread."""
     try:
         return pins.judge(server, _tools(data))
     except codec.Malformed:  # it was read once, so this cannot be
-        return Judged(server, edition=pins.edition)
+        return QuarantineDecision(server, edition=pins.edition)
 
 
 def _save(state_dir: Path, seen: Lock) -> None:

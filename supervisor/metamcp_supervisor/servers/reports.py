@@ -29,10 +29,10 @@ from metamcp_worker.ipc.messages import (
     LEARNT,
     REFUSED,
     THROTTLED,
-    Answers,
+    AnswerTimes,
     CallStats,
     CallUnderWay,
-    Counted,
+    EventCounts,
     LogLines,
     ServerDown,
     ShowCalls,
@@ -69,12 +69,12 @@ class Reports:
         self._metrics = metrics
         self._down_since: dict[str, float] = {}
 
-    def on_message(self, copy: Copy, message: LogLines | Answers | ServerDown) -> None:
+    def on_message(self, copy: Copy, message: LogLines | AnswerTimes | ServerDown) -> None:
         entry = copy.entry
         match message:
             case LogLines():
                 self.lines(entry, message)
-            case Answers(stats=stats):
+            case AnswerTimes(stats=stats):
                 transport = "pipe" if entry.server.url is None else "tcp"
                 self._metrics.answers(entry.name, copy.generation, transport, stats)
             case ServerDown(code=code, signal=signal):
@@ -106,7 +106,7 @@ class Reports:
         if message.dropped:
             self._metrics.server_counts(entry.base, {"log_lines_dropped": message.dropped})
 
-    def on_counters(self, copy: Copy, message: Counted) -> None:
+    def on_counters(self, copy: Copy, message: EventCounts) -> None:
         # A contested request is an unroutable one, and counts as such.
         aside = (CONTESTED, LENT_ROOTS, THROTTLED)
         if copy.entry.trial is not None:

@@ -19,7 +19,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 
 STABLE_S = 10.0
 """Seconds that a process must run for its end not to delay the next start."""
@@ -194,7 +194,7 @@ class RoleProcess:
     def _packet(self, data: bytes, fds: list[int]) -> None:
         try:
             message = self._read(data)
-            if isinstance(message, Beat):
+            if isinstance(message, Heartbeat):
                 self._hearts.beat(self._pid, self.role or self.who, message.lag_ms)
                 self._settle()
             else:

@@ -21,7 +21,7 @@ _WAITING = struct.Struct("=24xI")
 number of connections that wait to be accepted."""
 
 
-class Single(Protocol):
+class SingletonProcess(Protocol):
     """A process that exists at most once."""
 
     @property
@@ -38,8 +38,8 @@ class StateReader:
         entries: Mapping[str, ServerEntry],
         fronts: Fronts,
         hearts: Heartbeats,
-        nursery: Single,
-        roles: Mapping[str, Single],
+        nursery: SingletonProcess,
+        roles: Mapping[str, SingletonProcess],
         listeners: Sequence[socket.socket],
         waiting: Callable[[], dict[str, int]] = dict,
     ) -> None:
@@ -106,7 +106,7 @@ def accept_queue(listeners: Sequence[socket.socket]) -> int | None:
 def _ages(
     copies: Iterable[Copy],
     fronts: Iterable[FrontProcess | None],
-    roles: Mapping[str, Single],
+    roles: Mapping[str, SingletonProcess],
     ages_s: Mapping[int, float],
 ) -> dict[tuple[str, str], float]:
     """Return the age of the oldest heartbeat for each server, the fronts and each process that

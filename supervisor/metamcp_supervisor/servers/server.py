@@ -133,7 +133,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Responds:
+class WorkerResponds:
     """Whether the worker of the current instance answers."""
 
     yes: bool
@@ -165,7 +165,7 @@ class OperatorQuarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class CallsBlocked:
     """An operator keeps new calls from the server, or lets them through again; the server runs
     on."""
 
@@ -173,13 +173,13 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True)
-class Unneeded:
+class BecameIdle:
     """Clients have not used a lazy server for its idle time."""
 
 
 Fact = (
-    Start | StopServer | Admitted | BecameReady | WentDown | WorkerLeft | Answered | Responds
-    | SiblingRecovered | Retuned | Unneeded | Replaced | OperatorQuarantine | Parted
+    Start | StopServer | Admitted | BecameReady | WentDown | WorkerLeft | Answered | WorkerResponds
+    | SiblingRecovered | Retuned | BecameIdle | Replaced | OperatorQuarantine | CallsBlocked
 )  # fmt: skip
 Step = tuple[ServerLife, tuple[Action, ...]]
 
@@ -214,7 +214,7 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             return _on_worker_left(life)
         case Answered():
             return replace(life, proven=True), ()
-        case Responds(yes):
+        case WorkerResponds(yes):
             return replace(life, degraded=not yes and life.phase in _ALIVE), ()
         case SiblingRecovered(reason):
             return _sibling_recovered(life, reason, now, jitter)
@@ -223,11 +223,11 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             life = replace(life, restart=restart, lazy=lazy, patience=patience, mistake=mistake)
             # A server that was lazy and waits for a call starts without a call now.
             return _start(life, "boot", now) if waits and not lazy else (life, ())
-        case Unneeded():
+        case BecameIdle():
             return _stop_unneeded(life)
         case OperatorQuarantine(message):
             return _quarantine(life, message)
-        case Parted(yes):
+        case CallsBlocked(yes):
             return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
 

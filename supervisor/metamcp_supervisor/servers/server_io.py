@@ -22,36 +22,36 @@ from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import (
     CatalogueFigures,
     Catalogues,
     fill_unread_lists,
     offer,
 )
-from metamcp_supervisor.servers.crew import Crew, Spares
+from metamcp_supervisor.servers.crew import CopySupervisor, Spares
 from metamcp_supervisor.servers.entry import Copy, ServerEntry, describe_failure, news, patience
-from metamcp_supervisor.servers.per_client_io import Apart
+from metamcp_supervisor.servers.per_client_io import PerClientProcesses
 from metamcp_supervisor.servers.publish import Deliveries, Routes
-from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_supervisor.servers.reports import Reports
 from metamcp_supervisor.servers.server import (
     Admitted,
     Answered,
+    BecameIdle,
     BecameReady,
+    CallsBlocked,
     Fact,
     OperatorQuarantine,
-    Parted,
-    Responds,
     Retuned,
     Start,
     StopServer,
-    Unneeded,
     WentDown,
     WorkerLeft,
+    WorkerResponds,
     step,
 )
-from metamcp_supervisor.servers.start_gate_io import Outages, Starting
+from metamcp_supervisor.servers.start_gate_io import Outages, StartQueue
 from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, format_move
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
@@ -59,12 +59,12 @@ from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.messages import (
-    Answers,
+    AnswerTimes,
     AttachFailed,
     CallStats,
-    Counted,
+    CatalogueChanged,
+    EventCounts,
     FromChild,
-    Listed,
     LogLines,
     ServerDown,
     ServerReady,
@@ -75,7 +75,7 @@ DRAIN_S = 30.0
 """Maximum seconds for calls in flight when their server is stopped or restarted."""
 
 
-class Tree:
+class ServerManager:
     """`entries`: all servers, by name, in the order of the configuration. `gateway_id`: returns the
     id of this gateway."""
 
@@ -90,13 +90,13 @@ class Tree:
         logs: ServerLogs,
         metrics: Metrics,
         tokens: TokenKeys,
-        bounds: Bounds,
-        pinned: Pinned,
+        bounds: LimitEnforcer,
+        pinned: ToolQuarantine,
         environ: Mapping[str, str],
         version: str,
         gateway_id: Callable[[], str],
     ) -> None:
-        self.crew = Crew(self, forker, hearts, journal, tokens, bounds, environ, version)
+        self.crew = CopySupervisor(self, forker, hearts, journal, tokens, bounds, environ, version)
         self.bounds = bounds
         self.pinned = pinned
         self._routes = routes
@@ -109,10 +109,10 @@ class Tree:
         self._closed = False
         self.entries: dict[str, ServerEntry] = {}
         self.deliveries = Deliveries(self.entries, routes, pinned, journal, gateway_id)
-        self.starting = Starting(self.entries, self._admit)
+        self.starting = StartQueue(self.entries, self._admit)
         self.outages = Outages(self.entries, self.starting, self.feed)
         self.spares = Spares(self.crew, journal, self.feed)
-        self.apart = Apart(self, routes, catalogues, journal)
+        self.apart = PerClientProcesses(self, routes, catalogues, journal)
 
     # Requests of the configuration and of operators
 
@@ -199,7 +199,7 @@ class Tree:
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them through again."""
         for entry in (self.entries[name], *self.apart.of(name)):
-            self.feed(entry, Parted(yes))
+            self.feed(entry, CallsBlocked(yes))
 
     def change(self, server: Server, *, restart: bool) -> None:
         """Apply a changed configuration of a known server."""
@@ -289,13 +289,13 @@ class Tree:
                 self.spares.ready(copy, message, blob)
             case ServerReady() if copy is entry.serving:
                 self._ready(copy, message, blob)
-            case ServerReady() | Listed() if copy is not entry.serving:
+            case ServerReady() | CatalogueChanged() if copy is not entry.serving:
                 pass
-            case Listed():
+            case CatalogueChanged():
                 self._offers(entry, blob)
-            case LogLines() | Answers() | ServerDown():
+            case LogLines() | AnswerTimes() | ServerDown():
                 self._reports.on_message(copy, message)
-            case Counted(counts=counts):
+            case EventCounts(counts=counts):
                 self._reports.on_counters(copy, message)
                 self.apart.on_counters(entry, counts)
             case AttachFailed(number=number):
@@ -311,7 +311,7 @@ class Tree:
         elif copy is entry.spare:
             self.spares.on_spare_down(copy, fact)
 
-    def responds(self, copy: Copy, fact: Responds) -> None:
+    def responds(self, copy: Copy, fact: WorkerResponds) -> None:
         if copy is copy.entry.serving:
             self.feed(copy.entry, fact)
 
@@ -336,7 +336,7 @@ class Tree:
             and idle_s >= server.rest_s
             and not self.starting.dependents(entry)
         ):
-            self.feed(entry, Unneeded(), f"nobody needed it for {idle_s:.0f} s")
+            self.feed(entry, BecameIdle(), f"nobody needed it for {idle_s:.0f} s")
 
     def _ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
         entry = copy.entry

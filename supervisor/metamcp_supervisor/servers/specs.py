@@ -40,7 +40,7 @@ from metamcp_supervisor.config.show import (
     secrets_of_traces,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
-from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_worker.confinement import denials
 from metamcp_worker.ipc import process_names, records, roots
 from metamcp_worker.ipc.figures import Refusals
@@ -55,10 +55,10 @@ from metamcp_worker.ipc.spec import (
     FrontSpec,
     LimitsSpec,
     LogSpec,
-    MeaningSpec,
     OAuthSpec,
     RecordingSpec,
     ResultLimits,
+    SemanticSearchSpec,
     ServerSpec,
     TlsSpec,
     ToolOverride,
@@ -287,7 +287,7 @@ def _secrets_of(servers: Iterable[Server]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(secret for server in servers for secret in secrets_of(server)))
 
 
-def meaning_spec(config: Config) -> MeaningSpec | None:
+def meaning_spec(config: Config) -> SemanticSearchSpec | None:
     """Return the settings of vectors for a front, without the secrets of their source; None if
     searches do not use vectors."""
     embeddings = config.embeddings
@@ -295,7 +295,7 @@ def meaning_spec(config: Config) -> MeaningSpec | None:
         endpoint.exposure == "search" for endpoint in config.endpoints.values()
     ):
         return None
-    return MeaningSpec(model=_model(embeddings), weight=embeddings.weight)
+    return SemanticSearchSpec(model=_model(embeddings), weight=embeddings.weight)
 
 
 def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
@@ -374,7 +374,10 @@ def results_folder(config: Config) -> str:
 
 
 def front_spec(
-    config: Config, version: str, listen: Address | None = None, pinned: Pinned | None = None
+    config: Config,
+    version: str,
+    listen: Address | None = None,
+    pinned: ToolQuarantine | None = None,
 ) -> FrontSpec:
     """Return the specification for fronts. `listen`: where the gateway listens, if that differs
     from the configuration; `pinned`: knows the tools in quarantine."""

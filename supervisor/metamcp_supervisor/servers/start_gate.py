@@ -151,7 +151,7 @@ _TRYING = (ServerPhase.QUEUED, ServerPhase.WARMING)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedServer:
     """A server and its current life. `launcher`: servers that share it fail together. `held`: the
     server cannot start for a reason other than its trouble."""
 
@@ -162,7 +162,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class OutageProbe:
     """The server that tries now, and how many others it tries for."""
 
     name: str
@@ -174,28 +174,30 @@ def pace_s(lasted_s: float) -> float:
     return min(PACE_S_MAX, max(PACE_S, lasted_s * PACE_PART))
 
 
-def turns(seen: Iterable[Seen], now: float) -> tuple[tuple[Turn, ...], float | None]:
+def turns(
+    seen: Iterable[ObservedServer], now: float
+) -> tuple[tuple[OutageProbe, ...], float | None]:
     """Return the servers that try now, at most one for each outage, and when to ask again (None:
     there is not an outage)."""
-    troubles: dict[tuple[str, ExitClass], list[Seen]] = {}
+    troubles: dict[tuple[str, ExitClass], list[ObservedServer]] = {}
     for server in seen:
         life, reason = server.life, server.life.reason
         if reason is None or reason not in _SHARED or life.vain is None:
             continue
         if life.phase in _TRYING or _waits(life):
             troubles.setdefault((server.launcher, reason), []).append(server)
-    trying: list[Turn] = []
+    trying: list[OutageProbe] = []
     dues: list[float] = []
     for servers in troubles.values():
         if len(servers) >= OUTAGE_SERVERS_MIN:
             name, due = _turn(servers, now)
             dues.append(due)
             if name is not None:
-                trying.append(Turn(name, len(servers) - 1))
+                trying.append(OutageProbe(name, len(servers) - 1))
     return tuple(trying), min(dues, default=None)
 
 
-def _turn(servers: list[Seen], now: float) -> tuple[str | None, float]:
+def _turn(servers: list[ObservedServer], now: float) -> tuple[str | None, float]:
     """Return which of these servers tries now, if any, and when to ask again."""
     if any(server.life.phase in _TRYING and not server.held for server in servers):
         return None, now + PACE_S
@@ -211,7 +213,7 @@ def _turn(servers: list[Seen], now: float) -> tuple[str | None, float]:
     return min(able, key=_longest_ago).name, now + PACE_S
 
 
-def _able(server: Seen, now: float) -> bool:
+def _able(server: ObservedServer, now: float) -> bool:
     return _waits(server.life) and now >= server.life.not_before and not server.held
 
 
@@ -221,5 +223,5 @@ def _waits(life: ServerLife) -> bool:
     return life.phase in _WAITING and life.retry_at is not None
 
 
-def _longest_ago(server: Seen) -> float:
+def _longest_ago(server: ObservedServer) -> float:
     return server.life.vain[1] if server.life.vain is not None else 0.0

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from metamcp_supervisor.servers import start_gate
 from metamcp_supervisor.servers.entry import ServerEntry
 from metamcp_supervisor.servers.server import Fact, ServerLife, SiblingRecovered, Start, evidence
-from metamcp_supervisor.servers.start_gate import Seen
+from metamcp_supervisor.servers.start_gate import ObservedServer
 from metamcp_supervisor.servers.states import ServerPhase
 
 
-class Starting:
+class StartQueue:
     """`entries`: all servers, by name. `admit(entry)`: called when a server may start."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Outages:
     def __init__(
         self,
         entries: Mapping[str, ServerEntry],
-        starting: Starting,
+        starting: StartQueue,
         feed: Callable[[ServerEntry, Fact, str], None],
     ) -> None:
         self._entries = entries
@@ -137,7 +137,7 @@ class Outages:
     def _look(self) -> None:
         self._timer = None
         seen = [
-            Seen(entry.name, entry.launcher, entry.life, held=self._is_blocked(entry))
+            ObservedServer(entry.name, entry.launcher, entry.life, held=self._is_blocked(entry))
             for entry in self._entries.values()
             if entry.life.vain is not None and not entry.own  # own: started again by calls
         ]

@@ -14,11 +14,11 @@ from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sections import origin
 from metamcp_supervisor.config.show import MASK, tables
 from metamcp_supervisor.control.explain import Tries
-from metamcp_supervisor.control.services import Particulars
+from metamcp_supervisor.control.services import ServerDetails
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.servers import catalog_changes, per_client
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
-from metamcp_supervisor.servers.scrape import Single, front_state
+from metamcp_supervisor.servers.scrape import SingletonProcess, front_state
 from metamcp_supervisor.servers.specs import (
     default_endpoint,
     find_exposed_servers,
@@ -32,7 +32,7 @@ from metamcp_supervisor.verbs import (
     FrontStatus,
     GatewayStatus,
     LimitStatus,
-    Overridden,
+    OverriddenSetting,
     RoleStatus,
     ServerStatus,
 )
@@ -61,7 +61,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     nursery_pid: int
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
-    overrides: tuple[Overridden, ...] = ()
+    overrides: tuple[OverriddenSetting, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
     reload_refused: str = ""
     missing: Mapping[str, str] = {}
@@ -168,12 +168,12 @@ def _limit(
     )
 
 
-def particulars(config: Config, entry: ServerEntry, now: float) -> Particulars:
+def particulars(config: Config, entry: ServerEntry, now: float) -> ServerDetails:
     """Return the details that `describe` shows in addition to the status of a server."""
     life, server = entry.life, entry.server
     recent = sum(now - failed <= life.patience.window_s for failed in life.window)
     servers = table_of(tables(config)["servers"]) or {}
-    return Particulars(
+    return ServerDetails(
         config=table_of(servers.get(entry.base)) or {},
         source=config.origin(f"servers.{entry.base}", "") or server.source,
         endpoints=tuple(
@@ -315,7 +315,7 @@ def roots(
     entries: Mapping[str, ServerEntry],
     slots: list[FrontProcess | None],
     nursery_pid: int,
-    roles: Mapping[str, Single],
+    roles: Mapping[str, SingletonProcess],
 ) -> dict[MeasuredProcess, int]:
     """Return the processes whose memory and processor time are measured, by part; 0 for a process
     that does not run."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from metamcp_supervisor.store.database import (
     FILE,
     FILE_MODE,
-    Unstored,
+    StoreError,
     connect_database,
     version_of,
 )
@@ -39,7 +39,7 @@ class DatabaseContent(Struct, frozen=True, kw_only=True):
     keys: int = 0
 
 
-class Restored(Struct, frozen=True, kw_only=True):
+class RestoreResult(Struct, frozen=True, kw_only=True):
     """Result of `restore`. `replaced`: where the file that was there before is now, empty if there
     was none."""
 
@@ -53,19 +53,19 @@ def backup(state_dir: Path, target: Path) -> DatabaseContent:
     it."""
     source = state_dir / FILE
     if not source.is_file():
-        raise Unstored(f"{source} does not exist: nothing is stored yet")
+        raise StoreError(f"{source} does not exist: nothing is stored yet")
     return _copy_database(source, target)
 
 
-def restore(state_dir: Path, source: Path, now: float) -> Restored:
+def restore(state_dir: Path, source: Path, now: float) -> RestoreResult:
     """Put a copy of `source` in the place of the database, whole or not at all. `now`: seconds
     since the epoch, for the name of the file that is replaced. The caller holds the state
     directory, whose owner gets the file. Raises Unstored; then the database is as before."""
     if not source.is_file():
-        raise Unstored(f"{source} does not exist, or is not a file")
+        raise StoreError(f"{source} does not exist, or is not a file")
     path = state_dir / FILE
     if path.exists() and path.samefile(source):
-        raise Unstored(f"{source} is the database itself; name a file that 'metamcp backup' made")
+        raise StoreError(f"{source} is the database itself; name a file that 'metamcp backup' made")
     fresh = state_dir / f"{FILE}.new"
     try:
         fresh.unlink(missing_ok=True)  # of a restore that was interrupted
@@ -78,7 +78,7 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
             aside = state_dir / f"{FILE}.before-{stamp}"
             if aside.exists():
-                raise Unstored(f"{aside} exists already; try again in a second")
+                raise StoreError(f"{aside} exists already; try again in a second")
             # The journal goes first: the new database must never meet the journal of another one.
             for end in ("-wal", "-journal", ""):
                 with suppress(FileNotFoundError):
@@ -87,8 +87,8 @@ def restore(state_dir: Path, source: Path, now: float) -> Restored:
         os.rename(fresh, path)
         _sync(state_dir)
     except OSError as error:
-        raise Unstored(f"{path} cannot be replaced: {error.strerror}") from None
-    return Restored(content=content, replaced=replaced)
+        raise StoreError(f"{path} cannot be replaced: {error.strerror}") from None
+    return RestoreResult(content=content, replaced=replaced)
 
 
 def _copy_database(source: Path, target: Path) -> DatabaseContent:
@@ -99,11 +99,11 @@ def _copy_database(source: Path, target: Path) -> DatabaseContent:
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
     except FileExistsError:
-        raise Unstored(
+        raise StoreError(
             f"{target} exists already, and nothing is overwritten; name another file"
         ) from None
     except OSError as error:
-        raise Unstored(f"{target} cannot be made: {error.strerror}") from None
+        raise StoreError(f"{target} cannot be made: {error.strerror}") from None
     done = False
     try:
         with (
@@ -122,7 +122,7 @@ def _copy_database(source: Path, target: Path) -> DatabaseContent:
         if not done:
             for end in ("-journal", ""):
                 Path(f"{target}{end}").unlink(missing_ok=True)
-    raise Unstored(f"{source} cannot be copied: {reason[:PROBLEM_CHARACTERS_MAX]}")
+    raise StoreError(f"{source} cannot be copied: {reason[:PROBLEM_CHARACTERS_MAX]}")
 
 
 def _check_database(database: "sqlite3.Connection") -> DatabaseContent:

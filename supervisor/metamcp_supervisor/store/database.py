@@ -74,7 +74,7 @@ _File = tuple[int, int]
 """Device and inode of a file."""
 
 
-class Unstored(MetaMCPError):
+class StoreError(MetaMCPError):
     """The file could not be read or written. The text is a sentence without a full stop."""
 
 
@@ -115,9 +115,9 @@ class Database:
         try:
             file = self._file()
         except OSError as error:
-            raise Unstored(f"{self.path} {how}: {error.strerror}{end}") from None
+            raise StoreError(f"{self.path} {how}: {error.strerror}{end}") from None
         if self._read_once and file != self._seen:
-            raise Unstored(
+            raise StoreError(
                 f"{self.path} {how}: it is another file than before; restart the gateway"
             )
         self._seen = file
@@ -152,7 +152,7 @@ class Database:
                 reason = str(error.strerror if isinstance(error, OSError) else error)
         if reason == "database is locked":
             reason, end = "another program keeps it locked; try again", ""
-        raise Unstored(f"{self.path} {how}: {reason}{end}")
+        raise StoreError(f"{self.path} {how}: {reason}{end}")
 
     def _read(self, work: Callable[[Rows], T]) -> T:
         database = self._get_connection()

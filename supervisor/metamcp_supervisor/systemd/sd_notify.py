@@ -25,7 +25,7 @@ FDS_MAX = 64
 (FileDescriptorStoreMax=)."""
 
 
-class Notify:
+class SystemdNotifier:
     """Sender of messages to systemd. `address`: a path, `@name` of the abstract namespace, or
     empty; then nothing is sent.
 

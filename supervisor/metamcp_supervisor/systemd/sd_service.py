@@ -16,7 +16,7 @@ from metamcp_supervisor.config import places
 from metamcp_supervisor.config.config import Address, AnyAddress, GatewayConfig, UnixAddress
 from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.systemd import listen, sd_notify, sd_sockets
-from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 from metamcp_supervisor.systemd.sd_sockets import Inherited
 from metamcp_supervisor.telemetry import health
 from metamcp_supervisor.telemetry.journal import Journal
@@ -50,7 +50,7 @@ class Service:
 
     def __init__(
         self,
-        notify: Notify,
+        notify: SystemdNotifier,
         inherited: Inherited,
         status: Callable[[], GatewayStatus],
         journal: Journal,

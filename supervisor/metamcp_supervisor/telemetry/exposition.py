@@ -36,7 +36,7 @@ def page(snapshot: MetricsSnapshot, *, as_openmetrics: bool) -> tuple[str, bytes
     return PageWriter(as_openmetrics=as_openmetrics).page(snapshot)
 
 
-class _Written(NamedTuple):
+class _RowText(NamedTuple):
     """Text of one row, and the value and exemplars that it shows. `parts`: the lines of the text
     without the numbers at their ends; none if exemplars stand behind the numbers."""
 
@@ -53,7 +53,7 @@ class _Family(NamedTuple):
     head: str
     rows: Sequence[Row]
     exemplars: Exemplars
-    written: Mapping[Labels, _Written]
+    written: Mapping[Labels, _RowText]
     text: str
 
 
@@ -84,7 +84,7 @@ class PageWriter:
             before = _Family(self._text(family, (), {}), (), {}, {}, "")
         elif before.rows == rows and before.exemplars == exemplars:
             return before
-        written: dict[Labels, _Written | None] = {
+        written: dict[Labels, _RowText | None] = {
             row[0]: _update_row(before.written.get(row[0]), row[1], exemplars.get(row[0], _NONE))
             for row in rows
         }
@@ -95,7 +95,7 @@ class PageWriter:
             text = lines[at * each : (at + 1) * each]
             last = exemplars.get(labels, _NONE)
             parts = () if last else [line[: line.rindex(" ") + 1] for line in text]
-            written[labels] = _Written(value, last, "".join(text), parts)
+            written[labels] = _RowText(value, last, "".join(text), parts)
         written_rows = {
             labels: written_row
             for labels, written_row in written.items()
@@ -118,8 +118,8 @@ class PageWriter:
 
 
 def _update_row(
-    written: _Written | None, value: float | Durations, exemplars: Mapping[int, Exemplar]
-) -> _Written | None:
+    written: _RowText | None, value: float | Durations, exemplars: Mapping[int, Exemplar]
+) -> _RowText | None:
     """Return what stands on the page for a row that was on the page before: the same text, or the
     same lines with other numbers. None: the library has to write the row."""
     if written is None or exemplars != written.exemplars:
@@ -131,7 +131,7 @@ def _update_row(
     numbers = _numbers_of(value) if isinstance(value, Durations) else (value,)
     texts = (utils.floatToGoString(number) for number in numbers)  # type: ignore[no-untyped-call] # of the library
     lines = [f"{prefix}{text}\n" for prefix, text in zip(written.parts, texts, strict=True)]
-    return _Written(value, exemplars, "".join(lines), written.parts)
+    return _RowText(value, exemplars, "".join(lines), written.parts)
 
 
 def _numbers_of(value: Durations) -> Sequence[float]:

@@ -95,7 +95,7 @@ def between(before: Sequence[int], now: Sequence[int]) -> Counts:
     return tuple(new - old for old, new in zip(before, now, strict=True))
 
 
-class Lately:
+class RecentCounts:
     """Marks of the sums by server; "lately" begins at the oldest mark."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
     return collected
 
 
-class Spanned:
+class SpanCounts:
     """Counts and exemplars of spans. `counts`: number of spans by outcome."""
 
     def __init__(self) -> None:

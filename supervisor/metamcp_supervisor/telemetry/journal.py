@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from metamcp_supervisor.verbs import Ended, JournalEvent
+from metamcp_supervisor.verbs import ExitRecord, JournalEvent
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class HistorySnapshot(Struct, frozen=True, kw_only=True):
     since: float
     because: str
     ready_at: float
-    ends: tuple[Ended, ...]
+    ends: tuple[ExitRecord, ...]
 
 
 class History(Struct):
@@ -114,7 +114,7 @@ class History(Struct):
     since: float = 0.0
     because: str = ""
     ready_at: float = 0.0
-    ends: deque[Ended] = field(default_factory=lambda: deque[Ended](maxlen=ENDS_MAX))
+    ends: deque[ExitRecord] = field(default_factory=lambda: deque[ExitRecord](maxlen=ENDS_MAX))
 
 
 class Histories:
@@ -210,10 +210,10 @@ class Journal:
         self._feed.unfollow(follower)
 
 
-def _parse_end(event: JournalEvent, after: str, ready_at: float) -> Ended:
+def _parse_end(event: JournalEvent, after: str, ready_at: float) -> ExitRecord:
     text = event.cause.partition(NEXT)[0]
     reason, colon, message = text.partition(": ")
-    return Ended(
+    return ExitRecord(
         time=event.time,
         generation=event.generation,
         reason=reason if colon else "",

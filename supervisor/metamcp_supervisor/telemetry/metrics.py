@@ -24,8 +24,8 @@ from metamcp_supervisor.telemetry.histograms import (
     FAMILY,
     Counts,
     Histogram,
-    Lately,
-    Spanned,
+    RecentCounts,
+    SpanCounts,
     quantile,
 )
 from metamcp_supervisor.telemetry.metric_names import (
@@ -135,7 +135,7 @@ class Metrics:
         self._version = version
         self._fronts = FrontCounters()
         self._workers = WorkerCounters()
-        self._lately = Lately()
+        self._lately = RecentCounts()
         self._processes = ProcessUsage()
         self._caps = Caps()
         self._counts: dict[str, dict[str, int]] = {name: {} for name in _OWN_COUNTERS.values()}
@@ -146,7 +146,7 @@ class Metrics:
         self._exit_codes: dict[str, int] = {}
         self._lags: dict[str, Histogram] = {}
         self._failovers: dict[str, Histogram] = {}
-        self.spans = Spanned()
+        self.spans = SpanCounts()
         self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
         self._audited: dict[str, int] = dict.fromkeys(AUDITED, 0)
         self._audit_up: bool | None = None
@@ -182,7 +182,7 @@ class Metrics:
         self._workers.on_worker_gone(name, generation)
 
     def server_counts(self, server: str, counts: Mapping[str, int]) -> None:
-        """Add counts of events at a server: names of `messages.Counted`, `log_lines_dropped`,
+        """Add counts of events at a server: names of `messages.EventCounts`, `log_lines_dropped`,
         `orphan`, `oom_kill`, and `stop_` with a step of a stop."""
         for name, n in counts.items():
             own = _OWN_COUNTERS.get(name)
@@ -368,8 +368,8 @@ class Metrics:
         return quantile(counts, BUCKETS_S, 0.5, most), quantile(counts, BUCKETS_S, 0.95, most)
 
     def read_event_count(self, server: str, name: str) -> int:
-        """Return the count of an event at a server. `name`: of `messages.Counted`, with a metric of
-        its own."""
+        """Return the count of an event at a server. `name`: of `messages.EventCounts`, with a
+        metric of its own."""
         return self._counts[_OWN_COUNTERS[name]].get(server, 0)
 
     def find_denied_rights(self, server: str) -> Mapping[str, tuple[int, str]]:

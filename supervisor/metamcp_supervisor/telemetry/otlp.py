@@ -69,7 +69,7 @@ class ExportOutcome(NamedTuple):
     pause_s: float = 0.0
 
 
-class _Said(logging.Handler):
+class _FirstErrorHandler(logging.Handler):
     """Handler that keeps the first log record of the library about a failure, which is its cause.
     The gateway logs one line for a failure, and the library often several."""
 
@@ -214,7 +214,7 @@ class Exporter:
         self, endpoint: str, headers: Mapping[str, str], *, version: str, instance: str,
         s_max: float = EXPORT_S_MAX,
     ) -> None:  # fmt: skip
-        self._said = _Said(logging.WARNING)
+        self._said = _FirstErrorHandler(logging.WARNING)
         library = logging.getLogger(_LIBRARY)
         library.handlers, library.propagate = [self._said], False
         self._watch = _Watch(s_max)

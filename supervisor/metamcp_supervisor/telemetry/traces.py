@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import TracesConfig as Wanted
-from metamcp_supervisor.telemetry.histograms import Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.histograms import Exemplar, SpanCounts, exemplars
 from metamcp_supervisor.telemetry.metric_names import SPANS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import Span
@@ -49,7 +49,7 @@ class _Batch(Struct, frozen=True):
     count: int
 
 
-class _Way(Struct):
+class _CollectorExport(Struct):
     """Export to one collector. `where`: origin of its URL; `failed`: number of spans lost since the
     last success; `quiet_until`: monotonic time until which messages of the collector are not
     logged."""
@@ -64,7 +64,7 @@ class Traces:
     """Export of spans in a thread. `version`: of the gateway; `spanned`: counts outcomes, on the
     event loop. Call `adjust` first."""
 
-    def __init__(self, version: str, spanned: Spanned) -> None:
+    def __init__(self, version: str, spanned: SpanCounts) -> None:
         self._version = version
         self._instance = str(uuid.uuid4())
         self._spanned = spanned
@@ -122,7 +122,7 @@ class Traces:
     # --- in the thread ------------------------------------------------------------------------
 
     def _export(self) -> None:
-        way: _Way | None = None
+        way: _CollectorExport | None = None
         while (job := self._queue.get()) is not None:
             if isinstance(job, Wanted):
                 if way is not None:
@@ -138,7 +138,7 @@ class Traces:
         if way is not None:
             way.exporter.close()
 
-    def _way(self, collector: Wanted) -> _Way | None:
+    def _way(self, collector: Wanted) -> _CollectorExport | None:
         if not collector.endpoint:
             return None
         try:
@@ -153,9 +153,9 @@ class Traces:
         except Exception as error:  # noqa: BLE001 - whatever a library makes of its environment
             log.error("spans are lost, because the exporter cannot be made: %r", error)
             return None
-        return _Way(exporter, sections.origin(collector.endpoint))
+        return _CollectorExport(exporter, sections.origin(collector.endpoint))
 
-    def _export_batch(self, way: _Way, batch: _Batch) -> float:
+    def _export_batch(self, way: _CollectorExport, batch: _Batch) -> float:
         """Try to export a batch. Return the seconds of the pause that the collector asks for."""
         since_ns = time.time_ns() - time.monotonic_ns()
         try:
@@ -177,13 +177,13 @@ class Traces:
         self._note(way, batch.count, outcome)
         return 0.0
 
-    def _record_loss(self, way: _Way, count: int, reason: str) -> None:
+    def _record_loss(self, way: _CollectorExport, count: int, reason: str) -> None:
         self._tell(LOST, count)
         if not way.failed:
             log.error("spans cannot be exported to %s: %s; calls go on", way.where, reason)
         way.failed += count
 
-    def _note(self, way: _Way, count: int, outcome: "ExportOutcome") -> None:
+    def _note(self, way: _CollectorExport, count: int, outcome: "ExportOutcome") -> None:
         """Log the message of a collector that accepted all or some spans, at most once per
         NOTE_S."""
         now = time.monotonic()

@@ -99,7 +99,7 @@ class _Process(Struct):
         return self.line[self.line.rfind(b")") + 2 :].startswith(b"Z")
 
 
-class Known:
+class KnownProcesses:
     """The processes that a look found, for the next look at the same roots."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Known:
 def sample(
     roots: Mapping[K, int],
     closely: Mapping[K, int] | None = None,
-    last_look: Known | None = None,
+    last_look: KnownProcesses | None = None,
 ) -> dict[K, Usage]:
     """Measure each root with the processes below it, down to the next root.
 
@@ -134,7 +134,7 @@ def sample(
     those of this one.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
-    last_look = last_look or Known()
+    last_look = last_look or KnownProcesses()
     try:
         members = _members(owner_of, last_look, closely or {})
     except (OSError, psutil.Error):
@@ -162,7 +162,7 @@ def sample(
 
 
 def _members(
-    owner_of: Mapping[int, K], last_look: Known, closely: Collection[K]
+    owner_of: Mapping[int, K], last_look: KnownProcesses, closely: Collection[K]
 ) -> dict[K, dict[int, _Process]]:
     """Return the processes that count for each root, by process id. Raises OSError and
     psutil.Error."""

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
-from metamcp_supervisor.store.database import Database, Rows, Unstored
+from metamcp_supervisor.store.database import Database, Rows, StoreError
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
     CALLS_KEY,
@@ -80,7 +80,7 @@ class Consents:
         none: tuple[ConsentGrant, ...] = ()
         try:
             grants = await self._database.read(_read_grants, none)
-        except Unstored as error:
+        except StoreError as error:
             self._note(f"consent that was given before now does not count: {error}")
         else:
             self._grants = {grant.id: grant for grant in grants}
@@ -216,7 +216,7 @@ class Consents:
                 self.tell_all()
                 rows = [(grant.id, codec.dump(grant).decode()) for grant in self._grants.values()]
                 await self._database.write(partial(_put, rows=rows))
-        except Unstored as error:
+        except StoreError as error:
             self._note(f"consent that was given ends with this gateway: {error}")
         finally:
             self._writing = None

@@ -22,18 +22,18 @@ from metamcp_worker.ipc.disclosure import (
     Deactivate,
     Delete,
     DeleteScript,
+    DisclosureState,
     Equip,
-    Everything,
     Load,
     Pair,
     Save,
     SaveScript,
-    Shown,
     ToolSet,
     Unequip,
     Unload,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
     format_pair,
     read,
 )
@@ -53,8 +53,8 @@ PAIRS_MAX = 65_536
 """Maximum number of shared values of tools; some may not be in any view any more."""
 NAMES_TOLD_MAX = 12
 """Maximum number of names in a sentence."""
-_NOTHING = Shown()
-T = TypeVar("T", Shown, ToolSet)
+_NOTHING = ViewContent()
+T = TypeVar("T", ViewContent, ToolSet)
 
 
 class OrderImpossible(MetaMCPError):
@@ -66,14 +66,14 @@ class Delta(Struct, frozen=True):
     new or changed; `drop`: name of a tool set to delete; `script`: new version of a script;
     `drop_script`: name of a script to delete."""
 
-    views: tuple[tuple[ViewOwner, Shown], ...] = ()
+    views: tuple[tuple[ViewOwner, ViewContent], ...] = ()
     put: ToolSet | None = None
     drop: str = ""
     script: Script | None = None
     drop_script: str = ""
 
 
-class Pairs:
+class PairInterner:
     """Shared values of tools, one for each tool in all views and tool sets. Values from clients or
     from disk are new objects each time, and thousands of views would need ten times the memory."""
 
@@ -97,8 +97,8 @@ class Ledger:
     A session sees what its principal sees until its first order about its view.
     """
 
-    def __init__(self, everything: Everything) -> None:
-        self._pairs = Pairs()
+    def __init__(self, everything: DisclosureState) -> None:
+        self._pairs = PairInterner()
         self._views = {whose: self._pairs.share_pairs(view) for whose, view in everything.views}
         self._toolsets = {
             toolset.name: self._pairs.share_pairs(toolset) for toolset in everything.toolsets
@@ -107,12 +107,12 @@ class Ledger:
         self.characters = sum(map(_weight, self._views.values()))
         self.characters += sum(map(_weight, self._toolsets.values()))
 
-    def read_everything(self) -> Everything:
+    def read_everything(self) -> DisclosureState:
         toolsets = sorted(self._toolsets.values(), key=lambda toolset: toolset.name)
         scripts = sorted(self._scripts.values(), key=lambda script: script.name)
-        return Everything(tuple(self._views.items()), tuple(toolsets), tuple(scripts))
+        return DisclosureState(tuple(self._views.items()), tuple(toolsets), tuple(scripts))
 
-    def find_view(self, whose: ViewOwner) -> Shown:
+    def find_view(self, whose: ViewOwner) -> ViewContent:
         """Return what a view shows; for a session without a view of its own, the view of its
         principal."""
         view = self._views.get(whose)
@@ -131,7 +131,7 @@ class Ledger:
         over = frozenset(words)
         return [whose for whose in self._views if whose.session in over and whose.session]
 
-    def decide(self, wish: Wish, now: float) -> Delta:
+    def decide(self, wish: ViewOrder, now: float) -> Delta:
         """Return the changes of an order, without applying them. `now`: seconds since the epoch.
         Raises OrderImpossible."""
         delta = self._decide(wish, now)
@@ -156,7 +156,7 @@ class Ledger:
             return True
         return any(self._views.get(whose, _NOTHING) != view for whose, view in delta.views)
 
-    def _decide(self, wish: Wish, now: float) -> Delta:
+    def _decide(self, wish: ViewOrder, now: float) -> Delta:
         whose, order = wish.whose, wish.order
         view = self.find_view(whose)
         match order:
@@ -281,7 +281,7 @@ class Ledger:
             more -= 0 if old is None else _weight(old)
         return more + (0 if delta.put is None else _weight(delta.put))
 
-    def _view(self, whose: ViewOwner, view: Shown) -> Delta:
+    def _view(self, whose: ViewOwner, view: ViewContent) -> Delta:
         if len(view.tools) > TOOLS_MAX:
             raise OrderImpossible(
                 f"more than {TOOLS_MAX} tools would be in view; take some out first"
@@ -327,7 +327,7 @@ class Ledger:
             views[whose] = _of(whose, _view_of_toolset(made))
         return Delta(tuple(views.items()), put=made)
 
-    def _updated_views(self, name: str, now: ToolSet) -> dict[ViewOwner, Shown]:
+    def _updated_views(self, name: str, now: ToolSet) -> dict[ViewOwner, ViewContent]:
         """Return the views in which this tool set is equipped, changed to the tools of `now`.
         Servers that are in view beside the tool set stay there."""
         return {
@@ -337,30 +337,30 @@ class Ledger:
         }
 
 
-def _of(whose: ViewOwner, view: Shown) -> Shown:
+def _of(whose: ViewOwner, view: ViewContent) -> ViewContent:
     """Set `own` as necessary: a session has its own view from its first order on, also when the
     view is empty."""
     bare = structs.replace(view, own=False)
     return structs.replace(bare, own=bool(whose.session) and bare == _NOTHING)
 
 
-def _view_of_toolset(toolset: ToolSet) -> Shown:
-    return Shown(toolset.tools, toolset=toolset.name)
+def _view_of_toolset(toolset: ToolSet) -> ViewContent:
+    return ViewContent(toolset.tools, toolset=toolset.name)
 
 
-def _with(view: Shown, tools: Iterable[Pair]) -> Shown:
+def _with(view: ViewContent, tools: Iterable[Pair]) -> ViewContent:
     """Add tools; with another tool, the view does not count as the equipped tool set any more."""
     all_tools = tuple(dict.fromkeys((*view.tools, *tools)))
     return view if all_tools == view.tools else structs.replace(view, tools=all_tools, toolset="")
 
 
-def _without(view: Shown, tools: Iterable[Pair]) -> Shown:
+def _without(view: ViewContent, tools: Iterable[Pair]) -> ViewContent:
     removed = frozenset(tools)
     remaining = tuple(pair for pair in view.tools if pair not in removed)
     return view if remaining == view.tools else structs.replace(view, tools=remaining, toolset="")
 
 
-def _weight(value: Shown | ToolSet) -> int:
+def _weight(value: ViewContent | ToolSet) -> int:
     """Return the number of characters of the names of all tools."""
     return sum(len(server) + len(tool) for server, tool in value.tools)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
-from metamcp_supervisor.store.database import Unstored
+from metamcp_supervisor.store.database import StoreError
 from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import (
@@ -21,15 +21,15 @@ from metamcp_worker.ipc.disclosure import (
     Build,
     Delete,
     DeleteScript,
+    DisclosureState,
     Equip,
-    Everything,
     OrderOutcome,
     Save,
     SaveScript,
-    Shown,
     ToolSet,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
 )
 from metamcp_worker.ipc.saved_scripts import Script
 
@@ -43,10 +43,10 @@ TURN_S_MAX = 3.0
 (`database.BUSY_S_MAX`, three times) the order is answered before its front stops waiting."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last orders when the gateway ends."""
-_NOTHING = Shown()
+_NOTHING = ViewContent()
 
 
-class Keeper:
+class LedgerKeeper:
     """Keeper of views and tool sets. `tell`: called with everything after each change. `note`:
     called once with the reason when the file cannot be used. `clock`: returns seconds since the
     epoch. Call `begin` first."""
@@ -54,7 +54,7 @@ class Keeper:
     def __init__(
         self,
         store: Store,
-        tell: Callable[[Everything], None],
+        tell: Callable[[DisclosureState], None],
         note: Callable[[str], None],
         clock: Callable[[], float],
         *,
@@ -78,18 +78,18 @@ class Keeper:
         """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
 
-    def read_everything(self) -> Everything:
-        return Everything() if self._ledger is None else self._ledger.read_everything()
+    def read_everything(self) -> DisclosureState:
+        return DisclosureState() if self._ledger is None else self._ledger.read_everything()
 
     async def begin(self, living: Collection[str]) -> None:
         """Read the file. `living`: words for sessions that go on."""
         self._living = frozenset(living)
         try:
             self._ledger = Ledger(await self._store.read(self._living))
-        except Unstored as error:
+        except StoreError as error:
             self._report_failure(error)
 
-    async def carry_out(self, wish: Wish) -> OrderOutcome:
+    async def carry_out(self, wish: ViewOrder) -> OrderOutcome:
         """Carry out an order and return its outcome. An order to equip is refused while another
         order for the same view is under way; all others wait."""
         whose, order = wish.whose, wish.order
@@ -131,7 +131,7 @@ class Keeper:
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def _carried_out(self, wish: Wish) -> OrderOutcome:
+    async def _carried_out(self, wish: ViewOrder) -> OrderOutcome:
         whose, order = wish.whose, wish.order
         try:
             async with asyncio.timeout(self._turn_s):
@@ -148,7 +148,7 @@ class Keeper:
                 self._apply(ledger, delta)
         except OrderImpossible as error:
             return self._refuse(whose, str(error))
-        except Unstored as error:
+        except StoreError as error:
             self._report_failure(error)
             return self._refuse(whose, str(error))
         finally:
@@ -177,7 +177,7 @@ class Keeper:
             delta = Delta(tuple((whose, _NOTHING) for whose in owners))
             try:
                 await self._store.write(delta)
-            except Unstored as error:  # rows that stay on disk are not read again
+            except StoreError as error:  # rows that stay on disk are not read again
                 self._report_failure(error)
             self._apply(ledger, delta)
 
@@ -185,7 +185,7 @@ class Keeper:
         ledger.apply(delta)
         self._tell(ledger.read_everything())
 
-    def _report_failure(self, error: Unstored) -> None:
+    def _report_failure(self, error: StoreError) -> None:
         """Report an error of the file, once for each sentence."""
         if self._noted != str(error):
             self._noted = str(error)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from metamcp_supervisor.store.database import Database, Rows
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet, ViewOwner
+from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent, ViewOwner
 from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
 
 NEWEST = (
@@ -26,15 +26,15 @@ class Store:
         self._dead: tuple[ViewOwner, ...] = ()
         """Views to delete with the next write, of sessions that ended with their gateway."""
 
-    async def read(self, living: Collection[str]) -> Everything:
+    async def read(self, living: Collection[str]) -> DisclosureState:
         """Return everything that is stored. `living`: words for the sessions that go on, whose
         views are included. Raises Unstored."""
-        stored = await self._database.read(_read, Everything())
+        stored = await self._database.read(_read, DisclosureState())
         self._dead = tuple(
             whose for whose, _ in stored.views if whose.session and whose.session not in living
         )
         views = tuple(entry for entry in stored.views if entry[0] not in self._dead)
-        return Everything(views, stored.toolsets, stored.scripts)
+        return DisclosureState(views, stored.toolsets, stored.scripts)
 
     async def versions(self, script: str) -> tuple[Script, ...]:
         """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
@@ -51,12 +51,14 @@ class Store:
         """Write a change. Raises Unstored; then nothing was written."""
         # Encoded before the transaction begins: an error here changes nothing.
         bodies = [
-            (whose, codec.dump(view).decode()) for whose, view in delta.views if view != Shown()
+            (whose, codec.dump(view).decode())
+            for whose, view in delta.views
+            if view != ViewContent()
         ]
         put = None if delta.put is None else (delta.put.name, codec.dump(delta.put).decode())
         script = delta.script
         saved = None if script is None else codec.dump(script).decode()
-        cleared = [*self._dead, *(whose for whose, view in delta.views if view == Shown())]
+        cleared = [*self._dead, *(whose for whose, view in delta.views if view == ViewContent())]
 
         def change(rows: Rows) -> None:
             rows.change(
@@ -94,20 +96,20 @@ class Store:
         await self._database.close()
 
 
-def _read(rows: Rows) -> Everything:
-    shared: dict[str, Shown] = {}  # one value for all that are equal
-    views: list[tuple[ViewOwner, Shown]] = []
+def _read(rows: Rows) -> DisclosureState:
+    shared: dict[str, ViewContent] = {}  # one value for all that are equal
+    views: list[tuple[ViewOwner, ViewContent]] = []
     for endpoint, principal, session, body in rows.read(
         "SELECT endpoint, principal, session, body FROM view ORDER BY 1, 2, 3"
     ):
         if body not in shared:
-            shared[body] = codec.decode_as(Shown, body.encode())
+            shared[body] = codec.decode_as(ViewContent, body.encode())
         views.append((ViewOwner(endpoint, principal, session), shared[body]))
     toolsets = tuple(
         codec.decode_as(ToolSet, body.encode())
         for (body,) in rows.read("SELECT body FROM toolset ORDER BY name")
     )
-    return Everything(tuple(views), toolsets, _scripts(rows.read(NEWEST)))
+    return DisclosureState(tuple(views), toolsets, _scripts(rows.read(NEWEST)))
 
 
 def _scripts(rows: Iterable[tuple[str]]) -> tuple[Script, ...]:

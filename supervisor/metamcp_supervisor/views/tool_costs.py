@@ -20,7 +20,7 @@ from metamcp_worker.ipc.spec import EndpointSpec
 EXPOSURES: tuple[Exposure, ...] = get_args(Exposure)
 
 
-class Priced(Struct, frozen=True):
+class SizedTool(Struct, frozen=True):
     """Tool of an endpoint. `size`: bytes of its definition, as it is in a list."""
 
     server: str
@@ -33,7 +33,7 @@ def tools(
     endpoint: EndpointSpec,
     catalogues: Mapping[str, ServerCatalogue],
     withheld: Collection[Pair] = (),
-) -> Sequence[Priced]:
+) -> Sequence[SizedTool]:
     """Return all tools of an endpoint, whether their servers are there or not. `withheld`: tools
     that clients do not get; their names are taken all the same. Other words that the configuration
     gives a tool are not counted, because only a front applies them."""
@@ -57,7 +57,7 @@ def tools(
         (override.server, override.tool) for override in endpoint.overrides if override.hidden
     }
     return [
-        Priced(*pair, name, _size(definition, name))
+        SizedTool(*pair, name, _size(definition, name))
         for (pair, definition), name in zip(definitions.items(), exposed, strict=True)
         if pair not in hidden and pair not in withheld and _is_listed(definition)
     ]
@@ -65,7 +65,7 @@ def tools(
 
 def at_start(
     exposure: Exposure,
-    tools: Sequence[Priced],
+    tools: Sequence[SizedTool],
     *,
     code: bool = False,
     builtins: tuple[str, ...] = (),

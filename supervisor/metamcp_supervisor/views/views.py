@@ -20,19 +20,19 @@ from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_supervisor.views.ledger_io import Keeper
+from metamcp_supervisor.views.ledger_io import LedgerKeeper
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc import codec, packets, process_names, server_catalog
 from metamcp_worker.ipc.disclosure import (
-    Announce,
-    Changed,
-    Disclosed,
-    Everything,
+    AnnounceLists,
+    DisclosureDelta,
+    DisclosureState,
+    DisclosureUpdate,
     Exposure,
     OrderOutcome,
+    OrderReply,
     Pair,
-    Shift,
-    Wish,
+    ViewOrder,
     shift,
 )
 from metamcp_worker.ipc.messages import Message, SessionRecord
@@ -109,14 +109,14 @@ class Views:
         self._routes = routes
         self._journal = journal
         self._config = config
-        self._keeper = Keeper(
+        self._keeper = LedgerKeeper(
             Store(database),
             self._tell,
             self._note,
             time.time,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told: Everything | None = None
+        self._told: DisclosureState | None = None
         """Content that all fronts have; None if they have the content of the previous program."""
         self._rounds = Rounds()
         self._announced = 0
@@ -149,17 +149,17 @@ class Views:
         """Send all views and tool sets to a new front. Raises OSError."""
         self._rounds.join(front.number)
         everything = self._keeper.read_everything()
-        if everything != Everything():
-            front.send(Disclosed(), [packets.blob(codec.dump(everything))])
+        if everything != DisclosureState():
+            front.send(DisclosureUpdate(), [packets.blob(codec.dump(everything))])
 
     def carry_out_order(self, front: FrontProcess, ticket: int, blob: bytes) -> None:
         """Carry out an order of a front, which waits for the outcome. `blob`: empty if its
         descriptor was lost. Raises codec.Malformed."""
         if not blob:
             outcome = OrderOutcome(error=NO_DESCRIPTOR)
-            self._send(front, Changed(ticket=ticket), codec.dump(outcome))
+            self._send(front, OrderReply(ticket=ticket), codec.dump(outcome))
         else:
-            self._begin(self._answer(front, ticket, codec.decode_as(Wish, blob)))
+            self._begin(self._answer(front, ticket, codec.decode_as(ViewOrder, blob)))
 
     def news(self, number: int) -> None:
         """Begin a round, because servers have changed the lists of a front. `number`: the last
@@ -167,7 +167,7 @@ class Views:
         changes, too. The other fronts know the same changes of servers, and show them when the
         round is done."""
         if number >= self._rounds.number:
-            self._round(Shift(), complete=False)
+            self._round(DisclosureDelta(), complete=False)
 
     def on_front_gone(self, number: int) -> None:
         """Stop waiting for a front that has ended."""
@@ -182,10 +182,10 @@ class Views:
 
     # For the control socket: services.ViewStore
 
-    def read_everything(self) -> Everything:
+    def read_everything(self) -> DisclosureState:
         return self._keeper.read_everything()
 
-    async def carry_out(self, wish: Wish) -> OrderOutcome:
+    async def carry_out(self, wish: ViewOrder) -> OrderOutcome:
         """Carry out an order. Returns when all fronts have applied the change, or after
         APPLIED_S_MAX."""
         outcome = await self._keeper.carry_out(wish)
@@ -216,14 +216,14 @@ class Views:
     def _note(self, reason: str) -> None:
         self._journal.add("gateway", "error", reason)
 
-    def _tell(self, everything: Everything) -> None:
+    def _tell(self, everything: DisclosureState) -> None:
         """Send views and tool sets to all fronts: all of them, or the change since the last
         time."""
         before, self._told = self._told, everything
         news = everything if before is None else shift(before, everything)
         self._round(news, complete=before is None)
 
-    def _round(self, news: Everything | Shift, *, complete: bool) -> None:
+    def _round(self, news: DisclosureState | DisclosureDelta, *, complete: bool) -> None:
         """Begin a round with all fronts. The round also waits for a front that has ended, until
         another front has its sessions and can notify their clients."""
         fronts = self._fronts.list_serving()
@@ -234,7 +234,7 @@ class Views:
         loop = asyncio.get_running_loop()
         self._waiting[number] = loop.create_future()
         loop.call_later(APPLIED_S_MAX, self._on_timeout, number)
-        message, blob = Disclosed(number=number, whole=complete), codec.dump(news)
+        message, blob = DisclosureUpdate(number=number, whole=complete), codec.dump(news)
         for front in fronts:
             front.on_applied = partial(self._on_applied, front.number)
             self._send(front, message, blob)
@@ -257,14 +257,14 @@ class Views:
             return
         self._announced = done
         for front in self._fronts.list_serving():
-            front.send(Announce(number=done))
+            front.send(AnnounceLists(number=done))
         for number in [each for each in self._waiting if each <= done]:
             self._waiting.pop(number).set_result(None)
 
-    async def _answer(self, front: FrontProcess, ticket: int, wish: Wish) -> None:
+    async def _answer(self, front: FrontProcess, ticket: int, wish: ViewOrder) -> None:
         outcome = await self.carry_out(wish)
         # A front that is dead ignores the message.
-        self._send(front, Changed(ticket=ticket), codec.dump(outcome))
+        self._send(front, OrderReply(ticket=ticket), codec.dump(outcome))
 
     def _send(self, front: FrontProcess, message: Message, blob: bytes) -> None:
         try:

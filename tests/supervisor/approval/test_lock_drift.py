@@ -13,7 +13,7 @@ from metamcp_supervisor.approval.lock_drift import (
     mode,
     select_quarantined,
 )
-from metamcp_supervisor.approval.quarantine import Pins, QuarantineNews, counts
+from metamcp_supervisor.approval.quarantine import QuarantineEffects, QuarantineState, counts
 from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
 
@@ -129,13 +129,13 @@ def test_what_cannot_be_read_cannot_be_approved() -> None:
 # Over time
 
 
-def pins(held: Lock | None = None, **pinnings: Pinning | None) -> Pins:
-    found = Pins(Lock())
+def pins(held: Lock | None = None, **pinnings: Pinning | None) -> QuarantineState:
+    found = QuarantineState(Lock())
     found.adopt(held, pinnings)
     return found
 
 
-def news(of: Pins, *tools: bytes) -> QuarantineNews:
+def news(of: QuarantineState, *tools: bytes) -> QuarantineEffects:
     return of.take(of.judge("files", tools))
 
 
@@ -145,7 +145,7 @@ def test_what_is_seen_first_is_remembered_and_later_compared_with() -> None:
     assert first.seen == lock(files=approved(tool(), name="", version=""))
     assert (first.sentence, first.fronts) == ("", False)
     again = news(mine, tool(title="x"))
-    assert again == QuarantineNews("compatible, words: read", fronts=False, seen=None)
+    assert again == QuarantineEffects("compatible, words: read", fronts=False, seen=None)
     assert counts(mine.last("files")) == {"drifted": 1}
     assert mine.quarantined_tools == frozenset()
 
@@ -153,8 +153,8 @@ def test_what_is_seen_first_is_remembered_and_later_compared_with() -> None:
 def test_the_same_drift_is_told_once() -> None:
     mine = pins(lock(files=approved(tool())), files=None)
     assert news(mine, tool(title="x")).sentence == "compatible, words: read (1 in quarantine)"
-    assert news(mine, tool(title="x")) == QuarantineNews()
-    assert news(mine, tool()) == QuarantineNews("", fronts=True)
+    assert news(mine, tool(title="x")) == QuarantineEffects()
+    assert news(mine, tool()) == QuarantineEffects("", fronts=True)
     assert news(mine, tool(title="x")).fronts
 
 
@@ -185,7 +185,7 @@ def test_a_new_lock_frees_what_it_approves() -> None:
 @pytest.mark.parametrize("pinnings", [{}, {"files": "off"}])
 def test_who_is_not_to_be_looked_at_is_not(pinnings: Any) -> None:
     mine = pins(lock(files=approved(tool())), **pinnings)
-    assert news(mine, tool(title="x")) == QuarantineNews()
+    assert news(mine, tool(title="x")) == QuarantineEffects()
     assert mine.seen == Lock()
     assert mine.last("files").drifts == ()
 

@@ -5,7 +5,7 @@ import pytest
 from metamcp_supervisor.approval import quarantine as pinned
 from metamcp_supervisor.approval.lock import Lock, definitions, fold_lock, text
 from metamcp_supervisor.approval.lock import Lock as Locked
-from metamcp_supervisor.approval.quarantine import Judged, Pins
+from metamcp_supervisor.approval.quarantine import QuarantineDecision, QuarantineState
 from metamcp_supervisor.config import naming
 from metamcp_supervisor.config.config import Pinning
 from tests.supervisor.configs import server
@@ -15,13 +15,15 @@ OWN = "files@0123456789ab"
 LARGE = "x" * pinned.AT_ONCE_BYTES_MAX
 
 
-def made(held: Lock | None = None, seen: Lock | None = None, **pinnings: Pinning | None) -> Pins:
-    found = Pins(seen or Locked())
+def made(
+    held: Lock | None = None, seen: Lock | None = None, **pinnings: Pinning | None
+) -> QuarantineState:
+    found = QuarantineState(seen or Locked())
     found.adopt(held, pinnings or {"files": None})
     return found
 
 
-def kept(judged: Judged | None) -> set[str]:
+def kept(judged: QuarantineDecision | None) -> set[str]:
     return set() if judged is None else {each.tool for each in judged.kept}
 
 
@@ -127,7 +129,7 @@ def test_the_first_sight_of_such_a_process_is_not_that_of_its_server() -> None:
 
 
 def test_who_is_held_to_a_first_sight_that_cannot_be_read_is_trusted_with_nothing() -> None:
-    mine = Pins(None)
+    mine = QuarantineState(None)
     mine.adopt(None, {"files": "enforce", "notes": None})
     assert kept(mine.at_once("files", [tool("a")])) == {"a"}
     mine.take(mine.judge("files", [tool("a")]))
@@ -176,7 +178,7 @@ def test_another_command_or_url_under_the_same_name_is_another_server() -> None:
     assert all(naming.flaw(name) == "" for name in long.values())
     first, other = ({"files": name} for name in known[:2])
 
-    mine = Pins(Locked())
+    mine = QuarantineState(Locked())
     mine.adopt(None, {"files": "enforce"}, first)
     mine.take(mine.judge("files", [tool("a")]))
     mine.adopt(None, {"files": "enforce"}, other)

@@ -342,7 +342,7 @@ def test_the_outlook_says_what_comes_next_and_why() -> None:
 
 
 def test_a_table_without_rows_is_its_title() -> None:
-    assert show.plain(show.Picture(("A", "BB"), [])) == "A  BB"
+    assert show.plain(show.PrintedTable(("A", "BB"), [])) == "A  BB"
 
 
 def test_the_documentation_knows_every_verb_and_option() -> None:

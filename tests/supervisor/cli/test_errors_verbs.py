@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from metamcp_supervisor.__main__ import HEADINGS, VERBS, main
-from metamcp_supervisor.cli.errors import Renamed
+from metamcp_supervisor.cli.errors import RenamedOption
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.small_gateway import server, steered
@@ -201,7 +201,7 @@ def test_an_option_of_an_earlier_version_works_and_no_help_shows_it() -> None:
         f"{words} {max(option.opts, key=len)}": " ".join(option.before)
         for words, verb in every().items()
         for option in verb.params
-        if isinstance(option, Renamed)
+        if isinstance(option, RenamedOption)
     }
     assert renamed | {"import --config": "--to"} == RENAMED
     for option, before in RENAMED.items():

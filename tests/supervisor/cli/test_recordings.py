@@ -202,7 +202,7 @@ def test_a_body_without_a_value_is_shown_as_it_is(tmp_path: Path) -> None:
 
 def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1), tail=codec.dump(call(2))[:20])
-    following = recordings.Following(tmp_path / "calls")
+    following = recordings.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[20:] + b"\n")
     assert [line.call for line in following.news()] == [call(2)]
@@ -212,13 +212,13 @@ def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None
 def test_a_file_that_is_gone_when_it_is_looked_at_is_passed_over(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
     (tmp_path / "calls" / "calls-2.jsonl").symlink_to(tmp_path / "gone")
-    following = recordings.Following(tmp_path / "calls")
+    following = recordings.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
 
 
 def test_what_is_added_is_followed_once_it_is_whole(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
-    following = recordings.Following(tmp_path / "calls")
+    following = recordings.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[:20])
     assert list(following.news()) == []

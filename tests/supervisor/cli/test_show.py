@@ -20,10 +20,10 @@ from tests.supervisor.cli.test_ctl import read_until, run
 from tests.supervisor.small_gateway import server, steered
 
 SCRIPT = """
-from metamcp_supervisor.cli.show import Picture, picture
+from metamcp_supervisor.cli.show import PrintedTable, picture
 columns = ("ENDPOINT", "EXPOSURE", "START", "SAVED", "ALL", "TOOLSET", "SERVERS", "SEARCH")
 rows = [("default", "search", "107949", "107078", "107949", "770", "333", "871")]
-picture(Picture(columns, rows, right=frozenset(columns[2:]), sentences=False))
+picture(PrintedTable(columns, rows, right=frozenset(columns[2:]), sentences=False))
 """
 BYTES_MAX = 65536
 

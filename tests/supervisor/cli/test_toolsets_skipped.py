@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from metamcp_worker.ipc.disclosure import Activate, Equip, Load, ViewOwner, Wish
+from metamcp_worker.ipc.disclosure import Activate, Equip, Load, ViewOrder, ViewOwner
 from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.control.test_toolsets import made, said
 from tests.supervisor.small_gateway import server, steered
@@ -58,7 +58,7 @@ def test_what_was_in_view_without_a_tool_set_is_told_when_it_is_put_away() -> No
             ]
             for orders, told in cases:
                 for order in orders:
-                    await gateway.shelf.carry_out(Wish(ViewOwner("desk", "local"), order))
+                    await gateway.shelf.carry_out(ViewOrder(ViewOwner("desk", "local"), order))
                 assert await said(directory, "unequip") == (
                     0, f"endpoint desk: {told} not in view any more\n", "",
                 )  # fmt: skip
@@ -80,7 +80,7 @@ def test_what_is_put_away_where_everything_is_in_view_is_only_not_remembered() -
                 (Activate("git"), "what was chosen with another exposure is forgotten"),
             ]
             for order, told in cases:
-                await gateway.shelf.carry_out(Wish(ViewOwner("wide", "local"), order))
+                await gateway.shelf.carry_out(ViewOrder(ViewOwner("wide", "local"), order))
                 assert await said(directory, "unequip", "--endpoint", "wide") == (
                     0, f"endpoint wide: {told}; {stay}\n", "",
                 )  # fmt: skip

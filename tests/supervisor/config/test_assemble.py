@@ -12,11 +12,11 @@ from metamcp_supervisor.config.document import (
     ConfigFindings,
     EndpointDraft,
     GatewayDraft,
-    Site,
+    SourceLocation,
 )
 from tests.supervisor.configs import messages
 
-SITE = Site(ConfigDocument("x", Path(), {}))
+SITE = SourceLocation(ConfigDocument("x", Path(), {}))
 
 
 def served(host: str, *written: bool | None) -> list[bool]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_worker.ipc.messages import Beat, ServerState, Stop
+from metamcp_worker.ipc.messages import Heartbeat, ServerState, Stop
 from tests.supervisor.stage import Player, Stage, front_up, played, states, until
 
 pytestmark = pytest.mark.process
@@ -53,7 +53,7 @@ def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(tmp_pa
 
 async def rested(stage: Stage, worker: Player) -> None:
     """Its worker says that nobody needs it, and is asked to stop."""
-    worker.say(Beat(seq=1, idle_s=GIT.rest_s))
+    worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s))
     await until(lambda: worker.told(Stop), "asked to stop")
 
 
@@ -62,7 +62,7 @@ def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: P
         front = await front_up(stage)
         stage.tree.add(GIT)
         worker = await stage.up("git")
-        worker.say(Beat(seq=1, idle_s=GIT.rest_s - 1))
+        worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1))
         await rested(stage, worker)
         await until(lambda: states(front)[-1] == ("idle", True), "idle for the front")
         worker.down("clean", "it was stopped")
@@ -126,8 +126,8 @@ def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_p
         stage.tree.add(replace(APP, depends_on=("git",)))
         git = await stage.up("git")
         await stage.up("app")
-        git.say(Beat(seq=1, idle_s=GIT.rest_s))
-        git.say(Beat(seq=2, idle_s=0.0, inflight=7))
+        git.say(Heartbeat(seq=1, idle_s=GIT.rest_s))
+        git.say(Heartbeat(seq=2, idle_s=0.0, inflight=7))
         instance = stage.tree.entries["git"].instance
         await until(lambda: instance and instance.inflight == 7, "both were heard")
         assert not git.told(Stop)

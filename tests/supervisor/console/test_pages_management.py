@@ -24,7 +24,7 @@ from metamcp_supervisor.console.workflow_svg import RunStep, StepQuestion
 from metamcp_supervisor.console.workflows_page import RunListed, WorkflowListed
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.audit_orders import AuditRecords
-from metamcp_supervisor.control.audit_segments import Proof
+from metamcp_supervisor.control.audit_segments import ChainCheckResult
 from metamcp_supervisor.control.config_orders import (
     ConfigDiff,
     DriftFinding,
@@ -41,7 +41,7 @@ from metamcp_supervisor.verbs import (
     ScriptList,
     ScriptShown,
 )
-from metamcp_worker.ipc.audit_records import Break
+from metamcp_worker.ipc.audit_records import ChainBreak
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, WorkflowGraph
 from metamcp_worker.ipc.figures import KeyUse
@@ -321,11 +321,13 @@ def test_a_key_has_its_name_and_the_link_to_its_page_where_it_is_known() -> None
 
 
 def test_the_check_of_the_chain_says_up_to_which_record_it_holds() -> None:
-    good = text_of(audit_page.chain_notice(Proof(1200, 2, 1, 1200, "ab")))
+    good = text_of(audit_page.chain_notice(ChainCheckResult(1200, 2, 1, 1200, "ab")))
     assert good.startswith("The chain is verified up to record 1200: 1,200 records in 2 files.")
     assert "Keep this checkpoint on another machine." in good
     assert "metamcp audit verify --expect 1200:ab" in good
-    broken = audit_page.chain_notice(Proof(7, 1, 1, 7, "ab", Break(8, "it was changed")))
+    broken = audit_page.chain_notice(
+        ChainCheckResult(7, 1, 1, 7, "ab", ChainBreak(8, "it was changed"))
+    )
     assert text_of(broken) == "The chain is broken at record 8: it was changed."
     assert parsed(broken).found[0][1]["role"] == "alert"
 

@@ -12,7 +12,7 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.console import calls_page, server_page, servers_page
 from metamcp_supervisor.console.pages import Page, PageRequest, content
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.verbs import Description, Ended, Overridden
+from metamcp_supervisor.verbs import Description, ExitRecord, OverriddenSetting
 from tests.supervisor.console.test_fragments import parsed
 from tests.supervisor.small_gateway import SmallGateway, server
 
@@ -52,8 +52,10 @@ def test_a_page_of_servers_or_calls_is_loaded_again_as_time_goes_on(page: Page) 
 
 
 def test_the_page_of_a_server_gives_its_moments_to_the_browser() -> None:
-    ended = Ended(time=60.0, generation=1, ready_s=0.0, reason="exit", message="", next="error")
-    for_now = Overridden(key="log.level", value="debug", written="info", until=180.0)
+    ended = ExitRecord(
+        time=60.0, generation=1, ready_s=0.0, reason="exit", message="", next="error"
+    )
+    for_now = OverriddenSetting(key="log.level", value="debug", written="info", until=180.0)
     found = described(since=120.0, exits=(ended,), overrides=(for_now,), source="/m.toml:5")
     page = parsed(server_page.page(found, (), Role.VIEWER, 125.0))
     moments = [attrs["datetime"] for tag, attrs in page.found if tag == "time"]

@@ -20,7 +20,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.tool_orders import ToolList, ToolListed, TryPlace
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
-    Equipped,
+    EquippedView,
     GatewayStatus,
     InFlight,
     PathShown,
@@ -298,7 +298,7 @@ def sets(name: str = "dev") -> ToolSets:
     one = ToolSetShown(
         name=name, description=EVIL, tools=(ToolRef("git.log"),), createdAt="", updatedAt=""
     )
-    on = Equipped(toolset=name, endpoint="default", principal="local", session="")
+    on = EquippedView(toolset=name, endpoint="default", principal="local", session="")
     return ToolSets(toolsets=(one,), equipped=(on,))
 
 

@@ -1,11 +1,11 @@
 """What the journal keeps of orders that were refused."""
 
-from metamcp_supervisor.backoff import MINUTE_S, Ration
+from metamcp_supervisor.backoff import MINUTE_S, EntryRateLimiter
 from metamcp_supervisor.control.access import NAME_CHARACTERS_MAX, PER_MINUTE_MAX, reason, sentence
 
 
 def test_so_many_a_minute_are_kept_and_the_others_are_counted() -> None:
-    refusals = Ration(PER_MINUTE_MAX)
+    refusals = EntryRateLimiter(PER_MINUTE_MAX)
     kept = [refusals.take(5.0) for _ in range(PER_MINUTE_MAX + 7)]
     assert kept == [0] * PER_MINUTE_MAX + [None] * 7
     assert refusals.take(5.0 + MINUTE_S - 1) is None

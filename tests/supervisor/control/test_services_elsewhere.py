@@ -13,7 +13,7 @@ from metamcp_supervisor.telemetry import usage
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ServerStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.messages import Counted, Spawned
+from metamcp_worker.ipc.messages import EventCounts, Spawned
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.supervisor.configs import config
 from tests.supervisor.stage import Player, Stage, played, until
@@ -138,8 +138,8 @@ def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Pat
         stage.tree.add(LINEAR)
         worker = await stage.up("linear")
         for _ in range(3):
-            worker.say(Counted(counts={"unroutable_request": 2, "unattributed_log": 1}))
-        worker.say(Counted(counts={"late_reply": 1}))
+            worker.say(EventCounts(counts={"unroutable_request": 2, "unattributed_log": 1}))
+        worker.say(EventCounts(counts={"late_reply": 1}))
         await until(lambda: shown(stage, {}).unattributed_logs == 3, "counted")
         assert shown(stage, {}).unroutable_requests == 6
         told = stage.told("linear")

@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.orders import VERBS
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.ipc.disclosure import Build, Equip, ViewOwner, Wish
+from metamcp_worker.ipc.disclosure import Build, Equip, ViewOrder, ViewOwner
 from tests.supervisor.cli.test_ctl import read_until, run
 from tests.supervisor.cli.test_ctl_completion import completed
 from tests.supervisor.small_gateway import SmallGateway, server, steered
@@ -50,7 +50,7 @@ async def said(directory: Path, *arguments: str, given: str = "") -> tuple[int, 
 async def made(gateway: SmallGateway) -> None:
     tools = (("git", "status"), ("db", "query"))
     for order in (Build("dev", tools, "for work"), Build("data", tools[1:])):
-        await gateway.shelf.carry_out(Wish(ViewOwner("", "local"), order))
+        await gateway.shelf.carry_out(ViewOrder(ViewOwner("", "local"), order))
 
 
 def named(gateway: SmallGateway) -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ def test_list_is_a_table_and_show_has_all_of_one() -> None:
                 ViewOwner("desk", "ann", "8a"),
                 *shows_none,
             ):  # fmt: skip
-                await gateway.shelf.carry_out(Wish(whose, Equip("dev")))
+                await gateway.shelf.carry_out(ViewOrder(whose, Equip("dev")))
             code, out, err = await said(directory, "list")
             assert (code, err) == (0, "")
             assert [" ".join(line.split()) for line in out.splitlines()] == [
@@ -271,7 +271,7 @@ def test_on_a_terminal_deleting_asks(answer: bytes, left: set[str]) -> None:
     async def main() -> None:
         async with steered(*SERVERS) as (gateway, directory):
             await made(gateway)
-            await gateway.shelf.carry_out(Wish(ViewOwner("desk", "local"), Equip("dev")))
+            await gateway.shelf.carry_out(ViewOrder(ViewOwner("desk", "local"), Equip("dev")))
             ours, theirs = pty.openpty()
             command = (*COMMAND, "--runtime-dir", str(directory), "delete", "dev")
             process = await asyncio.create_subprocess_exec(

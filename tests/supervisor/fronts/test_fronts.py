@@ -14,7 +14,7 @@ from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
-    Adopt,
+    AdoptSessions,
     CallStats,
     Figures,
     FromFront,
@@ -141,7 +141,11 @@ def session(name: str) -> bytes:
 def inherited(player: Player) -> list[str]:
     """The sessions that a front was told to adopt: its first descriptor is its specification, the
     second has these."""
-    assert [type(message).__name__ for message in player.heard] == ["ServeOn", "Adopt", "Listen"]
+    assert [type(message).__name__ for message in player.heard] == [
+        "ServeOn",
+        "AdoptSessions",
+        "Listen",
+    ]
     return names(player.fds[1])
 
 
@@ -200,7 +204,7 @@ def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
         other.say(FIGURES, b"{}")
         await until(lambda: stage.figures, "it was heard")
         other.leave(None, signal.SIGKILL)
-        await until(partial(first.told, Adopt), "it adopts what the other one had")
+        await until(partial(first.told, AdoptSessions), "it adopts what the other one had")
         assert names(first.fds[-1]) == ["b"]
         later = await nth(stage, 2, 1)
         await until(partial(later.told, Listen), "told to listen")

@@ -17,10 +17,10 @@ from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import Nursery, WorkerExit
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
-from metamcp_worker.ipc.disclosure import News
+from metamcp_worker.ipc.disclosure import ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
-from metamcp_worker.ipc.messages import Change, Figures, FrontStats, Tenant
+from metamcp_worker.ipc.messages import Figures, FrontStats, OrderRequest, Tenant
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors
@@ -69,7 +69,7 @@ class House:
     def on_sessions_ended(self, sessions: Sequence[str]) -> None: ...
 
     def on_request(
-        self, front: FrontProcess, message: Change | Embed | News, blob: bytes
+        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
     ) -> None: ...
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None: ...

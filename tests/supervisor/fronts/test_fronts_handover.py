@@ -10,7 +10,13 @@ import pytest
 
 from metamcp_supervisor.fronts import handover
 from metamcp_worker.ipc import packets
-from metamcp_worker.ipc.messages import HOPS_MAX, Adopt, HandOver, SessionKept, Taken
+from metamcp_worker.ipc.messages import (
+    HOPS_MAX,
+    AdoptSessions,
+    ConnectionTaken,
+    HandOver,
+    SessionKept,
+)
 from tests.live.processes import descriptors
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, played, until
@@ -57,7 +63,7 @@ def test_a_connection_goes_to_the_front_that_made_the_name_with_all_that_was_rea
             assert message == HandOver(name="token.1", maker=1, hops=1, last=True)
             assert packets.read_blob(second.fds.pop(-2)) == b"GET / token.1"
             assert talks(client, second.fds[-1])
-        second.say(Taken())
+        second.say(ConnectionTaken())
         assert first.told(HandOver) == []
 
     played(tmp_path, play)
@@ -69,7 +75,8 @@ def test_a_session_is_where_it_is_held_whoever_made_its_name(tmp_path: Path) -> 
         first.say(SessionKept(), session("token.0"))
         first.leave(None, signal.SIGKILL)
         heir = await until(
-            lambda: next((one for one in (second, third) if one.told(Adopt)), None), "an heir"
+            lambda: next((one for one in (second, third) if one.told(AdoptSessions)), None),
+            "an heir",
         )
         other = third if heir is second else second
         with give(other, "token.0", 0) as client:
@@ -96,12 +103,12 @@ def test_what_a_dead_front_did_not_take_goes_to_the_heir_of_its_sessions(tmp_pat
         first.say(SessionKept(), session("mine.0"))
         with give(second, "mine.0", 0) as taken, give(second, "mine.0", 0) as client:
             await heard(first, 2)
-            first.say(Taken())
+            first.say(ConnectionTaken())
             packets.close_all(first.fds)
             first.fds.clear()
             first.leave(None, signal.SIGKILL)
             await heard(second)
-            assert [type(one) for one in second.heard[-2:]] == [Adopt, HandOver]
+            assert [type(one) for one in second.heard[-2:]] == [AdoptSessions, HandOver]
             assert names(second.fds[-3]) == ["mine.0"]
             assert talks(client, second.fds[-1])
             assert taken.recv(1) == b"", "what it took ended with it"
@@ -131,7 +138,7 @@ def test_a_front_that_takes_nothing_holds_a_bounded_number(tmp_path: Path) -> No
         clients = [give(first, "token.1", 1) for _ in range(count)]
         await heard(second, handover.SENT_MAX)
         for _ in range(3):
-            second.say(Taken())
+            second.say(ConnectionTaken())
         await heard(second, count)
         for client in clients:
             client.close()
@@ -165,7 +172,7 @@ def test_what_was_read_of_all_that_wait_has_a_bound(tmp_path: Path) -> None:
         ends[4][0].setblocking(False)
         await until(partial(cut, ends[4][0]), "the fifth is cut")
         for _ in range(4):
-            second.say(Taken())
+            second.say(ConnectionTaken())
         with give(first, "token.1", 1):
             await heard(second, 5)
         os.close(large)

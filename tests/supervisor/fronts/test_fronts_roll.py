@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.fronts import fronts
-from metamcp_supervisor.fronts.ports import NotRolled
-from metamcp_worker.ipc.messages import Adopt, SessionKept, Stop
+from metamcp_supervisor.fronts.ports import FrontNotReplaced
+from metamcp_worker.ipc.messages import AdoptSessions, SessionKept, Stop
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, played, until
 
@@ -25,7 +25,7 @@ async def begun(stage: Stage, count: int = 1) -> list[Player]:
 
 
 async def refused(roll: asyncio.Task[None]) -> str:
-    with pytest.raises(NotRolled) as found:
+    with pytest.raises(FrontNotReplaced) as found:
         await roll
     return str(found.value)
 
@@ -64,10 +64,10 @@ def test_the_sessions_of_a_front_that_is_replaced_go_to_its_successor(tmp_path: 
         await ready(stage, new)
         await until(partial(old.told, Stop), "it may go")
         old.say(SessionKept(), session("b"))
-        assert new.told(Adopt) == [], "it finishes what is in flight in them"
+        assert new.told(AdoptSessions) == [], "it finishes what is in flight in them"
         old.leave(0)
         await roll
-        await until(partial(new.told, Adopt), "they are adopted")
+        await until(partial(new.told, AdoptSessions), "they are adopted")
         assert names(new.fds[-1]) == ["a", "b"]
 
     played(tmp_path, play)

@@ -8,7 +8,7 @@ import pytest
 from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.reload import find_stopping_errors, plan
-from metamcp_supervisor.gateway.reload import QUIET_S, Quiet, Stamps
+from metamcp_supervisor.gateway.reload import QUIET_S, FileChangeDetector, Stamps
 from metamcp_supervisor.servers.server import (
     Retuned,
     ServerLife,
@@ -179,7 +179,7 @@ def test_only_a_mistake_in_a_server_that_is_in_order_now_spoils_a_reload(tmp_pat
 def test_a_file_is_read_when_it_has_been_left_alone_for_a_second() -> None:
     stamps: list[Stamps] = [{Path("f"): (1, size, size)} for size in (9, 3, 12)]
     old, cut, whole = stamps
-    quiet = Quiet(old)
+    quiet = FileChangeDetector(old)
     assert not quiet.look(old, 0.0)
     assert not quiet.look(cut, 0.5)
     assert not quiet.look(cut, 1.0)

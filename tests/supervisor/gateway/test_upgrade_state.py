@@ -24,12 +24,12 @@ from metamcp_supervisor.telemetry.counters import TallySnapshot
 from metamcp_supervisor.telemetry.journal import HistorySnapshot
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
-from metamcp_supervisor.verbs import Ended, JournalEvent, LogLine
+from metamcp_supervisor.verbs import ExitRecord, JournalEvent, LogLine
 from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats
 from metamcp_worker.ipc.packets import ChannelSnapshot
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "50b0da41c8ac"}
+SHAPES = {1: "6157d226bd87"}
 """Digests of the members without a default, by `upgrade_state.VERSION`. The digest of a version
 that is not released may change."""
 SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
@@ -56,7 +56,7 @@ COPY = CopySnapshot(
     lists=b"\x00\xff",
     due=7.5,
 )
-STATE = upgrade_state.State(
+STATE = upgrade_state.UpgradeState(
     gateway=upgrade_state.GatewayState(
         version="1.0",
         upgrades=2,
@@ -119,7 +119,11 @@ STATE = upgrade_state.State(
             since=1.0,
             because="why",
             ready_at=0.0,
-            ends=(Ended(time=1.0, generation=3, reason="exit", message="", ready_s=1.0, next="x"),),
+            ends=(
+                ExitRecord(
+                    time=1.0, generation=3, reason="exit", message="", ready_s=1.0, next="x"
+                ),
+            ),
         ),
     ),
     lines=(LogLine(seq=1, time=1.0, server="git", stream="stderr", text="zß水\x1b"),),
@@ -145,7 +149,7 @@ def test_every_descriptor_is_kept_open_once() -> None:
 
 
 def test_what_must_be_there_is_other_only_under_another_version() -> None:
-    parts = msgspec.json.schema(upgrade_state.State)["$defs"]
+    parts = msgspec.json.schema(upgrade_state.UpgradeState)["$defs"]
     needed = {
         name: {key: part["properties"][key] for key in part.get("required", ())}
         for name, part in parts.items()

@@ -14,11 +14,11 @@ import pytest
 
 from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit
 from metamcp_supervisor.keys.key_rules import PEPPER, KeyOrderInvalid
-from metamcp_supervisor.store.database import FILE, Database, Unstored
+from metamcp_supervisor.store.database import FILE, Database, StoreError
 from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeySpec
+from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import Listen
 from tests.supervisor.stage import Player, Stage, front_up, played, until
 
@@ -46,7 +46,7 @@ def changes(player: Player) -> list[KeyChanges]:
     """What a front was told of keys."""
     found: list[KeyChanges] = []
     for message, fds in player.sent:
-        if isinstance(message, Keys):
+        if isinstance(message, ChangeKeys):
             found.append(codec.decode_as(KeyChanges, packets.read_blob(os.dup(fds[0]))))
     return found
 
@@ -128,9 +128,9 @@ def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
         await keys.begin()
         assert len(noted) == 1
         assert "no API key is valid" in noted[0]
-        with pytest.raises(Unstored, match="is not a database"):
+        with pytest.raises(StoreError, match="is not a database"):
             await keys.list_keys([])
-        with pytest.raises(Unstored, match="is not a database"):
+        with pytest.raises(StoreError, match="is not a database"):
             await keys.carry_out_order(NewKey(name="x"), "ann")
 
     run(main)
@@ -192,7 +192,7 @@ def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
         front = await front_up(stage)
         await until(partial(front.told, Listen), "told to listen")
         kinds = [type(message) for message in front.heard]
-        assert kinds.index(Keys) < kinds.index(Listen)
+        assert kinds.index(ChangeKeys) < kinds.index(Listen)
         (told,) = changes(front)
         assert told.whole
         (key,) = told.put
@@ -205,7 +205,7 @@ def test_a_front_of_a_gateway_without_keys_is_told_nothing_of_keys(tmp_path: Pat
     async def play(stage: Stage) -> None:
         await keyed(stage, tmp_path)
         front = await front_up(stage)
-        assert not front.told(Keys)
+        assert not front.told(ChangeKeys)
 
     played(tmp_path, play)
 
@@ -293,7 +293,7 @@ def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
         asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
-        await until(lambda: len(front.told(Keys)) == 2, "the front was told")
+        await until(lambda: len(front.told(ChangeKeys)) == 2, "the front was told")
         front.leave(1)
         assert (await asked).unconfirmed == ()
         assert front.signals == []
@@ -308,7 +308,7 @@ def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
         asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
-        await until(lambda: len(front.told(Keys)) == 2, "the front was told")
+        await until(lambda: len(front.told(ChangeKeys)) == 2, "the front was told")
         asked.cancel()
         assert keys.busy
         await keys.close()
@@ -324,7 +324,7 @@ def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
         front = await front_up(stage)
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         (tmp_path / FILE).rename(tmp_path / "away.db")
-        with pytest.raises(Unstored, match="it is gone"):
+        with pytest.raises(StoreError, match="it is gone"):
             await keys.carry_out_order(Revoke(key="laptop"), "ann")
         assert valid(front).keys() == {made.id}
         assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
@@ -340,7 +340,7 @@ def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: P
             *(keys.carry_out_order(NewKey(name=f"k{number}"), "ann") for number in range(5))
         )
         assert valid(front).keys() == {one.id for one in made}
-        numbers = [message.generation for message in front.told(Keys)]
+        numbers = [message.generation for message in front.told(ChangeKeys)]
         assert numbers == sorted(set(numbers))
 
     played(tmp_path, play)

@@ -12,7 +12,7 @@ import pytest
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.cgroups import Cgroups, Leaf
 from metamcp_supervisor.processes.limits import Limits
-from metamcp_supervisor.servers.bounds import Bounds
+from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.telemetry.journal import Journal
 from tests.waiting import until
 
@@ -56,7 +56,7 @@ def test_a_kill_that_was_counted_long_before_is_not_the_reason_of_an_end(tmp_pat
     (tmp_path / "memory.events").write_text("oom_kill 4\n")
     (tmp_path / "memory.current").write_text("5")
     (tmp_path / "memory.max").write_text("max")
-    bounds = Bounds(None, Journal(lambda: 0.0), cgroups.Around(tmp_path))
+    bounds = LimitEnforcer(None, Journal(lambda: 0.0), cgroups.MemoryCgroup(tmp_path))
     assert bounds.crowded_out(SIGKILL) == ""
     (tmp_path / "memory.events").write_text("oom_kill 6\n")
     bounds.look()

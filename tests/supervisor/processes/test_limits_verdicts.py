@@ -12,7 +12,7 @@ from metamcp_supervisor.processes.limits import (
     RECYCLE_S_MIN,
     REMEMBER_S,
     DiskUse,
-    Fate,
+    LimitAction,
     Limiter,
     LimitRecord,
     Limits,
@@ -37,11 +37,11 @@ class Watch:
         self.now = 0.0
         self.generation = 1
 
-    def look(self, *mebibytes: int, processes: int = 1) -> list[Fate]:
+    def look(self, *mebibytes: int, processes: int = 1) -> list[LimitAction]:
         """What each of these samples asks for."""
         return [verdict for verdict, _ in (self.one(m, processes) for m in mebibytes)]
 
-    def one(self, mebibytes: int, processes: int = 1) -> tuple[Fate, str]:
+    def one(self, mebibytes: int, processes: int = 1) -> tuple[LimitAction, str]:
         self.now += LOOK_S
         sample = Sample(
             server="git", generation=self.generation, at=self.now, memory_bytes=mebibytes * MIB,
@@ -50,40 +50,40 @@ class Watch:
         for told, verdict in self.limiter.look([sample], {"git": self.limits}, self.now):
             assert told is sample
             return verdict.fate, verdict.why
-        return Fate.FINE, ""
+        return LimitAction.FINE, ""
 
 
-def leak(watch: Watch) -> list[Fate]:
+def leak(watch: Watch) -> list[LimitAction]:
     """As many samples above the soft limit as it takes."""
     return watch.look(*[450] * LOOKS_MIN)
 
 
-RECYCLED = [*[Fate.FINE] * (LOOKS_MIN - 1), Fate.RECYCLE]
-NOTHING = [Fate.FINE] * LOOKS_MIN
+RECYCLED = [*[LimitAction.FINE] * (LOOKS_MIN - 1), LimitAction.RECYCLE]
+NOTHING = [LimitAction.FINE] * LOOKS_MIN
 
 
 @pytest.mark.parametrize(
     ("samples", "last"),
     [
-        ([400] * 20, Fate.FINE),
-        ([450] * (LOOKS_MIN - 1), Fate.FINE),
-        ([450] * LOOKS_MIN, Fate.RECYCLE),
-        ([450] * (LOOKS_MIN - 1) + [399] + [450] * (LOOKS_MIN - 1), Fate.FINE),
-        ([100, 512], Fate.FINE),
-        ([100, 513], Fate.KILL),
+        ([400] * 20, LimitAction.FINE),
+        ([450] * (LOOKS_MIN - 1), LimitAction.FINE),
+        ([450] * LOOKS_MIN, LimitAction.RECYCLE),
+        ([450] * (LOOKS_MIN - 1) + [399] + [450] * (LOOKS_MIN - 1), LimitAction.FINE),
+        ([100, 512], LimitAction.FINE),
+        ([100, 513], LimitAction.KILL),
     ],
 )
 def test_a_leak_is_recycled_a_peak_is_not_and_a_danger_is_killed(
-    samples: list[int], last: Fate
+    samples: list[int], last: LimitAction
 ) -> None:
     fates = Watch().look(*samples)
-    assert fates == [*[Fate.FINE] * (len(samples) - 1), last]
+    assert fates == [*[LimitAction.FINE] * (len(samples) - 1), last]
 
 
 def test_people_are_told_what_it_used_and_what_it_may() -> None:
-    assert Watch().one(612) == (Fate.KILL, "it used 612 MiB, memory_max is 512 MiB")
+    assert Watch().one(612) == (LimitAction.KILL, "it used 612 MiB, memory_max is 512 MiB")
     assert Watch().one(1, processes=21) == (
-        Fate.KILL, "it had 21 processes, processes_max is 10",
+        LimitAction.KILL, "it had 21 processes, processes_max is 10",
     )  # fmt: skip
     watch = Watch()
     watch.look(*[450] * (LOOKS_MIN - 1))
@@ -92,8 +92,11 @@ def test_people_are_told_what_it_used_and_what_it_may() -> None:
 
 def test_a_few_processes_more_end_a_server_at_the_second_look_in_a_row() -> None:
     watch = Watch()
-    assert [watch.one(1, processes=count)[0] for count in (20, 10, 11)] == [Fate.FINE] * 3
-    assert watch.one(1, processes=11) == (Fate.KILL, "it had 11 processes, processes_max is 10")
+    assert [watch.one(1, processes=count)[0] for count in (20, 10, 11)] == [LimitAction.FINE] * 3
+    assert watch.one(1, processes=11) == (
+        LimitAction.KILL,
+        "it had 11 processes, processes_max is 10",
+    )
 
 
 def test_a_recycling_is_not_asked_for_twice() -> None:
@@ -102,9 +105,9 @@ def test_a_recycling_is_not_asked_for_twice() -> None:
     assert leak(watch) == NOTHING
     watch.now += RECYCLE_S_MIN
     assert leak(watch) == NOTHING  # it is the same instance, and it was asked for
-    assert watch.look(395) == [Fate.FINE]  # below the limit, and not yet calm
+    assert watch.look(395) == [LimitAction.FINE]  # below the limit, and not yet calm
     assert leak(watch) == NOTHING
-    assert watch.look(300) == [Fate.FINE]
+    assert watch.look(300) == [LimitAction.FINE]
     assert leak(watch) == RECYCLED
 
 
@@ -114,14 +117,14 @@ def test_a_server_that_is_above_at_once_is_not_recycled_without_end() -> None:
     watch.generation = 2
     assert leak(watch) == NOTHING
     watch.now += RECYCLE_S_MIN
-    assert watch.look(450) == [Fate.RECYCLE]
+    assert watch.look(450) == [LimitAction.RECYCLE]
 
 
 def test_a_kill_is_asked_for_once_and_of_the_next_instance_anew() -> None:
     watch = Watch()
-    assert watch.look(600, 600, 450) == [Fate.KILL, Fate.FINE, Fate.FINE]
+    assert watch.look(600, 600, 450) == [LimitAction.KILL, LimitAction.FINE, LimitAction.FINE]
     watch.generation = 2
-    assert watch.look(600) == [Fate.KILL]
+    assert watch.look(600) == [LimitAction.KILL]
 
 
 def test_the_same_sample_counts_once() -> None:
@@ -129,34 +132,34 @@ def test_the_same_sample_counts_once() -> None:
     record = LimitRecord()
     for _ in range(LOOKS_MIN + 1):
         record, verdict = limits.judge(record, LIMITS, sample, None)
-        assert verdict.fate is Fate.FINE
+        assert verdict.fate is LimitAction.FINE
     assert record.over == 1
 
 
 def test_a_server_without_limits_may_use_anything_and_is_forgotten() -> None:
     watch = Watch(Limits())
-    assert watch.look(10**6, processes=10**6) == [Fate.FINE]
+    assert watch.look(10**6, processes=10**6) == [LimitAction.FINE]
     assert not watch.limits.any
     sample = Sample(server="git", generation=1, at=1.0, memory_bytes=600 * MIB)
     assert watch.limiter.look([sample], {}, 1.0) == []
-    assert watch.limiter.look([sample], {"git": LIMITS}, 1.0)[0][1].fate is Fate.KILL
+    assert watch.limiter.look([sample], {"git": LIMITS}, 1.0)[0][1].fate is LimitAction.KILL
 
 
 def test_a_spare_is_not_recycled_but_may_be_once_it_serves() -> None:
     limiter = Limiter()
-    found: list[Fate] = []
+    found: list[LimitAction] = []
     for at in range(1, 3 * LOOKS_MIN + 1):
         serving = at > 2 * LOOKS_MIN
         sample = Sample(server="git", generation=2, at=at, memory_bytes=450 * MIB, serving=serving)
         found += [verdict.fate for _, verdict in limiter.look([sample], {"git": LIMITS}, at)]
         assert len(found) == (at == 3 * LOOKS_MIN)
-    assert found == [Fate.RECYCLE]
+    assert found == [LimitAction.RECYCLE]
 
 
 def test_two_copies_of_a_server_are_judged_each_by_itself() -> None:
     limiter = Limiter()
 
-    def look(at: float, *mebibytes: int) -> list[tuple[int, Fate]]:
+    def look(at: float, *mebibytes: int) -> list[tuple[int, LimitAction]]:
         samples = [
             Sample(server="git", generation=number, at=at, memory_bytes=each * MIB)
             for number, each in enumerate(mebibytes, 1)
@@ -166,7 +169,7 @@ def test_two_copies_of_a_server_are_judged_each_by_itself() -> None:
 
     for at in range(1, LOOKS_MIN):
         assert look(at, 450, 100) == []
-    assert look(LOOKS_MIN, 450, 600) == [(1, Fate.RECYCLE), (2, Fate.KILL)]
+    assert look(LOOKS_MIN, 450, 600) == [(1, LimitAction.RECYCLE), (2, LimitAction.KILL)]
     assert look(LOOKS_MIN + 1, 450, 600) == []
 
 
@@ -194,11 +197,11 @@ def test_a_server_that_holds_more_of_the_disk_than_it_may_is_killed_and_told_whe
         return limits.judge(LimitRecord(), Limits(disk_max=disk_max), now, None)[1]
 
     assert verdict(None) == LimitVerdict(
-        Fate.KILL,
+        LimitAction.KILL,
         "it held 300 MiB of the disk, most of it in /s/servers/a, disk_max is 200 MiB",
     )
-    assert verdict(299 * MIB).fate is Fate.KILL
-    assert verdict(300 * MIB).fate is Fate.FINE
+    assert verdict(299 * MIB).fate is LimitAction.KILL
+    assert verdict(300 * MIB).fate is LimitAction.FINE
 
 
 @pytest.mark.parametrize(
@@ -287,12 +290,12 @@ def test_whatever_it_uses_nothing_is_asked_for_too_often(steps: list[tuple[int, 
     for mebibytes, restarts in steps:
         watch.generation += restarts
         fate, why = watch.one(mebibytes)
-        assert bool(why) == (fate is not Fate.FINE)
-        if fate is Fate.KILL:
+        assert bool(why) == (fate is not LimitAction.FINE)
+        if fate is LimitAction.KILL:
             assert mebibytes > 512
             assert watch.generation not in killed
             killed.add(watch.generation)
-        elif fate is Fate.RECYCLE:
+        elif fate is LimitAction.RECYCLE:
             assert 400 < mebibytes <= 512
             assert not recycled or watch.now - recycled[-1] >= RECYCLE_S_MIN
             recycled.append(watch.now)

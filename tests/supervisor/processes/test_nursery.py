@@ -288,8 +288,8 @@ def test_a_nursery_that_keeps_dying_is_given_up() -> None:
 def test_a_nursery_that_dies_as_soon_as_it_is_ready_did_not_start() -> None:
     ready = (
         "import socket, sys\n"
-        "from metamcp_worker.ipc.messages import Born, pack\n"
-        "socket.socket(fileno=int(sys.argv[-1])).send(pack(Born(pid=1)))"
+        "from metamcp_worker.ipc.messages import NurseryReady, pack\n"
+        "socket.socket(fileno=int(sys.argv[-1])).send(pack(NurseryReady(pid=1)))"
     )
 
     async def main() -> None:

@@ -9,7 +9,7 @@ from msgspec import Raw
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX, changes
 from metamcp_worker.ipc import server_catalog
-from metamcp_worker.ipc.messages import Listed
+from metamcp_worker.ipc.messages import CatalogueChanged
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.supervisor.stage import Stage, played, until
 
@@ -75,7 +75,7 @@ def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_
         stage.tree.add(Server(name="git", source="x", command=("x",)))
         worker = await stage.up("git")
         for number in range(2, 50):
-            worker.say(Listed(), lists([b'{"name":"t%d"}' % number]))
+            worker.say(CatalogueChanged(), lists([b'{"name":"t%d"}' % number]))
         last = lists([b'{"name":"t49"}'])
         await until(lambda: stage.routes.find_published("git").catalogue == last, "all came")
         assert stage.told("git").count("lists changed") == CHANGES_TOLD_MAX

@@ -17,7 +17,7 @@ from metamcp_supervisor.servers.catalog_changes import (
 )
 from metamcp_supervisor.servers.server import ServerLife, Start, WentDown
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
-from metamcp_worker.ipc.messages import THROTTLED, Counted, Stop
+from metamcp_worker.ipc.messages import THROTTLED, EventCounts, Stop
 from tests.supervisor.servers.test_server import after, up
 from tests.supervisor.stage import Stage, played, until
 
@@ -69,7 +69,7 @@ def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Pa
         copy = stage.tree.entries["git"].serving
         assert copy is not None
         copy.flood = Flood(now - FLOOD_S, now)
-        worker.say(Counted(counts={THROTTLED: 1}))
+        worker.say(EventCounts(counts={THROTTLED: 1}))
         await stage.phase("git", "quarantined")
         life = stage.tree.entries["git"].life
         assert life.reason == "flood"

@@ -22,7 +22,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import CodeFigures, CodeOn
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
 
@@ -161,7 +161,7 @@ def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
         with house.connect():
             process = await house.told(0)
         house.counts.clear()
-        process.say(Beat(seq=1))
+        process.say(Heartbeat(seq=1))
         process.say(CodeFigures(counts={"ok": 2}, running=1))
         last = CodeFigures(counts={"ok": 3, "timeout": 1}, warm=2, confined="landlock-7")
         process.say(last)

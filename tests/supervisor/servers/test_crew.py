@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.processes.nursery import WorkerExit
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from tests.supervisor.stage import Stage, played, until
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M73")]
@@ -23,7 +23,7 @@ def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> N
         stage.tree.add(GIT)
         worker = await stage.up("git")
         for seq, missed in enumerate((0, 1, 1, 2, 0, 0)):
-            worker.say(Beat(seq=seq, probes_missed=missed))
+            worker.say(Heartbeat(seq=seq, probes_missed=missed))
         await until(lambda: ("heard again", "") in news(stage), "the end of the silence")
         told = [one for one in news(stage) if one[0] == "probe missed"]
         assert told == [

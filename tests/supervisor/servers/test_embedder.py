@@ -17,7 +17,7 @@ from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Beat, FromFront, HandOver, Tune
+from metamcp_worker.ipc.messages import FromFront, HandOver, Heartbeat, Tune
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
 from tests.supervisor.stage import until
 
@@ -173,7 +173,7 @@ def test_what_it_counts_is_told_as_what_came_since() -> None:
     async def test(house: House) -> None:
         house.ask(1, "a")
         process = await house.process()
-        process.say(Beat(seq=1))
+        process.say(Heartbeat(seq=1))
         process.say(EmbedFigures(counts={"embedded": 2}))
         process.say(EmbedFigures(counts={"embedded": 5, "failed": 1}))
         await until(lambda: len(house.counts) == 2, "it is counted")
@@ -262,7 +262,7 @@ def test_it_ends_when_the_configuration_wants_no_vectors_any_more() -> None:
         process = await house.process()
         await house.asked(process, 1)
         house.spec = None
-        process.say(Beat(seq=1))
+        process.say(Heartbeat(seq=1))
         await until(lambda: process.gone, "it is to end")
         assert house.embedder.pid == 0
         assert await house.answers(1) == {1: Vectors()}

@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server, Sharing
 from metamcp_supervisor.servers import per_client
-from metamcp_supervisor.servers.per_client import Division, ProcessCount, ProcessRefusal
+from metamcp_supervisor.servers.per_client import ProcessCount, ProcessRefusal, ProcessSharing
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_worker.ipc.process_names import (
@@ -22,21 +22,21 @@ READY = ServerLife(phase=ServerPhase.READY)
 @pytest.mark.parametrize(
     ("policy", "contested", "asks_roots", "division"),
     [
-        ("shared", True, "ahead", Division()),
-        ("per-workspace", True, "ahead", Division()),
-        ("per-session", False, "", Division("client")),
-        ("per-session", False, "ahead", Division("client", "ahead")),
-        ("per-project", False, "", Division("project", "ahead")),
-        ("auto", False, "", Division()),
-        ("auto", True, "", Division("client")),
-        ("auto", False, "in calls", Division()),
-        ("auto", True, "in calls", Division("client", "in calls")),
-        ("auto", False, "ahead", Division("", "ahead")),
-        ("auto", True, "ahead", Division("client", "ahead")),
+        ("shared", True, "ahead", ProcessSharing()),
+        ("per-workspace", True, "ahead", ProcessSharing()),
+        ("per-session", False, "", ProcessSharing("client")),
+        ("per-session", False, "ahead", ProcessSharing("client", "ahead")),
+        ("per-project", False, "", ProcessSharing("project", "ahead")),
+        ("auto", False, "", ProcessSharing()),
+        ("auto", True, "", ProcessSharing("client")),
+        ("auto", False, "in calls", ProcessSharing()),
+        ("auto", True, "in calls", ProcessSharing("client", "in calls")),
+        ("auto", False, "ahead", ProcessSharing("", "ahead")),
+        ("auto", True, "ahead", ProcessSharing("client", "ahead")),
     ],
 )
 def test_auto_is_shared_until_the_server_needs_to_know_its_client(
-    policy: Sharing, contested: bool, asks_roots: Asked, division: Division
+    policy: Sharing, contested: bool, asks_roots: Asked, division: ProcessSharing
 ) -> None:
     server = Server(name="git", source="x", sharing=policy)
     assert per_client.division(server, contested=contested, asks_roots=asks_roots) == division

@@ -9,17 +9,17 @@ from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalogues import offer
 from metamcp_worker.ipc import process_names, server_catalog
 from metamcp_worker.ipc.messages import (
-    Beat,
     Catalogue,
-    Counted,
+    CatalogueChanged,
+    EventCounts,
     ForgetServer,
-    Listed,
-    Rooted,
+    Heartbeat,
+    RootsChanged,
     ServerState,
+    ServerWanted,
     SessionsOver,
     Stop,
     Tenant,
-    Wanted,
 )
 from metamcp_worker.ipc.process_names import SESSIONS_PROCESSES_MAX
 from tests.supervisor.scraped import text
@@ -41,7 +41,7 @@ async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
 
 async def called(stage: Stage, front: Player) -> Player:
     """The process that a client starts by its call."""
-    front.say(Wanted(server=ADA))
+    front.say(ServerWanted(server=ADA))
     return await stage.up(ADA)
 
 
@@ -66,7 +66,7 @@ def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
         for name in (ADA, BOB):
-            front.say(Wanted(server=name))
+            front.say(ServerWanted(server=name))
         hers, his = await stage.up(ADA), await stage.up(BOB)
         front.say(SessionsOver(ids=("ada", "carl")))
         await until(lambda: hers.told(Stop), "asked to stop")
@@ -86,13 +86,13 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
         worker = await called(stage, front)
-        worker.say(Beat(seq=1, idle_s=300.0))
+        worker.say(Heartbeat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop")
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         await until(lambda: stage.tree.entries[ADA].life.restarting, "wanted again")
         worker.down("clean", "it was stopped")
         worker = await stage.up(ADA, 2)
-        worker.say(Beat(seq=1, idle_s=300.0))
+        worker.say(Heartbeat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop again")
         worker.down("clean", "it was stopped")
         await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
@@ -108,9 +108,9 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         front, _ = await served(stage, replace(GIT, restart="never"))
         names = [f"git@{number:012x}" for number in range(1, SESSIONS_PROCESSES_MAX + 1)]
         for name in names:
-            front.say(Wanted(server=name))
+            front.say(ServerWanted(server=name))
         await until(lambda: len(stage.tree.entries) == len(names) + 1, "all are there")
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         await until(lambda: ForgetServer(server=ADA) in front.heard, "refused")
         assert (last(front, ADA).state, last(front, ADA).reason) == (
             "error",
@@ -119,7 +119,7 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         (await stage.player(f"{names[0]}#1")).down()
         await stage.phase(names[0], "failed")
         await until(lambda: not stage.tree.entries[names[0]].is_running, "nothing of it runs")
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         await until(lambda: ADA in stage.tree.entries, "there is room")
         assert names[0] not in stage.tree.entries
 
@@ -141,7 +141,7 @@ def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path:
         worker.down("clean", "it was stopped")
         await until(lambda: ADA not in stage.tree.entries, "it is gone")
         assert not last(front, "git").by
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
 
     played(tmp_path, play)
@@ -154,11 +154,11 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
 
     async def play(stage: Stage) -> None:
         front, worker = await served(stage, auto)
-        worker.say(Counted(counts={"unroutable_request": 1}))  # asked when nobody called
-        worker.say(Beat(seq=1))
+        worker.say(EventCounts(counts={"unroutable_request": 1}))  # asked when nobody called
+        worker.say(Heartbeat(seq=1))
         assert not last(front, "git").by
         for _ in range(2):
-            worker.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
+            worker.say(EventCounts(counts={"unroutable_request": 1, "contested_request": 1}))
         await until(lambda: last(front, "git").by == "client", "the front knows")
         await until(
             lambda: stage.metrics.read_event_count("git", "unroutable_request") == 3, "counted"
@@ -194,14 +194,14 @@ def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
     async def play(stage: Stage) -> None:
         front, _ = await served(stage, replace(GIT, restart="never", idle_stop_s=0.5))
         for name in (ADA, BOB):
-            front.say(Wanted(server=name))
+            front.say(ServerWanted(server=name))
         hers, his = await stage.up(ADA), await stage.up(BOB)
         hers.down()
         await stage.phase(ADA, "failed")
         stage.tree.quarantine(BOB, "it eats files")
         his.leave()
         before = stage.tree.entries[ADA].used_at
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         await until(lambda: stage.tree.entries[ADA].used_at > before, "a call counts as use")
         await until(lambda: list(stage.tree.entries) == ["git"], "nothing of both is kept")
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
@@ -227,7 +227,7 @@ def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
 ) -> None:
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
-        front.say(Wanted(server=ADA))
+        front.say(ServerWanted(server=ADA))
         worker = await stage.player(f"{ADA}#1")
         stage.tree.part("git", yes=True)
         worker.ready()
@@ -259,7 +259,7 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
         front, worker = await served(stage, auto)
         assert not last(front, "git").roots
         asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
-        worker.say(Listed(), server_catalog.pack(asks))
+        worker.say(CatalogueChanged(), server_catalog.pack(asks))
         await until(lambda: last(front, "git").roots, "the front knows")
         worker.ready()
         assert "sharing" in stage.told("git")
@@ -280,9 +280,9 @@ def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path
 
     async def play(stage: Stage) -> None:
         front, _ = await served(stage, replace(GIT, sharing="per-project"))
-        front.say(Wanted(server=name, tenant=tenant("ada")))
+        front.say(ServerWanted(server=name, tenant=tenant("ada")))
         worker = await stage.up(name)
-        front.say(Wanted(server=name, tenant=tenant("bob")))
+        front.say(ServerWanted(server=name, tenant=tenant("bob")))
         await until(lambda: len(stage.tree.entries[name].tenants) == 2, "both are there")
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: len(stage.tree.entries[name].tenants) == 1, "she has gone")
@@ -302,12 +302,12 @@ def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
     async def play(stage: Stage) -> None:
         front, worker = await served(stage, replace(GIT, sharing="auto"))
         asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
-        worker.say(Listed(), server_catalog.pack(asks))
+        worker.say(CatalogueChanged(), server_catalog.pack(asks))
         await until(lambda: last(front, "git").roots, "the front knows")
-        front.say(Wanted(server=name, tenant=Tenant(who="ada")))
+        front.say(ServerWanted(server=name, tenant=Tenant(who="ada")))
         theirs = await stage.up(name)
         assert last(front, "git").by == ""
-        theirs.say(Counted(counts={"unroutable_request": 1, "contested_request": 1}))
+        theirs.say(EventCounts(counts={"unroutable_request": 1, "contested_request": 1}))
         await until(lambda: last(front, "git").by == "client", "each has its own from now on")
 
     played(tmp_path, play)
@@ -317,9 +317,9 @@ def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> 
     async def play(stage: Stage) -> None:
         front, _ = await served(stage)
         who = process_names.parse_client(ADA)
-        front.say(Wanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
+        front.say(ServerWanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
         await stage.up(ADA)
-        front.say(Rooted(who=who, roots='{"roots":[2]}'))
+        front.say(RootsChanged(who=who, roots='{"roots":[2]}'))
         entry = stage.tree.entries[ADA]
         await until(lambda: entry.tenant and entry.tenant.roots == '{"roots":[2]}', "they are")
 

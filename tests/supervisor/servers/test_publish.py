@@ -18,9 +18,9 @@ from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
     AttachServer,
-    Beat,
     Catalogue,
-    Listed,
+    CatalogueChanged,
+    Heartbeat,
     ServerState,
 )
 from tests.supervisor.gateway.test_upgrade_state import STATE
@@ -160,7 +160,7 @@ def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None
         front = await front_up(stage)
         stage.tree.add(GIT)
         worker = await stage.up("git")
-        worker.say(Beat(seq=1))
+        worker.say(Heartbeat(seq=1))
         stage.hearts.on_halt(worker.pid, True)
         await until(lambda: states(front)[-1] == ("error", True), "not routed")
         assert front.told(ServerState)[-1].reason == "hang"
@@ -250,7 +250,9 @@ def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_list
         worker = await stage.up("git")
         told = len([m for m in front.heard if isinstance(m, Catalogue)])
         known = server_catalog.unpack(stage.routes.find_published("git").catalogue)
-        worker.say(Listed(), server_catalog.pack(structs.replace(known, gateways=gateways)))
+        worker.say(
+            CatalogueChanged(), server_catalog.pack(structs.replace(known, gateways=gateways))
+        )
         await until(lambda: stage.tree.entries["git"].life.reason is ExitClass.LOOP, "recognized")
         assert sentence in stage.tree.entries["git"].life.message
         assert len([m for m in front.heard if isinstance(m, Catalogue)]) == told

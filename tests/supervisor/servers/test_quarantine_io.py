@@ -18,9 +18,15 @@ from metamcp_supervisor.approval.lock import Lock
 from metamcp_supervisor.approval.lock_drift import with_lock_change
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Pinning
 from metamcp_supervisor.config.reload import plan
-from metamcp_supervisor.servers.quarantine_io import Pinned
+from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_worker.ipc import codec, process_names, server_catalog
-from metamcp_worker.ipc.messages import Catalogue, Listed, Reconfigure, ServeOn, ServerReady
+from metamcp_worker.ipc.messages import (
+    Catalogue,
+    CatalogueChanged,
+    Reconfigure,
+    ServeOn,
+    ServerReady,
+)
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config, server
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
@@ -79,7 +85,7 @@ def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
         await until(lambda: "catalogue" in quarantined(front), "as approved")
         assert quarantined(front) == [[], "catalogue"]
         other = tool("a"), tool("b", inputSchema=ADDITIVE), tool("c", inputSchema=BREAKING)
-        worker.say(Listed(), blob(*other))
+        worker.say(CatalogueChanged(), blob(*other))
         await until(lambda: not stage.tree.pinned.busy and len(front.sent) > 4, "judged")
         await until(lambda: len(quarantined(front)) == 5, "released")
         assert quarantined(front)[2:] == [["b", "c"], "catalogue", ["c"]]
@@ -287,7 +293,7 @@ def test_a_lock_that_cannot_be_read_is_refused_with_its_mistakes(tmp_path: Path)
 def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         told: list[int] = []
-        pinned = Pinned(tmp_path, stage.journal, lambda: told.append(1))
+        pinned = ToolQuarantine(tmp_path, stage.journal, lambda: told.append(1))
         await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
         pinned.on_catalogue("git", blob(tool("a", title="x")))
         await until(lambda: not pinned.busy, "judged")

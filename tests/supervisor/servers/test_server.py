@@ -12,21 +12,21 @@ from metamcp_supervisor.config.config import Restart
 from metamcp_supervisor.servers.server import (
     Admitted,
     Answered,
+    BecameIdle,
     BecameReady,
+    CallsBlocked,
     Fact,
     OperatorQuarantine,
-    Parted,
     Replaced,
-    Responds,
     Retuned,
     ServerLife,
     SiblingRecovered,
     Start,
     Starter,
     StopServer,
-    Unneeded,
     WentDown,
     WorkerLeft,
+    WorkerResponds,
     step,
 )  # fmt: skip
 from metamcp_supervisor.servers.states import Action, ExitClass, ImpossibleEvent, ServerPhase
@@ -264,11 +264,11 @@ def test_when_a_sibling_recovers_the_wait_becomes_short() -> None:
 
 
 def test_a_silent_worker_is_degraded_until_it_answers_or_dies() -> None:
-    life = after(up(ServerLife()), Responds(yes=False))
+    life = after(up(ServerLife()), WorkerResponds(yes=False))
     assert life.degraded
-    assert not after(life, Responds(yes=True)).degraded
+    assert not after(life, WorkerResponds(yes=True)).degraded
     assert not crashed(life).degraded
-    assert not after(ServerLife(), Responds(yes=False)).degraded
+    assert not after(ServerLife(), WorkerResponds(yes=False)).degraded
 
 
 def test_another_policy_holds_from_the_next_end_on() -> None:
@@ -284,7 +284,7 @@ def test_what_does_not_run_cannot_go_down(facts: tuple[Fact, ...]) -> None:
 
 def test_a_lazy_server_that_nobody_needs_rests_until_it_is_called() -> None:
     ready = up(ServerLife(lazy=True))
-    resting, actions = step(ready, Unneeded(), 9.0, 0.0)
+    resting, actions = step(ready, BecameIdle(), 9.0, 0.0)
     assert (resting.phase, actions) == (ServerPhase.DRAINING, (Action.ASK_TO_STOP,))
     idle = after(resting, WentDown(ExitClass.CLEAN, "it was stopped"), WorkerLeft())
     assert (idle.phase, idle.resting) == (ServerPhase.IDLE, False)
@@ -293,22 +293,22 @@ def test_a_lazy_server_that_nobody_needs_rests_until_it_is_called() -> None:
 
 def test_only_a_lazy_server_that_is_ready_rests() -> None:
     eager = up(ServerLife())
-    assert step(eager, Unneeded(), 9.0, 0.0) == (eager, ())
+    assert step(eager, BecameIdle(), 9.0, 0.0) == (eager, ())
     warming = after(ServerLife(lazy=True), Start("client"), Admitted())
-    assert step(warming, Unneeded(), 9.0, 0.0) == (warming, ())
+    assert step(warming, BecameIdle(), 9.0, 0.0) == (warming, ())
 
 
 @pytest.mark.parametrize("by", ["client", "dependent", "operator"])
 def test_who_is_needed_again_on_its_way_to_rest_comes_back_as_soon_as_it_is_gone(
     by: Starter,
 ) -> None:
-    life = after(up(ServerLife(lazy=True)), Unneeded(), Start(by))
+    life = after(up(ServerLife(lazy=True)), BecameIdle(), Start(by))
     assert (life.resting, life.restarting) == (False, True)
     assert after(life, WorkerLeft()).phase is ServerPhase.QUEUED
 
 
 def test_a_lazy_server_that_is_to_start_with_the_gateway_now_does_not_wait_for_a_call() -> None:
-    resting = after(up(ServerLife(lazy=True)), Unneeded())
+    resting = after(up(ServerLife(lazy=True)), BecameIdle())
     assert after(resting, WorkerLeft(), Retuned("on-failure")).phase is ServerPhase.QUEUED
     assert after(resting, Retuned("on-failure"), WorkerLeft()).phase is ServerPhase.QUEUED
     assert after(resting, WorkerLeft(), Retuned("never", lazy=True)).phase is ServerPhase.IDLE
@@ -320,7 +320,7 @@ def test_a_lazy_server_that_is_to_start_with_the_gateway_now_does_not_wait_for_a
 
 def test_an_operator_stops_one_that_is_on_its_way_to_rest_for_good() -> None:
     assert (
-        after(up(ServerLife(lazy=True)), Unneeded(), StopServer(), WorkerLeft()).phase
+        after(up(ServerLife(lazy=True)), BecameIdle(), StopServer(), WorkerLeft()).phase
         is ServerPhase.DISABLED
     )
 
@@ -369,11 +369,11 @@ def test_only_an_operator_ends_a_quarantine(by: Starter) -> None:
 
 
 def test_a_server_is_parted_from_new_calls_only_while_it_is_ready() -> None:
-    life = after(up(ServerLife()), Parted(True))
+    life = after(up(ServerLife()), CallsBlocked(True))
     assert (life.phase, life.parted) == (ServerPhase.READY, True)
-    assert not after(life, Parted(False)).parted
+    assert not after(life, CallsBlocked(False)).parted
     assert not after(life, CRASH).parted
-    assert not after(ServerLife(), Parted(True)).parted
+    assert not after(ServerLife(), CallsBlocked(True)).parted
 
 
 STARTERS: list[Starter] = ["boot", "operator", "timer", "client", "others"]
@@ -382,11 +382,11 @@ FACTS: some.SearchStrategy[Fact] = some.one_of(
     some.booleans().map(StopServer),
     some.builds(WentDown, some.sampled_from(list(ExitClass)), some.just("x"), some.booleans()),
     some.sampled_from(
-        [Admitted(), BecameReady(), WorkerLeft(), Answered(), Unneeded(), OperatorQuarantine("x")]
+        [Admitted(), BecameReady(), WorkerLeft(), Answered(), BecameIdle(), OperatorQuarantine("x")]
     ),
-    some.booleans().map(Parted),
+    some.booleans().map(CallsBlocked),
     some.integers(1000, 2000).map(Replaced),
-    some.booleans().map(Responds),
+    some.booleans().map(WorkerResponds),
     some.sampled_from(list(ExitClass)).map(SiblingRecovered),
 )
 

@@ -15,7 +15,7 @@ from metamcp_supervisor.processes.nursery import NurseryGone, WorkerExit
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     CallStats,
-    Counted,
+    EventCounts,
     Figures,
     ForgetServer,
     FrontStats,
@@ -23,9 +23,9 @@ from metamcp_worker.ipc.messages import (
     RunServer,
     ServerDown,
     ServerReady,
+    ServerWanted,
     Spawned,
     Stop,
-    Wanted,
 )
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
@@ -174,8 +174,8 @@ def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
         stage.tree.add(GIT)
         (await stage.player("git#1")).down("spawn", "no such program")
         await stage.phase("git", "failed")
-        front.say(Wanted(server="git"))
-        front.say(Wanted(server="unknown"))
+        front.say(ServerWanted(server="git"))
+        front.say(ServerWanted(server="unknown"))
         await stage.player("git#2")
 
     played(tmp_path, play)
@@ -245,7 +245,7 @@ def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
         worker = await stage.up("git")
         worker.say(Spawned(pid=77))
         worker.say(LogLines(stream="stderr", lines=("hello",), dropped=2))
-        worker.say(Counted(counts={"stray_stdout": 3}))
+        worker.say(EventCounts(counts={"stray_stdout": 3}))
         await until(lambda: stage.logs.tail("git", 9), "the log")
         assert stage.logs.tail("git", 1)[0].text == "hello"
         instance = stage.tree.entries["git"].instance

@@ -11,7 +11,13 @@ from hypothesis import strategies as some
 from metamcp_supervisor.servers import start_gate
 from metamcp_supervisor.servers import start_gate as canaries
 from metamcp_supervisor.servers.server import ServerLife
-from metamcp_supervisor.servers.start_gate import OUTAGE_SERVERS_MIN, PACE_S, PACE_S_MAX, Seen, Turn
+from metamcp_supervisor.servers.start_gate import (
+    OUTAGE_SERVERS_MIN,
+    PACE_S,
+    PACE_S_MAX,
+    ObservedServer,
+    OutageProbe,
+)
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.outage_play import READY_S, VAIN_S, Play
 
@@ -30,17 +36,19 @@ LIFE = ServerLife(
 )
 
 
-def waits(name: str, last: float = 100.0, since: float = 100.0, held: bool = False) -> Seen:
-    return Seen(name, "python", replace(LIFE, vain=(since, last)), held)
+def waits(
+    name: str, last: float = 100.0, since: float = 100.0, held: bool = False
+) -> ObservedServer:
+    return ObservedServer(name, "python", replace(LIFE, vain=(since, last)), held)
 
 
-def five(*others: Seen) -> list[Seen]:
+def five(*others: ObservedServer) -> list[ObservedServer]:
     return [*others, *(waits(name) for name in "abcde"[len(others) :])]
 
 
 def test_the_one_that_tried_longest_ago_tries_when_nobody_has_for_a_moment() -> None:
     seen = five(waits("x", last=99.0), waits("y", last=98.0))
-    assert canaries.turns(seen, 100.0 + PACE_S) == ((Turn("y", 4),), 100.0 + 2 * PACE_S)
+    assert canaries.turns(seen, 100.0 + PACE_S) == ((OutageProbe("y", 4),), 100.0 + 2 * PACE_S)
     assert canaries.turns(seen, 100.0) == ((), 100.0 + PACE_S)
 
 
@@ -52,14 +60,14 @@ def test_few_that_fail_alike_are_so_many_broken_servers() -> None:
     "other",
     [
         replace(waits("x"), launcher="node"),
-        Seen("x", "python", replace(LIFE, reason=ExitClass.SIGNAL)),
-        Seen("x", "python", replace(LIFE, vain=None)),
-        Seen("x", "python", replace(LIFE, phase=ServerPhase.FAILED, retry_at=None)),
-        Seen("x", "python", replace(LIFE, phase=ServerPhase.QUARANTINED)),
-        Seen("x", "python", replace(LIFE, phase=ServerPhase.DISABLED)),
+        ObservedServer("x", "python", replace(LIFE, reason=ExitClass.SIGNAL)),
+        ObservedServer("x", "python", replace(LIFE, vain=None)),
+        ObservedServer("x", "python", replace(LIFE, phase=ServerPhase.FAILED, retry_at=None)),
+        ObservedServer("x", "python", replace(LIFE, phase=ServerPhase.QUARANTINED)),
+        ObservedServer("x", "python", replace(LIFE, phase=ServerPhase.DISABLED)),
     ],
 )
-def test_who_fails_otherwise_or_does_not_wait_is_not_one_of_them(other: Seen) -> None:
+def test_who_fails_otherwise_or_does_not_wait_is_not_one_of_them(other: ObservedServer) -> None:
     assert canaries.turns(five(other), 500.0) == ((), None)
 
 
@@ -74,15 +82,15 @@ def test_nobody_tries_for_all_what_time_does_not_heal(reason: ExitClass) -> None
 
 @pytest.mark.parametrize("phase", [ServerPhase.QUEUED, ServerPhase.WARMING])
 def test_nobody_tries_for_all_while_one_of_them_tries(phase: ServerPhase) -> None:
-    trying = Seen("x", "python", replace(LIFE, phase=phase, retry_at=None))
+    trying = ObservedServer("x", "python", replace(LIFE, phase=phase, retry_at=None))
     assert canaries.turns(five(trying), 500.0) == ((), 500.0 + PACE_S)
 
 
 def test_one_that_waits_for_another_server_is_passed_over_and_holds_up_nobody() -> None:
-    queued = Seen("x", "python", replace(LIFE, phase=ServerPhase.QUEUED), held=True)
-    left = Seen("z", "python", replace(LIFE, vain=(2.0, 2.0), not_before=501.0))
+    queued = ObservedServer("x", "python", replace(LIFE, phase=ServerPhase.QUEUED), held=True)
+    left = ObservedServer("z", "python", replace(LIFE, vain=(2.0, 2.0), not_before=501.0))
     seen = five(queued, waits("y", last=1.0, held=True), left)
-    assert canaries.turns(seen, 500.0)[0] == (Turn("d", 4),)
+    assert canaries.turns(seen, 500.0)[0] == (OutageProbe("d", 4),)
     assert canaries.turns([replace(one, held=True) for one in five()], 102.0) == ((), 102.5)
 
 
@@ -98,7 +106,7 @@ def test_some_that_were_broken_long_before_do_not_make_it_an_old_one() -> None:
 
 
 SEEN = some.builds(
-    Seen,
+    ObservedServer,
     name=some.uuids().map(str),
     launcher=some.sampled_from(["python", "node"]),
     life=some.builds(
@@ -115,7 +123,7 @@ SEEN = some.builds(
 
 @given(some.lists(SEEN, max_size=40), some.floats(99, 9999))
 def test_whoever_tries_for_others_waits_with_them_and_is_the_only_one(
-    seen: list[Seen], now: float
+    seen: list[ObservedServer], now: float
 ) -> None:
     chosen, again = canaries.turns(seen, now)
     by_name = {one.name: one for one in seen}

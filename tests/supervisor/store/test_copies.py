@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.store.copies import DatabaseContent, backup, restore
-from metamcp_supervisor.store.database import FILE, STEPS, Unstored
+from metamcp_supervisor.store.database import FILE, STEPS, StoreError
 from metamcp_supervisor.views.ledger import Delta
-from metamcp_worker.ipc.disclosure import Everything
+from metamcp_worker.ipc.disclosure import DisclosureState
 from tests.supervisor.stored import DEV, EQUIPPED, ME, PUT, read, sql, written
 
 pytestmark = pytest.mark.process
 
-STORED = Everything(((ME, EQUIPPED),), (DEV,))
+STORED = DisclosureState(((ME, EQUIPPED),), (DEV,))
 
 
-def kept(folder: Path) -> Everything:
+def kept(folder: Path) -> DisclosureState:
     return asyncio.run(read(folder))
 
 
@@ -102,17 +102,17 @@ def test_what_a_killed_gateway_left_of_a_change_is_not_put_into_the_restored_one
 
 
 def test_nothing_is_overwritten_and_what_does_not_exist_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Unstored, match=r"metamcp\.db does not exist: nothing is stored yet"):
+    with pytest.raises(StoreError, match=r"metamcp\.db does not exist: nothing is stored yet"):
         backup(tmp_path, tmp_path / "copy.db")
     asyncio.run(written(tmp_path, PUT))
     (tmp_path / "copy.db").write_text("mine")
-    with pytest.raises(Unstored, match=r"copy\.db exists already, and nothing is overwritten"):
+    with pytest.raises(StoreError, match=r"copy\.db exists already, and nothing is overwritten"):
         backup(tmp_path, tmp_path / "copy.db")
-    with pytest.raises(Unstored, match="cannot be made: No such file or directory"):
+    with pytest.raises(StoreError, match="cannot be made: No such file or directory"):
         backup(tmp_path, tmp_path / "nowhere" / "copy.db")
-    with pytest.raises(Unstored, match=r"no\.db does not exist, or is not a file"):
+    with pytest.raises(StoreError, match=r"no\.db does not exist, or is not a file"):
         restore(tmp_path, tmp_path / "no.db", 0.0)
-    with pytest.raises(Unstored, match="is the database itself"):
+    with pytest.raises(StoreError, match="is the database itself"):
         restore(tmp_path, tmp_path / FILE, 0.0)
     assert (tmp_path / "copy.db").read_text() == "mine"
 
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_used_is_refused_and_nothing_is_changed(
     backup(state, copy)
     assert callable(harm)
     harm(copy)
-    with pytest.raises(Unstored, match=f"copy.db cannot be copied: .*({why})"):
+    with pytest.raises(StoreError, match=f"copy.db cannot be copied: .*({why})"):
         restore(state, copy, 0.0)
     assert kept(state) == STORED
     assert [one.name for one in state.iterdir()] == [FILE]
@@ -178,5 +178,5 @@ def test_a_copy_of_an_older_version_is_brought_up_by_the_program_that_reads_it(
     assert backup(tmp_path / "old", tmp_path / "copy.db") == DatabaseContent()
     (tmp_path / "new").mkdir()
     restore(tmp_path / "new", tmp_path / "copy.db", 0.0)
-    assert kept(tmp_path / "new") == Everything()
+    assert kept(tmp_path / "new") == DisclosureState()
     sql(tmp_path / "new", "SELECT id FROM api_key")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.systemd import sd_notify
-from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 
 
 def listening(address: str) -> socket.socket:
@@ -24,7 +24,7 @@ def test_lines_arrive_as_one_datagram_by_path_and_by_abstract_name(
 ) -> None:
     name = f"@metamcp-{secrets.token_hex(8)}" if abstract else str(tmp_path / "notify")
     with listening(f"\0{name[1:]}" if abstract else name) as systemd:
-        told = Notify(name)
+        told = SystemdNotifier(name)
         assert told.has_manager
         assert told.send(sd_notify.READY, sd_notify.status("2 of 2\nservers ready"))
         assert systemd.recvfrom(4096)[0] == b"READY=1\nSTATUS=2 of 2 servers ready"
@@ -36,7 +36,7 @@ def test_descriptors_go_with_their_name(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with listening(path) as systemd, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        told = Notify(path)
+        told = SystemdNotifier(path)
         assert told.send(sd_notify.store("mcp-http"), fds=[listener.fileno()])
         data, fds, _, _ = socket.recv_fds(systemd, 4096, 8)
         told.close()
@@ -48,7 +48,7 @@ def test_descriptors_go_with_their_name(tmp_path: Path) -> None:
 def test_the_environment_says_it_once(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     environ = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2500000", "WATCHDOG_PID": "7", "PATH": "/"}
-    told = Notify.take(environ, pid=7)
+    told = SystemdNotifier.take(environ, pid=7)
     assert environ == {"PATH": "/"}
     assert (told.has_manager, told.watchdog_s) == (True, 2.5)
     told.close()
@@ -62,13 +62,13 @@ def test_a_watchdog_for_another_process_is_not_ours(
     period: str, meant: str, expected: float
 ) -> None:
     environ = {"WATCHDOG_USEC": period, "WATCHDOG_PID": meant}
-    assert Notify.take(environ, pid=7).watchdog_s == expected
+    assert SystemdNotifier.take(environ, pid=7).watchdog_s == expected
     assert environ == {}
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "notify", "/no/such/socket", "/a\0b"])
 def test_nobody_who_listens_is_no_error(address: str) -> None:
-    told = Notify(address)
+    told = SystemdNotifier(address)
     assert told.send(sd_notify.READY) is not told.has_manager
     told.close()
     assert told.send(sd_notify.READY)
@@ -77,7 +77,7 @@ def test_nobody_who_listens_is_no_error(address: str) -> None:
 def test_a_manager_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with listening(path):
-        told = Notify(path)
+        told = SystemdNotifier(path)
         sent = [told.send(sd_notify.status("x" * 400)) for _ in range(2000)]
         assert sent[0]
         assert not sent[-1]

@@ -11,7 +11,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.systemd import listen
-from metamcp_supervisor.systemd.sd_notify import Notify
+from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 from metamcp_supervisor.systemd.sd_service import Service, port_pairs
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import GatewayStatus
@@ -55,7 +55,7 @@ async def attending(
     ear: Ear, report: Callable[[], GatewayStatus] = well, watchdog_s: float = 0.0
 ) -> AsyncGenerator[tuple[Service, Journal], None]:
     journal = Journal(time.time)
-    service = Service(Notify(str(ear.path), watchdog_s), {}, report, journal)
+    service = Service(SystemdNotifier(str(ear.path), watchdog_s), {}, report, journal)
     try:
         async with asyncio.timeout(30):
             service.start()
@@ -155,7 +155,9 @@ def test_listeners_that_do_not_fit_are_given_up_and_forgotten(tmp_path: Path) ->
         ear.listen()
         old = listen.bind(Address("127.0.0.1", 0), "--listen")
         port = listen.address_of(old).port
-        service = Service(Notify(str(ear.path)), {"stored-ops": old}, well, Journal(time.time))
+        service = Service(
+            SystemdNotifier(str(ear.path)), {"stored-ops": old}, well, Journal(time.time)
+        )
         try:
             sockets, address = service.ops(Address("127.0.0.2", port))
             assert address == Address("127.0.0.2", port)
@@ -175,7 +177,9 @@ def test_a_unix_socket_takes_the_place_of_a_kept_port_and_is_not_kept(tmp_path: 
         ear.listen()
         old = listen.bind(Address("127.0.0.1", 0), "--listen")
         address = UnixAddress(tmp_path / "ops.sock")
-        service = Service(Notify(str(ear.path)), {"stored-ops": old}, well, Journal(time.time))
+        service = Service(
+            SystemdNotifier(str(ear.path)), {"stored-ops": old}, well, Journal(time.time)
+        )
         try:
             (sock,), found = service.ops(address)
             assert found == address
@@ -195,7 +199,7 @@ def test_a_unix_socket_of_systemd_stays_when_the_gateway_ends(tmp_path: Path) ->
         made = socket.socket(socket.AF_UNIX)
         made.bind(str(path))
         made.listen()
-        service = Service(Notify(), {"ops": [made]}, well, Journal(time.time))
+        service = Service(SystemdNotifier(), {"ops": [made]}, well, Journal(time.time))
         (sock,), found = service.ops(Address("127.0.0.1", 6271))
         assert (sock, found) == (made, UnixAddress(path))
         sock.close()

@@ -5,7 +5,13 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 from prometheus_client.samples import Timestamp
 
-from metamcp_supervisor.telemetry.histograms import FAMILY, SERIES_MAX, Exemplar, Spanned, exemplars
+from metamcp_supervisor.telemetry.histograms import (
+    FAMILY,
+    SERIES_MAX,
+    Exemplar,
+    SpanCounts,
+    exemplars,
+)
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.ipc.messages import BUCKETS_S, Span
 from tests.supervisor.scraped import calls, figures, gateway, summary, text
@@ -71,7 +77,7 @@ def test_it_stands_behind_its_bucket_in_openmetrics_and_nowhere_else() -> None:
 
 
 def test_the_last_one_counts_and_there_are_not_more_than_fit() -> None:
-    spanned = Spanned()
+    spanned = SpanCounts()
     labels = ("git", "tools/call", "v", "", "")
     for trace in ("a", "b"):
         last = Exemplar(labels, 3, trace, 0.005, 1.0)

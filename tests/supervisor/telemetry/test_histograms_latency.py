@@ -2,7 +2,13 @@
 
 import pytest
 
-from metamcp_supervisor.telemetry.histograms import LATELY_S, SLICE_S, Lately, between, quantile
+from metamcp_supervisor.telemetry.histograms import (
+    LATELY_S,
+    SLICE_S,
+    RecentCounts,
+    between,
+    quantile,
+)
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, Figures, FrontStats
@@ -43,7 +49,7 @@ def test_what_came_between_is_the_difference_unless_counting_began_anew() -> Non
 
 
 def test_lately_reaches_some_minutes_back_and_no_further() -> None:
-    lately = Lately()
+    lately = RecentCounts()
     assert lately.of("git", (7,)) == (7,), "nothing is marked yet: since the start"
     for second in range(0, 1000, int(SLICE_S)):
         assert lately.due(second)

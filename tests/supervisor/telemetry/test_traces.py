@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 
 from metamcp_supervisor.config.config import TracesConfig as Wanted
-from metamcp_supervisor.telemetry.histograms import Spanned
+from metamcp_supervisor.telemetry.histograms import SpanCounts
 from metamcp_supervisor.telemetry.otlp import EXPORT_S_MAX
 from metamcp_supervisor.telemetry.traces import QUEUE_MAX, Traces
 from metamcp_worker.ipc import codec
@@ -34,7 +34,7 @@ def blob(*found: Span) -> bytes:
     return codec.dump(found)
 
 
-class Counts(Spanned):
+class Counts(SpanCounts):
     @property
     def exported(self) -> int:
         return self.counts["exported"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from metamcp_supervisor.telemetry.usage import (
     WHOLE_LOOKS,
     FolderSizes,
-    Known,
+    KnownProcesses,
     MeasuredProcess,
     sample,
 )
@@ -110,13 +110,13 @@ def test_only_processes_below_a_root_are_looked_at_whichever_thread_started_them
 
 AGAIN = (
     "import os, signal, sys\n"
-    "from metamcp_supervisor.telemetry.usage import Known, sample\n"
+    "from metamcp_supervisor.telemetry.usage import KnownProcesses, sample\n"
     "from subprocess import Popen, PIPE\n"
     "opened = []\n"
     "child = Popen(['cat'], stdin=PIPE)\n"
     "child.send_signal(signal.SIGSTOP)\n"
     "os.waitpid(child.pid, os.WUNTRACED)\n"
-    "known = Known()\n"
+    "known = KnownProcesses()\n"
     "sys.addaudithook(lambda event, args: event == 'open' and opened.append(args[0]))\n"
     "for look in range(6):\n"
     "    assert sample({'cat': child.pid}, None, known)['cat'].processes == 1\n"
@@ -148,7 +148,7 @@ def test_a_process_that_is_started_between_two_looks_is_found_by_one_of_the_next
     ) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
-        known = Known()
+        known = KnownProcesses()
         for processes in 1, 2:
             parent.stdout.readline()
             looks = [sample({"tree": parent.pid}, None, known)["tree"] for _ in range(WHOLE_LOOKS)]
@@ -172,7 +172,7 @@ def test_a_process_whose_parent_ends_is_found_again_by_the_second_look() -> None
         [sys.executable, "-c", ORPHANED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as root:
         assert root.stdout is not None
-        shell, known = int(root.stdout.readline()), Known()
+        shell, known = int(root.stdout.readline()), KnownProcesses()
         for _ in range(2):
             assert sample({"tree": root.pid}, None, known)["tree"].processes == 3
         os.kill(shell, signal.SIGKILL)

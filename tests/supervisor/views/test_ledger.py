@@ -28,18 +28,18 @@ from metamcp_worker.ipc.disclosure import (
     Deactivate,
     Delete,
     DeleteScript,
+    DisclosureState,
     Equip,
-    Everything,
     Load,
     Pair,
     Save,
     SaveScript,
-    Shown,
     ToolSet,
     Unequip,
     Unload,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
 )
 
 T = TypeVar("T", Pair, str)
@@ -51,17 +51,17 @@ STATUS, LOG, QUERY = ("git", "status"), ("git", "log"), ("db", "query")
 
 
 def done(ledger: Ledger, order: AnyOrder, whose: ViewOwner = ME, now: float = 1.0) -> None:
-    ledger.apply(ledger.decide(Wish(whose, order), now))
+    ledger.apply(ledger.decide(ViewOrder(whose, order), now))
 
 
 def refusal(ledger: Ledger, order: AnyOrder, whose: ViewOwner = ME) -> str:
     with pytest.raises(OrderImpossible) as found:
-        ledger.decide(Wish(whose, order), 1.0)
+        ledger.decide(ViewOrder(whose, order), 1.0)
     return str(found.value)
 
 
 def after(*orders: AnyOrder) -> Ledger:
-    ledger = Ledger(Everything())
+    ledger = Ledger(DisclosureState())
     for order in orders:
         done(ledger, order)
     return ledger
@@ -142,9 +142,11 @@ class Model:
             if view[2] == name:
                 self.see(whose, unique(tools), view[1], name)
 
-    def everything(self) -> tuple[dict[ViewOwner, Shown], list[ToolSet]]:
+    def everything(self) -> tuple[dict[ViewOwner, ViewContent], list[ToolSet]]:
         views = {
-            whose: Shown(tuple(tools), tuple(servers), name, own=not (tools or servers or name))
+            whose: ViewContent(
+                tuple(tools), tuple(servers), name, own=not (tools or servers or name)
+            )
             for whose, (tools, servers, name) in self.views.items()
         }
         sets = [
@@ -182,11 +184,11 @@ histories = some.lists(some.tuples(some.sampled_from([ME, ANN, SESSION]), orders
 def test_any_history_comes_to_what_the_plain_model_comes_to(
     history: list[tuple[ViewOwner, AnyOrder]],
 ) -> None:
-    ledger, model = Ledger(Everything()), Model()
+    ledger, model = Ledger(DisclosureState()), Model()
     for number, (whose, order) in enumerate(history, 1):
         before, shown = ledger.read_everything(), ledger.find_view(whose)
         try:
-            delta = ledger.decide(Wish(whose, order), float(number))
+            delta = ledger.decide(ViewOrder(whose, order), float(number))
         except OrderImpossible:
             assert not model.carry_out(whose, order, float(number))
             continue
@@ -201,7 +203,7 @@ def test_any_history_comes_to_what_the_plain_model_comes_to(
         assert all(ledger.find_view(one) == now for one, now in delta.views)
 
 
-def as_values(found: Everything) -> tuple[dict[ViewOwner, Shown], tuple[ToolSet, ...]]:
+def as_values(found: DisclosureState) -> tuple[dict[ViewOwner, ViewContent], tuple[ToolSet, ...]]:
     """Views have no order."""
     return dict(found.views), found.toolsets
 
@@ -210,7 +212,7 @@ def as_values(found: Everything) -> tuple[dict[ViewOwner, Shown], tuple[ToolSet,
 def test_a_ledger_goes_on_from_everything_that_another_one_had(
     history: list[tuple[ViewOwner, AnyOrder]],
 ) -> None:
-    one = Ledger(Everything())
+    one = Ledger(DisclosureState())
     for whose, order in history:
         try:
             done(one, order, whose)
@@ -227,8 +229,8 @@ def test_a_ledger_goes_on_from_everything_that_another_one_had(
 @pytest.mark.promise("M31")
 def test_an_equipped_tool_set_takes_the_place_of_everything_in_view() -> None:
     ledger = after(Build("dev", (STATUS, QUERY)), Load((LOG,)), Activate("db"), Equip("dev"))
-    assert ledger.find_view(ME) == Shown((STATUS, QUERY), toolset="dev")
-    assert ledger.find_view(ANN) == Shown()
+    assert ledger.find_view(ME) == ViewContent((STATUS, QUERY), toolset="dev")
+    assert ledger.find_view(ANN) == ViewContent()
     done(ledger, Activate("git"), SESSION)
     assert ledger.sessions(["8a01", "ffff", ""]) == [SESSION], "found by their words"
 
@@ -237,22 +239,22 @@ def test_views_follow_the_tool_set_that_is_equipped_in_them() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True))
     done(ledger, Equip("dev"), ANN)
     done(ledger, Amend("dev", add=(LOG,), remove=(STATUS,)), BOB)
-    assert ledger.find_view(ME) == ledger.find_view(ANN) == Shown((LOG,), toolset="dev")
-    assert ledger.find_view(BOB) == Shown()
+    assert ledger.find_view(ME) == ledger.find_view(ANN) == ViewContent((LOG,), toolset="dev")
+    assert ledger.find_view(BOB) == ViewContent()
     done(ledger, Delete("dev"), BOB)
-    assert ledger.read_everything() == Everything()
+    assert ledger.read_everything() == DisclosureState()
 
 
 def test_what_was_loaded_by_hand_is_no_tool_set_any_more() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True), Load((LOG,)))
-    assert ledger.find_view(ME) == Shown((STATUS, LOG))
+    assert ledger.find_view(ME) == ViewContent((STATUS, LOG))
     done(ledger, Amend("dev", add=(QUERY,)))
-    assert ledger.find_view(ME) == Shown((STATUS, LOG)), "it does not follow the set any more"
+    assert ledger.find_view(ME) == ViewContent((STATUS, LOG)), "it does not follow the set any more"
 
 
 def test_loading_what_is_there_and_unloading_what_is_not_leaves_the_tool_set_equipped() -> None:
     ledger = after(Build("dev", (STATUS,), equip=True), Load((STATUS,)), Unload((LOG,)))
-    assert ledger.find_view(ME) == Shown((STATUS,), toolset="dev")
+    assert ledger.find_view(ME) == ViewContent((STATUS,), toolset="dev")
 
 
 def test_a_tool_set_that_is_saved_again_keeps_its_description_and_its_beginning() -> None:
@@ -281,7 +283,10 @@ BUILT = Build("dev", (STATUS,))
         (Save("new"), "nothing is loaded that could be saved"),
         (Build("new", ()), "a tool set has at least one tool"),
         (Amend("dev", remove=(STATUS,)), "a tool set has at least one tool"),
-        (Amend("dev", remove=(LOG, QUERY)), "the tool set 'dev' has no tool git.log, db.query"),
+        (
+            Amend("dev", remove=(LOG, QUERY)),
+            "the tool set 'dev' has no tool git.log, db.query",
+        ),
         *(
             (
                 Build(name, (STATUS,)),
@@ -327,18 +332,18 @@ def test_every_refusal_is_a_sentence(order: AnyOrder, sentence: str) -> None:
 
 def test_a_tool_that_would_be_read_as_another_one_is_none() -> None:
     """`a.b` and `c` would be written like `a` and `b.c`."""
-    assert "is not a tool" in refusal(Ledger(Everything()), Build("new", (("a.b", "c"),)))
+    assert "is not a tool" in refusal(Ledger(DisclosureState()), Build("new", (("a.b", "c"),)))
 
 
 def test_without_any_tool_set_a_refusal_says_so() -> None:
-    assert refusal(Ledger(Everything()), Equip("dev")) == (
+    assert refusal(Ledger(DisclosureState()), Equip("dev")) == (
         "there is no tool set 'dev'; there are: none yet"
     )
 
 
 def test_a_sentence_names_only_some_of_many() -> None:
     many = tuple(ToolSet(f"s{number:03}", (STATUS,)) for number in range(TOOLSETS_MAX))
-    ledger = Ledger(Everything((), many))
+    ledger = Ledger(DisclosureState((), many))
     more = TOOLSETS_MAX - NAMES_TOLD_MAX
     assert refusal(ledger, Equip("x" * 1000)).endswith(f", s011 and {more} more")
     assert len(refusal(ledger, Equip("x" * 1000))) < 200
@@ -353,7 +358,7 @@ def test_a_sentence_names_only_some_of_many() -> None:
 
 def test_there_is_a_bound_for_tool_sets_and_one_can_still_be_changed() -> None:
     many = tuple(ToolSet(f"s{number:03}", (STATUS,)) for number in range(TOOLSETS_MAX))
-    ledger = Ledger(Everything((), many))
+    ledger = Ledger(DisclosureState((), many))
     assert refusal(ledger, Build("new", (STATUS,))) == (
         f"there are {TOOLSETS_MAX} tool sets, and no more can be kept; delete one first"
     )
@@ -372,9 +377,9 @@ def test_there_is_a_bound_for_tool_sets_and_one_can_still_be_changed() -> None:
     ],
 )
 def test_there_is_a_bound_for_views_in_which_something_is_shown(order: AnyOrder) -> None:
-    shown = Shown(servers=("git",))
+    shown = ViewContent(servers=("git",))
     views = tuple((ViewOwner("desk", f"p{number}"), shown) for number in range(VIEWS_MAX))
-    ledger = Ledger(Everything(views, (ToolSet("dev", (STATUS,)),)))
+    ledger = Ledger(DisclosureState(views, (ToolSet("dev", (STATUS,)),)))
     assert f"{VIEWS_MAX} views have something in them, and no more can; end" in refusal(
         ledger, order
     )
@@ -389,7 +394,7 @@ def test_there_is_a_bound_for_the_names_of_tools_in_all_of_it() -> None:
     one = ToolSet("s", tools)
     count = CHARACTERS_MAX // sum(len(server) + len(tool) for server, tool in tools)
     sets = tuple(structs.replace(one, name=f"s{number:02}") for number in range(count))
-    ledger = Ledger(Everything((), sets))
+    ledger = Ledger(DisclosureState((), sets))
     sentence = (
         f"the tools of all views and tool sets together have more than {CHARACTERS_MAX}"
         " characters; delete some that nobody needs"

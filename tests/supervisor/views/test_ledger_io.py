@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, Database
-from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, Keeper
+from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, LedgerKeeper
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.front import builtin_calls
 from metamcp_worker.ipc.disclosure import (
@@ -18,16 +18,16 @@ from metamcp_worker.ipc.disclosure import (
     AnyOrder,
     Build,
     Delete,
+    DisclosureState,
     Equip,
-    Everything,
     Load,
     OrderOutcome,
     Save,
-    Shown,
     ToolSet,
     Unequip,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
 )
 from tests.supervisor.locker import locked
 from tests.supervisor.stage import until
@@ -45,19 +45,21 @@ class Kept:
     """A keeper with what it told and noted."""
 
     def __init__(self, folder: Path, *, busy_s: float = 20.0, turn_s: float = 20.0) -> None:
-        self.told: list[Everything] = []
+        self.told: list[DisclosureState] = []
         self.notes: list[str] = []
         self.path = folder / FILE
         store = Store(Database(folder, busy_s=busy_s))
-        self.keeper = Keeper(store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s)
+        self.keeper = LedgerKeeper(
+            store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s
+        )
 
     async def ordered(self, order: AnyOrder, whose: ViewOwner = ME) -> OrderOutcome:
-        return await self.keeper.carry_out(Wish(whose, order))
+        return await self.keeper.carry_out(ViewOrder(whose, order))
 
     def begun(self, order: AnyOrder, whose: ViewOwner = ME) -> asyncio.Task[OrderOutcome]:
         return asyncio.create_task(self.ordered(order, whose))
 
-    async def file(self) -> Everything:
+    async def file(self) -> DisclosureState:
         """What is on disk."""
         store = Store(Database(self.path.parent, busy_s=0.1))
         try:
@@ -93,13 +95,13 @@ def kept(
 def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
         assert await one.ordered(Build("dev", (STATUS,))) == OrderOutcome(toolset=DEV)
-        equipped = Shown((STATUS,), toolset="dev")
+        equipped = ViewContent((STATUS,), toolset="dev")
         assert await one.ordered(Equip("dev")) == OrderOutcome(after=equipped, toolset=DEV)
-        now = Everything(((ME, equipped),), (DEV,))
-        assert one.told == [Everything((), (DEV,)), now]
+        now = DisclosureState(((ME, equipped),), (DEV,))
+        assert one.told == [DisclosureState((), (DEV,)), now]
         assert one.keeper.read_everything() == await one.file() == now
         assert await one.ordered(Delete("dev")) == OrderOutcome(before=equipped)
-        assert one.keeper.read_everything() == await one.file() == Everything()
+        assert one.keeper.read_everything() == await one.file() == DisclosureState()
         assert not one.keeper.busy
 
     kept(tmp_path, test)
@@ -121,7 +123,7 @@ def test_outcomes_tell_of_the_tool_set_that_the_order_was_about(tmp_path: Path) 
 def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
         await one.ordered(Activate("git"))
-        shown = Shown(servers=("git",))
+        shown = ViewContent(servers=("git",))
         assert await one.ordered(Equip("dev")) == OrderOutcome(
             "there is no tool set 'dev'; there are: none yet", shown, shown
         )
@@ -136,7 +138,7 @@ def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> Non
         assert not one.path.exists()
         await one.ordered(Activate("git"))
         with locked(one.path):
-            shown = Shown(servers=("git",))
+            shown = ViewContent(servers=("git",))
             assert await one.ordered(Activate("git")) == OrderOutcome("", shown, shown)
         assert len(one.told) == 1
 
@@ -151,7 +153,11 @@ def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
         before = one.keeper.read_everything()
         why = f"{one.path} cannot be written: another program keeps it locked; try again"
         with locked(one.path):
-            for order in (Equip("dev"), Delete("dev"), Build("new", (LOG,), equip=True)):
+            for order in (
+                Equip("dev"),
+                Delete("dev"),
+                Build("new", (LOG,), equip=True),
+            ):
                 assert await one.ordered(order) == OrderOutcome(why)
                 assert one.keeper.read_everything() == before
         assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
@@ -177,7 +183,7 @@ def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> 
             assert one.keeper.busy
             await asyncio.to_thread(lock.release)
             await until(lambda: not one.keeper.busy, "it is done")
-        assert one.keeper.read_everything() == await one.file() != Everything((), (DEV,))
+        assert one.keeper.read_everything() == await one.file() != DisclosureState((), (DEV,))
 
     kept(tmp_path, test)
 
@@ -199,10 +205,13 @@ def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_wai
             done, _ = await asyncio.wait([first, last], timeout=0.1)
             assert not done
             await asyncio.to_thread(lock.release)
-            equipped = Shown((STATUS,), toolset="dev")
+            equipped = ViewContent((STATUS,), toolset="dev")
             assert await first == OrderOutcome(after=equipped, toolset=DEV)
             assert await last == OrderOutcome(before=equipped)
-        assert one.told[-2:] == [Everything(((ME, equipped),), (DEV,)), Everything((), (DEV,))]
+        assert one.told[-2:] == [
+            DisclosureState(((ME, equipped),), (DEV,)),
+            DisclosureState((), (DEV,)),
+        ]
         assert (await one.ordered(Equip("dev"))).error == "", "nothing is in progress any more"
 
     kept(tmp_path, test)
@@ -254,7 +263,7 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
             " or move it away to begin anew"
         )
         assert one.notes == [f"tool sets, views and scripts cannot be kept: {why}"]
-        assert one.keeper.read_everything() == Everything()
+        assert one.keeper.read_everything() == DisclosureState()
         for order in (Build("dev", (STATUS,)), Unequip(), Equip("dev")):
             assert await one.ordered(order) == OrderOutcome(why)
         assert len(one.notes) == 1
@@ -275,7 +284,7 @@ def test_what_could_not_be_read_at_first_is_told_when_it_can(tmp_path: Path) -> 
             await one.keeper.begin(())
         assert (one.told, len(one.notes)) == ([], 1)
         assert (await one.ordered(Unequip(), ANN)).error == ""
-        assert one.told == [Everything(((ME, Shown((STATUS,), toolset="dev")),), (DEV,))]
+        assert one.told == [DisclosureState(((ME, ViewContent((STATUS,), toolset="dev")),), (DEV,))]
 
     kept(tmp_path, write)
     kept(tmp_path, test, begin=False, busy_s=0.05)
@@ -291,7 +300,7 @@ def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> Non
         await one.keeper.forget(["ffff"])
         assert len(one.told) == 2
         await one.keeper.forget(["8a01"])
-        left = Everything(((ME, Shown(servers=("git",))),))
+        left = DisclosureState(((ME, ViewContent(servers=("git",))),))
         assert one.told[-1] == one.keeper.read_everything() == await one.file() == left
 
     kept(tmp_path, test)
@@ -309,7 +318,7 @@ def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> 
             await asyncio.to_thread(lock.release)
             await over
             assert (await order).error == ""
-        assert one.keeper.read_everything() == Everything((), (DEV,))
+        assert one.keeper.read_everything() == DisclosureState((), (DEV,))
 
     kept(tmp_path, test)
 
@@ -321,9 +330,9 @@ def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
         await one.ordered(Activate("git"), SESSION)
         with locked(one.path):
             await one.keeper.forget(["8a01"])
-        assert one.told[-1] == one.keeper.read_everything() == Everything()
+        assert one.told[-1] == one.keeper.read_everything() == DisclosureState()
         assert len(one.notes) == 1
-        assert await one.file() == Everything(), "who starts next does not read it"
+        assert await one.file() == DisclosureState(), "who starts next does not read it"
 
     kept(tmp_path, test, busy_s=0.05)
 
@@ -341,14 +350,14 @@ def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: 
             await asyncio.to_thread(lock.release)
             assert (await order).error == ""
             await close
-        assert (await one.file()).views == ((ME, Shown((STATUS,), toolset="dev")),)
+        assert (await one.file()).views == ((ME, ViewContent((STATUS,), toolset="dev")),)
 
     kept(tmp_path, test)
 
 
 def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -> None:
     async def test(one: Kept) -> None:
-        assert one.keeper.read_everything() == Everything()
+        assert one.keeper.read_everything() == DisclosureState()
         await one.keeper.forget(["8a01"])
         assert len(os.listdir("/proc/self/task")) <= threads, "those of other tests may end"
 

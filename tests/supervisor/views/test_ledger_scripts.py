@@ -7,11 +7,11 @@ from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
 from metamcp_worker.ipc.disclosure import (
     AnyOrder,
     DeleteScript,
-    Everything,
+    DisclosureDelta,
+    DisclosureState,
     SaveScript,
-    Shift,
+    ViewOrder,
     ViewOwner,
-    Wish,
     shift,
     with_full_name,
 )
@@ -29,14 +29,14 @@ FULL = SaveScript("sum", "return 1", "javascript", "Adds.", SCHEMA, expose=True)
 
 
 def decided(ledger: Ledger, order: AnyOrder, now: float = 1.0) -> Delta:
-    delta = ledger.decide(Wish(ME, order), now)
+    delta = ledger.decide(ViewOrder(ME, order), now)
     assert ledger.changes(delta) is (delta != Delta())
     ledger.apply(delta)
     return delta
 
 
 def after(*orders: AnyOrder) -> Ledger:
-    ledger = Ledger(Everything())
+    ledger = Ledger(DisclosureState())
     for order in orders:
         decided(ledger, order)
     return ledger
@@ -44,7 +44,7 @@ def after(*orders: AnyOrder) -> Ledger:
 
 def refusal(ledger: Ledger, order: AnyOrder) -> str:
     with pytest.raises(OrderImpossible) as found:
-        ledger.decide(Wish(ME, order), 1.0)
+        ledger.decide(ViewOrder(ME, order), 1.0)
     return str(found.value)
 
 
@@ -84,7 +84,7 @@ def test_workspaces_have_scripts_of_the_same_name_and_do_not_hear_of_each_other(
 
 def test_a_deleted_script_begins_anew() -> None:
     ledger = after(FULL, SaveScript("sum", "return 2"), DeleteScript("sum"))
-    assert ledger.read_everything() == Everything()
+    assert ledger.read_everything() == DisclosureState()
     decided(ledger, SaveScript("sum", "return 3"))
     assert ledger.script("sum") == Script("sum", 1, "return 3", created=1.0)
 
@@ -96,7 +96,9 @@ def test_fronts_are_told_what_has_changed_alone() -> None:
     decided(ledger, DeleteScript("c"))
     found = ledger.script("b")
     assert found is not None
-    assert shift(before, ledger.read_everything()) == Shift(scripts=(found,), drop_scripts=("c",))
+    assert shift(before, ledger.read_everything()) == DisclosureDelta(
+        scripts=(found,), drop_scripts=("c",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,12 +121,12 @@ def test_fronts_are_told_what_has_changed_alone() -> None:
 def test_a_script_that_cannot_be_kept_is_refused_with_the_reason(
     order: AnyOrder, words: str
 ) -> None:
-    assert words in refusal(Ledger(Everything()), order)
+    assert words in refusal(Ledger(DisclosureState()), order)
 
 
 def test_the_number_of_scripts_of_a_workspace_has_a_limit() -> None:
     full = tuple(Script(f"s{number}", 1, "1") for number in range(SCRIPTS_MAX))
-    ledger = Ledger(Everything(scripts=full))
+    ledger = Ledger(DisclosureState(scripts=full))
     assert f"there are {SCRIPTS_MAX} scripts" in refusal(ledger, SaveScript("more", "1"))
     decided(ledger, SaveScript("s1", "2"))
     decided(ledger, with_full_name(SaveScript("more", "1"), "team"))
@@ -134,6 +136,6 @@ def test_all_scripts_together_have_a_limit() -> None:
     code = "x" * CODE_BYTES_MAX
     many = SCRIPTS_BYTES_MAX // CODE_BYTES_MAX
     full = tuple(Script(f"s{number}", 1, code) for number in range(many))
-    ledger = Ledger(Everything(scripts=full))
+    ledger = Ledger(DisclosureState(scripts=full))
     assert "delete some that nobody needs" in refusal(ledger, SaveScript("more", "1"))
     decided(ledger, SaveScript("s1", "y" * CODE_BYTES_MAX))

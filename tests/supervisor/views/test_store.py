@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.store.database import FILE, STEPS, Database, Unstored
+from metamcp_supervisor.store.database import FILE, STEPS, Database, StoreError
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc.disclosure import Everything, Shown
+from metamcp_worker.ipc.disclosure import DisclosureState, ViewContent
 from metamcp_worker.ipc.saved_scripts import VERSIONS_MAX, Script
 from tests.supervisor.stored import ALIVE, ANN, DEV, EQUIPPED, ME, OVER, PUT, read, run, written
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.process
 @pytest.mark.promise("M31")
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     async def main() -> None:
-        shown = Shown((("git", "log"),), ("db",))
+        shown = ViewContent((("git", "log"),), ("db",))
         await written(tmp_path, PUT, Delta(((ANN, shown),)))
-        assert await read(tmp_path) == Everything(((ANN, shown), (ME, EQUIPPED)), (DEV,))
-        await written(tmp_path, Delta(((ME, Shown()), (ANN, Shown())), drop="dev"))
-        assert await read(tmp_path) == Everything()
+        assert await read(tmp_path) == DisclosureState(((ANN, shown), (ME, EQUIPPED)), (DEV,))
+        await written(tmp_path, Delta(((ME, ViewContent()), (ANN, ViewContent())), drop="dev"))
+        assert await read(tmp_path) == DisclosureState()
 
     run(main)
 
@@ -42,21 +42,21 @@ def test_the_last_versions_of_a_script_are_kept_and_the_newest_comes_back(tmp_pa
 
     async def main() -> None:
         await written(tmp_path, *(Delta(script=one) for one in (*kept, other)))
-        assert await read(tmp_path) == Everything(scripts=(kept[-1], other))
+        assert await read(tmp_path) == DisclosureState(scripts=(kept[-1], other))
         store = Store(Database(tmp_path))
         assert await store.versions("a") == tuple(kept[-VERSIONS_MAX:])
         assert await store.versions("none") == ()
         await store.write(Delta(drop_script="a"))
         assert await store.versions("a") == ()
         await store.close()
-        assert await read(tmp_path) == Everything(scripts=(other,))
+        assert await read(tmp_path) == DisclosureState(scripts=(other,))
 
     run(main)
 
 
 def test_without_a_file_nothing_is_remembered_and_none_is_made_by_reading(tmp_path: Path) -> None:
     async def main() -> None:
-        assert await read(tmp_path / "state") == Everything()
+        assert await read(tmp_path / "state") == DisclosureState()
 
     run(main)
     assert list(tmp_path.iterdir()) == []
@@ -77,13 +77,13 @@ def test_file_and_folder_are_for_the_user_of_the_gateway_alone(tmp_path: Path) -
 
 def test_views_of_sessions_live_as_long_as_these(tmp_path: Path) -> None:
     async def main() -> None:
-        shown = Shown(servers=("git",))
+        shown = ViewContent(servers=("git",))
         await written(tmp_path, Delta(((OVER, shown), (ALIVE, shown), (ME, shown))))
-        left = Everything(((ME, shown), (ALIVE, shown)), ())
+        left = DisclosureState(((ME, shown), (ALIVE, shown)), ())
         assert await read(tmp_path, "8a02") == left
         store = Store(Database(tmp_path))
         await store.read(["8a02"])
-        await store.write(Delta(((ANN, Shown()),)))
+        await store.write(Delta(((ANN, ViewContent()),)))
         await store.close()
         assert await read(tmp_path, "8a01", "8a02") == left, "the next write has deleted the other"
 
@@ -92,14 +92,14 @@ def test_views_of_sessions_live_as_long_as_these(tmp_path: Path) -> None:
 
 def test_that_a_session_has_nothing_in_view_is_kept_until_it_is_over(tmp_path: Path) -> None:
     async def main() -> None:
-        await written(tmp_path, PUT, Delta(((ALIVE, Shown(own=True)),)))
-        kept = Everything(((ME, EQUIPPED), (ALIVE, Shown(own=True))), (DEV,))
+        await written(tmp_path, PUT, Delta(((ALIVE, ViewContent(own=True)),)))
+        kept = DisclosureState(((ME, EQUIPPED), (ALIVE, ViewContent(own=True))), (DEV,))
         assert await read(tmp_path, ALIVE.session) == kept
         store = Store(Database(tmp_path))
         await store.read([ALIVE.session])
-        await store.write(Delta(((ALIVE, Shown()),)))
+        await store.write(Delta(((ALIVE, ViewContent()),)))
         await store.close()
-        assert await read(tmp_path, ALIVE.session) == Everything(((ME, EQUIPPED),), (DEV,))
+        assert await read(tmp_path, ALIVE.session) == DisclosureState(((ME, EQUIPPED),), (DEV,))
 
     run(main)
 
@@ -110,7 +110,7 @@ from pathlib import Path
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc.disclosure import Shown, ToolSet, ViewOwner
+from metamcp_worker.ipc.disclosure import ViewContent, ToolSet, ViewOwner
 
 async def main():
     store = Store(Database(Path(sys.argv[1])))
@@ -119,7 +119,8 @@ async def main():
     while True:
         tools = (("git", f"t{number}"),) * 50
         made = ToolSet("dev", tools, str(number))
-        views = tuple((ViewOwner("desk", name), Shown(tools, toolset="dev")) for name in ("a", "b"))
+        content = ViewContent(tools, toolset="dev")
+        views = tuple((ViewOwner("desk", name), content) for name in ("a", "b"))
         await store.write(Delta(views, put=made))
         print(number, flush=True)
         number += 1
@@ -142,7 +143,7 @@ def test_a_gateway_that_is_killed_while_it_writes_has_written_all_of_it_or_nothi
         found = asyncio.run(read(tmp_path))
         (made,) = found.toolsets
         assert int(made.description) >= lines - 1, "what was told is on disk"
-        assert [shown for _, shown in found.views] == [Shown(made.tools, toolset="dev")] * 2
+        assert [shown for _, shown in found.views] == [ViewContent(made.tools, toolset="dev")] * 2
 
 
 # Versions
@@ -154,7 +155,7 @@ MORE = (*STEPS, ("ALTER TABLE toolset ADD COLUMN seen INTEGER", "CREATE TABLE ot
 def test_tables_of_an_older_version_are_brought_up_and_keep_what_is_in_them(tmp_path: Path) -> None:
     async def main() -> None:
         await written(tmp_path, PUT)
-        assert await read(tmp_path, steps=MORE) == Everything(((ME, EQUIPPED),), (DEV,))
+        assert await read(tmp_path, steps=MORE) == DisclosureState(((ME, EQUIPPED),), (DEV,))
         with closing(sqlite3.connect(tmp_path / FILE)) as database:
             assert database.execute("PRAGMA user_version").fetchone() == (len(MORE),)
             assert database.execute("SELECT name, seen FROM toolset").fetchall() == [("dev", None)]
@@ -165,9 +166,9 @@ def test_tables_of_an_older_version_are_brought_up_and_keep_what_is_in_them(tmp_
 def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
     async def main() -> None:
         await written(tmp_path, PUT)
-        with pytest.raises(Unstored, match="no such table: nowhere"):
+        with pytest.raises(StoreError, match="no such table: nowhere"):
             await read(tmp_path, steps=(*MORE, ("CREATE TABLE b (a TEXT)", "DROP TABLE nowhere")))
-        assert await read(tmp_path) == Everything(((ME, EQUIPPED),), (DEV,))
+        assert await read(tmp_path) == DisclosureState(((ME, EQUIPPED),), (DEV,))
 
     run(main)
 
@@ -180,7 +181,7 @@ def test_a_file_that_is_emptied_while_it_is_in_use_is_told_and_not_taken_as_new(
         await store.read(())
         await store.write(PUT)
         os.truncate(tmp_path / FILE, 0)
-        with pytest.raises(Unstored, match="cannot be written: it is empty, and what was in it"):
+        with pytest.raises(StoreError, match="cannot be written: it is empty, and what was in it"):
             await store.write(PUT)
         await store.close()
         assert (tmp_path / FILE).stat().st_size == 0

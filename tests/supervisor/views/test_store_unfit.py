@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.store.database import FILE, Database, Unstored
+from metamcp_supervisor.store.database import FILE, Database, StoreError
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.ipc.disclosure import Everything, Shown, ToolSet
+from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent
 from tests.supervisor.locker import locked
 from tests.supervisor.stored import ANN, DEV, EQUIPPED, ME, PUT, read, run, sql, written
 
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(
     spoil(tmp_path)
     path = tmp_path / FILE
     before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(Unstored) as found:
+    with pytest.raises(StoreError) as found:
         asyncio.run(read(tmp_path))
     assert str(found.value) == (
         f"{path} cannot be read, so it stays as it is: {why}; repair it, or move it away to begin"
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(
 def test_a_state_directory_that_is_none_is_said(tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "state").write_text("a file")
-        with pytest.raises(Unstored, match=r"metamcp.db cannot be read, .*: Not a directory; "):
+        with pytest.raises(StoreError, match=r"metamcp.db cannot be read, .*: Not a directory; "):
             await read(tmp_path / "state")
 
     run(main)
@@ -129,15 +129,15 @@ def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
         (tmp_path / FILE).rename(tmp_path / "away")
         if exchanged:
             await written(tmp_path, Delta(((ANN, EQUIPPED),)))
-        with pytest.raises(Unstored) as found:
-            await store.write(Delta(((ME, Shown()),), drop="dev"))
+        with pytest.raises(StoreError) as found:
+            await store.write(Delta(((ME, ViewContent()),), drop="dev"))
         await store.close()
         assert str(found.value) == (
             f"{tmp_path / FILE} cannot be written: it is gone, or another file than before; restart"
             " the gateway"
         )
         left = await read(tmp_path)
-        assert left == (Everything(((ANN, EQUIPPED),), ()) if exchanged else Everything())
+        assert left == (DisclosureState(((ANN, EQUIPPED),), ()) if exchanged else DisclosureState())
 
     run(main)
 
@@ -145,9 +145,9 @@ def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
 def test_a_file_that_appears_where_there_was_none_is_never_written(tmp_path: Path) -> None:
     async def main() -> None:
         store = Store(Database(tmp_path))
-        assert await store.read(()) == Everything()
+        assert await store.read(()) == DisclosureState()
         await written(tmp_path, PUT)
-        with pytest.raises(Unstored, match="it is gone, or another file than before"):
+        with pytest.raises(StoreError, match="it is gone, or another file than before"):
             await store.write(Delta(((ANN, EQUIPPED),)))
 
     run(main)
@@ -179,13 +179,13 @@ def test_a_read_only_file_is_read_and_not_written(folder: Path, nobody: Callable
 
     async def main() -> None:
         store = Store(Database(folder))
-        assert await store.read(()) == Everything(((ME, EQUIPPED),), (DEV,))
-        with pytest.raises(Unstored) as found:
-            await store.write(Delta(((ME, Shown()),)))
+        assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
+        with pytest.raises(StoreError) as found:
+            await store.write(Delta(((ME, ViewContent()),)))
         assert str(found.value) == (
             f"{folder / FILE} cannot be written: attempt to write a readonly database"
         )
-        assert await store.read(()) == Everything(((ME, EQUIPPED),), (DEV,))
+        assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
         await store.close()
 
     run(main)
@@ -200,8 +200,8 @@ def test_a_state_directory_in_which_nothing_can_be_made_is_said(
     async def main() -> None:
         for state in (folder, folder / "state"):
             store = Store(Database(state))
-            assert await store.read(()) == Everything()
-            with pytest.raises(Unstored) as found:
+            assert await store.read(()) == DisclosureState()
+            with pytest.raises(StoreError) as found:
                 await store.write(PUT)
             assert str(found.value) == f"{state / FILE} cannot be written: Permission denied"
 
@@ -229,12 +229,12 @@ def test_a_full_disk_takes_nothing_of_a_change_and_nothing_from_what_is_there(
         await store.write(PUT)
         small_files()
         large = ToolSet("large", tuple(("git", f"{number:0500}") for number in range(200)))
-        with pytest.raises(Unstored, match=r"metamcp.db cannot be written: "):
-            await store.write(Delta(((ME, Shown()),), put=large))
-        await store.write(Delta(((ANN, Shown(servers=("git",))),)))
+        with pytest.raises(StoreError, match=r"metamcp.db cannot be written: "):
+            await store.write(Delta(((ME, ViewContent()),), put=large))
+        await store.write(Delta(((ANN, ViewContent(servers=("git",))),)))
         await store.close()
-        assert await read(tmp_path) == Everything(
-            ((ANN, Shown(servers=("git",))), (ME, EQUIPPED)), (DEV,)
+        assert await read(tmp_path) == DisclosureState(
+            ((ANN, ViewContent(servers=("git",))), (ME, EQUIPPED)), (DEV,)
         )
 
     run(main)
@@ -252,7 +252,7 @@ def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
         store = Store(Database(tmp_path, busy_s=0.1))
         if not reading:
             await store.read(())
-        with locked(tmp_path / FILE), pytest.raises(Unstored) as found:
+        with locked(tmp_path / FILE), pytest.raises(StoreError) as found:
             await (store.read(()) if reading else store.write(Delta(((ANN, EQUIPPED),))))
         how = "cannot be read, so it stays as it is" if reading else "cannot be written"
         assert str(found.value) == (
@@ -296,7 +296,7 @@ def test_a_copy_that_is_made_meanwhile_is_whole(tmp_path: Path) -> None:
             source.backup(copy)
         await store.write(Delta(((ANN, EQUIPPED),)))
         await store.close()
-        assert await read(tmp_path / "copy") == Everything(((ME, EQUIPPED),), (DEV,))
+        assert await read(tmp_path / "copy") == DisclosureState(((ME, EQUIPPED),), (DEV,))
 
     run(main)
 

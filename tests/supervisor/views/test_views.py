@@ -15,30 +15,30 @@ from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,
-    Announce,
+    AnnounceLists,
     AnyOrder,
-    Applied,
     Build,
     Delete,
+    DisclosureApplied,
+    DisclosureDelta,
+    DisclosureState,
     Equip,
-    Everything,
-    News,
+    ListsAnnounced,
     OrderOutcome,
-    Shift,
-    Shown,
-    Told,
+    ServerListsChanged,
     Unequip,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
 )
 from metamcp_worker.ipc.messages import (
-    Adopt,
-    Beat,
-    Change,
-    Changed,
-    Disclosed,
+    AdoptSessions,
+    DisclosureUpdate,
+    Heartbeat,
     Listen,
     Message,
+    OrderReply,
+    OrderRequest,
     ServeOn,
     SessionKept,
     SessionRecord,
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.process
 M = TypeVar("M", bound=Message)
 ME = ViewOwner("desk", "local")
 BUILD = Build("dev", (("git", "status"),), equip=True)
-EQUIPPED = Shown((("git", "status"),), toolset="dev")
+EQUIPPED = ViewContent((("git", "status"),), toolset="dev")
 
 
 def blobs(player: Player, kind: type[M]) -> list[tuple[M, bytes]]:
@@ -65,27 +65,29 @@ def blobs(player: Player, kind: type[M]) -> list[tuple[M, bytes]]:
     ]
 
 
-def seen(player: Player) -> Everything | None:
+def seen(player: Player) -> DisclosureState | None:
     """What it knows of views."""
-    known: Everything | None = None
-    for message, blob in blobs(player, Disclosed):
+    known: DisclosureState | None = None
+    for message, blob in blobs(player, DisclosureUpdate):
         if message.whole:
-            known = codec.decode_as(Everything, blob)
+            known = codec.decode_as(DisclosureState, blob)
         else:
-            known = shifted(known or Everything(), codec.decode_as(Shift, blob))
+            known = shifted(known or DisclosureState(), codec.decode_as(DisclosureDelta, blob))
     return known
 
 
-def shifted(known: Everything, news: Shift) -> Everything:
+def shifted(known: DisclosureState, news: DisclosureDelta) -> DisclosureState:
     views = dict(known.views) | {whose: one for one, those in news.views for whose in those}
     sets = {one.name: one for one in (*known.toolsets, *news.put)}
     kept = tuple(sets[name] for name in sorted(sets.keys() - set(news.drop)))
-    return Everything(tuple((w, one) for w, one in views.items() if one != Shown()), kept)
+    return DisclosureState(
+        tuple((w, one) for w, one in views.items() if one != ViewContent()), kept
+    )
 
 
 async def outcome(player: Player, ticket: int) -> OrderOutcome:
     def found() -> OrderOutcome | None:
-        told = [blob for message, blob in blobs(player, Changed) if message.ticket == ticket]
+        told = [blob for message, blob in blobs(player, OrderReply) if message.ticket == ticket]
         return codec.decode_as(OrderOutcome, told[0]) if told else None
 
     return await until(found, f"the outcome of {ticket}")
@@ -94,7 +96,7 @@ async def outcome(player: Player, ticket: int) -> OrderOutcome:
 async def ordered(
     player: Player, order: AnyOrder, ticket: int = 1, whose: ViewOwner = ME
 ) -> OrderOutcome:
-    player.say(Change(ticket=ticket), codec.dump(Wish(whose, order)))
+    player.say(OrderRequest(ticket=ticket), codec.dump(ViewOrder(whose, order)))
     return await outcome(player, ticket)
 
 
@@ -135,13 +137,17 @@ def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_do
     async def play(stage: Stage, views: Views) -> None:
         one, other = await up(stage, "front-0", "front-1")
         found = await ordered(one, BUILD)
-        assert (found.error, found.before, found.after) == ("", Shown(), EQUIPPED)
-        assert [type(each) for each in one.heard[-3:]] == [Disclosed, Announce, Changed]
+        assert (found.error, found.before, found.after) == ("", ViewContent(), EQUIPPED)
+        assert [type(each) for each in one.heard[-3:]] == [
+            DisclosureUpdate,
+            AnnounceLists,
+            OrderReply,
+        ]
         await until(lambda: seen(other), "the other front")
         everything = views.read_everything()
         assert everything.views == ((ME, EQUIPPED),)
         assert seen(one) == seen(other) == everything
-        assert not other.told(Changed)
+        assert not other.told(OrderReply)
 
     shown(tmp_path, play)
 
@@ -153,15 +159,15 @@ def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
     async def play(stage: Stage, views: Views) -> None:
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
-        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
-        await until(lambda: other.told(Disclosed), "the slow front is told")
+        one.say(OrderRequest(ticket=1), codec.dump(ViewOrder(ME, BUILD)))
+        await until(lambda: other.told(DisclosureUpdate), "the slow front is told")
         await until(lambda: not stage.fronts.find_blocker(), "a few turns")
         assert views.busy
-        assert not one.told(Announce)
-        assert not one.told(Changed)
-        other.say(Applied(number=other.told(Disclosed)[-1].number))
+        assert not one.told(AnnounceLists)
+        assert not one.told(OrderReply)
+        other.say(DisclosureApplied(number=other.told(DisclosureUpdate)[-1].number))
         await outcome(one, 1)
-        assert len(one.told(Announce)) == len(other.told(Announce)) == 1
+        assert len(one.told(AnnounceLists)) == len(other.told(AnnounceLists)) == 1
 
     shown(tmp_path, play)
 
@@ -171,11 +177,11 @@ def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         assert (await ordered(one, BUILD)).error == ""
-        assert len(other.told(Announce)) == 1, "it finds it behind what it has not read yet"
-        one.say(Change(ticket=2), codec.dump(Wish(ME, Unequip())))
-        await until(lambda: len(other.told(Disclosed)) == 2, "the second change")
+        assert len(other.told(AnnounceLists)) == 1, "it finds it behind what it has not read yet"
+        one.say(OrderRequest(ticket=2), codec.dump(ViewOrder(ME, Unequip())))
+        await until(lambda: len(other.told(DisclosureUpdate)) == 2, "the second change")
         other.leave()
-        assert (await outcome(one, 2)).after == Shown()
+        assert (await outcome(one, 2)).after == ViewContent()
 
     shown(tmp_path, play)
 
@@ -185,23 +191,25 @@ def test_lists_that_servers_changed_are_announced_when_all_fronts_have_them(tmp_
     async def play(stage: Stage, views: Views) -> None:
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
-        one.say(News(number=0))
-        (told,) = await until(lambda: other.told(Disclosed), "a round")
-        other.say(News(number=0))
-        other.say(Beat(seq=1, lag_ms=0, inflight=0, queued=0))
-        await until(lambda: one.told(Disclosed), "the same one")
+        one.say(ServerListsChanged(number=0))
+        (told,) = await until(lambda: other.told(DisclosureUpdate), "a round")
+        other.say(ServerListsChanged(number=0))
+        other.say(Heartbeat(seq=1, lag_ms=0, inflight=0, queued=0))
+        await until(lambda: one.told(DisclosureUpdate), "the same one")
         assert views.busy
-        assert not one.told(Announce)
-        other.say(Applied(number=told.number))
-        await until(lambda: one.told(Announce) and other.told(Announce), "all have it")
-        assert one.told(Disclosed) == other.told(Disclosed) == [told], "one is enough for all"
-        assert blobs(one, Disclosed)[0][1] == codec.dump(Shift())
-        one.say(News(number=told.number))
-        await until(lambda: len(one.told(Announce)) == 2, "who hangs is not waited for longer")
-        one.say(News(number=told.number + 1))
-        await until(lambda: len(other.told(Disclosed)) == 3, "the next one")
+        assert not one.told(AnnounceLists)
+        other.say(DisclosureApplied(number=told.number))
+        await until(lambda: one.told(AnnounceLists) and other.told(AnnounceLists), "all have it")
+        assert one.told(DisclosureUpdate) == other.told(DisclosureUpdate) == [told], (
+            "one is enough for all"
+        )
+        assert blobs(one, DisclosureUpdate)[0][1] == codec.dump(DisclosureDelta())
+        one.say(ServerListsChanged(number=told.number))
+        await until(lambda: len(one.told(AnnounceLists)) == 2, "who hangs is not waited for longer")
+        one.say(ServerListsChanged(number=told.number + 1))
+        await until(lambda: len(other.told(DisclosureUpdate)) == 3, "the next one")
         other.leave()
-        await until(lambda: len(one.told(Announce)) == 3, "nobody waits for who is gone")
+        await until(lambda: len(one.told(AnnounceLists)) == 3, "nobody waits for who is gone")
 
     shown(tmp_path, play)
 
@@ -217,9 +225,14 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
         await until(lambda: stage.fronts.sessions.count_for_front(1), "its session is known")
         stage.exited(WorkerExit(other.pid, 1, 0, 0, "exit"))
         await until(lambda: stage.fronts.roster.leaving, "it ended, and its socket did not")
-        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
+        one.say(OrderRequest(ticket=1), codec.dump(ViewOrder(ME, BUILD)))
         await outcome(one, 1)
-        assert [type(each) for each in one.heard[-4:]] == [Disclosed, Adopt, Announce, Changed]
+        assert [type(each) for each in one.heard[-4:]] == [
+            DisclosureUpdate,
+            AdoptSessions,
+            AnnounceLists,
+            OrderReply,
+        ]
 
     shown(tmp_path, play)
 
@@ -228,9 +241,13 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
     ("says", "untold"),
     [
         pytest.param((), True, id="nothing"),
-        pytest.param((Applied(number=1),), True, id="that it has the lists"),
-        pytest.param((Applied(number=1), Told(number=1)), False, id="that its clients know"),
-        pytest.param((Told(number=7),), True, id="something of the program before"),
+        pytest.param((DisclosureApplied(number=1),), True, id="that it has the lists"),
+        pytest.param(
+            (DisclosureApplied(number=1), ListsAnnounced(number=1)),
+            False,
+            id="that its clients know",
+        ),
+        pytest.param((ListsAnnounced(number=7),), True, id="something of the program before"),
     ],
 )
 def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_tells(
@@ -242,14 +259,14 @@ def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_t
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         other.say(SessionKept(), codec.dump(record))
-        one.say(Change(ticket=1), codec.dump(Wish(ME, BUILD)))
-        await until(lambda: other.told(Disclosed), "the round begins")
+        one.say(OrderRequest(ticket=1), codec.dump(ViewOrder(ME, BUILD)))
+        await until(lambda: other.told(DisclosureUpdate), "the round begins")
         for each in says:
             other.say(each)
         await outcome(one, 1)
         await until(lambda: views.busy == untold, "an upgrade waits for who has not told it")
         other.leave()
-        (adopt,) = await until(lambda: one.told(Adopt), "its session is with the other one")
+        (adopt,) = await until(lambda: one.told(AdoptSessions), "its session is with the other one")
         assert adopt.untold == untold
 
     shown(tmp_path, play)
@@ -261,10 +278,10 @@ def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) 
         await ordered(one, BUILD, 1)
         for number in range(2, 5):
             await ordered(one, Equip("dev"), number, ViewOwner("desk", "local", f"s{number}"))
-        last = codec.decode_as(Shift, blobs(one, Disclosed)[-1][1])
-        assert last == Shift(((EQUIPPED, (ViewOwner("desk", "local", "s4"),)),))
+        last = codec.decode_as(DisclosureDelta, blobs(one, DisclosureUpdate)[-1][1])
+        assert last == DisclosureDelta(((EQUIPPED, (ViewOwner("desk", "local", "s4"),)),))
         await ordered(one, Amend("dev", add=(("git", "log"),)), 5)
-        (several,) = codec.decode_as(Shift, blobs(one, Disclosed)[-1][1]).views
+        (several,) = codec.decode_as(DisclosureDelta, blobs(one, DisclosureUpdate)[-1][1]).views
         assert len(several[1]) == 4, "what is shown to many is said once"
         assert seen(one) == views.read_everything()
 
@@ -279,12 +296,12 @@ def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path
         one.leave()
         await until(lambda: stage.players[-1] is not one, "another front")
         (after,) = await up(stage, "front-0")
-        assert [type(each) for each in after.heard] == [ServeOn, Disclosed, Listen]
+        assert [type(each) for each in after.heard] == [ServeOn, DisclosureUpdate, Listen]
         assert seen(after) == views.read_everything()
 
     async def second(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
-        assert [type(each) for each in one.heard] == [ServeOn, Disclosed, Listen]
+        assert [type(each) for each in one.heard] == [ServeOn, DisclosureUpdate, Listen]
         assert seen(one) == views.read_everything()
         assert views.read_everything().views == ((ME, EQUIPPED),)
 
@@ -302,7 +319,7 @@ def test_what_an_earlier_gateway_left_can_be_taken_away(tmp_path: Path) -> None:
         (one,) = await up(stage, "front-0")
         await ordered(one, Unequip(), 1)
         await ordered(one, Delete("dev"), 2)
-        assert seen(one) == views.read_everything() == Everything()
+        assert seen(one) == views.read_everything() == DisclosureState()
 
     shown(tmp_path, first, fronts=1)
     shown(tmp_path, second, fronts=1)
@@ -313,7 +330,7 @@ def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_p
         one, other = await up(stage, "front-0", "front-1")
         await ordered(one, BUILD)
         with locked(tmp_path / FILE) as lock:
-            one.say(Change(ticket=2), codec.dump(Wish(ME, Unequip())))
+            one.say(OrderRequest(ticket=2), codec.dump(ViewOrder(ME, Unequip())))
             await until(lambda: views.busy, "the order is being carried out")
             one.leave()
             await until(lambda: stage.gone_fronts, "the front is gone")
@@ -332,9 +349,9 @@ def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_p
 def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) -> None:
     async def play(stage: Stage, views: Views) -> None:
         (one,) = await up(stage, "front-0")
-        one.say(Change(ticket=7))
+        one.say(OrderRequest(ticket=7))
         assert await outcome(one, 7) == OrderOutcome(NO_DESCRIPTOR)
-        assert views.read_everything() == Everything()
+        assert views.read_everything() == DisclosureState()
 
     shown(tmp_path, play, fronts=1)
 

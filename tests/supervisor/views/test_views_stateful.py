@@ -24,16 +24,16 @@ from metamcp_worker.ipc.disclosure import (
     Build,
     Deactivate,
     Delete,
+    DisclosureDelta,
+    DisclosureState,
     Equip,
-    Everything,
     Load,
     Save,
-    Shift,
-    Shown,
     Unequip,
     Unload,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
     shift,
 )
 from metamcp_worker.ipc.messages import ServerState
@@ -115,7 +115,7 @@ class Front:
 class History(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(Everything())
+        self.ledger = Ledger(DisclosureState())
         self.model = Model(dict(PLACES), dict.fromkeys(SERVERS, TOOLS), set(SERVERS))
         self.edition: dict[str, int] = dict.fromkeys(SERVERS, 0)
         self.fronts = [Front(self.spec(), self.welcome()) for _ in range(FRONTS)]
@@ -157,14 +157,16 @@ class History(RuleBasedStateMachine):
         )
 
     def disclosed(self) -> Callable[[Front], None]:
-        everything = codec.decode_as(Everything, codec.dump(self.ledger.read_everything()))
+        everything = codec.decode_as(DisclosureState, codec.dump(self.ledger.read_everything()))
         return lambda front: front.builtins.disclose(everything)
 
     def apply(self, delta: Delta) -> None:
         """Fronts are told only what is other than before."""
         before = self.ledger.read_everything()
         self.ledger.apply(delta)
-        news = codec.decode_as(Shift, codec.dump(shift(before, self.ledger.read_everything())))
+        news = codec.decode_as(
+            DisclosureDelta, codec.dump(shift(before, self.ledger.read_everything()))
+        )
         self.tell(lambda front: front.builtins.shift(news))
 
     def tell(self, *steps: Callable[[Front], None]) -> None:
@@ -180,7 +182,7 @@ class History(RuleBasedStateMachine):
     def order(self, client: Who, order: AnyOrder, *, possible: bool) -> None:
         whose = ViewOwner(*self.whose(client))
         try:
-            delta = self.ledger.decide(Wish(whose, order), 1.0)
+            delta = self.ledger.decide(ViewOrder(whose, order), 1.0)
         except OrderImpossible:
             assert not possible
             return
@@ -281,7 +283,7 @@ class History(RuleBasedStateMachine):
     def ends(self, session: str) -> None:
         self.model.over(session)
         if gone := self.ledger.sessions([session]):
-            self.apply(Delta(tuple((whose, Shown()) for whose in gone)))
+            self.apply(Delta(tuple((whose, ViewContent()) for whose in gone)))
 
     @rule(at=some.integers(0, FRONTS - 1))
     def another_front(self, at: int) -> None:
@@ -295,7 +297,7 @@ class History(RuleBasedStateMachine):
             self.model.over(session)
         everything = self.ledger.read_everything()
         kept = tuple(one for one in everything.views if not one[0].session)
-        self.ledger = Ledger(Everything(kept, everything.toolsets))
+        self.ledger = Ledger(DisclosureState(kept, everything.toolsets))
         for at in range(FRONTS):
             self.another_front(at)
 

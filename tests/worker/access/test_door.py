@@ -4,7 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import api_key, door, gate
-from metamcp_worker.access.door import Arrival, Denial, Door, Entered, Failures
+from metamcp_worker.access.door import (
+    AuthenticatedPrincipal,
+    Authenticator,
+    AuthRequest,
+    Denial,
+    Failures,
+)
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -28,19 +34,21 @@ def spec(key: str = KEY, **fields: object) -> KeySpec:
     return replace(known, **fields)
 
 
-def made(*keys: KeySpec) -> Door:
-    found = Door()
+def made(*keys: KeySpec) -> Authenticator:
+    found = Authenticator()
     found.configure(ENDPOINTS)
     found.change(KeyChanges(pepper=PEPPER, whole=True, put=keys))
     return found
 
 
-def knock(at: Door, endpoint: str | None, *headers: tuple[bytes, bytes], **more: object) -> object:
-    return at.enter(replace(Arrival(endpoint, headers, date=100.0), **more))
+def knock(
+    at: Authenticator, endpoint: str | None, *headers: tuple[bytes, bytes], **more: object
+) -> object:
+    return at.enter(replace(AuthRequest(endpoint, headers, date=100.0), **more))
 
 
 def principal(found: object) -> gate.Principal:
-    assert isinstance(found, Entered), found
+    assert isinstance(found, AuthenticatedPrincipal), found
     return found.principal
 
 

@@ -16,7 +16,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from msgspec import structs
 
 from metamcp_worker.access import gate, oauth_token
-from metamcp_worker.access.door import Denial, Entered
+from metamcp_worker.access.door import AuthenticatedPrincipal, Denial
 from metamcp_worker.access.oauth_token import IssuerKeys, TokenUnfit
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec
 
@@ -55,7 +55,7 @@ def endpoint(rules: IssuerSpec = RULES) -> EndpointSpec:
     return EndpointSpec(name="dev", servers=("git",), auth=("oauth",), oauth=rules)
 
 
-def judged(token: str, rules: IssuerSpec = RULES) -> Entered | Denial:
+def judged(token: str, rules: IssuerSpec = RULES) -> AuthenticatedPrincipal | Denial:
     """As the front does."""
     key = known().find(oauth_token.key_id(token), 1.0)
     if key is None:
@@ -67,7 +67,7 @@ def judged(token: str, rules: IssuerSpec = RULES) -> Entered | Denial:
 
 def principal(token: str, rules: IssuerSpec = RULES) -> gate.Principal:
     found = judged(token, rules)
-    assert isinstance(found, Entered)
+    assert isinstance(found, AuthenticatedPrincipal)
     return found.principal
 
 
@@ -153,7 +153,7 @@ def test_a_forged_token_is_refused(how: str) -> None:
 @pytest.mark.promise("M65")
 def test_a_token_gives_the_principal_of_its_subject_until_it_ends() -> None:
     found = judged(signed(scope="mcp:list mcp:call openid"))
-    assert isinstance(found, Entered)
+    assert isinstance(found, AuthenticatedPrincipal)
     assert found.until == NOW + 600 + oauth_token.LEEWAY_S
     who = found.principal
     assert (who.name, who.workspace, who.key) == (f"oauth:{ISSUER}:ann", "default", "")
@@ -219,7 +219,7 @@ def test_what_an_issuer_says_of_a_token_counts_for_a_minute(
         assert not fit
     else:
         assert fit
-        assert isinstance(found, Entered)
+        assert isinstance(found, AuthenticatedPrincipal)
         assert found.until == NOW + oauth_token.INTROSPECTED_S_MAX
 
 
@@ -228,7 +228,7 @@ def test_a_client_without_a_user_has_a_name_that_no_user_has() -> None:
         found = oauth_token.authorize_claims(
             {"exp": NOW + 600, **claims}, endpoint(), NOW, from_introspection=True
         )
-        assert isinstance(found, Entered)
+        assert isinstance(found, AuthenticatedPrincipal)
         return found.principal.name
 
     client = name(client_id="ann")

@@ -18,7 +18,7 @@ from metamcp_supervisor.__main__ import main
 from metamcp_supervisor.control import audit_segments as reader
 from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.store.database import FILE
-from metamcp_worker.audit.segments import SegmentFacts, Segments, Unwritten, digest
+from metamcp_worker.audit.segments import AuditWriteError, SegmentFacts, Segments, digest
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import AuditRecord, ChainRow
@@ -90,7 +90,7 @@ def test_senders_of_the_writer_before_are_known_for_one_segment_more(tmp_path: P
 def test_two_writers_do_not_have_the_same_segments(tmp_path: Path) -> None:
     first = begun(tmp_path)
     second = Segments(tmp_path, durable=False, bytes_max=1 << 20)
-    with pytest.raises(Unwritten):
+    with pytest.raises(AuditWriteError):
         second.begin(10)
     assert second.taken
     first.close()
@@ -304,7 +304,7 @@ def until_full(segments: Segments, first: int = 1) -> int:
 def _is_refused(segments: Segments, first: int) -> bool:
     try:
         segments.add(numbered(first, 10, 9000), {"a": first + 9})
-    except Unwritten as full:
+    except AuditWriteError as full:
         return full.code == errno.ENOSPC
     return False
 
@@ -320,7 +320,7 @@ def test_a_full_disk_leaves_room_for_sixteen_mebibytes_of_records(disk: Path, ki
         segments.close()
         segments = begun(disk / "audit")
         assert segments.head("a") == last
-    with pytest.raises(Unwritten):
+    with pytest.raises(AuditWriteError):
         segments.add_kept_back(10)
     ballast.unlink()
     segments.add_kept_back(10)
@@ -353,7 +353,7 @@ def test_a_segment_that_ends_while_the_disk_is_full_loses_no_record(disk: Path) 
     segments = begun(disk / "audit")
     segments.add(numbered(1, 10, 100), {"a": 10})
     ballast = fill(disk)
-    with pytest.raises(Unwritten):
+    with pytest.raises(AuditWriteError):
         segments.turn(11, ["a"])
     segments.add(numbered(11, 10, 100), {"a": 20})
     assert segments.keeps_back
@@ -373,7 +373,7 @@ def test_a_full_disk_changes_nothing_and_room_is_used_again(small_disk: Path) ->
         for _ in range(1000):
             segments.add(bodies(20), {})
 
-    with pytest.raises(Unwritten) as full:
+    with pytest.raises(AuditWriteError) as full:
         add_many()
     assert full.value.code == errno.ENOSPC
     written = segments.seq
@@ -387,6 +387,6 @@ def test_a_full_disk_changes_nothing_and_room_is_used_again(small_disk: Path) ->
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_number(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     segments = Segments(tmp_path / "file" / "audit", durable=True, bytes_max=1 << 20)
-    with pytest.raises(Unwritten) as why:
+    with pytest.raises(AuditWriteError) as why:
         segments.begin(10)
     assert why.value.code == errno.ENOTDIR

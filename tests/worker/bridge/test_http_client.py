@@ -12,10 +12,10 @@ from metamcp_worker.bridge.http_client import (
     AHEAD_BYTES,
     IDLE_CONNECTIONS_MAX,
     GatewayReply,
-    Plain,
+    PlainHttpClient,
     build_client,
 )
-from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
+from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.bridge.client import connected
 from tests.worker.bridge.talk import modern, result
@@ -30,16 +30,16 @@ LARGE = b"x" * 16 * 1024 * 1024
 
 
 @contextlib.asynccontextmanager
-async def client(url: str, limits: FetchLimits | None = None) -> AsyncGenerator[Plain]:
+async def client(url: str, limits: FetchLimits | None = None) -> AsyncGenerator[PlainHttpClient]:
     found = build_client(url, limits)
-    assert isinstance(found, Plain)
+    assert isinstance(found, PlainHttpClient)
     try:
         yield found
     finally:
         await found.close()
 
 
-async def fetched(origin: Plain, body: bytes = b"{}", limit_bytes: int = 100) -> bytes:
+async def fetched(origin: PlainHttpClient, body: bytes = b"{}", limit_bytes: int = 100) -> bytes:
     async with await origin.send("POST", {}, body, answer_s=ANSWER_S) as response:
         return await response.read(wait_s=ANSWER_S, limit_bytes=limit_bytes)
 
@@ -72,7 +72,7 @@ class Echo:
 )
 def test_only_urls_that_need_nothing_special_are_spoken_to_directly(url: str, direct: bool) -> None:
     async def main() -> None:
-        assert isinstance(build_client(url), Plain if direct else Origin)
+        assert isinstance(build_client(url), PlainHttpClient if direct else Origin)
 
     run(main)
 
@@ -189,7 +189,7 @@ def test_a_request_that_may_have_been_processed_is_not_sent_again() -> None:
     async def main() -> None:
         async with serving(script) as url, client(url) as origin:
             assert await fetched(origin) == b"ok"
-            with pytest.raises(Broken, match="the connection to http"):
+            with pytest.raises(ConnectionBroken, match="the connection to http"):
                 await fetched(origin, b"break")
 
     run(main)
@@ -259,14 +259,17 @@ def test_an_answer_that_nobody_reads_makes_the_gateway_wait_and_is_whole_when_it
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab", Broken),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", Broken),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz", Broken),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab", ConnectionBroken),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", ConnectionBroken),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz", ConnectionBroken),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\nab", TooLarge),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 101, TooLarge),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", Broken),
-        (b"what?", Broken),
-        (b"", Broken),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",
+            ConnectionBroken,
+        ),
+        (b"what?", ConnectionBroken),
+        (b"", ConnectionBroken),
     ],
 )
 def test_an_answer_that_is_none_is_told_as_one(said: bytes, error: type[Exception]) -> None:
@@ -292,7 +295,7 @@ def test_silence_ends_a_request_and_its_connection() -> None:
 
     async def main() -> None:
         async with serving(script) as url, client(url) as origin:
-            with pytest.raises(Broken, match="gave no answer"):
+            with pytest.raises(ConnectionBroken, match="gave no answer"):
                 await origin.send("POST", {}, b"", answer_s=0.05)
             await left.wait()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, run_in_thread
-from metamcp_worker.ipc.envelope import Glimpse
+from metamcp_worker.ipc.envelope import ScannedId
 from tests.worker.rawhttp import run
 
 
@@ -31,11 +31,11 @@ def test_lines_are_cut_at_line_ends_however_they_come(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -> None:
     data = b'{"jsonrpc":"2.0","id":7,"method":"' + b"x" * 100 + b'"}\n{"a":1}\n'
-    assert cut(data, size) == [OverlongInput(Glimpse(b"7")), b'{"a":1}']
-    assert cut(data[:120], size) == [OverlongInput(Glimpse(b"7"))]
+    assert cut(data, size) == [OverlongInput(ScannedId(b"7")), b'{"a":1}']
+    assert cut(data[:120], size) == [OverlongInput(ScannedId(b"7"))]
     assert cut(b"x" * 100 + b"\r\n", size) == [b"x" * 100]
     late = b'{"method":"' + b"x" * 100 + b'","jsonrpc":"2.0","id":7}\n{"a":1}\n'
-    assert cut(late, size) == [OverlongInput(Glimpse(b"7")), b'{"a":1}']
+    assert cut(late, size) == [OverlongInput(ScannedId(b"7")), b'{"a":1}']
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_line_above_the_limit_is_passed_over_and_the_next_is_read(size: int) -
 def test_the_id_of_such_a_line_is_known_if_it_stands_at_the_beginning(
     head: bytes, raw_id: bytes
 ) -> None:
-    assert cut(head + b" " * 100 + b"1\n", 10) == [OverlongInput(Glimpse(raw_id))]
+    assert cut(head + b" " * 100 + b"1\n", 10) == [OverlongInput(ScannedId(raw_id))]
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 9))

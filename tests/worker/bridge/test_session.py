@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.bridge import session
 from metamcp_worker.bridge.http_requests import Failure, StopExchange, WarnPeople, WriteLine
 from metamcp_worker.http.sse import SseEvent
-from metamcp_worker.ipc.envelope import Glimpse
+from metamcp_worker.ipc.envelope import ScannedId
 from tests.worker.bridge.talk import (
     AWAY,
     line,
@@ -41,7 +41,7 @@ def test_what_is_no_message_is_refused_and_goes_nowhere(raw: bytes, code: int) -
 
 
 def test_a_line_above_the_limit_is_answered_if_its_id_was_seen() -> None:
-    actions = made().overlong(Glimpse(b'"a"'), 10)
+    actions = made().overlong(ScannedId(b'"a"'), 10)
     assert refusal(actions) == ("a", -10004)
     assert any(isinstance(action, WarnPeople) for action in actions)
 
@@ -50,19 +50,19 @@ def test_what_cannot_be_read_takes_no_answer_away_from_another_request() -> None
     bridge = made()
     opened(bridge)
     send(bridge.on_line(line("ping", 7)))
-    assert refusal(bridge.overlong(Glimpse(b"7"), 10)) == (None, -10004)
-    assert refusal(bridge.overlong(Glimpse(b"9" * 300), 10)) == (None, -10004)
+    assert refusal(bridge.overlong(ScannedId(b"7"), 10)) == (None, -10004)
+    assert refusal(bridge.overlong(ScannedId(b"9" * 300), 10)) == (None, -10004)
 
 
 def test_an_answer_above_the_limit_is_an_error_for_the_server_that_asked() -> None:
     bridge = made()
     opened(bridge)
     send(bridge.on_line(line("ping", 7)))
-    actions = bridge.overlong(Glimpse(b"7", answer=True), 10)
+    actions = bridge.overlong(ScannedId(b"7", answer=True), 10)
     assert written(actions) == []
     told = json.loads(send(actions).body)
     assert (told["id"], told["error"]["code"]) == (7, -10004)
-    assert not sends(bridge.overlong(Glimpse(b"", answer=True), 10))
+    assert not sends(bridge.overlong(ScannedId(b"", answer=True), 10))
 
 
 def test_a_request_that_is_nested_too_deeply_is_refused_under_its_id() -> None:

@@ -18,7 +18,7 @@ from metamcp_worker.ipc.disclosure import (
     Exposure,
     OrderOutcome,
     SaveScript,
-    Shown,
+    ViewContent,
 )
 from metamcp_worker.ipc.saved_scripts import Script
 from tests.worker.front.offers import offer
@@ -136,7 +136,7 @@ def test_deleting_orders_it_and_says_so() -> None:
     ask = order(here, "delete_script", name="sum")
     assert ask.order == DeleteScript("sum")
     assert "is deleted" in sent(ask.then(OrderOutcome(), here.context())).text
-    late = sent(ask.then(OrderOutcome("no script is named 'sum'", Shown()), here.context()))
+    late = sent(ask.then(OrderOutcome("no script is named 'sum'", ViewContent()), here.context()))
     assert late.failed
 
 

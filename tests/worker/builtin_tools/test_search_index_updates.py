@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.ipc.disclosure import Shown
+from metamcp_worker.ipc.disclosure import ViewContent
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.worker.front.offers import endpoint, offer, tool
 from tests.worker.front.places import HERE
@@ -49,7 +49,7 @@ def test_a_change_costs_what_changed_and_a_search_costs_nothing_of_it() -> None:
     before = viewers.indexes.documents
     index = viewers.index("default")
     assert names(viewers) == {"a__t", "b__v"}
-    viewers.show({HERE: Shown((("a", "t"),))})
+    viewers.show({HERE: ViewContent((("a", "t"),))})
     viewers.set_listed("b", False)
     viewers.refresh()
     assert viewers.indexes.documents == before

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metamcp_worker.builtin_tools import search_tools
 from metamcp_worker.builtin_tools.builtin import Forward, ToolReply
 from metamcp_worker.builtin_tools.tool_text import ANSWER_BYTES_MAX
-from metamcp_worker.ipc.disclosure import Load, Save, Shown, ToolSet, Unload
+from metamcp_worker.ipc.disclosure import Load, Save, ToolSet, Unload, ViewContent
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, sent, structured, toolset
 
@@ -77,7 +77,7 @@ def test_a_search_has_a_limit_a_detail_and_a_server() -> None:
 def test_a_search_finds_what_is_away_and_what_is_not_loaded() -> None:
     here = place()
     here.down("git")
-    here.show(Shown((QUERY,)))
+    here.show(ViewContent((QUERY,)))
     found = structured(here.reply("search_tools", query="commit"))["tools"]
     assert "git__commit" in [one["name"] for one in found]
 
@@ -88,7 +88,7 @@ def test_a_tool_is_loaded_by_either_of_its_names(name: str) -> None:
     here = place()
     ask = here.ask("load_tool", name=name)
     assert ask.order == Load((COMMIT,))
-    reply = here.done(ask, Shown((COMMIT,)))
+    reply = here.done(ask, ViewContent((COMMIT,)))
     assert here.listed == [*NAMES, "git__commit"]
     assert reply.text == "Loaded; in the list of tools now: git__commit."
     assert structured(reply)["registeredTools"] == {
@@ -125,7 +125,7 @@ def test_names_that_are_nobodys_are_told_up_to_a_limit() -> None:
 def test_a_tool_whose_server_is_away_is_loaded_and_comes_with_it() -> None:
     here = place()
     here.down("git")
-    reply = here.done(here.ask("load_tool", name="git__commit"), Shown((COMMIT,)))
+    reply = here.done(here.ask("load_tool", name="git__commit"), ViewContent((COMMIT,)))
     assert not reply.failed
     assert "in the list of tools now: nothing yet.\n" in reply.text
     assert "Warning: git server unavailable, skipping tools: git.commit" in reply.text
@@ -136,10 +136,10 @@ def test_a_tool_whose_server_is_away_is_loaded_and_comes_with_it() -> None:
 
 def test_what_is_loaded_can_be_unloaded_also_when_its_server_is_gone() -> None:
     here = place()
-    here.show(Shown((COMMIT, ("old", "t"))))
+    here.show(ViewContent((COMMIT, ("old", "t"))))
     ask = here.ask("unload_tool", name=["git__commit", "old.t"])
     assert ask.order == Unload((COMMIT, ("old", "t")))
-    assert here.done(ask, Shown()).text == "Unloaded: git.commit, old.t."
+    assert here.done(ask, ViewContent()).text == "Unloaded: git.commit, old.t."
     reply = here.reply("unload_tool", name="git__commit")
     assert reply.failed
     assert reply.text == (
@@ -152,7 +152,7 @@ def test_a_tool_set_is_loaded_beside_what_is_loaded_already() -> None:
     here = place(WORK)
     ask = here.ask("load_tool_set", name="git-workflow")
     assert ask.order == Load((COMMIT, QUERY))
-    reply = here.done(ask, Shown((PUSH, COMMIT, QUERY)))
+    reply = here.done(ask, ViewContent((PUSH, COMMIT, QUERY)))
     assert reply.text == (
         'Tool set "git-workflow" is loaded; in the list of tools now: git__commit, db__query.'
     )
@@ -163,7 +163,7 @@ def test_of_a_tool_set_only_what_can_be_in_view_is_loaded_and_the_rest_is_named(
     here.down("db")
     ask = here.ask("load_tool_set", name="mixed")
     assert ask.order == Load((COMMIT, QUERY))
-    assert structured(here.done(ask, Shown((COMMIT, QUERY))))["warnings"] == [
+    assert structured(here.done(ask, ViewContent((COMMIT, QUERY))))["warnings"] == [
         "db server unavailable, skipping tools: db.query",
         "git server has no such tools here, skipping tools: git.blame",
         "svn server is not behind this endpoint, skipping tools: svn.log",
@@ -184,10 +184,10 @@ def test_a_tool_set_that_is_not_there_or_has_nothing_here_is_not_loaded() -> Non
 @pytest.mark.promise("M36")
 def test_what_is_loaded_is_saved_as_a_tool_set() -> None:
     here = place()
-    here.show(Shown((COMMIT, QUERY)))
+    here.show(ViewContent((COMMIT, QUERY)))
     ask = here.ask("save_tool_set", name="git-workflow", description="For git.")
     assert ask.order == Save("git-workflow", "For git.")
-    reply = here.done(ask, Shown((COMMIT, QUERY)), WORK)
+    reply = here.done(ask, ViewContent((COMMIT, QUERY)), WORK)
     assert reply.text == 'Tool set "git-workflow" is saved with 2 tools.'
     assert structured(reply)["toolset"]["toolCount"] == 2
 
@@ -203,7 +203,7 @@ def test_what_is_loaded_is_saved_as_a_tool_set() -> None:
 )
 def test_a_refusal_says_what_failed_and_why(name: str, arguments: Any, what: str) -> None:
     here = place(WORK)
-    here.show(Shown((PUSH,)))
+    here.show(ViewContent((PUSH,)))
     reply = here.refused(here.ask(name, **arguments), "the disk is full")
     assert reply.failed
     assert reply.text == f"Failed to {what}: the disk is full"
@@ -212,7 +212,7 @@ def test_a_refusal_says_what_failed_and_why(name: str, arguments: Any, what: str
 
 def test_either_all_of_several_tools_are_unloaded_or_none() -> None:
     here = place()
-    here.show(Shown((COMMIT,)))
+    here.show(ViewContent((COMMIT,)))
     reply = here.reply("unload_tool", name=["git__commit", "git__push"])
     assert reply.failed
     assert "not loaded: 'git__push';" in reply.text
@@ -220,7 +220,7 @@ def test_either_all_of_several_tools_are_unloaded_or_none() -> None:
 
 def test_a_server_that_was_activated_under_another_exposure_has_nothing_loaded() -> None:
     here = place()
-    here.show(Shown((COMMIT,), servers=("git", "db")))
+    here.show(ViewContent((COMMIT,), servers=("git", "db")))
     told = structured(here.reply("list_loaded_tools"))
     assert [one["exposedName"] for one in told["tools"]] == ["git__commit"]
     assert structured(here.reply("describe_tool", name="git.push"))["loaded"] is False
@@ -230,7 +230,7 @@ def test_a_server_that_was_activated_under_another_exposure_has_nothing_loaded()
 @pytest.mark.promise("M38")
 def test_what_is_loaded_is_told_with_its_cost_and_what_is_saved() -> None:
     here = place(WORK)
-    here.show(Shown((COMMIT, QUERY)))
+    here.show(ViewContent((COMMIT, QUERY)))
     here.down("db")
     reply = here.reply("list_loaded_tools")
     lines = reply.text.splitlines()
@@ -253,7 +253,7 @@ def test_what_is_loaded_is_told_with_its_cost_and_what_is_saved() -> None:
 def test_many_loaded_tools_are_told_in_portions_that_come_to_the_end() -> None:
     many = [tool(f"t{n}", description="word " * 100) for n in range(300)]
     here = Place("search", a=offer(*many))
-    here.show(Shown(tuple(("a", f"t{n}") for n in range(300))))
+    here.show(ViewContent(tuple(("a", f"t{n}") for n in range(300))))
     found: list[str] = []
     offset: int | None = 0
     while offset is not None:
@@ -312,9 +312,9 @@ def test_only_what_is_loaded_is_called_where_the_operator_wants_that() -> None:
     assert reply.text == (
         "Failed to call: git__commit is not loaded, and only loaded tools may be called here"
     )
-    here.show(Shown((COMMIT,)))
+    here.show(ViewContent((COMMIT,)))
     assert isinstance(here.decide("call_tool", name="git.commit"), Forward)
-    here.show(Shown((QUERY,), servers=("git",)))
+    here.show(ViewContent((QUERY,), servers=("git",)))
     assert isinstance(here.decide("call_tool", name="db__query"), Forward)
     assert here.reply("call_tool", name="git.commit").failed
 
@@ -349,7 +349,7 @@ def test_a_tool_is_searched_for_loaded_and_called_by_its_name() -> None:
     here = place()
     found = structured(here.reply("search_tools", query="git"))["tools"]
     name = next(one["name"] for one in found if one["name"].endswith("commit"))
-    here.done(here.ask("load_tool", name=name), Shown((COMMIT,)))
+    here.done(here.ask("load_tool", name=name), ViewContent((COMMIT,)))
     owner = here.view.merged.tool(name)
     assert owner is not None
     assert (owner.server, owner.original) == ("git", b'"commit"')

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.builtin_tools import servers_tools
-from metamcp_worker.ipc.disclosure import Activate, Deactivate, Shown
+from metamcp_worker.ipc.disclosure import Activate, Deactivate, ViewContent
 from metamcp_worker.ipc.messages import ServerState
 from tests.worker.front.offers import offer
 from tests.worker.front.places import Place, structured
@@ -28,7 +28,7 @@ def test_activating_brings_all_tools_of_a_server_and_deactivating_takes_them_out
     here = place()
     ask = here.ask("gateway_activate", name="git")
     assert ask.order == Activate("git")
-    shown = Shown(servers=("git",))
+    shown = ViewContent(servers=("git",))
     reply = here.done(ask, shown)
     assert reply.text == "git is active: its 2 tools are in view: git_status, git_log."
     assert structured(reply) == {
@@ -39,18 +39,18 @@ def test_activating_brings_all_tools_of_a_server_and_deactivating_takes_them_out
     assert again.text.startswith("git is active already")
     ask = here.ask("gateway_deactivate", name="git")
     assert ask.order == Deactivate("git")
-    reply = here.done(ask, Shown())
+    reply = here.done(ask, ViewContent())
     assert "out of view, and it runs on" in reply.text
     assert structured(reply)["state"] == "ready"
     assert here.listed == NAMES
-    not_active = here.done(here.ask("gateway_deactivate", name="git"), Shown())
+    not_active = here.done(here.ask("gateway_deactivate", name="git"), ViewContent())
     assert not_active.text == "git was not active."
 
 
 @pytest.mark.promise("M35")
 def test_a_server_that_is_not_ready_yet_is_activated_and_comes_by_itself() -> None:
     here = place(new=None)
-    reply = here.done(here.ask("gateway_activate", name="new"), Shown(servers=("new",)))
+    reply = here.done(here.ask("gateway_activate", name="new"), ViewContent(servers=("new",)))
     assert reply.text == "new is activated; its tools come into view as soon as it is ready."
     assert structured(reply)["state"] == "warming"
     here.put("new", offer("t"))
@@ -60,7 +60,7 @@ def test_a_server_that_is_not_ready_yet_is_activated_and_comes_by_itself() -> No
 @pytest.mark.promise("M35")
 def test_a_crash_takes_the_tools_out_of_view_and_its_message_is_told() -> None:
     here = place()
-    here.show(Shown(servers=("git",)))
+    here.show(ViewContent(servers=("git",)))
     here.down("git", "it exited with 3")
     assert here.listed == NAMES
     git, db = structured(here.reply("gateway_status"))["servers"]
@@ -82,7 +82,7 @@ def test_a_server_that_is_not_there_is_told_with_those_that_are(name: str) -> No
 
 def test_a_server_that_is_not_configured_any_more_can_be_deactivated() -> None:
     here = place()
-    here.show(Shown(servers=("old",)))
+    here.show(ViewContent(servers=("old",)))
     assert here.ask("gateway_deactivate", name="old").order == Deactivate("old")
 
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.builtin_tools import tool_list
-from metamcp_worker.builtin_tools.builtin import Seek
+from metamcp_worker.builtin_tools.builtin import ToolSearch
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Shown
+from metamcp_worker.ipc.disclosure import ViewContent
 from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTools, ShowTools
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.front.offers import offer, tool
@@ -31,7 +31,7 @@ def place(exposure: Any = "search") -> Place:
 
 def listed(at: Place, **wanted: Any) -> ShownTools:
     found = tool_list.list_tools(ShowTools(ticket=1, **wanted), at.view, at.context())
-    if isinstance(found, Seek):
+    if isinstance(found, ToolSearch):
         found = found.then((), at.context())
     return codec.decode_as(ShownTools, codec.dump(found.structured))
 
@@ -60,7 +60,7 @@ def test_a_tool_says_what_it_does_costs_and_whether_it_only_reads() -> None:
 
 def test_a_loaded_tool_is_in_the_list_and_one_of_a_server_that_is_away_says_so() -> None:
     at = place()
-    at.show(Shown((("git", "commit"),)))
+    at.show(ViewContent((("git", "commit"),)))
     at.down("db")
     found = {one.name: (one.state, one.available) for one in listed(at).tools if one.server}
     assert found["git__commit"] == ("listed", True)

@@ -6,7 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools import tool_text, toolset_tools
-from metamcp_worker.ipc.disclosure import Build, Delete, Equip, Pair, Shown, ToolSet, Unequip
+from metamcp_worker.ipc.disclosure import (
+    Build,
+    Delete,
+    Equip,
+    Pair,
+    ToolSet,
+    Unequip,
+    ViewContent,
+)
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, structured, toolset
 
@@ -36,8 +44,8 @@ def place(*toolsets: ToolSet, **more: Any) -> Place:
     )
 
 
-def equipped(one: ToolSet) -> Shown:
-    return Shown(one.tools, toolset=one.name)
+def equipped(one: ToolSet) -> ViewContent:
+    return ViewContent(one.tools, toolset=one.name)
 
 
 @pytest.mark.promise("M32")
@@ -173,13 +181,13 @@ def test_unequipping_leaves_the_built_in_tools_alone() -> None:
     here.show(equipped(DEV))
     ask = here.ask("unequip-toolset")
     assert ask.order == Unequip()
-    reply = here.done(ask, Shown())
+    reply = here.done(ask, ViewContent())
     assert reply.text == (
         'Toolset "dev" is not equipped any more; only the built-in tools are in view.'
     )
     assert structured(reply)["unequipped"] == "dev"
     assert here.listed == NAMES
-    again = here.done(here.ask("unequip-toolset"), Shown())
+    again = here.done(here.ask("unequip-toolset"), ViewContent())
     assert again.text.startswith("No toolset was equipped")
 
 
@@ -192,7 +200,7 @@ def test_a_set_is_built_of_namespaced_names_exposed_ones_and_plain_strings() -> 
     ]  # fmt: skip
     ask = here.ask("build-toolset", name="dev", tools=tools, description="d")
     assert ask.order == Build("dev", (STATUS, PS, ISSUE), "d")
-    reply = here.done(ask, Shown(), DEV)
+    reply = here.done(ask, ViewContent(), DEV)
     assert reply.text.startswith('Toolset "dev" is saved with 3 tools.')
     assert structured(reply)["toolset"] == {
         "name": "dev", "description": "What one needs every day.", "toolCount": 3,
@@ -235,7 +243,7 @@ def test_nothing_is_deleted_that_is_not_confirmed() -> None:
     ask = here.ask("delete-toolset", name="dev", confirm=True)
     assert ask.order == Delete("dev")
     del here.toolsets["dev"]
-    assert here.done(ask, Shown()).text == (
+    assert here.done(ask, ViewContent()).text == (
         'Toolset "dev" is deleted. It was equipped; only the built-in tools are in view.'
     )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.builtin_tools import vector_search
-from metamcp_worker.builtin_tools.vector_search import Meanings
+from metamcp_worker.builtin_tools.vector_search import ToolVectors
 from metamcp_worker.ipc import codec
 from metamcp_worker.search.index import ToolDocument
 from metamcp_worker.search.vectors import shrunk, vector
@@ -16,7 +16,7 @@ def document(server: str, name: str, description: str = "") -> ToolDocument:
     return ToolDocument((server, name), f"{server}__{name}", definition)
 
 
-def learned(meanings: Meanings) -> list[str]:
+def learned(meanings: ToolVectors) -> list[str]:
     """Every text gets the vector of the word in it; what was asked for."""
     asked: list[str] = []
     while wanted := meanings.collect_texts(10):
@@ -30,7 +30,7 @@ def made(text: str) -> bytes:
     return next((shrunk(numbers) for word, numbers in AXES.items() if word in text), b"")
 
 
-def near(meanings: Meanings, word: str, allowed: set[str] | None = None) -> list[str]:
+def near(meanings: ToolVectors, word: str, allowed: set[str] | None = None) -> list[str]:
     found = meanings.nearest("default", vector(shrunk(AXES[word])), allowed)
     return [name for _, name in found]
 
@@ -48,7 +48,7 @@ def test_a_text_says_server_name_words_and_parameters() -> None:
 
 
 def test_the_nearest_are_found_of_the_servers_that_may_be() -> None:
-    meanings = Meanings()
+    meanings = ToolVectors()
     meanings.put("default", "a", [document("a", "dog"), document("a", "tax")])
     meanings.put("default", "b", [document("b", "cat")])
     assert len(learned(meanings)) == 3
@@ -61,7 +61,7 @@ def test_the_nearest_are_found_of_the_servers_that_may_be() -> None:
 
 
 def test_a_text_is_asked_for_once_however_many_tools_have_it() -> None:
-    meanings = Meanings()
+    meanings = ToolVectors()
     meanings.put("default", "a", [document("a", "dog")])
     meanings.put("other", "a", [document("a", "dog")])
     assert len(learned(meanings)) == 1
@@ -73,7 +73,7 @@ def test_a_text_is_asked_for_once_however_many_tools_have_it() -> None:
 
 
 def test_another_definition_is_another_text_and_the_old_one_is_not_found() -> None:
-    meanings = Meanings()
+    meanings = ToolVectors()
     meanings.put("default", "a", [document("a", "x", "dog")])
     learned(meanings)
     meanings.put("default", "a", [document("a", "x", "tax"), document("a", "y", "nothing")])
@@ -84,7 +84,7 @@ def test_another_definition_is_another_text_and_the_old_one_is_not_found() -> No
 
 
 def test_no_more_is_asked_for_or_read_at_once_than_is_allowed() -> None:
-    meanings = Meanings()
+    meanings = ToolVectors()
     count = 3 * vector_search.READ_MAX
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(count)])
     assert len(meanings.collect_texts(10)) == 10
@@ -95,7 +95,7 @@ def test_no_more_is_asked_for_or_read_at_once_than_is_allowed() -> None:
 
 @pytest.mark.parametrize("spare", [vector_search.SPARE_MAX, vector_search.SPARE_MAX + 1])
 def test_vectors_of_tools_that_are_gone_are_kept_up_to_a_limit(spare: int) -> None:
-    meanings = Meanings()
+    meanings = ToolVectors()
     meanings.put("default", "a", [document("a", f"dog{number}") for number in range(spare)])
     learned(meanings)
     meanings.put("default", "a", [])

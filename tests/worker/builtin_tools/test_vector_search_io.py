@@ -5,26 +5,30 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from metamcp_worker.builtin_tools.builtin import Rankings
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.builtin_tools.vector_search_io import QUERIES_KEPT, QUERIES_MAX, Seeking
+from metamcp_worker.builtin_tools.vector_search_io import (
+    QUERIES_KEPT,
+    QUERIES_MAX,
+    ToolVectorSearch,
+)
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc.embedding import TEXTS_MAX, Vectors
-from metamcp_worker.ipc.spec import FrontSpec, MeaningSpec
+from metamcp_worker.ipc.spec import FrontSpec, SemanticSearchSpec
 from metamcp_worker.search.vectors import shrunk
 from tests.worker.builtin_tools.test_search_index_updates import spec
 from tests.worker.front.offers import offer
 
-MODEL = MeaningSpec(model="m", weight=0.4)
+MODEL = SemanticSearchSpec(model="m", weight=0.4)
 UP, ACROSS = shrunk([1.0, 0.1]), shrunk([0.1, 1.0])
 
 
 class Supervisor:
     """What a front asks it. `texts`: the texts of each ticket that is not answered."""
 
-    def __init__(self, indexes: Indexes, meaning: MeaningSpec = MODEL) -> None:
+    def __init__(self, indexes: Indexes, meaning: SemanticSearchSpec = MODEL) -> None:
         self.texts: dict[int, Sequence[str]] = {}
         self.queries: list[int] = []
         self.came = asyncio.Event()
-        self.seeking = Seeking(self._send, indexes, meaning)
+        self.seeking = ToolVectorSearch(self._send, indexes, meaning)
 
     def _send(self, ticket: int, texts: Sequence[str], query: bool) -> None:
         self.texts[ticket] = texts
@@ -121,9 +125,9 @@ def test_what_nobody_can_be_asked_for_is_answered_at_once() -> None:
         assert len(supervisor.queries) == QUERIES_MAX
         supervisor.seeking.close()
         assert [one.result() for one in waiting] == [[]] * QUERIES_MAX
-        assert supervisor.seeking.adjust(MeaningSpec(model="m", weight=0.0))
+        assert supervisor.seeking.adjust(SemanticSearchSpec(model="m", weight=0.0))
         assert supervisor.ranked("weightless").result() == []
-        assert not supervisor.seeking.adjust(MeaningSpec(model="other", weight=0.4))
+        assert not supervisor.seeking.adjust(SemanticSearchSpec(model="other", weight=0.4))
 
     play(test, "t")
 

@@ -4,10 +4,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.catalog import Catalog, MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.ipc.exposed_names import is_switched_on
-from metamcp_worker.ipc.server_catalog import Hint, ServerCatalogue
+from metamcp_worker.ipc.server_catalog import CachingHint, ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.offers import MODERN, endpoint, offer, prompt, resource, tool
 
@@ -21,11 +21,11 @@ def catalog(**offers: ServerCatalogue) -> Catalog:
     return found
 
 
-def merged(spec: EndpointSpec, **offers: ServerCatalogue) -> Merged:
+def merged(spec: EndpointSpec, **offers: ServerCatalogue) -> MergedCatalog:
     return catalog(**offers).merge(spec)
 
 
-def listed(found: Merged, kind: str) -> list[str]:
+def listed(found: MergedCatalog, kind: str) -> list[str]:
     return [entry.key for entry in found.lists[kind]]
 
 
@@ -167,10 +167,10 @@ def test_what_is_no_link_of_a_tool_is_left_alone(broken: bytes) -> None:
 
 @pytest.mark.promise("M20")
 def test_a_list_holds_as_long_as_its_strictest_server_says() -> None:
-    def kept(server: ServerCatalogue, **hints: Hint) -> ServerCatalogue:
+    def kept(server: ServerCatalogue, **hints: CachingHint) -> ServerCatalogue:
         return replace(server, hints=hints)
 
-    hour, minute = Hint(3600_000, "public"), Hint(60_000, "private")
+    hour, minute = CachingHint(3600_000, "public"), CachingHint(60_000, "private")
     servers = catalog(
         a=kept(offer("x", protocol=MODERN), tools=hour, discover=hour),
         b=kept(offer("y", prompts=[prompt("p")], protocol=MODERN), tools=minute, prompts=hour),
@@ -178,13 +178,15 @@ def test_a_list_holds_as_long_as_its_strictest_server_says() -> None:
     )
     assert servers.merge(endpoint("a")).hints["tools"] == hour
     assert servers.merge(endpoint("a", "b")).hints == {
-        "tools": Hint(60_000, "private"), "prompts": hour, "resources": Hint(),
-        "resourceTemplates": Hint(), "discover": Hint(),
+        "tools": CachingHint(60_000, "private"), "prompts": hour, "resources": CachingHint(),
+        "resourceTemplates": CachingHint(), "discover": CachingHint(),
     }  # fmt: skip
-    assert servers.merge(endpoint("a", "c")).hints["tools"] == Hint()
+    assert servers.merge(endpoint("a", "c")).hints["tools"] == CachingHint()
     servers.set_listed("a", False)
-    assert servers.merge(endpoint("a")).hints["tools"] == Hint(), "it may come back at any moment"
-    assert servers.merge(endpoint("b", "z")).hints["prompts"] == Hint()
+    assert servers.merge(endpoint("a")).hints["tools"] == CachingHint(), (
+        "it may come back at any moment"
+    )
+    assert servers.merge(endpoint("b", "z")).hints["prompts"] == CachingHint()
 
 
 @pytest.mark.promise("M83")

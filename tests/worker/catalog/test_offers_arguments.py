@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from metamcp_worker.catalog.offers import Mend, fill_arguments
+from metamcp_worker.catalog.offers import ArgumentOverrides, fill_arguments
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
-FIXED = Mend(fixed={"repo": b'"/safe"'})
-DEFAULT = Mend(defaults={"n": b"5"})
-BOTH = Mend(fixed={"repo": b'"/safe"'}, defaults={"n": b"5", "m": b"[1]"})
+FIXED = ArgumentOverrides(fixed={"repo": b'"/safe"'})
+DEFAULT = ArgumentOverrides(defaults={"n": b"5"})
+BOTH = ArgumentOverrides(fixed={"repo": b'"/safe"'}, defaults={"n": b"5", "m": b"[1]"})
 
 
-def sent(arguments: bytes | None, mend: Mend) -> bytes | None:
+def sent(arguments: bytes | None, mend: ArgumentOverrides) -> bytes | None:
     """What becomes of these arguments."""
     params = {"name": Raw(b'"t"')}
     if arguments is not None:
@@ -39,7 +39,7 @@ def test_who_sends_nothing_sends_what_is_fixed_and_what_has_a_default(
 def test_everything_else_stays_the_bytes_that_the_client_sent() -> None:
     odd = b'{"b": 1.0,  "a":[12345678901234567890123, "\\u00e9"],"a2" :null }'
     assert sent(odd, FIXED) == odd[:-1] + b',"repo":"/safe"}'
-    assert sent(odd, Mend(defaults={"b": b"2"})) == odd
+    assert sent(odd, ArgumentOverrides(defaults={"b": b"2"})) == odd
     assert sent(b' {"b":1e400}\n', DEFAULT) == b' {"b":1e400,"n":5}'
 
 
@@ -95,7 +95,7 @@ def test_fixed_goes_before_the_client_and_the_client_before_a_default(
     client: dict[str, object], fixed: dict[str, object], defaults: dict[str, object]
 ) -> None:
     defaults = {name: value for name, value in defaults.items() if name not in fixed}
-    mend = Mend(
+    mend = ArgumentOverrides(
         {name: codec.dump(value) for name, value in fixed.items()},
         {name: codec.dump(value) for name, value in defaults.items()},
     )

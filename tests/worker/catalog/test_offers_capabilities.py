@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.catalog.catalog import Catalog
-from metamcp_worker.catalog.offers import Declared, of_many, of_one, sole_claims
+from metamcp_worker.catalog.offers import DeclaredCapabilities, of_many, of_one, sole_claims
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -23,11 +23,11 @@ TASKS = "io.modelcontextprotocol/tasks"
 LISTED = {"listChanged": True}
 
 
-def declared(members: dict[str, Any], *, modern: bool) -> Declared:
-    return Declared.read(Raw(json.dumps(members).encode()), legacy=not modern)
+def declared(members: dict[str, Any], *, modern: bool) -> DeclaredCapabilities:
+    return DeclaredCapabilities.read(Raw(json.dumps(members).encode()), legacy=not modern)
 
 
-def many(*servers: Declared, lists: str = "tools", modern: bool) -> dict[str, Any]:
+def many(*servers: DeclaredCapabilities, lists: str = "tools", modern: bool) -> dict[str, Any]:
     routed = sole_claims({str(number): server for number, server in enumerate(servers)})
     found: dict[str, Any] = codec.value(
         of_many(servers, lists.split(), modern=modern, routed=routed)
@@ -46,7 +46,7 @@ def test_the_only_server_is_declared_as_it_declares_itself(
         b'"experimental":{"z":1.0},"extensions":{"a/ui":{ }},'
         b'"prompts":{"listChanged":false}}'
     )
-    server = Declared.read(Raw(raw), legacy=not server_modern)
+    server = DeclaredCapabilities.read(Raw(raw), legacy=not server_modern)
     expected = raw.replace(b'"subscribe": true}', b'"subscribe":true,"listChanged":true}')
     expected = expected.replace(b'"listChanged":false', b'"listChanged":true')
     assert of_one(server, ["tools"], modern=client_modern) == expected
@@ -104,7 +104,7 @@ def test_nothing_is_declared_that_no_server_has(client_modern: bool, server_mode
     assert many(server, server, lists="", modern=client_modern) == {}
     quiet = declared({"resources": {"subscribe": False}}, modern=server_modern)
     assert many(quiet, lists="resources", modern=client_modern) == {"resources": LISTED}
-    broken = Declared.read(Raw(b"[]"), legacy=not server_modern)
+    broken = DeclaredCapabilities.read(Raw(b"[]"), legacy=not server_modern)
     assert of_one(broken, [], modern=client_modern) == b"{}"
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec import Raw, structs
 
-from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.catalog import Catalog, MergedCatalog
 from metamcp_worker.ipc.disclosure import Pair
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec, ToolOverride
@@ -158,7 +158,7 @@ def carried_out(step: Step, catalog: Catalog) -> None:
             pass
 
 
-def told(merged: Merged) -> dict[str, object]:
+def told(merged: MergedCatalog) -> dict[str, object]:
     """All of it, and the order of its tables; what it is made of is compared by that."""
     found: dict[str, object] = structs.asdict(merged)
     del found["parts"], found["listed"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.catalog import Catalog, MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.uris import CONTENTS_MAX, URI_BYTES_MAX, in_contents, under
 from metamcp_worker.ipc import codec
@@ -12,7 +12,7 @@ from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.worker.front.offers import MODERN, endpoint, offer, resource, template
 
 
-def merged(**offers: ServerCatalogue) -> Merged:
+def merged(**offers: ServerCatalogue) -> MergedCatalog:
     """One endpoint with these servers, in their order."""
     found = Catalog()
     for server, catalogue in offers.items():
@@ -21,11 +21,11 @@ def merged(**offers: ServerCatalogue) -> Merged:
     return found.merge(endpoint(*offers))
 
 
-def listed(found: Merged, kind: str = "resources") -> list[str]:
+def listed(found: MergedCatalog, kind: str = "resources") -> list[str]:
     return [entry.key for entry in found.lists[kind]]
 
 
-def leads_to(found: Merged, uri: str) -> tuple[str, str] | None:
+def leads_to(found: MergedCatalog, uri: str) -> tuple[str, str] | None:
     """The server, and what the resource is called there."""
     owner = found.resource(uri)
     if owner is None:

@@ -19,7 +19,7 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import (
     DISCOVER,
     GATEWAYS,
-    Hint,
+    CachingHint,
     ServerCatalogue,
     gateway_id,
 )
@@ -109,7 +109,7 @@ def test_a_modern_page_says_how_long_it_holds_and_who_made_it() -> None:
 
 @pytest.mark.promise("M20")
 def test_a_modern_page_holds_as_long_as_its_servers_say_but_for_the_local_user_only() -> None:
-    hints = {"tools": Hint(5000, "public"), "discover": Hint(9, "public")}
+    hints = {"tools": CachingHint(5000, "public"), "discover": CachingHint(9, "public")}
     seen = view(endpoint("a"), a=replace(offer("x", protocol="2026-07-28"), hints=hints))
     answer = page(seen, "tools/list", modern=True)
     assert (answer["ttlMs"], answer["cacheScope"]) == (5000, "public")

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
 from metamcp_worker.child.streamable_http import RemoteTransport, remote
 from metamcp_worker.child.transport import Transport
 from metamcp_worker.ipc.envelope import OverlongLine
@@ -81,14 +81,14 @@ class Far:
         self.ear = ear
         self.transport = transport
         self._keys = itertools.count(1)
-        self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.MODERN, "1.0")
+        self._stamp = jsonrpc_lines.MetaBuilder(jsonrpc_lines.MODERN, "1.0")
 
     def send(
         self, method: str, params: Json | None = None, caller: Json | None = None, own: bool = False
     ) -> bytes:
         """Send a request that wants progress; its key."""
         if method == "initialize":
-            self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.LEGACY[0], "1.0")
+            self._stamp = jsonrpc_lines.MetaBuilder(jsonrpc_lines.LEGACY[0], "1.0")
         key = str(next(self._keys)).encode()
         raw = json.dumps(params or {}).encode()
         who = json.dumps(caller).encode() if caller else b""
@@ -133,7 +133,9 @@ class Far:
         await until(lambda: not transport.is_running(key))
 
     def drop(self, key: bytes) -> bool:
-        return self.transport.drop(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"")))
+        return self.transport.drop(
+            CancelRequest(key, jsonrpc_lines.build_cancel_notification(key, b""))
+        )
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from metamcp_worker.child.actions import (
     Action,
-    Drop,
+    CancelRequest,
     Ready,
     Relisted,
     ReplyToFront,
@@ -16,7 +16,7 @@ from metamcp_worker.child.actions import (
 from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN
 from metamcp_worker.child.server_session import ServerSession
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.frames import Ask, CallFrame, Cancel, Error, Tell
+from metamcp_worker.ipc.frames import CallFrame, Cancel, ClientNotice, Error, QuestionFrame
 from metamcp_worker.ipc.spec import ServerSpec
 
 Json = dict[str, Any]
@@ -41,14 +41,16 @@ class Talk:
     def note(self, actions: Sequence[Action]) -> list[Action]:
         """Take note of actions; the ones that are no messages to the server."""
         for one in actions:
-            if isinstance(one, ServerRequest | WriteToServer | Drop):
+            if isinstance(one, ServerRequest | WriteToServer | CancelRequest):
                 self.wrote.append(json.loads(one.line))
             if isinstance(one, ServerRequest):
                 self.requests.append(one)
             if isinstance(one, WriteToServer):
                 self.vias.append(one.via)
         others: list[Action] = [
-            one for one in actions if not isinstance(one, ServerRequest | WriteToServer | Drop)
+            one
+            for one in actions
+            if not isinstance(one, ServerRequest | WriteToServer | CancelRequest)
         ]
         self.actions += others
         return others
@@ -92,7 +94,7 @@ class Talk:
 
     def tell(self, front: int, method: str, body: bytes = b"") -> list[Action]:
         """A front has a notification of a client."""
-        return self.note(self.session.tell(front, Tell(method, body), self.now))
+        return self.note(self.session.tell(front, ClientNotice(method, body), self.now))
 
     def cancel(self, front: int, number: int, reason: bytes = b"") -> list[Action]:
         return self.note(self.session.cancel(front, Cancel(number, reason), self.now))
@@ -165,9 +167,11 @@ def error_of(actions: Sequence[Action]) -> Json:
     return error
 
 
-def question_of(actions: Sequence[Action]) -> Ask:
+def question_of(actions: Sequence[Action]) -> QuestionFrame:
     """The only question to a client among the actions."""
     (found,) = [
-        one.frame for one in actions if isinstance(one, ReplyToFront) and isinstance(one.frame, Ask)
+        one.frame
+        for one in actions
+        if isinstance(one, ReplyToFront) and isinstance(one.frame, QuestionFrame)
     ]
     return found

@@ -12,16 +12,16 @@ from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
-    Ask,
     CallFrame,
-    Claim,
     Error,
-    Keep,
+    KeepCall,
     KeptFrame,
     Notice,
     Progress,
+    QuestionFrame,
+    RecoverCall,
     Result,
-    Withdraw,
+    WithdrawQuestion,
 )
 from tests.examples import examples
 from tests.worker.child.talk import Json, ready_legacy
@@ -86,7 +86,7 @@ class World:
         elif what == "keep" and self.open:
             key = sorted(self.open)[which % len(self.open)]
             self.kept.setdefault(key, key)
-            keep = Keep(key[1], b"o", b"%d" % self.kept[key][1], b"n")
+            keep = KeepCall(key[1], b"o", b"%d" % self.kept[key][1], b"n")
             self.talk.session.orphans.keep(key[0], keep)
         elif what == "claim" and self.left:
             self.claim(self.left.pop(which % len(self.left)), *CALLERS[which % len(CALLERS)])
@@ -123,7 +123,7 @@ class World:
         caller = (front, peer, 0 if peer else self.calls)
         self.open[key] = self.causes[first] = self.cause = caller
         self.kept[key] = self.firsts[key] = first
-        claim = Claim(self.calls, b"o", b"%d" % first[1], peer)
+        claim = RecoverCall(self.calls, b"o", b"%d" % first[1], peer)
         found = self.talk.session.orphans.claim(front, claim, self.talk.now)
         self.heard(self.talk.note(found))
         self.cause = None
@@ -163,21 +163,23 @@ class World:
         self.seen = len(self.talk.wrote)
 
     def fronts_hear(
-        self, front: int, frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
+        self,
+        front: int,
+        frame: Result | Error | Progress | QuestionFrame | WithdrawQuestion | Notice | KeptFrame,
     ) -> None:
         if front == NOBODY:
             self.nobody_hears(frame)
             return
-        if isinstance(frame, Withdraw):
+        if isinstance(frame, WithdrawQuestion):
             assert self.questions.pop(frame.question)[0] == front
             return
         key = (front, frame.id)
         assert key in self.open, "something came after the end of its call"
         if frame == KeptFrame(frame.id):
             del self.open[key]  # it is too late
-        if isinstance(frame, Ask):
+        if isinstance(frame, QuestionFrame):
             self.questions[frame.question] = key
-        if isinstance(frame, Ask | Notice):
+        if isinstance(frame, QuestionFrame | Notice):
             assert self.open[key] == self.cause, "it went to who did not cause it"
         if isinstance(frame, Notice) and key in self.firsts:
             began = self.causes[next(one for one in self.causes if one[1] == data_of(frame))]
@@ -187,16 +189,17 @@ class World:
             assert key not in self.questions.values(), "a question outlived its call"
 
     def nobody_hears(
-        self, frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
+        self,
+        frame: Result | Error | Progress | QuestionFrame | WithdrawQuestion | Notice | KeptFrame,
     ) -> None:
         """As the worker does with what is for no front that is there."""
-        if isinstance(frame, Ask):
+        if isinstance(frame, QuestionFrame):
             self.heard(
                 self.talk.note(self.talk.session.refuse_question(frame.question, self.talk.now))
             )
         else:
             self.talk.session.orphans.on_frame_sent(NOBODY, frame, self.talk.now)
-        if isinstance(frame, Ask | Notice):
+        if isinstance(frame, QuestionFrame | Notice):
             assert self.cause is not None
             assert self.cause[0] == NOBODY, "it is kept for who did not cause it"
 

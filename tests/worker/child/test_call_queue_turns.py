@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.call_queue import WAITING_BYTES_MAX, Turns, WaitingCall
+from metamcp_worker.child.call_queue import WAITING_BYTES_MAX, FairCallQueue, WaitingCall
 from metamcp_worker.ipc.frames import CallFrame
 
 HALF = WAITING_BYTES_MAX // 2 - 1024
@@ -23,36 +23,36 @@ def owned(workspace: int, principal: int, peer: int, number: int) -> WaitingCall
     return one(peer, number, payer=workspace << 32 | principal)
 
 
-def filled(turns: Turns, *calls: tuple[int, int]) -> Turns:
+def filled(turns: FairCallQueue, *calls: tuple[int, int]) -> FairCallQueue:
     for peer, number in calls:
         assert turns.put(one(peer, number)) is None
     return turns
 
 
-def order(turns: Turns) -> list[int]:
+def order(turns: FairCallQueue) -> list[int]:
     """The numbers of the calls in the order of their turns."""
     return [turns.take().frame.id for _ in range(len(turns))]
 
 
 def test_calls_of_one_caller_are_taken_in_order() -> None:
-    assert order(filled(Turns(9), (1, 1), (1, 2), (1, 3))) == [1, 2, 3]
+    assert order(filled(FairCallQueue(9), (1, 1), (1, 2), (1, 3))) == [1, 2, 3]
 
 
 @pytest.mark.promise("M98")
 def test_a_caller_with_many_calls_delays_one_with_few_by_one_turn() -> None:
-    turns = filled(Turns(4096), *[(1, number) for number in range(4000)])
+    turns = filled(FairCallQueue(4096), *[(1, number) for number in range(4000)])
     assert turns.put(one(2, 5000)) is None
     assert turns.put(one(2, 5001)) is None
     assert order(turns)[:5] == [0, 5000, 1, 5001, 2]
 
 
 def test_turns_go_round_the_callers_in_the_order_in_which_they_came() -> None:
-    turns = filled(Turns(9), (1, 10), (1, 11), (2, 20), (3, 30), (3, 31))
+    turns = filled(FairCallQueue(9), (1, 10), (1, 11), (2, 20), (3, 30), (3, 31))
     assert order(turns) == [10, 20, 30, 11, 31]
 
 
 def test_calls_that_stand_alone_are_one_caller_for_each_front() -> None:
-    turns = Turns(9)
+    turns = FairCallQueue(9)
     for front, number in ((1, 1), (1, 2), (2, 3), (2, 4)):
         assert turns.put(one(0, number, front)) is None
     assert order(turns) == [1, 3, 2, 4]
@@ -60,7 +60,7 @@ def test_calls_that_stand_alone_are_one_caller_for_each_front() -> None:
 
 @pytest.mark.promise("M66")
 def test_a_workspace_with_many_callers_delays_another_by_one_turn() -> None:
-    turns = Turns(4096)
+    turns = FairCallQueue(4096)
     for number in range(1000):
         assert turns.put(owned(1, number % 7, number, number)) is None
     assert turns.count_ahead(owned(2, 1, 1, 5000).seat) == 1
@@ -71,7 +71,7 @@ def test_a_workspace_with_many_callers_delays_another_by_one_turn() -> None:
 
 @pytest.mark.promise("M66")
 def test_keys_of_a_workspace_take_turns_and_so_do_the_callers_of_a_key() -> None:
-    turns = Turns(9)
+    turns = FairCallQueue(9)
     for principal, peer, number in ((1, 1, 10), (1, 1, 11), (1, 2, 12), (1, 3, 13), (2, 4, 20)):
         assert turns.put(owned(1, principal, peer, number)) is None
     assert turns.put(owned(2, 1, 5, 30)) is None
@@ -81,7 +81,7 @@ def test_keys_of_a_workspace_take_turns_and_so_do_the_callers_of_a_key() -> None
 
 @pytest.mark.promise("M66")
 def test_a_workspace_cannot_fill_the_queue_with_callers_of_one_call_each() -> None:
-    turns = Turns(6)
+    turns = FairCallQueue(6)
     for peer in range(6):
         assert turns.put(owned(1, peer % 2, peer, peer)) is None
     for number in (10, 11, 12):
@@ -95,7 +95,7 @@ def test_a_workspace_cannot_fill_the_queue_with_callers_of_one_call_each() -> No
 
 @pytest.mark.promise("M66")
 def test_room_is_made_inside_a_workspace_where_another_has_as_many() -> None:
-    turns = Turns(6)
+    turns = FairCallQueue(6)
     for number in range(3):
         assert turns.put(owned(1, 1, 1, number)) is None
         assert turns.put(owned(2, 1, 1, 10 + number)) is None
@@ -106,7 +106,7 @@ def test_room_is_made_inside_a_workspace_where_another_has_as_many() -> None:
 
 @pytest.mark.promise("M98")
 def test_in_a_full_queue_the_newest_call_of_who_has_most_makes_room() -> None:
-    turns = filled(Turns(4), (1, 10), (1, 11), (1, 12), (2, 20))
+    turns = filled(FairCallQueue(4), (1, 10), (1, 11), (1, 12), (2, 20))
     out = turns.put(one(3, 30))
     assert out is not None
     assert out.frame.id == 12
@@ -114,7 +114,7 @@ def test_in_a_full_queue_the_newest_call_of_who_has_most_makes_room() -> None:
 
 
 def test_no_room_is_made_for_one_who_would_then_have_more_than_the_other() -> None:
-    turns = filled(Turns(4), (1, 10), (1, 11), (2, 20), (2, 21))
+    turns = filled(FairCallQueue(4), (1, 10), (1, 11), (2, 20), (2, 21))
     for peer in (1, 2):
         newest = one(peer, 99)
         assert turns.put(newest) is newest
@@ -124,7 +124,7 @@ def test_no_room_is_made_for_one_who_would_then_have_more_than_the_other() -> No
 
 
 def test_bytes_are_shared_like_places() -> None:
-    turns = Turns(99)
+    turns = FairCallQueue(99)
     for number in (10, 11):
         assert turns.put(one(1, number, size=HALF)) is None
     again = one(1, 12, size=HALF)
@@ -138,7 +138,7 @@ def test_bytes_are_shared_like_places() -> None:
 
 
 def test_nobody_makes_room_if_the_room_would_not_suffice() -> None:
-    turns = Turns(4)
+    turns = FairCallQueue(4)
     for peer, number, size in ((1, 10, 0), (1, 11, 0), (2, 20, HALF), (3, 30, HALF)):
         assert turns.put(one(peer, number, size=size)) is None
     large = one(4, 40, size=HALF)
@@ -148,20 +148,20 @@ def test_nobody_makes_room_if_the_room_would_not_suffice() -> None:
 
 
 def test_a_call_that_is_larger_than_everything_has_no_place() -> None:
-    turns, giant = Turns(9), one(1, 1, size=WAITING_BYTES_MAX)
+    turns, giant = FairCallQueue(9), one(1, 1, size=WAITING_BYTES_MAX)
     assert turns.put(giant) is giant
     assert len(turns) == 0
 
 
 def test_what_is_ahead_of_a_caller_is_at_most_its_turns_times_the_callers() -> None:
-    turns = filled(Turns(999), *[(1, number) for number in range(500)])
+    turns = filled(FairCallQueue(999), *[(1, number) for number in range(500)])
     assert turns.count_ahead(one(1, 0).seat) == 500
     assert turns.count_ahead(one(2, 0).seat) == 1
-    assert Turns(9).count_ahead(one(1, 0).seat) == 0
+    assert FairCallQueue(9).count_ahead(one(1, 0).seat) == 0
 
 
 def test_removed_calls_leave_the_round_in_order() -> None:
-    turns = filled(Turns(9), (1, 10), (2, 20), (3, 30), (1, 11))
+    turns = filled(FairCallQueue(9), (1, 10), (2, 20), (3, 30), (1, 11))
     gone = turns.remove(lambda call: call.frame.peer == 2 or call.frame.id == 10)
     assert [call.frame.id for call in gone] == [10, 20]
     assert order(turns) == [11, 30]
@@ -183,7 +183,7 @@ STEPS = st.lists(
 @pytest.mark.promise("M98")
 @given(STEPS, st.integers(1, 6))
 def test_every_call_is_taken_or_refused_exactly_once(steps: list[Step], calls_max: int) -> None:
-    turns, came, went = Turns(calls_max), 0, Counter[int]()
+    turns, came, went = FairCallQueue(calls_max), 0, Counter[int]()
     for what, peer in steps:
         if what == "put":
             came += 1
@@ -200,7 +200,7 @@ def test_every_call_is_taken_or_refused_exactly_once(steps: list[Step], calls_ma
 
 @given(STEPS, st.integers(1, 6))
 def test_no_place_is_taken_from_one_who_has_fewer_calls(steps: list[Step], calls_max: int) -> None:
-    turns = Turns(calls_max)
+    turns = FairCallQueue(calls_max)
     for number, (what, peer) in enumerate(steps):
         had = Counter(call.frame.peer for call in turns)
         if what == "put":
@@ -216,7 +216,7 @@ def test_no_place_is_taken_from_one_who_has_fewer_calls(steps: list[Step], calls
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_nobody_has_two_turns_while_another_has_none(peers: list[int]) -> None:
-    turns = filled(Turns(99), *[(peer, number) for number, peer in enumerate(peers)])
+    turns = filled(FairCallQueue(99), *[(peer, number) for number, peer in enumerate(peers)])
     while len(turns):
         waiting = {call.frame.peer for call in turns}
         assert {turns.take().frame.peer for _ in waiting} == waiting

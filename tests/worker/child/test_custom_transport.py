@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child import custom_transport as module
-from metamcp_worker.child.actions import Drop
-from metamcp_worker.child.custom_transport import Connect, Custom, custom
+from metamcp_worker.child.actions import CancelRequest
+from metamcp_worker.child.custom_transport import Connect, CustomTransport, custom
 from metamcp_worker.child.transport import SpawnFailed
-from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
+from metamcp_worker.ipc.envelope import OverlongLine, ScannedId
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.child.far import Ear
 from tests.worker.child.worker import ROOT, ChildWorker
@@ -97,9 +97,9 @@ def connecting(channel: Any) -> Connect:
 
 
 @contextlib.asynccontextmanager
-async def using(connect: Connect, **spec: Any) -> AsyncGenerator[tuple[Custom, Ear]]:
+async def using(connect: Connect, **spec: Any) -> AsyncGenerator[tuple[CustomTransport, Ear]]:
     ear = Ear()
-    found = Custom(ServerSpec(name="odd", transport="odd", **spec), connect, ear)
+    found = CustomTransport(ServerSpec(name="odd", transport="odd", **spec), connect, ear)
     try:
         yield found, ear
     finally:
@@ -132,7 +132,7 @@ def test_messages_cross_one_after_the_other_and_the_context_is_left() -> None:
             assert ear.raw == [b'{ "jsonrpc":"2.0","method":"n"}', NEWS]
             assert ear.messages[0][1:] == (None, 0)
             assert found.write(b"1\n")
-            assert found.drop(Drop(b"7", b"2\n"))
+            assert found.drop(CancelRequest(b"7", b"2\n"))
             await until(lambda: script.sent == [b"1", b"2"])
             assert not found.stuck()
             assert (found.pid, found.exit, found.last_words) == (0, None, "")
@@ -194,7 +194,7 @@ def test_a_message_above_the_limit_is_passed_over() -> None:
             ear,
         ):
             await ear.until(lambda: ear.passed)
-            assert ear.passed[0] == OverlongLine(19, Glimpse(b"7", answer=True))
+            assert ear.passed[0] == OverlongLine(19, ScannedId(b"7", answer=True))
 
     run(main)
 
@@ -270,7 +270,7 @@ def test_code_that_does_not_end_is_left_behind_with_a_warning() -> None:
 def test_killing_it_waits_for_its_end() -> None:
     async def main() -> None:
         ear = Ear()
-        found = Custom(ServerSpec(name="odd"), connecting(Script(NEWS)), ear)
+        found = CustomTransport(ServerSpec(name="odd"), connecting(Script(NEWS)), ear)
         await ear.until(lambda: ear.raw)
         found.tick()
         await found.close()

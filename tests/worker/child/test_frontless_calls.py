@@ -14,14 +14,14 @@ from metamcp_worker.child.frontless_calls import (
 )
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
-    Ask,
-    Claim,
     Error,
     Frame,
-    Keep,
+    KeepCall,
     KeptFrame,
     Progress,
-    Release,
+    QuestionFrame,
+    RecoverCall,
+    ReleaseCalls,
     Result,
 )
 from tests.worker.child.talk import Talk, error_of, ready_legacy
@@ -53,7 +53,7 @@ class World:
     def call(self, number: int = 7, *, name: bytes = NAME, **more: object) -> None:
         """Front one calls, and says that the call outlives it."""
         self.carry(self.talk.call(ONE, number, wants_progress=True, peer=3, **more))
-        self.orphans.keep(ONE, Keep(number, OWNER, name, NOTE))
+        self.orphans.keep(ONE, KeepCall(number, OWNER, name, NOTE))
 
     def dies(self, front: int = ONE) -> None:
         self.gone.add(front)
@@ -70,13 +70,13 @@ class World:
     def claims(self, *, owner: bytes = OWNER, name: bytes = NAME, front: int = TWO) -> list[Frame]:
         """What the other front gets at once."""
         self.got.clear()
-        frame = Claim(LATER, owner, name, peer=5)
+        frame = RecoverCall(LATER, owner, name, peer=5)
         self.carry(self.talk.note(self.orphans.claim(front, frame, self.talk.now)))
         assert all(to == front for to, _ in self.got)
         return [frame for _, frame in self.got]
 
     def releases(self, owner: bytes, front: int = TWO) -> None:
-        found = self.orphans.release(front, Release(owner), self.talk.now)
+        found = self.orphans.release(front, ReleaseCalls(owner), self.talk.now)
         self.carry(self.talk.note(found))
 
     def ticks(self, after_s: float = 0.0) -> None:
@@ -264,7 +264,7 @@ def test_who_goes_on_with_a_call_is_its_caller_from_then_on(
     world.claims()
     world.carry(world.talk.call(TWO, 901, peer=peer))
     world.carry(world.talk.asks("q"))
-    assert any(isinstance(frame, Ask) for _, frame in world.got) == asked
+    assert any(isinstance(frame, QuestionFrame) for _, frame in world.got) == asked
     assert bool(world.talk.answered("q")) != asked
 
 
@@ -337,7 +337,7 @@ def test_of_too_large_answers_the_oldest_goes(world: World) -> None:
 
 
 def test_what_was_said_of_calls_that_are_over_is_forgotten(world: World) -> None:
-    world.orphans.keep(ONE, Keep(7, OWNER, NAME, NOTE))
+    world.orphans.keep(ONE, KeepCall(7, OWNER, NAME, NOTE))
     assert world.orphans.any
     world.ticks()
     assert not world.orphans.any

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.child import http_exchange
-from metamcp_worker.child.http_exchange import Word
-from metamcp_worker.child.jsonrpc_lines import Faults
+from metamcp_worker.child.http_exchange import RefusalMeaning
+from metamcp_worker.child.jsonrpc_lines import ServerErrors
 from metamcp_worker.ipc import codec
 
 KEY = b"7"
@@ -17,7 +17,7 @@ def refused(status: int, body: object, *, in_session: bool = False) -> Any:
     """The refusal as JSON, or the word that it comes down to."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     found = http_exchange.refusal(status, raw, KEY, in_session=in_session)
-    return found if isinstance(found, Word) else json.loads(found)
+    return found if isinstance(found, RefusalMeaning) else json.loads(found)
 
 
 def error(code: int, message: str = "no", id: object = 7) -> Any:  # noqa: A002 - the wire's own name
@@ -110,8 +110,8 @@ def test_an_error_of_the_server_is_the_answer_whatever_the_status(status: int) -
 
 @pytest.mark.parametrize("body", [b"", b"<html>", {"error": {"code": 1}}, {"jsonrpc": "2.0"}, []])
 def test_without_a_json_rpc_error_only_the_status_says_something(body: object) -> None:
-    assert refused(502, body) is Word.NO_ANSWER
-    assert refused(404, body) is Word.NO_ANSWER
+    assert refused(502, body) is RefusalMeaning.NO_ANSWER
+    assert refused(404, body) is RefusalMeaning.NO_ANSWER
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_without_a_json_rpc_error_only_the_status_says_something(body: object) -
 def test_a_forgotten_session_is_recognised_in_every_form_that_servers_give_it(
     status: int, body: object
 ) -> None:
-    assert refused(status, body, in_session=True) is Word.SESSION_OVER
-    assert refused(status, body) is not Word.SESSION_OVER
+    assert refused(status, body, in_session=True) is RefusalMeaning.SESSION_OVER
+    assert refused(status, body) is not RefusalMeaning.SESSION_OVER
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,18 @@ def test_an_error_about_the_request_does_not_end_the_session(status: int, body: 
 def test_a_status_becomes_a_sentence_with_what_to_do(
     status: int, words: str, may_have_run: bool
 ) -> None:
-    found = json.loads(http_exchange.trouble(Faults("far"), status))
+    found = json.loads(http_exchange.trouble(ServerErrors("far"), status))
     assert found["message"].startswith("server 'far' answered HTTP")
     assert words in found["message"]
     assert found["data"] == {"server": "far", "status": status, "may_have_run": may_have_run}
 
 
 def test_the_challenge_of_a_server_is_kept_up_to_its_limit() -> None:
-    found = json.loads(http_exchange.trouble(Faults("far"), 401, 'Bearer resource_metadata="u"'))
+    found = json.loads(
+        http_exchange.trouble(ServerErrors("far"), 401, 'Bearer resource_metadata="u"')
+    )
     assert found["data"]["www_authenticate"] == 'Bearer resource_metadata="u"'
-    found = json.loads(http_exchange.trouble(Faults("far"), 401, "x" * 5000))
+    found = json.loads(http_exchange.trouble(ServerErrors("far"), 401, "x" * 5000))
     assert len(found["data"]["www_authenticate"]) == http_exchange.CHALLENGE_CHARS_MAX
 
 
@@ -213,7 +215,9 @@ def test_how_long_a_server_wants_to_be_left_alone_is_bounded(value: str, seconds
 
 
 def test_a_refused_call_says_when_it_may_be_tried_again() -> None:
-    told = json.loads(http_exchange.trouble(Faults("far"), 429, "", 2.0))
+    told = json.loads(http_exchange.trouble(ServerErrors("far"), 429, "", 2.0))
     assert told["data"]["retry_after_ms"] == 2000
     assert told["data"]["may_have_run"] is False
-    assert "retry_after_ms" not in json.loads(http_exchange.trouble(Faults("far"), 429))["data"]
+    assert (
+        "retry_after_ms" not in json.loads(http_exchange.trouble(ServerErrors("far"), 429))["data"]
+    )

@@ -10,8 +10,8 @@ from typing import Any, Self
 import pytest
 
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.frames import Ask, ReplyFrame
-from metamcp_worker.ipc.messages import Beat, Forked, RunServer, Spawned
+from metamcp_worker.ipc.frames import QuestionFrame, ReplyFrame
+from metamcp_worker.ipc.messages import Forked, Heartbeat, RunServer, Spawned
 from tests.fakes.nursery_hand import Hand
 from tests.waiting import until
 from tests.worker.child.worker import ChildWorker, alive
@@ -181,7 +181,7 @@ def test_what_a_server_of_the_sdk_asks_is_answered(
         front = worker.front()
         number = front.tool("greet")
         question = front.read()
-        assert isinstance(question, Ask)
+        assert isinstance(question, QuestionFrame)
         assert json.loads(question.params)["message"] == "Your name?"
         front.send(ReplyFrame(question.question, answer))
         assert front.text(number) == said
@@ -194,7 +194,7 @@ def test_a_tool_that_blocks_does_not_stop_the_heart_of_the_worker(tmp_path: Path
         front = worker.front()
         stuck = front.tool("block", s=2.5)
         assert front.error(stuck)["code"] == -10003
-        beats = [worker.read(Beat)[0].lag_ms for _ in range(2)]
+        beats = [worker.read(Heartbeat)[0].lag_ms for _ in range(2)]
         assert max(beats) < 1000
 
 

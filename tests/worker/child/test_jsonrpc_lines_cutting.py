@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.child.jsonrpc_lines import Faults, LineCutter, LogCutter, reason
-from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
+from metamcp_worker.child.jsonrpc_lines import LineCutter, LogCutter, ServerErrors, reason
+from metamcp_worker.ipc.envelope import OverlongLine, ScannedId
 
 LIMIT = 64
 
@@ -50,7 +50,7 @@ def test_a_line_above_the_limit_is_passed_over_and_shows_whom_it_is_for(
     long = head + b"x" * (size - len(head) - len(tail)) + tail
     data = b"\n".join([*lines, long, *lines, b""])
     assert [line for piece in pieces(data, cuts) for line in cutter.feed(piece)] == lines * 2
-    assert cutter.overlong() == [OverlongLine(size, Glimpse(b"7", answer=True))]
+    assert cutter.overlong() == [OverlongLine(size, ScannedId(b"7", answer=True))]
     assert cutter.overlong() == []
 
 
@@ -162,7 +162,7 @@ REFUSAL = "its sandbox 'basic' does not let it do this: write that"
 def test_a_failed_result_gets_the_sentence_about_the_sandbox_behind_its_content(
     result: bytes,
 ) -> None:
-    found, error = Faults("it").with_refusal(result, b"", REFUSAL)
+    found, error = ServerErrors("it").with_refusal(result, b"", REFUSAL)
     before, after = json.loads(result), json.loads(found)
     assert error == b""
     last = after["content"].pop()
@@ -172,10 +172,10 @@ def test_a_failed_result_gets_the_sentence_about_the_sandbox_behind_its_content(
 
 def test_an_error_gets_the_sentence_about_the_sandbox_behind_its_words() -> None:
     error = b'{"code":-32000,"message":"no","data":{"a":1}}'
-    found = json.loads(Faults("it").with_refusal(b"", error, REFUSAL)[1])
+    found = json.loads(ServerErrors("it").with_refusal(b"", error, REFUSAL)[1])
     text = f"MetaMCP: while server 'it' worked on this, {REFUSAL}"
     assert found == {"code": -32000, "message": f"no; {text}", "data": {"a": 1}}
-    assert json.loads(Faults("it").with_refusal(b"", b"{}", REFUSAL)[1]) == {"message": text}
+    assert json.loads(ServerErrors("it").with_refusal(b"", b"{}", REFUSAL)[1]) == {"message": text}
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_an_error_gets_the_sentence_about_the_sandbox_behind_its_words() -> None
     [b'{"content":[],"isError":false}', b'{"content":[]}', b'{"content":7,"isError":true}', b"[1]"],
 )
 def test_no_other_result_is_changed_by_what_the_sandbox_refused(result: bytes) -> None:
-    assert Faults("it").with_refusal(result, b"", REFUSAL) == (result, b"")
+    assert ServerErrors("it").with_refusal(result, b"", REFUSAL) == (result, b"")

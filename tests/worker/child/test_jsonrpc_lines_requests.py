@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, Stamp
+from metamcp_worker.child.jsonrpc_lines import LEGACY, MODERN, MetaBuilder
 from metamcp_worker.ipc.frames import CallFrame
 from tests.examples import examples
 
@@ -57,7 +57,7 @@ def test_a_method_is_escaped() -> None:
 
 
 def test_a_legacy_server_gets_what_the_client_said_and_no_more() -> None:
-    stamp = Stamp(LEGACY[0], "1.0")
+    stamp = MetaBuilder(LEGACY[0], "1.0")
     call = CallFrame(1, "completion/complete", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
     assert stamp.of(call, b"9") == b""
     long = CallFrame(1, "tools/call", b"{}", caller=b'{"clientInfo":{"name":"c"}}')
@@ -72,7 +72,7 @@ def test_a_modern_server_gets_the_client_that_made_the_request() -> None:
         b'{"clientInfo":{"name":"c","x":1.0},"clientCapabilities":{"roots":{}},"logLevel":"info"}'
     )
     call = CallFrame(1, "tools/call", b"{}", meta=b'{"v/x":2}', caller=caller, wants_progress=True)
-    assert json.loads(Stamp(MODERN, "1.0").of(call, b"9")) == {
+    assert json.loads(MetaBuilder(MODERN, "1.0").of(call, b"9")) == {
         PREFIX + "protocolVersion": MODERN,
         PREFIX + "clientInfo": {"name": "c", "x": 1.0},
         PREFIX + "clientCapabilities": {"roots": {}},
@@ -85,7 +85,7 @@ def test_a_modern_server_gets_the_client_that_made_the_request() -> None:
 @pytest.mark.parametrize("caller", [b"", b"{}", b"[]", b"nonsense"])
 def test_without_a_client_the_gateway_names_itself(caller: bytes) -> None:
     call = CallFrame(1, "completion/complete", b"{}", caller=caller)
-    stamp = Stamp(MODERN, "1.0")
+    stamp = MetaBuilder(MODERN, "1.0")
     assert json.loads(stamp.of(call, b"9")) == {
         PREFIX + "protocolVersion": MODERN,
         PREFIX + "clientInfo": {"name": "metamcp", "version": "1.0"},
@@ -95,7 +95,7 @@ def test_without_a_client_the_gateway_names_itself(caller: bytes) -> None:
 
 
 def test_many_clients_do_not_fill_the_memory_of_stamps() -> None:
-    stamp = Stamp(MODERN, "1.0")
+    stamp = MetaBuilder(MODERN, "1.0")
     for number in range(1000):
         caller = b'{"clientInfo":{"name":"%d"}}' % number
         assert b'"%d"' % number in stamp.of(CallFrame(1, "x", b"", caller=caller), b"1")

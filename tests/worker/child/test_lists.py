@@ -11,11 +11,11 @@ from metamcp_worker.child.lists import (
     ITEM_BYTES_MAX,
     ITEMS_MAX,
     PAGES_MAX,
+    DefinitionSize,
     ListReader,
-    Room,
     find_declared_lists,
 )
-from metamcp_worker.ipc.server_catalog import Hint
+from metamcp_worker.ipc.server_catalog import CachingHint
 
 
 def raw(value: object) -> bytes:
@@ -32,7 +32,7 @@ def names(found: ListReader) -> list[str]:
 
 def read(pages: list[dict[str, Any]], kind: str = "tools") -> ListReader:
     """A listing that was given these pages, as many as it asked for."""
-    found = ListReader(kind, Room())
+    found = ListReader(kind, DefinitionSize())
     for page in pages:
         if found.ask() is not None:
             found.on_answer(raw(page))
@@ -47,7 +47,7 @@ def test_only_what_the_server_declares_is_asked_for() -> None:
 
 
 def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
-    found = ListReader("tools", Room())
+    found = ListReader("tools", DefinitionSize())
     cursors: list[bytes] = []
     for cursor in ("", "b", None):
         ask = found.ask()
@@ -61,7 +61,7 @@ def test_pages_are_followed_and_an_empty_cursor_is_one() -> None:
 
 def test_a_definition_stays_the_bytes_it_came_in() -> None:
     definition = b'{ "name":"x","inputSchema":{"maximum":1.0e2}, "x-y" : "\\u00e9" }'
-    found = ListReader("tools", Room())
+    found = ListReader("tools", DefinitionSize())
     found.on_answer(b'{"tools":[' + definition + b"]}")
     assert [bytes(one) for one in found.items] == [definition]
 
@@ -122,7 +122,7 @@ def test_what_has_no_name_is_kept_for_who_judges_definitions() -> None:
 
 
 def test_a_list_that_cannot_be_read_is_a_failure() -> None:
-    refused = ListReader("tools", Room())
+    refused = ListReader("tools", DefinitionSize())
     refused.on_error(b'{"code":-32603,"message":"lost"}')
     assert refused.failed == "tools/list was refused: lost (-32603)"
     assert refused.ask() is None
@@ -131,7 +131,7 @@ def test_a_list_that_cannot_be_read_is_a_failure() -> None:
 
 
 def test_a_server_with_resources_need_not_know_templates() -> None:
-    found = ListReader("resourceTemplates", Room())
+    found = ListReader("resourceTemplates", DefinitionSize())
     found.on_error(b'{"code":-32601,"message":"unknown"}')
     assert found.ask() is None
     assert (found.failed, found.warnings, found.items) == ("", [], ())
@@ -142,12 +142,12 @@ def test_a_list_may_be_kept_as_long_as_its_strictest_page() -> None:
         {"tools": [tool("a")], "nextCursor": "x", "ttlMs": 9000, "cacheScope": "public"},
         {"tools": [tool("b")], "ttlMs": 500, "cacheScope": "public"},
     ]
-    assert read(pages).hint == Hint(500, "public")
+    assert read(pages).hint == CachingHint(500, "public")
     pages = [
         {"prompts": [tool("c")], "ttlMs": 500, "cacheScope": "public", "nextCursor": "y"},
         {"prompts": [tool("d")], "ttlMs": 700, "cacheScope": "private"},
     ]
-    assert read(pages, "prompts").hint == Hint(500, "private")
-    assert read([{"resources": []}], "resources").hint == Hint()
+    assert read(pages, "prompts").hint == CachingHint(500, "private")
+    assert read([{"resources": []}], "resources").hint == CachingHint()
     pages = [{"resourceTemplates": [], "ttlMs": 1e9, "cacheScope": 1}]
-    assert read(pages, "resourceTemplates").hint == Hint()
+    assert read(pages, "resourceTemplates").hint == CachingHint()

@@ -10,7 +10,7 @@ from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.lists import OWNED_MAX, TaskOwners
 from metamcp_worker.front import task_ids
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Notice
+from metamcp_worker.ipc.frames import Notice, QuestionFrame
 from tests.worker.child.talk import Talk, ready_legacy
 
 CALL, LIST = task_ids.CALL, task_ids.LIST
@@ -106,7 +106,11 @@ def test_a_question_of_a_task_is_put_to_its_owner_or_to_nobody(word: str, reache
     found = talk.says(
         {"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": ABOUT}
     )
-    asked = [one for one in found if isinstance(one, ReplyToFront) and isinstance(one.frame, Ask)]
+    asked = [
+        one
+        for one in found
+        if isinstance(one, ReplyToFront) and isinstance(one.frame, QuestionFrame)
+    ]
     assert bool(asked) is reaches
     assert bool(talk.answered("q")) is not reaches
 

@@ -8,7 +8,7 @@ import pytest
 
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.lists import ITEM_BYTES_MAX
-from metamcp_worker.child.request_headers import Mirror, encode_header, filter_headers
+from metamcp_worker.child.request_headers import RequestHeaders, encode_header, filter_headers
 from metamcp_worker.ipc.errors import TooLarge
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ def marked(kind: object = "string", name: object = "Region") -> Json:
 
 def mirrored(properties: Json, arguments: Json) -> Json:
     """The `Mcp-Param-` headers of a call of a tool with these properties."""
-    mirror = Mirror()
+    mirror = RequestHeaders()
     answer, warnings = mirror.learn(listed(properties))
     assert answer == listed(properties)
     assert not warnings
@@ -56,7 +56,7 @@ def test_values_that_would_not_come_through_are_sent_as_base64(value: str) -> No
 
 
 def test_a_modern_request_says_its_revision_method_and_name() -> None:
-    mirror = Mirror()
+    mirror = RequestHeaders()
     said = mirror.headers("resources/read", dump({"uri": "file:///ä"}))
     assert said["MCP-Protocol-Version"] == "2026-07-28"
     assert said["Mcp-Method"] == "resources/read"
@@ -68,18 +68,20 @@ def test_a_modern_request_says_its_revision_method_and_name() -> None:
 
 @pytest.mark.parametrize("params", [b"{}", b'{"name":7}', b"[]", b"{"])
 def test_a_request_without_a_name_says_none(params: bytes) -> None:
-    said = Mirror().headers("tools/call", params)
+    said = RequestHeaders().headers("tools/call", params)
     assert "Mcp-Name" not in said
-    assert "Mcp-Name" not in Mirror().headers("tools/list", b'{"name":"n"}')
+    assert "Mcp-Name" not in RequestHeaders().headers("tools/list", b'{"name":"n"}')
 
 
 def test_a_method_that_no_header_can_carry_is_encoded() -> None:
-    assert Mirror().headers("a\r\nX: y", b"{}")["Mcp-Method"].startswith("=?base64?")
+    assert RequestHeaders().headers("a\r\nX: y", b"{}")["Mcp-Method"].startswith("=?base64?")
 
 
 def test_a_name_that_no_server_would_take_is_refused_here() -> None:
     with pytest.raises(TooLarge):
-        Mirror().headers("resources/read", dump({"uri": "x" * request_headers.HEADERS_BYTES_MAX}))
+        RequestHeaders().headers(
+            "resources/read", dump({"uri": "x" * request_headers.HEADERS_BYTES_MAX})
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_nested_properties_are_mirrored_from_their_own_place() -> None:
 
 
 def test_an_annotation_written_with_escapes_counts_too() -> None:
-    mirror = Mirror()
+    mirror = RequestHeaders()
     mirror.learn(listed(schema(a=marked())).replace(b"x-mcp", b"x-\\u006dcp"))
     said = mirror.headers("tools/call", dump({"name": "t0", "arguments": {"a": "v"}}))
     assert said["Mcp-Param-Region"] == "v"
@@ -140,7 +142,7 @@ def test_an_annotation_written_with_escapes_counts_too() -> None:
     ],
 )
 def test_a_tool_with_an_invalid_annotation_is_left_out_with_a_warning(bad: Json) -> None:
-    answer, warnings = Mirror().learn(listed(schema(), bad, schema(a=marked())))
+    answer, warnings = RequestHeaders().learn(listed(schema(), bad, schema(a=marked())))
     found = json.loads(answer)
     assert [tool["name"] for tool in found["result"]["tools"]] == ["t0", "t2"]
     assert found["result"]["nextCursor"] == "c"
@@ -152,7 +154,7 @@ def test_a_tool_with_an_invalid_annotation_is_left_out_with_a_warning(bad: Json)
 def test_a_tool_that_is_too_large_for_any_list_is_not_looked_into() -> None:
     large: Json = {"description": "x" * ITEM_BYTES_MAX}
     answer = listed(schema(a=marked("object"), b=large))
-    assert Mirror().learn(answer) == (answer, [])
+    assert RequestHeaders().learn(answer) == (answer, [])
     assert mirrored(schema(a=marked(), b=large), {"a": "v"}) == {}
 
 
@@ -163,7 +165,7 @@ def test_data_that_looks_like_an_annotation_is_none() -> None:
 
 
 def test_a_tool_that_lost_its_annotation_is_not_mirrored_any_more() -> None:
-    mirror = Mirror()
+    mirror = RequestHeaders()
     mirror.learn(listed(schema(a=marked())))
     mirror.learn(listed(schema(a={"type": "string"})))
     said = mirror.headers("tools/call", dump({"name": "t0", "arguments": {"a": "v"}}))
@@ -174,11 +176,11 @@ def test_a_tool_that_lost_its_annotation_is_not_mirrored_any_more() -> None:
     "answer", [b"{}", b'{"error":{}}', b'{"result":{"tools":1}}', b'{"result":{"tools":[1,{}]}}']
 )
 def test_what_is_no_list_of_tools_passes_as_it_is(answer: bytes) -> None:
-    assert Mirror().learn(answer) == (answer, [])
+    assert RequestHeaders().learn(answer) == (answer, [])
 
 
 def test_what_is_remembered_has_a_bound() -> None:
-    mirror = Mirror()
+    mirror = RequestHeaders()
     for start in range(0, request_headers.ANNOTATED_MAX + 1, 500):
         tools = [{"name": f"n{start + at}", "inputSchema": schema(a=marked())} for at in range(501)]
         mirror.learn(dump({"result": {"tools": tools}}))

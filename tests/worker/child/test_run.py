@@ -12,8 +12,8 @@ from metamcp_worker.ipc.frames import Cancel, Error, Notice
 from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachFront,
-    Beat,
-    Listed,
+    CatalogueChanged,
+    Heartbeat,
     LogLines,
     ServerReady,
     Spawned,
@@ -117,7 +117,7 @@ def test_a_changed_list_is_read_again(era: str) -> None:
         _, before = worker.read(ServerReady)
         front = worker.front()
         assert front.text(front.tool("change")) == "new0"
-        _, after = worker.read(Listed)
+        _, after = worker.read(CatalogueChanged)
         offered = [{one["name"] for one in json.loads(each)["tools"]} for each in (before, after)]
         assert offered[1] == {*offered[0], "new0"}
 
@@ -150,7 +150,7 @@ def test_more_calls_than_the_server_may_have_are_refused() -> None:
         for _ in range(4):
             front.tool("sleep", ms=200)
         assert front.error(front.tool("echo"))["code"] == -10002
-        beat, _ = worker.read(Beat)
+        beat, _ = worker.read(Heartbeat)
         assert beat.inflight <= 2
 
 
@@ -192,8 +192,8 @@ def test_a_front_without_its_descriptor_is_reported() -> None:
 
 def test_the_worker_beats_from_the_beginning() -> None:
     with ChildWorker("--hang") as worker:
-        first, _ = worker.read(Beat)
-        second, _ = worker.read(Beat)
+        first, _ = worker.read(Heartbeat)
+        second, _ = worker.read(Heartbeat)
         assert (first.seq, second.seq) == (1, 2)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Notice, ReplyFrame, Result
+from metamcp_worker.ipc.frames import Notice, QuestionFrame, ReplyFrame, Result
 from tests.waiting import until
 from tests.worker.child.worker import ROOT, ChildWorker, Front
 
@@ -61,7 +61,7 @@ def test_each_question_comes_on_the_stream_of_its_call_however_many_callers_ther
         calls = [tool(one, "test_elicitation", ASKABLE, message="Who?") for one in fronts]
         for front, call in zip(fronts, calls, strict=True):
             question = front.read()
-            assert isinstance(question, Ask)
+            assert isinstance(question, QuestionFrame)
             assert (question.id, question.method) == (call, "elicitation/create")
             front.send(ReplyFrame(question.question, ADA))
         for front, call in zip(fronts, calls, strict=True):

@@ -10,7 +10,7 @@ import pytest
 
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.messages import Beat, LogLines, Spawned
+from metamcp_worker.ipc.messages import Heartbeat, LogLines, Spawned
 from metamcp_worker.runtime import after_fork
 from tests.waiting import until
 from tests.worker.child.test_inprocess import hosted
@@ -23,7 +23,7 @@ OFTEN_S = 0.4
 
 def missed(worker: ChildWorker) -> int:
     """The next beat's number of missed probes that is not 0."""
-    while not (found := worker.read(Beat)[0].probes_missed):
+    while not (found := worker.read(Heartbeat)[0].probes_missed):
         pass
     return found
 
@@ -111,6 +111,6 @@ def test_a_worker_without_work_sleeps_and_its_pulse_says_until_when(tmp_path: Pa
         assert not select.select([worker.sock], [], [], 0)[0], "it tells nothing meanwhile"
         number = front.tool("work", ms=1500)
         until(lambda: beat_at() < time.monotonic(), "the call wakes it")
-        while worker.read(Beat)[0].inflight == 0:
+        while worker.read(Heartbeat)[0].inflight == 0:
             pass
         assert front.text(number) == "worked"

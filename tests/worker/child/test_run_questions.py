@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Cancel, Notice, ReplyFrame, Tell, Withdraw
+from metamcp_worker.ipc.frames import (
+    Cancel,
+    ClientNotice,
+    Notice,
+    QuestionFrame,
+    ReplyFrame,
+    WithdrawQuestion,
+)
 from metamcp_worker.ipc.messages import LogLines
 from tests.waiting import until
 from tests.worker.child.talk import Json
@@ -18,10 +25,10 @@ PREFIX = "io.modelcontextprotocol/"
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 
-def asked(front: Front) -> Ask:
+def asked(front: Front) -> QuestionFrame:
     """The next frame, which is a question."""
     frame = front.read()
-    assert isinstance(frame, Ask), frame
+    assert isinstance(frame, QuestionFrame), frame
     return frame
 
 
@@ -95,7 +102,7 @@ def test_a_server_takes_its_question_back() -> None:
         number = front.tool("ask_withdrawn")
         question = asked(front)
         assert front.text(number) == "withdrawn"
-        assert front.seen == [Withdraw(question.question)]
+        assert front.seen == [WithdrawQuestion(question.question)]
         front.send(ReplyFrame(question.question, b"{}"))
         assert worker.counted("late_reply") == 1
         worker.stop()
@@ -111,7 +118,7 @@ def test_no_question_hangs_when_its_call_is_over(how: str) -> None:
         question = asked(front)
         if how == "ended":
             assert front.text(number) == "ended"
-            assert front.seen == [Withdraw(question.question)]
+            assert front.seen == [WithdrawQuestion(question.question)]
             assert '"error"' in logged(worker, "heard")
         else:
             front.send(Cancel(number)) if how == "cancelled" else front.close()
@@ -213,7 +220,7 @@ def test_a_server_logs_as_much_as_a_client_wants(era: str) -> None:
         levels = [json.loads(one.body)["level"] for one in found]
         assert levels == ["error", "critical", "alert", "emergency"]
         assert {one.id for one in found} == {1}
-        front.send(Tell("logging/setLevel", b'{"level":"debug"}'))
+        front.send(ClientNotice("logging/setLevel", b'{"level":"debug"}'))
         relayed = json.loads(front.text(front.tool("state")))["relayed"]
         both = ["logging/setLevel error", "logging/setLevel debug"]
         assert relayed == (both if era == "legacy" else [])
@@ -224,7 +231,7 @@ def test_other_words_of_clients_and_servers_cross(era: str) -> None:
     with ChildWorker("--era", era) as worker:
         worker.ready()
         front = worker.front()
-        front.send(Tell("notifications/example.com/told", b'{"x":1.0}'))
+        front.send(ClientNotice("notifications/example.com/told", b'{"x":1.0}'))
         number = front.tool("state")
         told = json.loads(front.text(number))["told"]
         words = [one for one in told if one["method"] == "notifications/example.com/told"]
@@ -251,7 +258,7 @@ def test_tasks_are_calls_like_others_and_their_news_comes(era: str) -> None:
         found: dict[str, Any] = json.loads(front.answer(number).body)
         found = found.get("task", found)
         ids = codec.dump({"taskIds": [found["taskId"]]})
-        front.send(Tell("metamcp/tasks", ids))
+        front.send(ClientNotice("metamcp/tasks", ids))
         news = "notifications/tasks/status" if era == "legacy" else "notifications/tasks"
         get = codec.dump({"taskId": found["taskId"]})
 

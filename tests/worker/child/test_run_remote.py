@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.ipc.frames import Ask, Cancel, Error, ReplyFrame, Result
+from metamcp_worker.ipc.frames import Cancel, Error, QuestionFrame, ReplyFrame, Result
 from metamcp_worker.ipc.spec import First
 from tests.waiting import until
 from tests.worker.child.test_streamable_http_failures import free_port, process
@@ -80,7 +80,7 @@ def test_a_question_of_a_remote_legacy_server_reaches_the_caller_and_its_answer_
         front = worker.front()
         number = front.call("tools/call", '{"name":"ask","arguments":{}}', caller=CAN)
         asked = front.read()
-        assert isinstance(asked, Ask)
+        assert isinstance(asked, QuestionFrame)
         assert (asked.id, asked.method) == (number, "elicitation/create")
         front.send(ReplyFrame(asked.question, b'{"action":"decline"}'))
         assert json.loads(front.text(number))["result"] == {"action": "decline"}

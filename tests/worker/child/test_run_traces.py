@@ -5,14 +5,14 @@ import pytest
 from metamcp_worker.child.actions import ReplyToFront
 from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.frames import Error, Notice, Result
-from metamcp_worker.ipc.messages import Leg
+from metamcp_worker.ipc.messages import ServerCallTimes
 from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 
 pytestmark = pytest.mark.promise("M88")
 
 
 def leg(front: int, call: int, sent: float, heard: float) -> ReplyToFront:
-    told = messages.pack_leg(Leg(call, sent, heard, False))
+    told = messages.pack_leg(ServerCallTimes(call, sent, heard, False))
     return ReplyToFront(front, Notice(messages.NOTICE, told))
 
 
@@ -35,7 +35,7 @@ def test_a_server_that_is_reached_by_url_is_far() -> None:
     first, _ = talk.answers("tools/call", {})
     assert isinstance(first, ReplyToFront)
     assert isinstance(first.frame, Notice)
-    assert messages.unpack_leg(first.frame.body) == Leg(70, talk.now, talk.now, True)
+    assert messages.unpack_leg(first.frame.body) == ServerCallTimes(70, talk.now, talk.now, True)
 
 
 def test_an_error_is_an_answer_too() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.child import call_queue
 from metamcp_worker.child.actions import ReplyToFront
-from metamcp_worker.child.call_queue import Pace
+from metamcp_worker.child.call_queue import WaitEstimator
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Result
 
@@ -130,7 +130,7 @@ def test_the_time_of_a_person_is_not_that_of_the_server() -> None:
 def test_the_expected_wait_lies_between_the_shortest_and_the_longest(
     seconds: list[float], concurrency: int
 ) -> None:
-    measured = Pace(concurrency)
+    measured = WaitEstimator(concurrency)
     for one in seconds:
         measured.add_sample(one)
     wait_s = measured.wait_s(concurrency)
@@ -141,7 +141,7 @@ def test_the_expected_wait_lies_between_the_shortest_and_the_longest(
 
 
 def test_the_expected_wait_follows_a_server_that_becomes_faster() -> None:
-    measured = Pace(1)
+    measured = WaitEstimator(1)
     for seconds in [60.0] * 20 + [0.001] * 20:
         measured.add_sample(seconds)
     wait_s = measured.wait_s(1)

@@ -4,7 +4,7 @@ import pytest
 
 from metamcp_worker.child.server_calls import OTHER, SERIES_MAX, TIMED_MAX, Timing, error_type
 from metamcp_worker.ipc import figures
-from metamcp_worker.ipc.figures import BUCKETS_S, Timed
+from metamcp_worker.ipc.figures import BUCKETS_S, WorkerCallTimes
 
 
 def ends(timing: Timing) -> dict[tuple[str, str], int]:
@@ -56,7 +56,7 @@ def test_the_workers_own_time_is_without_the_servers() -> None:
     timing.on_sent(3, 31, came=10.0, now=10.25)
     notice = timing.take_times(3, 31, heard=12.0, now=12.5)
     assert notice.method == figures.NOTICE
-    assert figures.unpack(notice.body) == Timed(31, 2.5, 0.75)
+    assert figures.unpack(notice.body) == WorkerCallTimes(31, 2.5, 0.75)
 
 
 def test_calls_that_never_end_are_forgotten_in_time() -> None:
@@ -64,7 +64,7 @@ def test_calls_that_never_end_are_forgotten_in_time() -> None:
     for call in range(3 * TIMED_MAX):
         timing.on_sent(0, call, came=1.0, now=1.0)
     timed = figures.unpack(timing.take_times(0, 0, heard=2.0, now=2.0).body)
-    assert timed == Timed(0, 0.0, 0.0)
+    assert timed == WorkerCallTimes(0, 0.0, 0.0)
     last = figures.unpack(timing.take_times(0, 3 * TIMED_MAX - 1, heard=2.0, now=2.0).body)
     assert last is not None
     assert last.total_s == 1.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.child.actions import CountOnce, Drop, ReplyToFront, WriteToServer
+from metamcp_worker.child.actions import CancelRequest, CountOnce, ReplyToFront, WriteToServer
 from metamcp_worker.child.server_calls import LINGER_S_MAX
 from metamcp_worker.child.server_questions import (
     ASKING_S_MAX,
@@ -15,7 +15,7 @@ from metamcp_worker.child.server_questions import (
 )
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, Error, Result, Withdraw
+from metamcp_worker.ipc.frames import Error, QuestionFrame, Result, WithdrawQuestion
 from tests.worker.child.talk import (
     Talk,
     error_of,
@@ -47,7 +47,7 @@ def test_a_question_goes_to_the_only_caller_and_its_answer_back_byte_for_byte(
     params = '{ "message":"Name?", "x":1.0e1 , "_meta":{"a":[ ]}}'
     line = f'{{"jsonrpc":"2.0","id":{raw},"method":"{method}","params":{params}}}'
     passed_on = [*talk.says(line.encode()), *talk.tick(ROOTS_TRIAL_S)]
-    assert ReplyToFront(4, Ask(70, 1, method, params.encode())) in passed_on
+    assert ReplyToFront(4, QuestionFrame(70, 1, method, params.encode())) in passed_on
     body = b'{"action" : "accept","content":{"n":1.50}}'
     (write,) = talk.session.reply(4, frames.ReplyFrame(1, body), talk.now)
     assert write == WriteToServer(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (raw.encode(), body))
@@ -125,7 +125,7 @@ def test_a_stream_of_its_own_says_whose_question_it_is() -> None:
         talk.call(front, front * 10)
     _, second, third = talk.keys()
     found = talk.asks(5, stream=second, via=7)
-    assert found == [ReplyToFront(2, Ask(20, 1, "elicitation/create", b"{}"))]
+    assert found == [ReplyToFront(2, QuestionFrame(20, 1, "elicitation/create", b"{}"))]
     talk.replies(2, 1, b"{}")
     assert talk.vias[-1] == 7
     talk.says({"jsonrpc": "2.0", "id": int(third), "result": {}})
@@ -195,7 +195,7 @@ def test_a_call_that_ends_takes_its_questions_back_before_it_is_answered(how: st
     else:
         found = talk.note(talk.session.on_request_failed(key, b'{"code":1}', talk.now))
     sent = [one.frame for one in found if isinstance(one, ReplyToFront)]
-    assert sent[:2] == [Withdraw(1), Withdraw(2)]
+    assert sent[:2] == [WithdrawQuestion(1), WithdrawQuestion(2)]
     assert isinstance(sent[2], Result | Error)
     assert [refusal(talk, number) for number in ("a", 2)] == [Code.INTERNAL_ERROR] * 2
     assert talk.note(talk.session.reply(1, frames.ReplyFrame(1, b"{}"), talk.now)) == [
@@ -214,7 +214,7 @@ def test_a_front_that_gave_up_a_call_hears_no_more_of_its_questions(how: str) ->
     else:
         actions = talk.session.front_gone(1, talk.now)
     # The server hears of the end of the call first, so that it does not take the refusal for one.
-    assert [type(one) for one in actions] == [Drop, WriteToServer]
+    assert [type(one) for one in actions] == [CancelRequest, WriteToServer]
     talk.note(actions)
     assert refusal(talk, "s") == Code.INTERNAL_ERROR
 
@@ -225,7 +225,7 @@ def test_a_call_whose_time_is_up_takes_its_questions_along() -> None:
     talk.asks("s")
     talk.now += ASKING_S_MAX + 61
     found = [one.frame for one in talk.tick() if isinstance(one, ReplyToFront)]
-    assert found[0] == Withdraw(1)
+    assert found[0] == WithdrawQuestion(1)
     assert refusal(talk, "s") == Code.TIMED_OUT
 
 
@@ -236,7 +236,9 @@ def test_the_server_takes_a_question_back() -> None:
     for other in ("t", 1, None, ["s"]):
         assert talk.tells("notifications/cancelled", requestId=other) == []
     assert talk.says(b'{"jsonrpc":"2.0","method":"notifications/cancelled"}') == []
-    assert talk.tells("notifications/cancelled", requestId="s") == [ReplyToFront(1, Withdraw(1))]
+    assert talk.tells("notifications/cancelled", requestId="s") == [
+        ReplyToFront(1, WithdrawQuestion(1))
+    ]
     assert talk.answered("s") == []
     assert talk.note(talk.session.reply(1, frames.ReplyFrame(1, b"{}"), talk.now)) == [
         CountOnce("late_reply")
@@ -263,7 +265,7 @@ def test_a_question_that_nobody_answers_is_refused_in_time_and_the_call_goes_on(
     talk.call(1, 1)
     talk.asks("s")
     assert talk.tick(QUESTION_S_MAX - 1) == []
-    assert talk.tick(1) == [ReplyToFront(1, Withdraw(1))]
+    assert talk.tick(1) == [ReplyToFront(1, WithdrawQuestion(1))]
     assert refusal(talk, "s") == Code.TIMED_OUT
     assert talk.tick(59) == []
     assert talk.answers("tools/call", {}) == [ReplyToFront(1, Result(1, b"{}"))]
@@ -353,7 +355,7 @@ def test_a_lost_connection_takes_the_questions_along() -> None:
     talk.asks("s")
     found = talk.note(talk.session.fail_calls(Code.TOO_LARGE, "was ended"))
     sent = [one.frame for one in found if isinstance(one, ReplyToFront)]
-    assert sent[0] == Withdraw(1)
+    assert sent[0] == WithdrawQuestion(1)
     assert json.loads(getattr(sent[1], "body", b""))["code"] == Code.TOO_LARGE
     assert talk.asks("t") == []
 

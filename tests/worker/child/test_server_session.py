@@ -9,11 +9,11 @@ from metamcp_worker.child.actions import (
     Action,
     CountOnce,
     Fail,
+    InvalidLine,
     KeepResult,
     Ready,
     Relisted,
     ReplyToFront,
-    Stray,
     TellFronts,
     WarnInLog,
 )
@@ -21,10 +21,10 @@ from metamcp_worker.child.handshake import RELISTS
 from metamcp_worker.child.lists import TOOLS_AGAIN_S
 from metamcp_worker.child.subscriptions import LISTEN_AGAIN_S
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.envelope import Glimpse, OverlongLine
+from metamcp_worker.ipc.envelope import OverlongLine, ScannedId
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
-from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint
+from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, CachingHint
 from tests.worker.child.talk import ECHO, Talk, error_of, modern, ready_legacy, ready_modern
 
 
@@ -96,7 +96,7 @@ def test_an_answer_above_the_limit_counts_as_too_large() -> None:
     talk = ready_legacy()
     talk.call(1, 1)
     key = str(talk.calls()[0]["id"]).encode()
-    line = OverlongLine(10**9, Glimpse(key, answer=True))
+    line = OverlongLine(10**9, ScannedId(key, answer=True))
     found = talk.note(talk.session.overlong(line, talk.now))
     assert error_of(found)["code"] == Code.TOO_LARGE
     assert CountOnce("too_large") in found
@@ -199,7 +199,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_and_no_other(line: bytes) 
     [b"log text", b"{", b"[]", b"null", b"1", b"{}", b'{"id":1}', b"\xff\xfe", b'{"jsonrpc":2}'],
 )
 def test_noise_is_counted_and_logged(line: bytes) -> None:
-    assert ready_legacy().says(line) == [CountOnce("stray_stdout"), Stray(line)]
+    assert ready_legacy().says(line) == [CountOnce("stray_stdout"), InvalidLine(line)]
 
 
 def test_calls_beyond_the_limits_wait_and_then_are_refused() -> None:
@@ -451,9 +451,9 @@ def test_the_catalogue_says_how_long_it_may_be_kept() -> None:
     talk.answers("server/discover", {**modern(), **hint})
     talk.answers("tools/list", {"tools": [ECHO], "ttlMs": 70})
     found = talk.last_catalogue().catalogue.hints
-    assert found == {"tools": Hint(70, "private"), DISCOVER: Hint(5000, "public")}
+    assert found == {"tools": CachingHint(70, "private"), DISCOVER: CachingHint(5000, "public")}
     legacy_hints = ready_legacy().last_catalogue().catalogue.hints
-    assert legacy_hints == {"tools": Hint(), DISCOVER: Hint()}
+    assert legacy_hints == {"tools": CachingHint(), DISCOVER: CachingHint()}
 
 
 def test_lists_that_were_not_declared_are_not_read() -> None:

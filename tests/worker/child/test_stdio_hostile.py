@@ -11,7 +11,7 @@ import pytest
 from metamcp_worker.child import stdio
 from metamcp_worker.child.jsonrpc_lines import LOG_LINE_BYTES_MAX
 from metamcp_worker.ipc.frames import Error, Result
-from metamcp_worker.ipc.messages import Beat, Counted, LogLines, Spawned
+from metamcp_worker.ipc.messages import EventCounts, Heartbeat, LogLines, Spawned
 from tests.waiting import until
 from tests.worker.child.worker import SERVER, ChildWorker, alive
 
@@ -66,7 +66,7 @@ def test_half_an_answer_and_silence_lasts_as_long_as_the_call_may() -> None:
         worker.ready()
         front = worker.front()
         assert front.error(front.tool("half"))["code"] == -10003
-        worker.read(Beat)  # it works on, and waits for the rest
+        worker.read(Heartbeat)  # it works on, and waits for the rest
 
 
 @pytest.mark.parametrize("kind", ["float-id", "string-id"])
@@ -152,15 +152,15 @@ def test_a_flood_is_read_at_a_pace_that_leaves_the_processor_to_others(kind: str
         worker.ready()
         front = worker.front()
         while not worker.counts.get("throttled"):
-            worker.read(Counted)
+            worker.read(EventCounts)
         used_s, began = processor_s(worker.process.pid), time.monotonic()
         assert front.text(front.tool("echo", text="x")) == "x"
         front.seen.clear()
         params = b'{"name":"progress","arguments":{"n":20}}'
         assert front.text(front.call("tools/call", params, wants_progress=True))
         assert len(front.progress()) == 20
-        worker.read(Beat)
-        worker.read(Beat)
+        worker.read(Heartbeat)
+        worker.read(Heartbeat)
         assert processor_s(worker.process.pid) - used_s < 0.2 * (time.monotonic() - began)
         assert worker.stop().reason == "clean"
 

@@ -14,10 +14,10 @@ from typing import Any, Self, TypeVar
 
 from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
 from metamcp_worker.ipc.errors import PeerGone
-from metamcp_worker.ipc.frames import CallFrame, Down, Error, Frame, Progress, Result
+from metamcp_worker.ipc.frames import CallFrame, Error, Frame, Progress, Result, ServerGone
 from metamcp_worker.ipc.messages import (
     AttachFront,
-    Counted,
+    EventCounts,
     LogLines,
     Message,
     RunServer,
@@ -78,7 +78,7 @@ class Front:
             if isinstance(frame, Result | Error):
                 assert frame.id == number, (number, frame)
                 return frame
-            assert not isinstance(frame, Down), frame
+            assert not isinstance(frame, ServerGone), frame
             self.seen.append(frame)
 
     def text(self, number: int) -> str:
@@ -96,7 +96,7 @@ class Front:
 
     def down(self) -> dict[str, str]:
         """Read up to the news that the server is gone."""
-        while not isinstance(frame := self.read(), Down):
+        while not isinstance(frame := self.read(), ServerGone):
             self.seen.append(frame)
         found: dict[str, str] = json.loads(frame.body)
         return found
@@ -168,7 +168,7 @@ class ChildWorker:
             if isinstance(message, LogLines):
                 self.logs[message.stream] += message.lines
                 self.dropped += message.dropped
-            if isinstance(message, Counted):
+            if isinstance(message, EventCounts):
                 for name, n in message.counts.items():
                     self.counts[name] = self.counts.get(name, 0) + n
             blob = b"".join(packets.read_blob(fd) for fd in fds)
@@ -185,7 +185,7 @@ class ChildWorker:
     def counted(self, counter: str) -> int:
         """Wait until something was counted; how often."""
         while counter not in self.counts:
-            self.read(Counted)
+            self.read(EventCounts)
         return self.counts[counter]
 
     def front(self, number: int = 1) -> Front:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.embedder.embeddings_api import NoVectors
-from metamcp_worker.embedder.run import Machine
+from metamcp_worker.embedder.run import LocalVectorSource
 
 np: Any = pytest.importorskip("numpy")
 tokenizers: Any = pytest.importorskip("tokenizers")
@@ -108,7 +108,7 @@ def test_a_model_that_lacks_layers_is_said_when_it_is_asked(tmp_path: Path) -> N
 
 def test_as_a_source_it_answers_from_its_thread(tmp_path: Path) -> None:
     async def main(path: Path) -> list[list[float]]:
-        machine = Machine(path)
+        machine = LocalVectorSource(path)
         try:
             return await machine.embed(["a dog", "a cat"])
         finally:

@@ -11,7 +11,7 @@ import pytest
 from metamcp_worker.embedder.run import REFUSED_MAX, EmbedderWorker
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.ipc.spec import EmbeddingsSpec
 from metamcp_worker.search.vectors import shrunk
 from tests.live.embeddings import Embeddings, embedded
@@ -20,7 +20,7 @@ from tests.worker.rawhttp import until
 pytestmark = pytest.mark.process
 
 KEY = "of-the-endpoint-alone"
-_read = codec.reader(Embedded | EmbedFigures | Beat)
+_read = codec.reader(Embedded | EmbedFigures | Heartbeat)
 
 
 class Supervisor:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.embedder.vector_store import Unkept, VectorStore
+from metamcp_worker.embedder.vector_store import VectorStore, VectorStoreError
 
 
 def test_what_is_put_in_is_there_after_a_restart_and_only_for_the_same_model(
@@ -55,7 +55,7 @@ def test_the_longest_unused_leave_when_there_are_too_many(tmp_path: Path) -> Non
 def test_a_file_that_is_no_such_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vectors.db"
     path.write_bytes(content)
-    with pytest.raises(Unkept, match=r"vectors.db fails: file is not a database"):
+    with pytest.raises(VectorStoreError, match=r"vectors.db fails: file is not a database"):
         VectorStore(path, "m")
     assert path.read_bytes() == content
 
@@ -65,9 +65,9 @@ def test_a_newer_file_and_a_folder_that_is_none_are_left_alone(tmp_path: Path) -
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version = 7")
     database.close()
-    with pytest.raises(Unkept, match="of version 7, and 1 is known"):
+    with pytest.raises(VectorStoreError, match="of version 7, and 1 is known"):
         VectorStore(path, "m")
-    with pytest.raises(Unkept, match="vectors are not kept"):
+    with pytest.raises(VectorStoreError, match="vectors are not kept"):
         VectorStore(path / "below", "m")
 
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_locked_is_said_and_loses_nothing(tmp_path: Path) -> None
     shelf = VectorStore(path, "m", busy_s=0.0)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unkept, match="locked"):
+    with pytest.raises(VectorStoreError, match="locked"):
         shelf.put({"a": b"\x01"})
     other.execute("ROLLBACK")
     other.close()
@@ -91,7 +91,7 @@ def test_a_full_disk_is_said_and_what_was_there_before_stays(tmp_path: Path) -> 
     shelf.put({"a": b"\x01"})
     (pages,) = shelf._database.execute("PRAGMA page_count").fetchone()  # pyright: ignore[reportPrivateUsage] - a disk that is full
     shelf._database.execute(f"PRAGMA max_page_count = {pages}")  # pyright: ignore[reportPrivateUsage] - the same
-    with pytest.raises(Unkept, match="disk is full"):
+    with pytest.raises(VectorStoreError, match="disk is full"):
         shelf.put({str(number): bytes(2_000) for number in range(32)})
     assert shelf.get(["a", "1"]) == [b"\x01", None]
     shelf.close()
@@ -104,10 +104,10 @@ def test_a_file_that_was_damaged_is_said_wherever_the_damage_is(tmp_path: Path) 
     shelf.close()
     content = path.read_bytes()
     path.write_bytes(content[:4_096] + b"\xff" * (len(content) - 4_096))
-    with pytest.raises(Unkept, match="vectors are not kept"):
+    with pytest.raises(VectorStoreError, match="vectors are not kept"):
         VectorStore(path, "m")
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(Unkept, match="vectors are not kept"):
+    with pytest.raises(VectorStoreError, match="vectors are not kept"):
         VectorStore(path, "m").get([str(number) for number in range(64)])
 
 
@@ -116,6 +116,6 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     VectorStore(path, "m").close()
     shelf = VectorStore(path, "m")
     shelf._database.execute("PRAGMA query_only = ON")  # pyright: ignore[reportPrivateUsage] - as on a read-only disk
-    with pytest.raises(Unkept, match="readonly"):
+    with pytest.raises(VectorStoreError, match="readonly"):
         shelf.put({"a": b"\x01"})
     shelf.close()

@@ -17,7 +17,7 @@ from metamcp_worker.engine.models_io import FrontHost
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
-    Done,
+    AbandonOrder,
     EngineOn,
     EngineOrder,
     EngineSettings,
@@ -25,8 +25,8 @@ from metamcp_worker.ipc.engine_runs import (
     HostAsk,
     HostDone,
     HostDrop,
-    Leave,
     Method,
+    OrderDone,
     OrderProgress,
 )
 from metamcp_worker.ipc.envelope import Message
@@ -38,7 +38,7 @@ MAIN = (
     "import socket, sys; from metamcp_worker.engine.run import main;"
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
-_read = codec.reader(HostAsk | HostDrop | OrderProgress | Done)
+_read = codec.reader(HostAsk | HostDrop | OrderProgress | OrderDone)
 
 
 class EngineProcess:
@@ -91,7 +91,7 @@ class SocketFront:
         self._writer = writer
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
-        self._ends: dict[int, asyncio.Future[Done]] = {}
+        self._ends: dict[int, asyncio.Future[OrderDone]] = {}
         self.told: list[OrderProgress] = []
 
     def send(self, message: Message) -> None:
@@ -108,15 +108,15 @@ class SocketFront:
         )
         return number
 
-    async def end(self, number: int) -> Done:
+    async def end(self, number: int) -> OrderDone:
         async with asyncio.timeout(WAIT_S):
             return await self._ends[number]
 
-    async def order(self, method: Method, params: dict[str, Any], **fields: Any) -> Done:
+    async def order(self, method: Method, params: dict[str, Any], **fields: Any) -> OrderDone:
         return await self.end(self.begin(method, params, **fields))
 
     def leave(self, number: int) -> None:
-        self.send(Leave(id=number))
+        self.send(AbandonOrder(id=number))
 
     async def serve(self) -> None:
         """Take messages until the connection ends."""
@@ -131,7 +131,7 @@ class SocketFront:
                 self._asked[ask.call] = asyncio.create_task(self._answer(ask))
             case HostDrop(call=call):
                 self._asked[call].cancel()
-            case Done() as done:
+            case OrderDone() as done:
                 self._ends[done.id].set_result(done)
             case OrderProgress() as progress:
                 self.told.append(progress)

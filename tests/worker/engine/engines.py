@@ -17,7 +17,6 @@ from msgspec import Raw, json
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
-    Done,
     EngineOn,
     EngineOrder,
     EngineSettings,
@@ -26,6 +25,7 @@ from metamcp_worker.ipc.engine_runs import (
     HostDone,
     HostDrop,
     Method,
+    OrderDone,
     OrderProgress,
     RunOwner,
 )
@@ -37,7 +37,7 @@ MAIN = (
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
 OWNER = RunOwner(endpoint="default", name="local")
-_read = codec.reader(HostAsk | HostDrop | Done | OrderProgress)
+_read = codec.reader(HostAsk | HostDrop | OrderDone | OrderProgress)
 Tool = Callable[[HostAsk], HostDone | None]
 
 
@@ -68,7 +68,7 @@ class Peer:
         self.asked: list[HostAsk] = []
         self.dropped: list[HostDrop] = []
         self.progress: list[OrderProgress] = []
-        self._done: dict[int, Done] = {}
+        self._done: dict[int, OrderDone] = {}
         self._news = threading.Condition()
         self._number = 0
         self.ended = False
@@ -92,7 +92,7 @@ class Peer:
         ))  # fmt: skip
         return self._number
 
-    def done(self, order: int) -> Done | None:
+    def done(self, order: int) -> OrderDone | None:
         """The end of an order; None if the engine ended before."""
         with self._news:
             assert self._news.wait_for(lambda: order in self._done or self.ended, WAIT_S)
@@ -100,7 +100,7 @@ class Peer:
                 raise self.fault
             return self._done.get(order)
 
-    def ask(self, method: Method, **params: object) -> tuple[dict[str, Any], Done]:
+    def ask(self, method: Method, **params: object) -> tuple[dict[str, Any], OrderDone]:
         found = self.done(self.order(method, **params))
         assert found is not None
         return json.decode(found.structured), found
@@ -126,7 +126,7 @@ class Peer:
                 self.ended = True
                 self._news.notify_all()
 
-    def _heard(self, message: HostAsk | HostDrop | Done | OrderProgress) -> None:
+    def _heard(self, message: HostAsk | HostDrop | OrderDone | OrderProgress) -> None:
         match message:
             case HostAsk(kind="describe") as ask:
                 hints = {"annotations": {"readOnlyHint": ask.name in self.harmless}}
@@ -135,7 +135,7 @@ class Peer:
                 self.asked.append(ask)
                 if (done := self.tools.get(ask.name, echo)(ask)) is not None:
                     self.send(done)
-            case Done() as done:
+            case OrderDone() as done:
                 with self._news:
                     self._done[done.id] = done
                     self._news.notify_all()

@@ -13,7 +13,7 @@ from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import AiSettings, Done, EngineOrder
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineOrder, OrderDone
 from tests.waiting import until
 from tests.worker.engine.model_server import (
     KEY,
@@ -92,10 +92,10 @@ def ordered(
     method: Literal["agent", "suggest"] = "agent",
     samples: bool = False,
     rules: tuple[Raw, ...] = (),
-) -> tuple[Done, Told]:
+) -> tuple[OrderDone, Told]:
     """What the engine answers to an order, and the progress that it told."""
 
-    async def main() -> tuple[Done, Told]:
+    async def main() -> tuple[OrderDone, Told]:
         models, told = Models(), Told()
         models.configure(ai)
         order = EngineOrder(
@@ -112,7 +112,7 @@ def ordered(
     return asyncio.run(main())
 
 
-def structured(done: Done) -> dict[str, Any]:
+def structured(done: OrderDone) -> dict[str, Any]:
     return {**codec.value(done.structured), "text": done.text, "failed": done.failed}
 
 

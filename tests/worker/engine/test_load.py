@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metamcp_worker.engine import definition, load
-from metamcp_worker.ipc.engine_runs import Loaded
+from metamcp_worker.ipc.engine_runs import LoadedFiles
 
 GOOD = """\
 name: {name}
@@ -29,7 +29,7 @@ def written(folder: Path, **files: str) -> Path:
     return folder
 
 
-def told(loaded: Loaded, folder: Path) -> list[str]:
+def told(loaded: LoadedFiles, folder: Path) -> list[str]:
     return [str(one).removeprefix(f"{folder}/") for one in loaded.problems]
 
 
@@ -142,7 +142,7 @@ def test_the_process_prints_everything_as_json(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "metamcp_worker.engine.load"]
     arguments = [f"w:default:{tmp_path}", "w:team:metamcp:none"]
     done = subprocess.run([*command, *arguments], capture_output=True, check=True, timeout=60)
-    loaded = msgspec.json.decode(done.stdout, type=Loaded)
+    loaded = msgspec.json.decode(done.stdout, type=LoadedFiles)
     assert list(loaded.definitions["default"]) == ["one"]
     assert [one.path for one in loaded.problems] == [""]
     assert "metamcp:none is not shipped" in str(loaded.problems[0]).replace(": is", " is")

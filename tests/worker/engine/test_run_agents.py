@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from metamcp_worker.engine import models_io
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import AiSettings, Done, EngineOn
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineOn, OrderDone
 from tests.waiting import until
 from tests.worker.engine.engine_process import connected, engine
 from tests.worker.engine.model_server import KEY, Fails, Line, ModelServer, Sends, Waits, call, run
@@ -43,8 +43,8 @@ def spec(folder: Path, server: ModelServer | None = None, provider: Any = "opena
 
 def ordered(
     connector: socket.socket, notes: NotesFront, *order: Any, **fields: Any
-) -> tuple[Done, list[str]]:
-    async def main() -> tuple[Done, list[str]]:
+) -> tuple[OrderDone, list[str]]:
+    async def main() -> tuple[OrderDone, list[str]]:
         async with connected(connector, notes) as front:
             done = await front.order(*order, **fields)
             return done, [one.message for one in front.told]
@@ -86,7 +86,7 @@ def test_who_leaves_ends_the_request_to_the_model_and_the_others_go_on(tmp_path:
         engine(spec(tmp_path, server)) as running,
     ):
 
-        async def main() -> Done:
+        async def main() -> OrderDone:
             async with connected(running.connector, NotesFront()) as front:
                 first = front.begin("agent", {"task": "x"})
                 await asyncio.to_thread(until, lambda: list(server.asked), "it has asked")

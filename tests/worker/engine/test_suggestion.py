@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.engine import definition, load, suggestion
-from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
+from metamcp_worker.engine.suggestion import Suggestion, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import SHIPPED
 
@@ -140,7 +140,7 @@ def test_arguments_of_the_same_name_and_another_type_are_inputs_of_their_own() -
 
 def test_an_answer_holds_the_definition_and_tells_how_to_run_it() -> None:
     made = {**calls("files.read"), "inputs": {"a": {}, "b": {"default": 1}}}
-    given = Suggested(made, "rule", "read", ("A note.",)).to_done(4)
+    given = Suggestion(made, "rule", "read", ("A note.",)).to_done(4)
     found = codec.value(given.structured)
     assert (given.id, given.failed) == (4, False)
     assert (found["definition"], found["source"], found["rule"]) == (made, "rule", "read")

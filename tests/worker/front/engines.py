@@ -6,17 +6,17 @@ from msgspec import Raw, json
 
 from metamcp_worker.ipc.engine_runs import (
     ROLE,
+    AbandonOrder,
     EngineOrder,
     FrontHello,
     HostAsk,
     HostDone,
     Kind,
-    Leave,
     RunOwner,
 )
 from tests.worker.front.played import PlayedProcess
 
-_read = json.Decoder(FrontHello | EngineOrder | Leave | HostDone).decode
+_read = json.Decoder(FrontHello | EngineOrder | AbandonOrder | HostDone).decode
 OWNER = RunOwner("default", "local", "default")
 
 

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from metamcp_worker.ipc import codec, frame_bytes
-from metamcp_worker.ipc.frames import CallFrame, Cancel, Frame, Keep
+from metamcp_worker.ipc.frames import CallFrame, Cancel, Frame, KeepCall
 
 WAIT_S = 30.0
 
@@ -20,7 +20,7 @@ class Peer:
         near, self._far = multiprocessing.Pipe()
         self.fd = os.dup(near.fileno())
         near.close()
-        self.kept: list[Keep] = []
+        self.kept: list[KeepCall] = []
         self._ahead: list[Frame] = []
 
     async def read(self) -> Frame:
@@ -58,7 +58,7 @@ class Peer:
 
     def _note(self, payload: bytes) -> None:
         frame = frame_bytes.unpack(payload)
-        if isinstance(frame, Keep):
+        if isinstance(frame, KeepCall):
             self.kept.append(frame)
         else:
             self._ahead.append(frame)

@@ -9,14 +9,21 @@ from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     OrderAndThen,
-    Seek,
     ToolContext,
     ToolReply,
+    ToolSearch,
 )
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.front_views import Viewers, builtin_family
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Pair, Shown, ToolSet, ViewOwner
+from metamcp_worker.ipc.disclosure import (
+    Exposure,
+    OrderOutcome,
+    Pair,
+    ToolSet,
+    ViewContent,
+    ViewOwner,
+)
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
@@ -66,7 +73,7 @@ class Place:
         self.viewers.set_listed(news.server, news.listed)
         self.viewers.refresh()
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: ViewContent) -> None:
         self.viewers.show({HERE: shown})
         self.viewers.refresh()
 
@@ -101,7 +108,7 @@ class Place:
     def reply(self, name: str, /, **arguments: Any) -> ToolReply:
         """What a tool answers at once, or when it has searched by words alone."""
         decision = self.decide(name, **arguments)
-        if isinstance(decision, Seek):
+        if isinstance(decision, ToolSearch):
             decision = decision.then((), self.context())
         assert isinstance(decision, ToolReply), decision
         return sent(decision)
@@ -112,7 +119,7 @@ class Place:
         assert isinstance(decision, OrderAndThen), decision
         return decision
 
-    def done(self, ask: OrderAndThen, after: Shown, made: ToolSet | None = None) -> ToolReply:
+    def done(self, ask: OrderAndThen, after: ViewContent, made: ToolSet | None = None) -> ToolReply:
         """The supervisor carried the order out: this is in view now."""
         before = self.view.shown
         self.show(after)

@@ -10,7 +10,7 @@ from msgspec import Raw
 from metamcp_worker.front import mrtr
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mrtr import StateBinding
-from metamcp_worker.front.mrtr_io import GATHER_S, Parking, Talk
+from metamcp_worker.front.mrtr_io import GATHER_S, InteractiveCall, ParkedCalls
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call, PendingAnswer
 from metamcp_worker.ipc import codec
@@ -41,7 +41,7 @@ class Visit:
     """One request of the client: a `questions.Caller` that keeps what it is told, and what the
     request is answered with."""
 
-    def __init__(self, talk: Talk | None = None) -> None:
+    def __init__(self, talk: InteractiveCall | None = None) -> None:
         self.talk = talk
         self.told_of: list[bytes] = []
         self.answer: PendingAnswer | None = None
@@ -81,7 +81,7 @@ class Bench:
     def __init__(self) -> None:
         self.loop = Clock()
         tokens = itertools.count()
-        self.parking = Parking(self.loop, lambda: f"token{next(tokens)}")
+        self.parking = ParkedCalls(self.loop, lambda: f"token{next(tokens)}")
         self.questions: dict[int, Question] = {}
         self.replies: dict[int, list[tuple[bytes, bool]]] = {}
         self.reasons: list[str] = []
@@ -90,7 +90,7 @@ class Bench:
     def start(self, bound: StateBinding = MINE, capabilities: bytes = ABLE) -> Visit:
         frame = CallFrame(next(self._ids), bound.method, b"{}")
         call = Call("git", frame, self._cancelled, self.loop.time())
-        visit = Visit(Talk(self.parking, call, bound, capabilities))
+        visit = Visit(InteractiveCall(self.parking, call, bound, capabilities))
         call.caller = visit
         visit.wait(call)
         return visit

@@ -11,15 +11,15 @@ from msgspec import Struct, field
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import (
-    Ask,
     CallFrame,
     Cancel,
+    ClientNotice,
     Frame,
     Notice,
     Progress,
+    QuestionFrame,
     ReplyFrame,
     Result,
-    Tell,
 )
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import ServerState
@@ -277,7 +277,7 @@ class World:
             else:
                 peer.write(Result(frame.id, b"{}"))
         else:
-            assert isinstance(frame, Tell)
+            assert isinstance(frame, ClientNotice)
 
     # What clients do
 
@@ -443,7 +443,7 @@ class World:
             "requestedSchema": {"type": "object", "properties": {}},
         }
         self.peers[call.server].write(
-            Ask(call.call.id, call.question, "elicitation/create", codec.dump(form))
+            QuestionFrame(call.call.id, call.question, "elicitation/create", codec.dump(form))
         )
         if call.seat.era == "modern":
             await self.reach(lambda: bool(call.wire.outcomes(call.id)))

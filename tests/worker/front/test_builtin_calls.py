@@ -14,7 +14,14 @@ from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Activate, Everything, OrderOutcome, Shown, ViewOwner, Wish
+from metamcp_worker.ipc.disclosure import (
+    Activate,
+    DisclosureState,
+    OrderOutcome,
+    ViewContent,
+    ViewOrder,
+    ViewOwner,
+)
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
@@ -44,12 +51,14 @@ class Supervisor:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self.asked: list[tuple[int, Wish]] = []
+        self.asked: list[tuple[int, ViewOrder]] = []
         front.calls.builtins.send = lambda ticket, wish: self.asked.append((ticket, wish))
 
-    def answer(self, ticket: int, outcome: OrderOutcome, *views: tuple[ViewOwner, Shown]) -> None:
+    def answer(
+        self, ticket: int, outcome: OrderOutcome, *views: tuple[ViewOwner, ViewContent]
+    ) -> None:
         calls = self._front.calls
-        calls.builtins.disclose(Everything(views))
+        calls.builtins.disclose(DisclosureState(views))
         calls.refresh()
         calls.builtins.on_order_outcome(ticket, outcome)
 
@@ -89,9 +98,9 @@ def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> Non
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         front.calls.lists_changed = lambda changed: answered.append(call.answer.is_done())
         ((ticket, wish),) = supervisor.asked
-        assert wish == Wish(HERE, Activate("a"))
+        assert wish == ViewOrder(HERE, Activate("a"))
         assert not call.answer.is_done()
-        shown = Shown(servers=("a",))
+        shown = ViewContent(servers=("a",))
         supervisor.answer(ticket, OrderOutcome(after=shown), (HERE, shown))
         result = read(await answer_of(call))
         assert result["content"][0]["text"] == "a is active: its 2 tools are in view: a__t, a__u."
@@ -206,7 +215,7 @@ def test_who_goes_away_is_counted_and_what_was_ordered_is_done() -> None:
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         call.cancel("the client went away")
         assert await call.answer.wait() is None
-        shown = Shown(servers=("a",))
+        shown = ViewContent(servers=("a",))
         supervisor.answer(supervisor.asked[0][0], OrderOutcome(after=shown), (HERE, shown))
         assert b"a__t" in front.view.page("tools/list", {}, modern=False)
         (figures,) = front.stats.calls()

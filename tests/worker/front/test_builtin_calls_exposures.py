@@ -14,7 +14,7 @@ from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolFamily, ToolReply
 from metamcp_worker.front.front_views import builtin_family
 from metamcp_worker.ipc import builtin_definitions, codec
-from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, Shown
+from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, ViewContent
 from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, toolset
@@ -46,7 +46,7 @@ def place(exposure: Exposure) -> Place:
         exposure, *SETS, git=offer(tool("status", description="x")), db=offer("query"), new=None
     )
     here.down("db")
-    here.show(Shown((("git", "status"), ("db", "query"), ("svn", "log")), toolset="dev"))
+    here.show(ViewContent((("git", "status"), ("db", "query"), ("svn", "log")), toolset="dev"))
     return here
 
 
@@ -119,8 +119,8 @@ def finished(exposure: Exposure, one: Builtin, raw: bytes) -> list[ToolReply]:
     if isinstance(decision, OrderAndThen):
         shown = context.shown
         outcomes = (
-            OrderOutcome("", shown, Shown()),
-            OrderOutcome("", Shown(), shown, SETS[0]),
+            OrderOutcome("", shown, ViewContent()),
+            OrderOutcome("", ViewContent(), shown, SETS[0]),
             OrderOutcome("the disk is full", shown, shown),
         )
         replies += [decision.then(outcome, context) for outcome in outcomes]

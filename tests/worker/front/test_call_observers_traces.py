@@ -10,7 +10,7 @@ from metamcp_worker.front.call_observers import BATCH_SPANS, QUEUED_MAX, Tracer,
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Notice, Result
-from metamcp_worker.ipc.messages import Leg, Message, Span, Spans
+from metamcp_worker.ipc.messages import Message, ServerCallTimes, Span, Spans
 from tests.waiting import until
 
 from .called import Front, request, with_front
@@ -69,7 +69,10 @@ def test_a_traced_call_is_told_within_a_second() -> None:
         peer = front.peers["a"]
         now = asyncio.get_running_loop().time()
         peer.write(
-            Notice(messages.NOTICE, messages.pack_leg(Leg(sent.id, now, now + 0.001, False)))
+            Notice(
+                messages.NOTICE,
+                messages.pack_leg(ServerCallTimes(sent.id, now, now + 0.001, False)),
+            )
         )
         peer.write(Result(sent.id, b"{}"))
         await asyncio.to_thread(until, lambda: supervisor.told, "spans", 5.0)

@@ -12,11 +12,11 @@ from metamcp_worker.ipc.frames import (
     BODY_BYTES_MAX,
     FRAME_BYTES_MAX,
     CallFrame,
-    Down,
     Error,
     Notice,
     Progress,
     Result,
+    ServerGone,
 )
 
 from .callers import Caller, answer_of
@@ -69,7 +69,7 @@ def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool)
         for _ in calls:
             await peer.call()
         if told:
-            peer.write(Down(b'{"reason":"signal","message":"It was killed by SIGKILL."}'))
+            peer.write(ServerGone(b'{"reason":"signal","message":"It was killed by SIGKILL."}'))
         else:
             peer.close()
         for call in calls:
@@ -108,7 +108,7 @@ def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
         peer = await front.attach(generation=1)
         running = front.call()
         await peer.call()
-        peer.write(Down(b"{}"))
+        peer.write(ServerGone(b"{}"))
         assert (await answer_of(running)).code == Code.SERVER_DOWN
         waiting = front.call()
         front.state("error", generation=1, retry_after_ms=500)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.ipc.frames import CallFrame, Down, Notice, Result
+from metamcp_worker.ipc.frames import CallFrame, Notice, Result, ServerGone
 from tests.examples import examples
 
 from .peers import Peer
@@ -53,7 +53,7 @@ class Play:
     async def does(self, peer: Peer, what: str) -> None:
         await self.reads(peer)
         if what == "down":
-            peer.write(Down(b"{}"))
+            peer.write(ServerGone(b"{}"))
             self.peer = None
         elif self.has:
             peer.write(Result(self.has.pop(0), b'"done"'))

@@ -6,7 +6,7 @@ from metamcp_worker.front import call_router
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Down, Result
+from metamcp_worker.ipc.frames import Result, ServerGone
 
 from .callers import answer_of
 from .peers import WAIT_S, error_data
@@ -35,7 +35,7 @@ def test_a_call_that_came_before_the_news_of_its_servers_end_is_a_reason_to_star
         peer = await front.attach(generation=1)
         running = front.call()
         await peer.call()
-        peer.write(Down(b"{}"))
+        peer.write(ServerGone(b"{}"))
         await answer_of(running)
         call = front.call()
         assert front.wanted == []

@@ -6,7 +6,15 @@ from metamcp_worker.front import call_router, server_links
 from metamcp_worker.front.call_faults import Retries
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, Down, Error, Frame, Notice, Progress, Result
+from metamcp_worker.ipc.frames import (
+    Error,
+    Frame,
+    Notice,
+    Progress,
+    QuestionFrame,
+    Result,
+    ServerGone,
+)
 
 from .called import Front as Calls
 from .called import request
@@ -70,7 +78,7 @@ def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(told:
         first = await front.attach(generation=1)
         call = front.call(b'{"n":1}', repeatable=True)
         asked = await first.call()
-        first.write(Down(b"{}")) if told else first.close()
+        first.write(ServerGone(b"{}")) if told else first.close()
         front.state("error", generation=1, retry_after_ms=10)
         front.state("warming", generation=2)
         second = await front.attach(generation=2)
@@ -109,7 +117,7 @@ def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> 
         second = await front.attach(generation=3)
         first.close()
         await second.call()
-        second.write(Down(b'{"reason":"signal","message":"It was killed."}'))
+        second.write(ServerGone(b'{"reason":"signal","message":"It was killed."}'))
         answer = await answer_of(call)
         assert b"went down twice" in answer.body
         data = error_data(answer.body)
@@ -130,7 +138,7 @@ def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
         frames: dict[str, Frame] = {
             "progress": Progress(number, b"{}"),
             "notice": Notice("notifications/message", b"{}", number),
-            "question": Ask(number, 1, "roots/list", b"{}"),
+            "question": QuestionFrame(number, 1, "roots/list", b"{}"),
         }
         first.write(frames[what])
         second = await front.attach(generation=2)
@@ -161,7 +169,7 @@ def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(stat
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         await first.call()
-        first.write(Down(b"{}"))
+        first.write(ServerGone(b"{}"))
         front.state(state, generation=1)
         answer = await answer_of(call)
         assert answer.code == Code.SERVER_DOWN

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.call_observers import Witness
+from metamcp_worker.front.call_observers import CallObserver
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
@@ -29,7 +29,7 @@ def asked(name: str, *, modern: bool = True) -> McpRequest:
     return found
 
 
-class Counting(Witness):
+class Counting(CallObserver):
     """Which calls began, and which are over."""
 
     def __init__(self) -> None:

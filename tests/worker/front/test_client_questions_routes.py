@@ -7,7 +7,15 @@ import pytest
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, Down, Notice, ReplyFrame, Result, Tell, Withdraw
+from metamcp_worker.ipc.frames import (
+    ClientNotice,
+    Notice,
+    QuestionFrame,
+    ReplyFrame,
+    Result,
+    ServerGone,
+    WithdrawQuestion,
+)
 
 from .callers import Caller, answer_of
 from .routed import Front, with_front
@@ -26,8 +34,8 @@ def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
         call = front.call(caller=caller)
         asked = await peer.call()
         peer.write(Notice("notifications/message", b'{"level":"info"}', asked.id))
-        peer.write(Ask(asked.id, 5, "elicitation/create", b'{"message":"who?"}'))
-        peer.write(Ask(999, 6, "elicitation/create", b"{}"))
+        peer.write(QuestionFrame(asked.id, 5, "elicitation/create", b'{"message":"who?"}'))
+        peer.write(QuestionFrame(999, 6, "elicitation/create", b"{}"))
         assert await peer.read() == ReplyFrame(6, NOBODY, failed=True)
         (question,) = caller.questions
         assert (question.method, question.params) == ("elicitation/create", b'{"message":"who?"}')
@@ -56,14 +64,14 @@ def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(e
         caller = Caller(take)
         call = front.call(caller=caller)
         asked = await peer.call()
-        peer.write(Ask(asked.id, 5, "roots/list", b"{}"))
+        peer.write(QuestionFrame(asked.id, 5, "roots/list", b"{}"))
         if end == "withdrawn":
-            peer.write(Withdraw(5))
+            peer.write(WithdrawQuestion(5))
             peer.write(Result(asked.id, b"{}"))
         elif end == "answered":
             peer.write(Result(asked.id, b"{}"))
         elif end == "down":
-            peer.write(Down(b"{}"))
+            peer.write(ServerGone(b"{}"))
         else:
             await heard.wait()
             call.cancel("enough")
@@ -81,7 +89,7 @@ def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_some
         peer.write(Notice("notifications/resources/updated", b'{"uri":"a:"}'))
         front.routing.tell("git", "x/note", b'{"a":1.0}')
         front.routing.tell("nobody", "x/note")
-        assert await peer.read() == Tell("x/note", b'{"a":1.0}')
+        assert await peer.read() == ClientNotice("x/note", b'{"a":1.0}')
         told = await front.notices.get()
         assert told == ("git", "notifications/resources/updated", b'{"uri":"a:"}')
 

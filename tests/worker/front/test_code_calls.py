@@ -15,12 +15,12 @@ from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun
-from metamcp_worker.ipc.disclosure import Everything
+from metamcp_worker.ipc.disclosure import DisclosureState
 from metamcp_worker.ipc.errors import ProtocolError
-from metamcp_worker.ipc.frames import Ask, Error, Notice, ReplyFrame, Result
+from metamcp_worker.ipc.frames import Error, Notice, QuestionFrame, ReplyFrame, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
@@ -403,7 +403,7 @@ def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
         sandboxes.asked(run, 1, "a_t")
         sent = await front.peers["a"].call()
         front.peers["a"].write(Notice("notifications/message", b"{}", sent.id))
-        front.peers["a"].write(Ask(sent.id, 1, "elicitation/create", b"{}"))
+        front.peers["a"].write(QuestionFrame(sent.id, 1, "elicitation/create", b"{}"))
         question = await client.questions.get()
         assert client.notices == ["notifications/message"]
         question.answer(b'{"action":"accept"}')
@@ -440,7 +440,7 @@ def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -
     async def talk(front: Front, sandboxes: Sandboxes) -> None:
         news = ServerState(server="a", state="ready", listed=True, by="project")
         front.calls.server_state(news)
-        with pytest.raises(Unasked):
+        with pytest.raises(RootsUnknown):
             begin(front, unasked=True)
         begin(front, unasked=False)
         await sandboxes.started()
@@ -471,7 +471,7 @@ def test_scripts_run_three_deep_and_no_deeper() -> None:
 
 def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
     async def talk(front: Front, sandboxes: Sandboxes) -> None:
-        front.calls.builtins.disclose(Everything(scripts=(Script("s", 1, "return 1"),)))
+        front.calls.builtins.disclose(DisclosureState(scripts=(Script("s", 1, "return 1"),)))
         front.calls.refresh()
         call = begin(front)
         outer = await sandboxes.read(StartRun)

@@ -8,7 +8,7 @@ from msgspec import Raw, structs
 from metamcp_worker.front.client_questions import LEVELS
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import CallFrame, Error, Notice, Result, Tell
+from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 
 from ..rawhttp import Client
 from .door import Door, legacy, with_door
@@ -45,7 +45,7 @@ def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_every_serv
     async def talk(door: Door) -> None:
         session = await door.initialize()
         assert await set_level(door, session, "error") == {"jsonrpc": "2.0", "id": 1, "result": {}}
-        assert await door.peer.read() == Tell("logging/setLevel", b'{"level":"error"}')
+        assert await door.peer.read() == ClientNotice("logging/setLevel", b'{"level":"error"}')
         await door.call(session)
         assert codec.value((await door.peer.call()).caller)["logLevel"] == "error"
         assert door.kept[-1].level == "error"
@@ -73,7 +73,7 @@ def test_log_messages_of_a_call_reach_its_client_from_the_level_on_that_it_wants
         session = await door.initialize()
         if level:
             await set_level(door, session, level)
-            assert isinstance(await door.peer.read(), Tell)
+            assert isinstance(await door.peer.read(), ClientNotice)
         client = await door.call(session)
         call = await door.peer.call()
         for one in LEVELS:
@@ -94,7 +94,7 @@ def test_log_messages_of_no_call_reach_the_sessions_that_have_set_a_level() -> N
     async def talk(door: Door) -> None:
         wants, silent = await door.initialize(), await door.initialize()
         await set_level(door, wants, "warning")
-        assert isinstance(await door.peer.read(), Tell)
+        assert isinstance(await door.peer.read(), ClientNotice)
         told, untold = await door.news(wants), await door.news(silent)
         door.peer.write(Notice(LOG, log("info")))
         door.peer.write(Notice(LOG, log("error")))
@@ -138,7 +138,7 @@ def test_what_a_client_tells_reaches_the_only_server_of_its_endpoint(
         for told in ("notifications/initialized", method):
             assert (await door.ask(legacy(told, params, id=None, session=session))).status == 202
         body = b"" if params is None else codec.dump(params)
-        assert await door.peer.read() == Tell(method, body)
+        assert await door.peer.read() == ClientNotice(method, body)
 
     with_door(talk)
 
@@ -208,7 +208,7 @@ def test_what_is_told_of_a_task_outside_of_calls_reaches_the_session_that_began_
         session, other = await door.initialize(), await door.initialize()
         for one in (session, other):
             await set_level(door, one, "debug")
-            assert isinstance(await door.peer.read(), Tell)
+            assert isinstance(await door.peer.read(), ClientNotice)
         news, of_other = await door.news(session), await door.news(other)
         client = await door.call(session, task={"ttl": 1000})
         task = b'{"task":{"taskId":"k","status":"working"}}'
@@ -365,7 +365,7 @@ def test_notifications_of_no_call_do_not_come_from_a_server_that_workspaces_shar
     async def talk(door: Door) -> None:
         one = await Watching.open(door)
         await set_level(door, one.session, "debug")
-        assert isinstance(await door.peer.read(), Tell)
+        assert isinstance(await door.peer.read(), ClientNotice)
         news = await door.news(one.session)
         await one.watch()
         for method, params in ((LOG, log("error")), ("example.com/x", b"{}")):

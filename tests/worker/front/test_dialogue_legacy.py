@@ -7,7 +7,15 @@ import pytest
 
 from metamcp_worker.front.client_questions import ASKED_MAX
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, CallFrame, Notice, ReplyFrame, Result, Tell, Withdraw
+from metamcp_worker.ipc.frames import (
+    CallFrame,
+    ClientNotice,
+    Notice,
+    QuestionFrame,
+    ReplyFrame,
+    Result,
+    WithdrawQuestion,
+)
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
@@ -21,7 +29,7 @@ JSON_ALONE = "Accept: application/json"
 
 async def asked(door: Door, call: CallFrame, client: Client, question: int = 1) -> Any:
     """What the client is asked when the server asks for a form."""
-    door.peer.write(Ask(call.id, question, "elicitation/create", FORM))
+    door.peer.write(QuestionFrame(call.id, question, "elicitation/create", FORM))
     if question == 1:
         assert (await client.head()).headers["content-type"] == "text/event-stream"
     message = await client.event()
@@ -52,7 +60,7 @@ def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
-        door.peer.write(Ask(call.id, 7, method, params))
+        door.peer.write(QuestionFrame(call.id, 7, method, params))
         await client.head()
         question = await client.event()
         wanted = {"params": codec.value(params)} if params else {}
@@ -123,7 +131,7 @@ def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -
         client = await door.call(session)
         call = await door.peer.call()
         question = await asked(door, call, client)
-        door.peer.write(Withdraw(1))
+        door.peer.write(WithdrawQuestion(1))
         cancelled = await client.event()
         assert cancelled["method"] == "notifications/cancelled"
         assert cancelled["params"]["requestId"] == question["id"]
@@ -166,7 +174,7 @@ def test_no_client_is_asked_what_it_has_not_declared(
         session = await door.initialize(**capabilities)
         client = await door.call(session)
         call = await door.peer.call()
-        door.peer.write(Ask(call.id, 1, method, params))
+        door.peer.write(QuestionFrame(call.id, 1, method, params))
         reply = await replied(door)
         assert (reply.failed, codec.value(reply.body)["code"]) == (True, -32601)
         door.peer.write(Result(call.id, b"{}"))
@@ -181,10 +189,10 @@ def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_sess
         session = await door.initialize(**CAPABLE)
         client = await door.call(session, JSON_ALONE)
         call = await door.peer.call()
-        door.peer.write(Ask(call.id, 1, "roots/list", b"{}"))
+        door.peer.write(QuestionFrame(call.id, 1, "roots/list", b"{}"))
         assert (await replied(door)).failed  # there is none yet
         news = await door.news(session)
-        door.peer.write(Ask(call.id, 2, "roots/list", b"{}"))
+        door.peer.write(QuestionFrame(call.id, 2, "roots/list", b"{}"))
         question = await news.event()
         assert question["method"] == "roots/list"
         await door.answer(session, question, '"result":{"roots":[]}')
@@ -203,7 +211,7 @@ def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_session
         call = await door.peer.call()
         await client.close()
         await until(lambda: door.server.connections == 2)  # the handshake's and that of the news
-        door.peer.write(Ask(call.id, 1, "roots/list", b"{}"))
+        door.peer.write(QuestionFrame(call.id, 1, "roots/list", b"{}"))
         question = await news.event()
         await door.answer(session, question, '"result":{"roots":[]}')
         assert not (await replied(door)).failed
@@ -219,7 +227,7 @@ def test_a_client_has_only_so_many_open_questions() -> None:
         call = await door.peer.call()
         for number in range(1, ASKED_MAX + 2):
             await asyncio.to_thread(
-                door.peer.write, Ask(call.id, number, "elicitation/create", FORM)
+                door.peer.write, QuestionFrame(call.id, number, "elicitation/create", FORM)
             )
         reply = await replied(door)
         assert (reply.question, reply.failed) == (ASKED_MAX + 1, True)
@@ -236,14 +244,14 @@ def test_progress_of_a_client_reaches_the_server_that_asked_and_no_other_does() 
         session, other = [await door.initialize(**CAPABLE) for _ in range(2)]
         client = await door.call(session)
         call = await door.peer.call()
-        door.peer.write(Ask(call.id, 1, "roots/list", b'{"_meta":{"progressToken":"p"}}'))
+        door.peer.write(QuestionFrame(call.id, 1, "roots/list", b'{"_meta":{"progressToken":"p"}}'))
         await client.head()
         token = (await client.event())["params"]["_meta"]["progressToken"]
         for who, what in ((other, token), (session, "p"), (session, token)):
             params = {"progressToken": what, "progress": 0.5}
             told = legacy("notifications/progress", params, id=None, session=who)
             assert (await door.ask(told)).status == 202
-        assert await door.peer.read() == Tell(
+        assert await door.peer.read() == ClientNotice(
             "notifications/progress", b'{"progressToken":"p","progress":0.5}'
         )
         assert door.stats.refusals == {"stray_progress": 2}
@@ -259,7 +267,7 @@ def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() -> Non
         client = await door.call(session)
         call = await door.peer.call()
         visit = b'{"mode":"url","elicitationId":"e1","url":"https://a.example/x"}'
-        door.peer.write(Ask(call.id, 1, "elicitation/create", visit))
+        door.peer.write(QuestionFrame(call.id, 1, "elicitation/create", visit))
         await client.head()
         assert (await client.event())["params"] == codec.value(visit)
         done = b'{"elicitationId":"e1", "x":1.0}'

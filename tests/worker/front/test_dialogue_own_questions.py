@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.front.client_questions import ASKED_MAX, Ids, Question
 from metamcp_worker.front.client_sessions import ClientSession
-from metamcp_worker.front.dialogue import Inquiry, ask_aside
+from metamcp_worker.front.dialogue import RootsRequest, ask_aside
 from metamcp_worker.ipc import codec, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -40,7 +40,7 @@ def test_a_question_for_roots_that_gets_no_answer_is_closed() -> None:
     async def main() -> None:
         session, stream = opened()
         over = asyncio.Event()
-        Inquiry(session, partial(ask_aside, session), over.set, wait_s=0.01)
+        RootsRequest(session, partial(ask_aside, session), over.set, wait_s=0.01)
         async with asyncio.timeout(WAIT_S):
             await over.wait()
         asked, cancelled = stream.messages
@@ -58,7 +58,7 @@ def test_an_answer_closes_the_question_for_roots_too() -> None:
     async def main() -> None:
         session, stream = opened()
         over = asyncio.Event()
-        Inquiry(session, partial(ask_aside, session), over.set)
+        RootsRequest(session, partial(ask_aside, session), over.set)
         question = session.asked.take(codec.dump(stream.messages[0]["id"]))
         assert question is not None
         question.answer(b'{"roots":[{"uri":"file:///here"}]}')

@@ -16,12 +16,12 @@ from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, RunEnded
 from metamcp_worker.ipc.engine_runs import (
-    Done,
+    AbandonOrder,
     EngineOrder,
     HostDone,
     HostDrop,
     Kind,
-    Leave,
+    OrderDone,
     OrderProgress,
 )
 from metamcp_worker.ipc.errors import Code
@@ -120,7 +120,7 @@ def test_a_tool_is_an_order_and_its_end_the_result(
         more = {"ask": True} if method == "workflow/status" else {}
         assert codec.value(bytes(order.params)) == arguments | more
         assert (order.asks, order.samples, order.progress) == (False, False, False)
-        engine.write(Done(id=order.id, text="done", structured=Raw(b'{"x":1}'), failed=True))
+        engine.write(OrderDone(id=order.id, text="done", structured=Raw(b'{"x":1}'), failed=True))
         result = await outcome(call)
         assert result["content"] == [{"type": "text", "text": "done"}]
         assert (result["structuredContent"], result["isError"]) == ({"x": 1}, True)
@@ -135,7 +135,7 @@ def test_progress_reaches_a_client_that_wants_it() -> None:
         order = await engine.read(EngineOrder)
         assert (order.asks, order.samples, order.progress) == (True, True, True)
         engine.write(OrderProgress(id=order.id, progress=1, total=3, message="step"))
-        engine.write(Done(id=order.id, text="done"))
+        engine.write(OrderDone(id=order.id, text="done"))
         await answer_of(call)
         assert client.progress == [{"progress": 1, "total": 3, "message": "step"}]
 
@@ -147,7 +147,7 @@ def test_a_client_that_leaves_is_told_to_the_engine() -> None:
         call = begin(front)
         order = await engine.read(EngineOrder)
         call.cancel("gone")
-        assert (await engine.read(Leave)).id == order.id
+        assert (await engine.read(AbandonOrder)).id == order.id
 
     with_engine(talk)
 
@@ -564,7 +564,7 @@ def test_a_suggestion_is_a_method_too() -> None:
         call = front.calls.start(front.view, made, None)
         order = await engine.read(EngineOrder)
         assert (order.method, bytes(order.params)) == ("suggest", b'{"task":"x"}')
-        engine.write(Done(id=order.id, text="a", structured=Raw(b'{"workflow":{}}')))
+        engine.write(OrderDone(id=order.id, text="a", structured=Raw(b'{"workflow":{}}')))
         assert codec.value((await answer_of(call)).body) == {
             "resultType": "complete",
             "workflow": {},

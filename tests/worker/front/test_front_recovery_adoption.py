@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.frames import CallFrame, Result
-from metamcp_worker.ipc.messages import Adopt, SessionKept, SessionRecord, SessionsOver
+from metamcp_worker.ipc.messages import AdoptSessions, SessionKept, SessionRecord, SessionsOver
 
 from .peers import WAIT_S
 from .process import Front, Worker, front
@@ -67,7 +67,7 @@ def record(session: str, **more: object) -> bytes:
 
 
 def adopt(one: Front, *records: bytes) -> None:
-    one.send(Adopt(), [packets.blob(b"[" + b",".join(records) + b"]")])
+    one.send(AdoptSessions(), [packets.blob(b"[" + b",".join(records) + b"]")])
 
 
 def subscribed(worker: Worker) -> CallFrame:
@@ -109,7 +109,7 @@ def test_a_client_that_could_not_hear_of_other_lists_hears_of_them_once() -> Non
         one.offer("git", "status")
         for untold in (True, False):
             records = packets.blob(b"[%b]" % record(f"s-{untold}"))
-            one.send(Adopt(untold=untold), [records])
+            one.send(AdoptSessions(untold=untold), [records])
         one.listen()
         assert news(one, "s-True") == ["notifications/tools/list_changed"]
         assert news(one, "s-False") == []
@@ -127,8 +127,8 @@ def test_sessions_that_cannot_be_read_or_come_too_early_harm_nobody() -> None:
     with front() as one:
         adopt(one, record("early"))
         one.serve()
-        one.send(Adopt(), [packets.blob(b'[{"id":7}]')])
-        one.send(Adopt())
+        one.send(AdoptSessions(), [packets.blob(b'[{"id":7}]')])
+        one.send(AdoptSessions())
         adopt(one, record("right"))
         assert Answer(one, "tools/list", "early").status() == 404
         assert Answer(one, "tools/list", "right").status() == 200

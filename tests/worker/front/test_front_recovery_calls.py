@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Cancel, Claim, KeptFrame, Progress, Release, Result
+from metamcp_worker.ipc.frames import Cancel, KeptFrame, Progress, RecoverCall, ReleaseCalls, Result
 from metamcp_worker.ipc.messages import SessionRecord
 
 from ..rawhttp import Client, until
@@ -37,9 +37,9 @@ async def back(door: Door, name: str, session: str = SESSION) -> Client:
     return await door.news(session, f"Last-Event-ID: {name}")
 
 
-async def claimed(door: Door) -> Claim:
+async def claimed(door: Door) -> RecoverCall:
     frame = await door.peer.read()
-    assert isinstance(frame, Claim), frame
+    assert isinstance(frame, RecoverCall), frame
     return frame
 
 
@@ -192,7 +192,7 @@ def test_a_session_that_ends_while_a_worker_is_asked_cancels_what_that_has() -> 
         client = await back(door, event_id())
         claim = await claimed(door)
         assert (await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {SESSION}"))).status == 200
-        assert isinstance(await door.peer.read(), Release)
+        assert isinstance(await door.peer.read(), ReleaseCalls)
         door.peer.write(KeptFrame(claim.id, note()))
         cancel = await door.peer.read()
         assert isinstance(cancel, Cancel)
@@ -210,11 +210,13 @@ def test_workers_hear_of_the_end_of_a_session_that_another_front_had() -> None:
             gone = await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {session}"))
             assert gone.status == 200
         release = await door.peer.read()
-        assert isinstance(release, Release)
+        assert isinstance(release, ReleaseCalls)
         assert release.owner
         assert door.peer.quiet()
         await door.calls.close()
-        assert await door.peer.read() == Release()  # whoever ends in order answers all by itself
+        assert (
+            await door.peer.read() == ReleaseCalls()
+        )  # whoever ends in order answers all by itself
 
     with_door(talk)
 

@@ -5,7 +5,7 @@ import resource
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from metamcp_worker.front.front_recovery import OVER_MAX, QUEUED_MAX, Keeping
+from metamcp_worker.front.front_recovery import OVER_MAX, QUEUED_MAX, SessionRecordSender
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 
@@ -25,7 +25,7 @@ class Supervisor:
         self.told: asyncio.Queue[SessionRecord | tuple[str, ...]] = asyncio.Queue()
         self.queued = 0
         self.looked: asyncio.Queue[int] = asyncio.Queue()
-        self.keeping = Keeping(self._take, self._queued)
+        self.keeping = SessionRecordSender(self._take, self._queued)
 
     def _take(self, message: Message, fds: tuple[int, ...]) -> None:
         if isinstance(message, SessionKept):

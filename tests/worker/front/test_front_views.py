@@ -13,7 +13,7 @@ from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import LIST_METHODS, View
 from metamcp_worker.front.front_views import PRINCIPALS_MAX, Viewers, builtin_family
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Exposure, Pair, Shown, ViewOwner
+from metamcp_worker.ipc.disclosure import Exposure, Pair, ViewContent, ViewOwner
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .offers import endpoint, offer, prompt, resource
@@ -72,7 +72,7 @@ def test_at_first_only_the_built_in_tools_are_in_view() -> None:
 
 def test_with_everything_exposed_nothing_is_added_and_nothing_hidden() -> None:
     viewers = made(spec("all"))
-    viewers.show({HERE: Shown(servers=("a",))})
+    viewers.show({HERE: ViewContent(servers=("a",))})
     assert viewers.refresh() == {}
     assert tools(view(viewers)) == listed(view(viewers)) == [f"{s}__{t}" for s, t in PAIRS]
 
@@ -80,7 +80,7 @@ def test_with_everything_exposed_nothing_is_added_and_nothing_hidden() -> None:
 @pytest.mark.promise("M35")
 def test_a_server_in_view_brings_its_tools_prompts_and_resources() -> None:
     viewers = made(spec())
-    viewers.show({HERE: Shown(servers=("b",))})
+    viewers.show({HERE: ViewContent(servers=("b",))})
     kinds = frozenset({"tools", "prompts", "resources"})
     assert viewers.refresh() == {HERE: kinds}
     seen = view(viewers)
@@ -98,7 +98,7 @@ def test_a_tool_in_view_is_defined_exactly_as_its_server_does() -> None:
     viewers.configure(FrontSpec(version="1", endpoints=(spec("toolset"),), hosts=()))
     viewers.put("a", offer(Raw(raw), "u"))
     viewers.set_listed("a", True)
-    viewers.show({HERE: Shown((("a", "t"),))})
+    viewers.show({HERE: ViewContent((("a", "t"),))})
     viewers.refresh()
     page = view(viewers).page("tools/list", {}, modern=False)
     assert raw.replace(b'"t"', b'"a__t"') in page
@@ -108,7 +108,7 @@ def test_a_tool_in_view_is_defined_exactly_as_its_server_does() -> None:
 def test_what_is_shown_to_one_principal_no_other_one_sees_or_hears_of() -> None:
     viewers = made(spec())
     assert tools(view(viewers, YOU)) == []
-    viewers.show({ViewOwner("default", YOU): Shown(servers=("a",))})
+    viewers.show({ViewOwner("default", YOU): ViewContent(servers=("a",))})
     changed = viewers.refresh()
     assert set(changed) == {ViewOwner("default", YOU)}
     assert tools(view(viewers, ME)) == []
@@ -119,7 +119,7 @@ def test_what_is_shown_to_one_principal_no_other_one_sees_or_hears_of() -> None:
 
 def test_equal_views_share_their_bytes_and_different_ones_share_none() -> None:
     viewers = made(spec())
-    shown = Shown(servers=("a",))
+    shown = ViewContent(servers=("a",))
     viewers.show({ViewOwner("default", who): shown for who in ("x", "y")} | {HERE: shown})
     viewers.refresh()
     assert view(viewers, "x").pages is view(viewers, "y").pages
@@ -129,7 +129,7 @@ def test_equal_views_share_their_bytes_and_different_ones_share_none() -> None:
 
 def test_a_server_that_is_away_is_out_of_every_list_and_comes_back_by_itself() -> None:
     viewers = made(spec("toolset"))
-    viewers.show({HERE: Shown((("a", "t"), ("b", "u")), toolset="dev")})
+    viewers.show({HERE: ViewContent((("a", "t"), ("b", "u")), toolset="dev")})
     viewers.refresh()
     viewers.set_listed("a", False)
     assert viewers.refresh() == {HERE: frozenset({"tools", "prompts", "resources"})}
@@ -141,7 +141,7 @@ def test_a_server_that_is_away_is_out_of_every_list_and_comes_back_by_itself() -
 
 def test_a_change_of_what_is_out_of_view_is_told_to_nobody() -> None:
     viewers = made(spec())
-    viewers.show({HERE: Shown(servers=("b",))})
+    viewers.show({HERE: ViewContent(servers=("b",))})
     viewers.refresh()
     viewers.set_listed("a", False)
     assert viewers.refresh() == {}
@@ -151,7 +151,7 @@ def test_a_change_of_what_is_out_of_view_is_told_to_nobody() -> None:
 def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_principals() -> None:
     viewers = made(spec(per_session=True))
     own = ViewOwner("default", ME, "s1")
-    viewers.show({own: Shown(servers=("a",))})
+    viewers.show({own: ViewContent(servers=("a",))})
     changed = viewers.refresh()
     seen = view(viewers)
     assert tools(viewers.own(seen, "s1")) == ["a__t", "a__u"]
@@ -159,11 +159,11 @@ def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_princip
     assert tools(seen) == []
     assert viewers.find_changed_kinds(changed, own)
     assert not viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
-    viewers.show({HERE: Shown(servers=("b",)), own: Shown(servers=("a",))})
+    viewers.show({HERE: ViewContent(servers=("b",)), own: ViewContent(servers=("a",))})
     changed = viewers.refresh()
     assert not viewers.find_changed_kinds(changed, own)
     assert viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
-    viewers.show({HERE: Shown(servers=("b",))})
+    viewers.show({HERE: ViewContent(servers=("b",))})
     changed = viewers.refresh()
     assert viewers.find_changed_kinds(changed, own)
     assert not viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
@@ -174,9 +174,9 @@ def test_a_session_with_a_view_of_its_own_sees_that_and_the_others_their_princip
 def test_a_session_that_loses_its_view_hears_only_of_what_that_changes_for_it() -> None:
     viewers = made(spec(per_session=True))
     own = ViewOwner("default", ME, "s1")
-    viewers.show({own: Shown(servers=("a",))})
+    viewers.show({own: ViewContent(servers=("a",))})
     viewers.refresh()
-    viewers.show({HERE: Shown(servers=("a",))})
+    viewers.show({HERE: ViewContent(servers=("a",))})
     changed = viewers.refresh()
     assert viewers.find_changed_kinds(changed, ViewOwner("default", ME, "s2"))
     assert not viewers.find_changed_kinds(changed, own), "it sees what it saw before"
@@ -193,7 +193,7 @@ def test_what_a_server_says_of_its_lists_counts_for_those_who_see_it_alone() -> 
 
 def test_without_views_per_session_that_of_a_session_counts_for_nothing() -> None:
     viewers = made(spec())
-    viewers.show({ViewOwner("default", ME, "s1"): Shown(servers=("a",))})
+    viewers.show({ViewOwner("default", ME, "s1"): ViewContent(servers=("a",))})
     assert viewers.refresh() == {}
     assert tools(viewers.own(view(viewers), "s1")) == []
 
@@ -207,7 +207,7 @@ def test_what_is_out_of_view_is_found_by_its_name_where_that_is_allowed() -> Non
         assert (merged.prompt("a__p") is not None) is found
         assert (merged.resource("a:r") is not None) is found
     shut = made(spec("search", call_hidden=False))
-    shut.show({HERE: Shown((("a", "t"),))})
+    shut.show({HERE: ViewContent((("a", "t"),))})
     shut.refresh()
     merged = view(shut).merged
     assert merged.tool("a__t") is not None
@@ -225,7 +225,7 @@ def test_no_tool_of_a_server_takes_the_name_of_a_built_in_one() -> None:
     viewers.configure(FrontSpec(version="1", endpoints=(one,), hosts=()))
     viewers.put("a", offer("gateway_status", "t"))
     viewers.set_listed("a", True)
-    viewers.show({HERE: Shown(servers=("a",))})
+    viewers.show({HERE: ViewContent(servers=("a",))})
     viewers.refresh()
     names = listed(view(viewers))
     assert len(names) == len(set(names)) == 5
@@ -250,7 +250,9 @@ def test_another_exposure_of_an_endpoint_is_told_as_a_change() -> None:
 def test_only_what_the_tools_of_an_exposure_can_change_is_in_view_and_the_rest_comes_back() -> None:
     viewers = made(spec("servers", per_session=True))
     own = ViewOwner("default", ME, "s1")
-    viewers.show({HERE: Shown((("b", "t"),), ("a",), "dev"), own: Shown(servers=("c",))})
+    viewers.show(
+        {HERE: ViewContent((("b", "t"),), ("a",), "dev"), own: ViewContent(servers=("c",))}
+    )
     viewers.refresh()
     steps: tuple[tuple[Exposure, list[str], list[str]], ...] = (
         ("servers", ["a__t", "a__u"], ["c__t", "c__u"]),
@@ -273,7 +275,7 @@ def test_only_what_the_tools_of_an_exposure_can_change_is_in_view_and_the_rest_c
 
 WHOSE = st.builds(ViewOwner, st.just("default"), st.sampled_from([ME, YOU, "x"]))
 SHOWN = st.builds(
-    Shown,
+    ViewContent,
     st.lists(st.sampled_from(PAIRS), unique=True).map(tuple),
     st.lists(st.sampled_from(SERVERS), unique=True).map(tuple),
 )
@@ -287,10 +289,10 @@ EXPOSURES: tuple[Exposure, ...] = ("servers", "search")
     st.lists(st.tuples(WHOSE, SHOWN, st.sampled_from(SERVERS), st.booleans()), max_size=12),
 )
 def test_every_view_is_what_is_shown_in_it_and_there(
-    exposure: Exposure, steps: list[tuple[ViewOwner, Shown, str, bool]]
+    exposure: Exposure, steps: list[tuple[ViewOwner, ViewContent, str, bool]]
 ) -> None:
     viewers = made(spec(exposure))
-    shown: dict[ViewOwner, Shown] = {}
+    shown: dict[ViewOwner, ViewContent] = {}
     there = set[str](SERVERS)
     before: dict[str, list[str]] = {who: [] for who in (ME, YOU, "x")}
     for whose, what, server, up in steps:
@@ -302,7 +304,7 @@ def test_every_view_is_what_is_shown_in_it_and_there(
         viewers.set_listed(server, up)
         changed = viewers.refresh()
         for who, earlier in before.items():
-            now = shown.get(ViewOwner("default", who), Shown())
+            now = shown.get(ViewOwner("default", who), ViewContent())
             expected = [
                 f"{pair[0]}__{pair[1]}"
                 for pair in PAIRS
@@ -321,7 +323,7 @@ def test_principals_beyond_the_limit_hear_of_changes_like_all_others() -> None:
         view(viewers, principal)
     late = everybody[-1]
     view(viewers, late, "quiet")
-    viewers.shift([(Shown(toolset="own"), (ViewOwner("default", everybody[-2]),))])
+    viewers.shift([(ViewContent(toolset="own"), (ViewOwner("default", everybody[-2]),))])
     viewers.refresh()
     for server in SERVERS:
         viewers.put(server, offer("new"))

@@ -11,7 +11,7 @@ from metamcp_worker.access import gate
 from metamcp_worker.catalog.views import PageCache, View
 from metamcp_worker.front.front_views import Viewers
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Pair, Shown, ViewOwner
+from metamcp_worker.ipc.disclosure import Pair, ViewContent, ViewOwner
 from metamcp_worker.ipc.spec import FrontSpec
 
 from .offers import endpoint, offer
@@ -37,11 +37,13 @@ def made() -> Viewers:
     return found
 
 
-def received(number: int = 0) -> Shown:
+def received(number: int = 0) -> ViewContent:
     """As it comes from the supervisor: no two of them have anything in common."""
     tools = ALL[number : number + SHOWN] if number + SHOWN <= len(ALL) else ALL[-SHOWN:]
     more = ALL[: number % 97]
-    return codec.decode_as(Shown, codec.dump(Shown((*tools, *more), toolset=f"of {number}")))
+    return codec.decode_as(
+        ViewContent, codec.dump(ViewContent((*tools, *more), toolset=f"of {number}"))
+    )
 
 
 def view(viewers: Viewers, whose: ViewOwner) -> View:
@@ -79,7 +81,7 @@ def test_views_go_with_their_sessions() -> None:
     viewers.refresh()
     kept = [ref(view(viewers, whose)) for whose in WHO]
     view(viewers, WHO[1]).page("tools/list", {}, modern=False)
-    viewers.shift([(Shown(), WHO[1:])])
+    viewers.shift([(ViewContent(), WHO[1:])])
     viewers.refresh()
     assert [one() is not None for one in kept] == [True] + [False] * (SESSIONS - 1)
 

@@ -13,12 +13,12 @@ from metamcp_worker.front.run import Disclosing
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.ipc import codec, disclosure
 from metamcp_worker.ipc.disclosure import (
-    Applied,
-    Disclosed,
-    Everything,
-    News,
-    Shift,
-    Shown,
+    DisclosureApplied,
+    DisclosureDelta,
+    DisclosureState,
+    DisclosureUpdate,
+    ServerListsChanged,
+    ViewContent,
     ViewOwner,
 )
 from metamcp_worker.ipc.envelope import Message
@@ -28,7 +28,7 @@ from metamcp_worker.ipc.spec import FrontSpec
 from .offers import endpoint, offer
 
 HERE = ViewOwner("default", gate.LOCAL)
-NOTHING = Shift()
+NOTHING = DisclosureDelta()
 TOOLS: Changed = {HERE: frozenset({"tools"})}
 
 
@@ -60,8 +60,10 @@ class Told:
         self.calls.server_state(ServerState(server=server, state=state, listed=yes))
         self.calls.refresh()
 
-    def round(self, number: int, news: Shift = NOTHING) -> None:
-        self.disclosing.on_disclosure(Disclosed(number=number, whole=False), codec.dump(news))
+    def round(self, number: int, news: DisclosureDelta = NOTHING) -> None:
+        self.disclosing.on_disclosure(
+            DisclosureUpdate(number=number, whole=False), codec.dump(news)
+        )
 
 
 def played(play: Callable[[Told], None], *, several: bool = True) -> None:
@@ -85,13 +87,17 @@ def test_one_of_several_fronts_tells_them_with_the_next_round() -> None:
     def play(front: Told) -> None:
         front.listed("a", yes=False)
         front.listed("b", yes=False)
-        assert front.supervisor == [News(number=0)], "once is enough"
+        assert front.supervisor == [ServerListsChanged(number=0)], "once is enough"
         front.disclosing.announce(0)
         assert front.clients == []
         front.round(1)
         front.listed("a", yes=True)
-        told = disclosure.Told(number=0)
-        assert front.supervisor[1:] == [told, Applied(number=1), News(number=1)]
+        told = disclosure.ListsAnnounced(number=0)
+        assert front.supervisor[1:] == [
+            told,
+            DisclosureApplied(number=1),
+            ServerListsChanged(number=1),
+        ]
         front.disclosing.announce(1)
         assert front.clients == [TOOLS, TOOLS]
         front.round(2)
@@ -107,10 +113,15 @@ def test_the_supervisor_hears_that_clients_were_told_once_they_were() -> None:
     def play(front: Told) -> None:
         front.listed("a", yes=False)
         front.round(1)
-        front.disclosing.clients = lambda changed: front.supervisor.append(News(number=7))
+        front.disclosing.clients = lambda changed: front.supervisor.append(
+            ServerListsChanged(number=7)
+        )
         front.supervisor.clear()
         front.disclosing.announce(1)
-        assert front.supervisor == [News(number=7), disclosure.Told(number=1)]
+        assert front.supervisor == [
+            ServerListsChanged(number=7),
+            disclosure.ListsAnnounced(number=1),
+        ]
 
     played(play)
 
@@ -119,7 +130,7 @@ def test_what_a_server_and_an_order_change_is_announced_together() -> None:
     def play(front: Told) -> None:
         desk = ViewOwner("desk", gate.LOCAL)
         front.listed("a", yes=False)
-        front.round(4, Shift(((Shown(servers=("b",)), (desk,)),)))
+        front.round(4, DisclosureDelta(((ViewContent(servers=("b",)), (desk,)),)))
         front.disclosing.announce(4)
         assert front.clients == [TOOLS, {desk: frozenset({"tools"})}]
 
@@ -144,10 +155,10 @@ def test_a_front_that_ends_tells_everything_it_has_kept_and_keeps_nothing_more()
 def test_everything_anew_that_nobody_waits_for_begins_a_round_of_its_own() -> None:
     def play(front: Told) -> None:
         desk = ViewOwner("desk", gate.LOCAL)
-        everything = Everything(((desk, Shown(servers=("b",))),))
-        front.disclosing.on_disclosure(Disclosed(), codec.dump(everything))
+        everything = DisclosureState(((desk, ViewContent(servers=("b",))),))
+        front.disclosing.on_disclosure(DisclosureUpdate(), codec.dump(everything))
         front.calls.refresh()
-        assert front.supervisor == [News(number=0)]
+        assert front.supervisor == [ServerListsChanged(number=0)]
         assert front.clients == []
 
     played(play)

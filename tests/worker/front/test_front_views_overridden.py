@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from metamcp_worker.builtin_tools.builtin import Forward
 from metamcp_worker.catalog.tool_overrides import ORIGINAL
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Exposure, Load, Shown
+from metamcp_worker.ipc.disclosure import Exposure, Load, ViewContent
 from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 
 from ..rawhttp import post
@@ -119,7 +119,7 @@ def test_a_tool_in_quarantine_is_not_had_by_an_alias() -> None:
 @pytest.mark.promise("M31")
 def test_tool_sets_go_by_server_and_own_name() -> None:
     here = place("toolset", toolset("work", RESET, STATUS, SECRET), toolset("dark", SECRET))
-    here.show(Shown((RESET, STATUS, SECRET), toolset="work"))
+    here.show(ViewContent((RESET, STATUS, SECRET), toolset="work"))
     assert here.listed[7:] == ["forget_changes", "git__status"]
     (told,) = structured(here.reply("get-active-toolset"))["warnings"]
     assert told == "git server has no such tools here, skipping tools: git.secret"
@@ -143,7 +143,7 @@ def test_discovery_tells_tools_as_they_are_overridden() -> None:
 @pytest.mark.promise("M35")
 def test_a_hidden_tool_does_not_come_into_view_with_its_server() -> None:
     here = place("servers")
-    reply = here.done(here.ask("gateway_activate", name="git"), Shown(servers=("git",)))
+    reply = here.done(here.ask("gateway_activate", name="git"), ViewContent(servers=("git",)))
     assert reply.text == "git is active: its 2 tools are in view: forget_changes, git__status."
     assert here.listed[3:] == ["forget_changes", "git__status"]
 

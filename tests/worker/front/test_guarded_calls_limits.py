@@ -12,12 +12,12 @@ from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentDecided
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.frames import Ask, Down, Error, Progress, Result
+from metamcp_worker.ipc.frames import Error, Progress, QuestionFrame, Result, ServerGone
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import ConsentSpec, FrontSpec, PolicySpec, UseLimits
-from metamcp_worker.middleware.front_side import MiddlewareLines
+from metamcp_worker.middleware.front_side import MiddlewareClients
 from tests.examples import examples
 from tests.supervisor.stage import until
 
@@ -79,7 +79,7 @@ class Exits:
         call = self.start(tool, caller=caller)
         call.answer.add_callback(lambda answer: asked.set())
         if tool == "run":
-            self.front.peers["git"].write(Ask(call.id, call.id, "roots/list", b"{}"))
+            self.front.peers["git"].write(QuestionFrame(call.id, call.id, "roots/list", b"{}"))
         await asked.wait()
         return call, caller
 
@@ -185,7 +185,7 @@ class Exits:
         call, peer = self.start(), self.front.peers["git"]
         self.attached.clear()
         if self.dice.random() < 0.5:
-            peer.write(Down(b"{}"))
+            peer.write(ServerGone(b"{}"))
         else:
             peer.close()
         await call.answer.wait()
@@ -226,7 +226,7 @@ class Exits:
 @pytest.mark.timeout(300)
 def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
     async def test(front: Front) -> None:
-        front.calls.guarded.lines = MiddlewareLines(Connectors(), ready_s=0.0)
+        front.calls.guarded.lines = MiddlewareClients(Connectors(), ready_s=0.0)
         front.calls.configure(SPEC)
         front.calls.catalogue("away", offer("run"))
         front.calls.server_state(ServerState(server="away", state="warming", listed=True))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.front import mrtr_io
 from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.mrtr_io import Drive, ParkedBudget
+from metamcp_worker.front.mrtr_io import CallRoundTrips, ParkedBudget
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.server_links import Call as Waiting
 from metamcp_worker.ipc import codec
@@ -326,7 +326,7 @@ def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
     async def main() -> None:
         frame = CallFrame(1, "tools/call", b"{}")
         call = Waiting("s", frame, lambda call, reason: None, 0.0)
-        drive = Drive(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
+        drive = CallRoundTrips(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
         found = await drive.finish(CallAnswer(wants("s")))
         assert found is not None
         assert found.code == Code.OVERLOADED
@@ -358,7 +358,9 @@ def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None
         caller = b'{"clientCapabilities":{"elicitation":{}}}'
         request = McpRequest("tools/call", {}, {}, caller, modern=False)
         asked: list[Question] = []
-        drive = Drive(call, request, start=lambda request: call, ask=asked.append, mint=str)
+        drive = CallRoundTrips(
+            call, request, start=lambda request: call, ask=asked.append, mint=str
+        )
         drive.cancel("the client cancelled it")
         assert await drive.finish(CallAnswer(wants(who=FORM))) is None
         assert not asked

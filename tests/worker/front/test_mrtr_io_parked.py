@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Ask, CallFrame, Error, Progress, ReplyFrame, Result
+from metamcp_worker.ipc.frames import CallFrame, Error, Progress, QuestionFrame, ReplyFrame, Result
 
 from ..rawhttp import Client
 from ..rawhttp import Reply as Http
@@ -34,7 +34,7 @@ async def interrupted(
     client = await door.connect()
     client.send(modern(method, params, meta=ABLE))
     call = await door.peer.call()
-    door.peer.write(Ask(call.id, 5, "elicitation/create", question))
+    door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", question))
     reply = await client.reply()
     assert reply.status == 200
     return client, call, reply.json["result"]
@@ -84,7 +84,7 @@ def test_a_call_may_be_interrupted_again_and_again_and_its_client_may_leave_in_b
             params = {**TOOL[1], "inputResponses": answer, "requestState": result["requestState"]}
             client.send(modern("tools/call", params, meta=ABLE))
             assert isinstance(await door.peer.read(), ReplyFrame)
-            door.peer.write(Ask(call.id, 5 + number, "roots/list", b"{}"))
+            door.peer.write(QuestionFrame(call.id, 5 + number, "roots/list", b"{}"))
             result = (await client.reply()).json["result"]
             assert list(result["inputRequests"]) == [f"k{number}"]
         assert door.peer.quiet()
@@ -100,7 +100,7 @@ def test_what_is_told_before_a_question_and_behind_it_goes_to_the_request_that_w
         client.send(modern(*TOOL, meta={**ABLE, "progressToken": "first"}))
         call = await door.peer.call()
         door.peer.write(Progress(call.id, b'{"progress":1}'))
-        door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))
+        door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", FORM))
         await client.head()
         assert (await client.event())["params"]["progressToken"] == "first"
         result = (await client.event())["result"]
@@ -134,7 +134,7 @@ def test_what_cannot_be_asked_is_refused_and_the_call_goes_on(
         client = await door.connect()
         client.send(modern(method, params, meta=meta))
         call = await door.peer.call()
-        door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))
+        door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", FORM))
         reply = await door.peer.read()
         assert isinstance(reply, ReplyFrame)
         assert (reply.question, reply.failed) == (5, True)
@@ -223,7 +223,7 @@ def test_between_peers_of_this_era_states_come_back_and_answers_pass_as_they_are
         client.send(modern("tools/call", given, meta=ABLE))
         call = await door.peer.call()
         assert call.params == codec.dump(given)
-        door.peer.write(Ask(call.id, 5, "elicitation/create", FORM))  # not in this era
+        door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", FORM))  # not in this era
         assert isinstance(await door.peer.read(), ReplyFrame)
         result = b'{"resultType":"input_required" ,"requestState":"\\u0061", "n":1.0}'
         door.peer.write(Result(call.id, result))

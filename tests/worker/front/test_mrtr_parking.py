@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from metamcp_worker.front import mrtr, mrtr_io
-from metamcp_worker.front.mrtr_io import Talk
+from metamcp_worker.front.mrtr_io import InteractiveCall
 from metamcp_worker.front.request_facts import CallOrigin
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
@@ -263,7 +263,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.bench = Bench()
         self.visits: list[Visit] = []
-        self.states: dict[str, tuple[Talk, float]] = {}
+        self.states: dict[str, tuple[InteractiveCall, float]] = {}
         self.used: set[str] = set()
 
     @rule(method=st.sampled_from([mrtr.ELICIT, "roots/list"]), count=st.integers(1, 3))
@@ -367,7 +367,7 @@ class Histories(RuleBasedStateMachine):
         self.bench.close()
 
 
-def talk_of(visit: Visit) -> Talk:
+def talk_of(visit: Visit) -> InteractiveCall:
     assert visit.talk is not None
     return visit.talk
 

@@ -12,13 +12,13 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import (
     BODY_BYTES_MAX,
-    Ask,
     CallFrame,
-    Down,
     Error,
     Progress,
+    QuestionFrame,
     ReplyFrame,
     Result,
+    ServerGone,
 )
 from metamcp_worker.ipc.spec import EndpointSpec
 
@@ -124,7 +124,7 @@ def test_an_error_keeps_its_bytes_and_has_a_status(code: int, status: int) -> No
 def test_a_server_that_goes_down_is_a_bad_gateway() -> None:
     async def talk(door: Door) -> None:
         client, _ = await called(door, "t")
-        door.peer.write(Down(b'{"reason":"exit","message":"it exited"}'))
+        door.peer.write(ServerGone(b'{"reason":"exit","message":"it exited"}'))
         reply = await client.reply()
         assert reply.status == 502
         assert reply.json["error"]["code"] == Code.SERVER_DOWN
@@ -204,7 +204,7 @@ def test_requests_from_pages_of_other_sites_and_of_other_kinds_come_to_nothing()
 def test_a_server_that_asks_is_refused_and_a_client_that_goes_away_cancels() -> None:
     async def talk(door: Door) -> None:
         client, call = await called(door, "t")
-        door.peer.write(Ask(call.id, 5, "elicitation/create", b"{}"))
+        door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", b"{}"))
         reply = await door.peer.read()
         assert isinstance(reply, ReplyFrame)
         assert reply.failed

@@ -10,23 +10,23 @@ from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.disclosure import OrderOutcome
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import Down, Result
+from metamcp_worker.ipc.frames import Result, ServerGone
 from metamcp_worker.ipc.messages import (
     AttachFailed,
     AttachServer,
-    Beat,
-    Change,
-    Changed,
-    Disclosed,
+    DisclosureUpdate,
     Figures,
     ForgetServer,
     FrontReady,
     FrontStats,
+    Heartbeat,
+    OrderReply,
+    OrderRequest,
     Reconfigure,
     ServeOn,
+    ServerWanted,
     Stop,
     ToolStats,
-    Wanted,
 )
 from tests.waiting import until
 
@@ -96,9 +96,9 @@ def test_beats_and_figures_tell_what_the_front_does() -> None:
         first, second = (one.post("tools/call", name="git__status") for _ in range(2))
         worker.write(Result(worker.call().id, b'{"isError":true}'))
         open_call = worker.call()
-        beat = one.heard(Beat)
+        beat = one.heard(Heartbeat)
         while not beat.inflight:
-            beat = one.heard(Beat)
+            beat = one.heard(Heartbeat)
         assert (beat.inflight, beat.queued) == (1, 0)
         figures = one.heard(FrontStats)
         assert figures.connections >= 1
@@ -128,7 +128,7 @@ def test_a_dead_server_is_told_and_its_next_generation_takes_over() -> None:
         worker = one.attach("git")
         lost = one.post("tools/call", name="git__status")
         worker.call()
-        worker.write(Down(b'{"reason":"exit","message":"It ended with code 1."}'))
+        worker.write(ServerGone(b'{"reason":"exit","message":"It ended with code 1."}'))
         error = lost.answer()["error"]
         assert (error["code"], error["data"]["may_have_run"]) == (Code.SERVER_DOWN, True)
         waiting = one.post("tools/call", name="git__status")
@@ -142,7 +142,7 @@ def test_a_call_to_an_idle_server_wants_it() -> None:
         one.serve()
         one.offer("git", "status", state="idle")
         waiting = one.post("tools/call", name="git__status")
-        assert one.heard(Wanted).server == "git"
+        assert one.heard(ServerWanted).server == "git"
         worker = one.attach("git")
         worker.write(Result(worker.call().id, b"{}"))
         assert "result" in waiting.answer()
@@ -215,11 +215,11 @@ def test_without_a_free_descriptor_an_order_has_an_answer_and_the_front_lives_on
         one.serve(structs.replace(endpoint("git"), exposure="toolset"))
         one.heard(FrontReady)
         asked = one.post("tools/call", name="unequip-toolset", arguments={})
-        ticket = one.heard(Change).ticket
+        ticket = one.heard(OrderRequest).ticket
         usual = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
         one.send(Embedded(ticket=7), [packets.blob(codec.dump(Vectors()))])
-        one.send(Changed(ticket=ticket), [packets.blob(codec.dump(OrderOutcome()))])
+        one.send(OrderReply(ticket=ticket), [packets.blob(codec.dump(OrderOutcome()))])
         result = asked.answer()["result"]
         assert result["isError"]
         assert run.UNREAD in result["content"][0]["text"]
@@ -231,5 +231,5 @@ def test_a_front_that_cannot_read_what_is_in_view_ends_as_it_is_told_only_what_c
     with front() as one:
         one.serve()
         one.heard(FrontReady)
-        one.send(Disclosed(number=1, whole=False), [packets.blob(b"[]")])
+        one.send(DisclosureUpdate(number=1, whole=False), [packets.blob(b"[]")])
         assert one.ended() == run.EXIT_FAILED

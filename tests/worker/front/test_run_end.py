@@ -11,7 +11,14 @@ from metamcp_worker.http.connection_moves import NOBODY
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import PeerGone
 from metamcp_worker.ipc.frames import Result
-from metamcp_worker.ipc.messages import HOPS_MAX, FrontReady, HandOver, Message, Stop, Taken
+from metamcp_worker.ipc.messages import (
+    HOPS_MAX,
+    ConnectionTaken,
+    FrontReady,
+    HandOver,
+    Message,
+    Stop,
+)
 
 from .door import Door, bodiless, legacy, modern, with_door
 from .peers import WAIT_S
@@ -72,11 +79,11 @@ def test_a_front_that_ends_answers_every_connection_that_it_has_taken(time: int)
         taken = 0
         for mover in movers[1:]:
             said = listened(one, HandOver)  # the one before leaves: nothing else is there now
-            taken += said[Taken]
+            taken += said[ConnectionTaken]
             with contextlib.suppress(PeerGone):
                 mover.go(one)
         assert one.ended() == run.EXIT_STOPPED
-        taken += listened(one)[Taken]
+        taken += listened(one)[ConnectionTaken]
         answered = 0
         for mover in movers:
             with mover.client:

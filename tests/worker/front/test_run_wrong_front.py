@@ -9,15 +9,15 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.http import connection_moves
-from metamcp_worker.http.connection_moves import Elsewhere, Handover, build_unknown_error
+from metamcp_worker.http.connection_moves import Handover, WrongFront, build_unknown_error
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     HOPS_MAX,
+    ConnectionTaken,
     FrontReady,
     HandOver,
     Message,
-    Taken,
     maker,
     with_front_number,
 )
@@ -49,7 +49,7 @@ def test_a_name_that_no_front_made_says_nothing(name: str) -> None:
 
 def test_a_name_of_some_front_is_looked_for_elsewhere() -> None:
     found = build_unknown_error(FOREIGN, KeyError())
-    assert isinstance(found, Elsewhere)
+    assert isinstance(found, WrongFront)
     assert (found.name, found.maker) == (FOREIGN, 7)
 
 
@@ -116,7 +116,7 @@ def test_a_connection_that_asks_for_what_another_front_has_goes_there(kind: str)
             assert body.endswith(request.partition(b"\r\n\r\n")[2])
             back = structs.replace(message, hops=HOPS_MAX)
             one.send(back, [packets.blob(read), fd])
-            told(one, Taken)
+            told(one, ConnectionTaken)
             status, error = answer(client)
             assert status == (400 if kind == "state" else 404), error
             assert "has ended" in error["message"] or "There is no such" in error["message"]
@@ -135,7 +135,7 @@ def test_a_connection_that_is_sent_here_is_answered_here_and_stays() -> None:
             message, read, fd = handed(one)
             unknown = read.replace(b"token.7", b"unknown")
             one.send(message, [packets.blob(unknown), fd])
-            told(one, Taken)
+            told(one, ConnectionTaken)
             assert answer(client)[0] == 404
             client.sendall(at(legacy("ping", session="unknown")))
             assert answer(client)[0] == 404
@@ -153,7 +153,7 @@ def test_a_front_without_free_descriptors_loses_that_connection_and_no_more() ->
         ours, theirs = socket.socketpair()
         with ours:
             one.send(HandOver(name="x.0", maker=0, hops=1), [packets.blob(b""), theirs.detach()])
-            told(one, Taken)
+            told(one, ConnectionTaken)
             assert ours.recv(1) == b""
         resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, usual)
         with connected(one) as client:
@@ -185,7 +185,7 @@ def test_a_connection_that_cannot_go_now_stays(stuck: bool, queued: int, goes: b
         packets.close_all(fds)
 
     found = Handover(send, lambda: queued).give(
-        Leaving(stuck), Elsewhere("x.1", 1, KeyError()), b""
+        Leaving(stuck), WrongFront("x.1", 1, KeyError()), b""
     )
     assert found == goes
     assert sent == ([HandOver(name="x.1", maker=1, hops=1)] if goes else [])

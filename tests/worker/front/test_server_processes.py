@@ -3,9 +3,9 @@
 import pytest
 
 from metamcp_worker.front.request_facts import McpRequest
-from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, ServerProcesses, Unasked
+from metamcp_worker.front.server_processes import CALLER_BYTES_MAX, RootsUnknown, ServerProcesses
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.messages import ServerState, Wanted
+from metamcp_worker.ipc.messages import ServerState, ServerWanted
 from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
 
@@ -19,7 +19,7 @@ class Told(ServerProcesses):
     """`news`: what the supervisor hears."""
 
     def __init__(self, by: By = "", *, roots: Asked = "", both: bool = False) -> None:
-        self.news: list[Wanted] = []
+        self.news: list[ServerWanted] = []
         super().__init__(self.news.append)
         self.learn(
             ServerState(server="git", state="active", listed=True, by=by, roots=roots, both=both)
@@ -37,7 +37,7 @@ def test_who_has_to_be_asked_for_roots_is_asked_before_a_call_and_not_for_others
     one = client()
     one.unasked = True
     rooted = Told(roots="ahead")
-    with pytest.raises(Unasked):
+    with pytest.raises(RootsUnknown):
         rooted.find("git", one, calls=True)
     assert rooted.find("git", one) == "git@0aproject"
     assert Told("client").find("git", one, calls=True) == f"git@{ADA}"

@@ -5,7 +5,7 @@ import asyncio
 from metamcp_worker.front.client_identity import CLIENT_CHARACTERS_MAX
 from metamcp_worker.front.stats import describe_calls
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Result
+from metamcp_worker.ipc.frames import QuestionFrame, Result
 from metamcp_worker.ipc.messages import CallUnderWay, ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -66,7 +66,7 @@ def test_a_call_is_held_while_its_server_is_away_and_asking_while_its_client_is_
         asked = request("tools/call", b'{"name":"a__t"}')
         call = front.calls.start(front.view, asked, caller := Caller())
         frame = await front.peers["a"].call()
-        front.peers["a"].write(Ask(frame.id, 1, "elicitation/create", b"{}"))
+        front.peers["a"].write(QuestionFrame(frame.id, 1, "elicitation/create", b"{}"))
         while not caller.questions:
             await asyncio.to_thread(front.peers["a"].quiet)
         assert looked(front)[0][0].state == "asking"

@@ -15,10 +15,10 @@ from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import stats
 from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.stats import Outlays
+from metamcp_worker.front.stats import ListTokens
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewOwner, ViewStats
+from metamcp_worker.ipc.disclosure import Exposure, ViewContent, ViewOwner, ViewStats
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec, ToolOverride
 
@@ -129,8 +129,8 @@ def test_what_comes_into_view_is_counted_for_whom_it_does() -> None:
     found = viewers(spec, git=GIT, db=DB)
     ann, own = ViewOwner("default", "ann"), ViewOwner("default", "local", "8a")
     found.show({
-        ann: Shown((("git", "status"), ("db", "query")), toolset="dev"),
-        own: Shown((("db", "log"),)),
+        ann: ViewContent((("git", "status"), ("db", "query")), toolset="dev"),
+        own: ViewContent((("db", "log"),)),
     })  # fmt: skip
     found.refresh()
     views = told(found)
@@ -160,7 +160,7 @@ def test_a_list_is_summed_once_however_often_it_is_told() -> None:
     listed, offered = Looked(merged.lists["tools"]), Looked(merged.offered)
     merged = replace(merged, lists={**merged.lists, "tools": listed}, offered=offered)
     views = {ViewOwner("default", name): View(merged, spec, "1", name) for name in ("local", "ann")}
-    counting = Outlays()
+    counting = ListTokens()
     first = counting.stats(views, {"default": merged})
     assert counting.stats(views, {"default": merged}) == first
     assert (listed.times, offered.times) == (1, 1)
@@ -172,7 +172,7 @@ def test_a_list_is_summed_once_however_often_it_is_told() -> None:
 def test_of_very_many_views_the_first_are_told() -> None:
     found = viewers(replace(endpoint("git"), exposure="toolset"), git=GIT)
     many = stats.VIEWS_TOLD_MAX + 10
-    found.show({ViewOwner("default", f"p{n}"): Shown((("git", "log"),)) for n in range(many)})
+    found.show({ViewOwner("default", f"p{n}"): ViewContent((("git", "log"),)) for n in range(many)})
     found.refresh()
     views = found.stats()
     assert len(views) == stats.VIEWS_TOLD_MAX

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.ipc import figures
-from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS, Timed
+from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS, WorkerCallTimes
 from metamcp_worker.ipc.frames import Notice, Result
 
 from .called import Front, request, with_front
@@ -35,13 +35,13 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
         assert not armed(front)
         sent = await front.peers["a"].call()
         assert sent.id & figures.MASK == figures.MASK
-        timed = figures.pack(Timed(sent.id, 0.0, 0.002))
+        timed = figures.pack(WorkerCallTimes(sent.id, 0.0, 0.002))
         front.peers["a"].write(Notice(figures.NOTICE, timed))
         front.peers["a"].write(Result(sent.id, b"{}"))
         await answer_of(call)
         await front.answered("a", ASKED, b"{}")  # some turns of the loop
         assert counts(front) == dict.fromkeys(counts(front), 0), "no time was told"
-        await _sampled(front, Timed(2 * SAMPLED_OF_CALLS - 1, 0.000001, 0.002))
+        await _sampled(front, WorkerCallTimes(2 * SAMPLED_OF_CALLS - 1, 0.000001, 0.002))
         found = overhead.figures()
         assert found["worker"].seconds == 0.002
         assert found["pipe"].seconds > 0
@@ -50,7 +50,7 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
     with_front(talk, a=offer("t"))
 
 
-async def _sampled(front: Front, timed: Timed) -> None:
+async def _sampled(front: Front, timed: WorkerCallTimes) -> None:
     """Calls until the next one that is timed, of which its worker says this."""
     while not front.calls.overhead.armed:
         await front.answered("a", ASKED, b"{}")
@@ -66,7 +66,7 @@ async def _sampled(front: Front, timed: Timed) -> None:
 
 def test_a_notice_that_means_no_call_changes_nothing() -> None:
     async def talk(front: Front) -> None:
-        for body in (b"", b"{}", figures.pack(Timed(31, 1.0, 1.0))):
+        for body in (b"", b"{}", figures.pack(WorkerCallTimes(31, 1.0, 1.0))):
             front.peers["a"].write(Notice(figures.NOTICE, body))
         await front.answered("a", ASKED, b"{}")
         assert not any(counts(front).values())
@@ -85,7 +85,9 @@ def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None
         second = await front.attach("a", 2)
         first.close()
         assert (await second.call()).id == sent.id
-        second.write(Notice(figures.NOTICE, figures.pack(Timed(sent.id, 0.000001, 0.002))))
+        second.write(
+            Notice(figures.NOTICE, figures.pack(WorkerCallTimes(sent.id, 0.000001, 0.002)))
+        )
         second.write(Result(sent.id, b"{}"))
         await answer_of(call)
         await front.answered("a", ASKED, b"{}")  # some turns of the loop

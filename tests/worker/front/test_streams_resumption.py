@@ -7,7 +7,14 @@ import pytest
 from metamcp_worker.access import gate
 from metamcp_worker.front import streams
 from metamcp_worker.ipc.disclosure import ViewOwner
-from metamcp_worker.ipc.frames import MESSAGE_BYTES, Ask, CallFrame, Cancel, Progress, Result
+from metamcp_worker.ipc.frames import (
+    MESSAGE_BYTES,
+    CallFrame,
+    Cancel,
+    Progress,
+    QuestionFrame,
+    Result,
+)
 
 from ..rawhttp import Client, until
 from .door import Door, bodiless, legacy, with_door
@@ -143,7 +150,7 @@ def test_a_question_waits_for_a_client_that_comes_back() -> None:
         session = await door.initialize(roots={})
         client, call = await told(door, session)
         await lost(door, client, 1)
-        door.peer.write(Ask(call.id, 1, "roots/list", b"{}"))
+        door.peer.write(QuestionFrame(call.id, 1, "roots/list", b"{}"))
         second = await resumed(door, session, client.event_ids[-1])
         question = await second.event()
         await door.answer(session, question, '"result":{"roots":[]}')

@@ -10,7 +10,7 @@ from mcp.client.sse import sse_client
 
 from metamcp_worker.front import streams
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.frames import Ask, Progress, ReplyFrame, Result
+from metamcp_worker.ipc.frames import Progress, QuestionFrame, ReplyFrame, Result
 
 from ..rawhttp import Client, post, run, until
 from .door import Door, bodiless, modern, with_door
@@ -113,7 +113,7 @@ def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> N
         first, second = await door.peer.call(), await door.peer.call()
         door.peer.write(Progress(second.id, b'{"progress":1}'))
         assert (await line.stream.event())["params"]["progressToken"] == 2
-        door.peer.write(Ask(first.id, 5, "roots/list", b"{}"))
+        door.peer.write(QuestionFrame(first.id, 5, "roots/list", b"{}"))
         question = await line.stream.event()
         assert await line.say(id=question["id"], result={"roots": []}) == 202
         assert await door.peer.read() == ReplyFrame(5, b'{"roots":[]}')

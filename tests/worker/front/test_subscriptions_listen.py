@@ -19,7 +19,7 @@ from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.frames import CallFrame, Error, Notice, Result, Tell
+from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 
 from ..rawhttp import Client, until
 from .door import META, Door, modern, with_door
@@ -163,7 +163,7 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
         client.send(wish(meta={**META, CAPABILITIES: TASKS}, taskIds=[*ids, "1"]))
         assert await acknowledged(client) == {"taskIds": ids}
         told = await door.peer.read()
-        assert isinstance(told, Tell)
+        assert isinstance(told, ClientNotice)
         assert codec.value(told.body) == {"taskIds": ["1", "2"]}
         door.peer.write(Notice("notifications/tasks", b'{"taskId":"1","n":1.0}'))
         assert await client.event() == {

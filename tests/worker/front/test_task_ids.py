@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.catalog.catalog import Catalog, Merged
+from metamcp_worker.catalog.catalog import Catalog, MergedCatalog
 from metamcp_worker.front import task_ids
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.task_ids import (
     OWNER,
     RELATED,
-    Related,
+    TaskIdCaller,
     TaskOwner,
     in_list,
     in_result,
@@ -27,7 +27,7 @@ from .callers import Caller
 from .offers import MODERN, endpoint, offer
 
 
-def merged(*servers: str, name: str = "default") -> Merged:
+def merged(*servers: str, name: str = "default") -> MergedCatalog:
     """Modern ones, but for `old`."""
     catalog = Catalog()
     for server in servers:
@@ -166,7 +166,7 @@ def test_what_comes_before_the_answer_names_the_task_too() -> None:
         raise AssertionError("nobody answers")
 
     inner = Caller()
-    caller = Related(inner, shout)
+    caller = TaskIdCaller(inner, shout)
     params = raw({"_meta": {RELATED: {"taskId": "a"}}, "n": 1.0})
     expected = {"_meta": {RELATED: {"taskId": "A"}}, "n": 1.0}
     caller.on_progress(b'{"progress":1.0}')

@@ -12,7 +12,7 @@ from metamcp_worker.front.task_ids import CODE_BYTES, ID_BYTES_MAX, TaskOwner
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.frames import Ask, Notice, Result, Tell
+from metamcp_worker.ipc.frames import ClientNotice, Notice, QuestionFrame, Result
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 from .called import Front, request, with_front
@@ -67,7 +67,7 @@ def with_tasks(test: Callable[[Front, Tasks], Awaitable[None]], *servers: str) -
 async def told(peer: Peer) -> list[str]:
     """The whole set of tasks that a worker is to watch."""
     frame = await peer.read()
-    assert isinstance(frame, Tell)
+    assert isinstance(frame, ClientNotice)
     assert frame.method == "metamcp/tasks"
     found: list[str] = codec.value(frame.body)["taskIds"]
     return found
@@ -116,7 +116,7 @@ def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it(
         call = front.calls.start(front.view, asked, caller)
         number = (await front.peers["old"].call()).id
         meta = b'{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"%b"}}}'
-        front.peers["old"].write(Ask(number, 1, "roots/list", meta % b"7"))
+        front.peers["old"].write(QuestionFrame(number, 1, "roots/list", meta % b"7"))
         front.peers["old"].write(Result(number, b'{"content":[]}'))
         assert await answer_of(call) == CallAnswer(b'{"content":[]}')
         task = exposed("default", "old", "7")

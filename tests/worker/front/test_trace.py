@@ -12,7 +12,7 @@ from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.front.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import CallFrame
-from metamcp_worker.ipc.messages import Leg, Span
+from metamcp_worker.ipc.messages import ServerCallTimes, Span
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -100,7 +100,7 @@ def test_a_call_of_a_client_that_traces_is_a_child_and_its_server_a_grandchild()
         assert call.frame.traced
         meta = told(call)
         assert (meta["tracestate"], meta["baggage"], meta["other"]) == ("a=1", "user=x", 1)
-        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 10.5, 11.5, False)))
+        tracing.on_worker_notice(messages.pack_leg(ServerCallTimes(call.id, 10.5, 11.5, False)))
         server, client = over(tracing, call)
         assert {server.trace_id, client.trace_id} == {TRACE}
         assert (server.parent_id, server.far) == (SPAN, True)
@@ -227,7 +227,7 @@ def test_a_server_elsewhere_is_reached_over_the_network() -> None:
     def talk() -> None:
         tracing = traced()
         call = begun(tracing)
-        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 9.0, 13.0, True)))
+        tracing.on_worker_notice(messages.pack_leg(ServerCallTimes(call.id, 9.0, 13.0, True)))
         server, client = over(tracing, call)
         assert client.attributes["network.transport"] == "tcp"
         assert (client.start, client.end) == (server.start, server.end), "never outside of it"
@@ -303,7 +303,7 @@ def test_traces_that_are_switched_off_leave_nothing_behind() -> None:
         call = begun(tracing)
         tracing.forget()
         assert over(tracing, call) == []
-        tracing.on_worker_notice(messages.pack_leg(Leg(call.id, 1.0, 2.0, False)))
+        tracing.on_worker_notice(messages.pack_leg(ServerCallTimes(call.id, 1.0, 2.0, False)))
         tracing.on_worker_notice(b"no notice")
 
     with_loop(talk)

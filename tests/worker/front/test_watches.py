@@ -9,8 +9,8 @@ from metamcp_worker.front.watches import (
     URIS_MAX,
     WATCHER_URIS_MAX,
     Key,
-    Settled,
     TooManyWatched,
+    WaitOutcome,
     Watches,
 )
 
@@ -34,7 +34,7 @@ def watched(table: Watches, *clients: Client, key: Key = ONE) -> None:
     for number, client in enumerate(clients, 10_000):
         if not table.watch(key, client, key[1], number):
             assert table.next(key) is True
-            assert table.on_answer(key, ok=True) == [Settled(number, answered=True)]
+            assert table.on_answer(key, ok=True) == [WaitOutcome(number, answered=True)]
 
 
 def test_a_server_is_asked_once_however_many_watch() -> None:
@@ -43,12 +43,15 @@ def test_a_server_is_asked_once_however_many_watch() -> None:
     assert table.next(ONE) is True
     assert not table.watch(ONE, second, ONE[1], 2)
     assert table.next(ONE) is None
-    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True), Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [
+        WaitOutcome(1, answered=True),
+        WaitOutcome(2, answered=True),
+    ]
     assert table.watch(ONE, third, ONE[1], 3)
     assert table.unwatch(first, ONE[1], 4) is table.unwatch(second, ONE[1], 5) is None
     assert table.unwatch(third, ONE[1], 6) == ONE
     assert table.next(ONE) is False
-    assert table.on_answer(ONE, ok=True) == [Settled(6, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [WaitOutcome(6, answered=True)]
     assert table.empty()
 
 
@@ -57,7 +60,7 @@ def test_one_who_changes_his_mind_meanwhile_leaves_nothing_behind() -> None:
     table.watch(ONE, client, ONE[1], 1)
     assert table.next(ONE) is True
     assert table.unwatch(client, ONE[1], 2) == ONE
-    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [WaitOutcome(1, answered=True)]
     assert table.next(ONE) is False
     assert not table.watch(ONE, client, ONE[1], 3)
     assert table.unwatch(client, ONE[1], 4) == ONE
@@ -70,7 +73,10 @@ def test_a_refused_subscription_is_nobodys() -> None:
     table.watch(ONE, first, ONE[1], 1)
     assert table.next(ONE) is True
     table.watch(ONE, second, ONE[1], 2)
-    assert table.on_answer(ONE, ok=False) == [Settled(1, answered=True), Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=False) == [
+        WaitOutcome(1, answered=True),
+        WaitOutcome(2, answered=True),
+    ]
     assert table.next(ONE) is None
     assert table.empty()
 
@@ -96,7 +102,7 @@ def test_what_the_process_before_answered_does_not_count() -> None:
     assert table.on_answer(ONE, ok=True) == []
     assert table.next(ONE) is True
     table.renew("git", (ONE,))  # this one waited for the new process
-    assert table.on_answer(ONE, ok=True) == [Settled(1, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [WaitOutcome(1, answered=True)]
     assert table.next(ONE) is None
 
 
@@ -290,5 +296,5 @@ def test_one_who_leaves_ends_only_its_own_waiting() -> None:
     table.watch(ONE, first, ONE[1], 4)
     assert table.leave(first) == ([], [1, 4])
     assert table.leave(first) == ([], [])
-    assert table.on_answer(ONE, ok=True) == [Settled(2, answered=True)]
+    assert table.on_answer(ONE, ok=True) == [WaitOutcome(2, answered=True)]
     assert table.leave(second) == ([ONE], [])

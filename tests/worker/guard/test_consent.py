@@ -19,7 +19,7 @@ from metamcp_worker.guard.guard_rules import CallFacts, CallGuard, CallSource, G
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentGrant
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 RULES = GuardRules(ConsentSpec(rules=(ConsentRule(match=("git/*",), effect="ask"),)))
 FACTS = CallFacts(
@@ -34,7 +34,7 @@ def guard(name: str = "push", digest: bytes = b"d", rules: GuardRules = RULES) -
 
 def asked(arguments: bytes, source: CallSource = "client", name: str = "push") -> str:
     facts = replace(FACTS, arguments=arguments, source=source)
-    shown = consent.shown_arguments(arguments, Masks(["very-secret-word"]))
+    shown = consent.shown_arguments(arguments, SecretMasker(["very-secret-word"]))
     message: str = codec.value(consent.question(guard(name), facts, shown))["message"]
     return message
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from metamcp_worker.engine.expressions import ExpressionError
-from metamcp_worker.guard.conditions import READ_BYTES_MAX, CallKnows, PolicySubject, Thing, parse
+from metamcp_worker.guard.conditions import (
+    READ_BYTES_MAX,
+    CallContext,
+    PolicySubject,
+    PolicyTarget,
+    parse,
+)
 from metamcp_worker.guard.guard_rules import FAILURES_MAX, GuardRules
 from metamcp_worker.guard.policies import Policies, PolicyVerdict
 from metamcp_worker.ipc import codec
@@ -21,25 +27,25 @@ def rule(effect: str = "deny", when: str = "", *match: str, **more: str) -> Poli
     return codec.decode_as(PolicySpec, codec.dump({**members, "match": match or ("*/*",)}))
 
 
-def tool(name: str = "write", server: str = "fs", **hints: object) -> Thing:
+def tool(name: str = "write", server: str = "fs", **hints: object) -> PolicyTarget:
     definition = codec.dump({"name": name, "annotations": hints})
-    return Thing("tools", server, name, definition)
+    return PolicyTarget("tools", server, name, definition)
 
 
-def knows(source: str = "client", client: str = "raw", **arguments: object) -> CallKnows:
+def knows(source: str = "client", client: str = "raw", **arguments: object) -> CallContext:
     said = codec.dump({"clientInfo": {"name": client, "version": "1"}})
-    return CallKnows(json.dumps(arguments).encode(), said, source)
+    return CallContext(json.dumps(arguments).encode(), said, source)
 
 
 def decided(
-    rules: Sequence[PolicySpec], thing: Thing, call: CallKnows | None = None
+    rules: Sequence[PolicySpec], thing: PolicyTarget, call: CallContext | None = None
 ) -> PolicyVerdict:
     """The verdict of these rules on a call."""
     ruling = Policies(rules).find_ruling(thing, SUBJECT)
     return PolicyVerdict() if ruling is None else ruling.decide(call or knows())
 
 
-def hidden(rules: Sequence[PolicySpec], thing: Thing) -> bool:
+def hidden(rules: Sequence[PolicySpec], thing: PolicyTarget) -> bool:
     ruling = Policies(rules).find_ruling(thing, SUBJECT)
     return ruling is not None and ruling.hidden
 
@@ -90,7 +96,7 @@ def test_a_deny_wins_over_an_ask_and_an_ask_over_an_allow(
 
 def test_where_a_rule_allows_something_the_rest_of_its_kind_is_denied() -> None:
     rules = [rule("allow", "mcp.tool.name == 'read'", "fs/*")]
-    prompt = Thing("prompts", "fs", "greet")
+    prompt = PolicyTarget("prompts", "fs", "greet")
     assert not hidden(rules, tool("read"))
     assert hidden(rules, tool("write"))
     assert hidden(rules, tool("read", "git"))
@@ -137,7 +143,7 @@ def test_conditions_know_the_tool_the_principal_the_client_and_the_call(when: st
 
 def test_prompts_and_resources_have_names_of_their_own() -> None:
     for kind, name, one in (("prompts", "greet", "prompt"), ("resources", "file:///x", "resource")):
-        thing = Thing("prompts" if kind == "prompts" else "resources", "fs", name)
+        thing = PolicyTarget("prompts" if kind == "prompts" else "resources", "fs", name)
         assert hidden([rule("deny", f"mcp.{one}.name == '{name}'")], thing)
         assert hidden([rule("deny", "", f"fs/{name}")], thing)
         assert not hidden([rule("deny", "mcp.tool.name == 'x' || true")], thing)
@@ -159,7 +165,7 @@ def test_a_rule_that_fails_is_a_deny_and_says_why_to_its_operator(
     when: str, arguments: bytes, why: str
 ) -> None:
     for effect in ("allow", "ask", "deny", "log"):
-        found = decided([rule(effect, when)], tool(), CallKnows(arguments))
+        found = decided([rule(effect, when)], tool(), CallContext(arguments))
         assert (found.effect, found.policy) == ("deny", f"{effect}-rule")
         assert "its operator sees why" in found.message
         (note,) = found.notes
@@ -187,13 +193,13 @@ def test_arguments_of_one_call_are_not_seen_by_the_next() -> None:
     assert ruling is not None
     assert ruling.decide(knows(force=True)).effect == "deny"
     assert ruling.decide(knows()).effect == "allow"
-    assert ruling.decide(CallKnows(b"")).effect == "allow"
+    assert ruling.decide(CallContext(b"")).effect == "allow"
 
 
 def test_a_rule_that_fails_while_lists_are_made_hides() -> None:
     assert hidden([rule("allow", "tool.annotations.none == 1")], tool())
     assert not hidden([rule("deny", "tool.annotations.none == 1", mode="permissive")], tool())
-    broken = Thing("tools", "fs", "write", b'{"annotations":[1]}')
+    broken = PolicyTarget("tools", "fs", "write", b'{"annotations":[1]}')
     assert hidden([rule("log", "tool.annotations.readOnlyHint")], broken)
     assert not hidden([rule("log", "mcp.tool.name == 'x'")], broken)
 
@@ -300,7 +306,7 @@ def test_a_rule_about_a_uri_holds_for_all_its_spellings(uri: str) -> None:
     one, glob = ("file:///etc/shadow", "fs/file:/etc/*") if uri in SHADOW else (
         "https://example.com/admin", "fs/https://EXAMPLE.com:443/adm*"
     )  # fmt: skip
-    thing = Thing("resources", "fs", uri)
+    thing = PolicyTarget("resources", "fs", uri)
     for denied in (
         rule("deny", "", f"fs/{one}"), rule("deny", "", glob),
         rule("deny", f"mcp.resource.name == '{one}'"),
@@ -327,7 +333,7 @@ FORMLESS = (
 def test_a_uri_without_a_normal_form_is_denied_where_a_rule_would_have_to_judge_it(
     uri: str,
 ) -> None:
-    thing = Thing("resources", "fs", uri)
+    thing = PolicyTarget("resources", "fs", uri)
     for found in (
         decided([rule("deny", "", "fs/file:///data/*")], thing),
         decided([rule("allow", "", "fs/*")], thing),
@@ -342,7 +348,7 @@ def test_a_uri_without_a_normal_form_is_denied_where_a_rule_would_have_to_judge_
 
 def test_a_template_stays_in_lists_and_a_uri_of_another_scheme_is_what_it_is() -> None:
     for name in ("file:///{path}", "file:///x{?query}", "https://{host}/x", "fake://A/../b"):
-        thing = Thing("resources", "fs", name)
+        thing = PolicyTarget("resources", "fs", name)
         assert not hidden([rule("deny", "", "fs/file:///etc/*")], thing), name
         assert hidden([rule("deny", "", "fs/*")], thing), name
         assert hidden([rule("deny", "", f"fs/{name}")], thing), name
@@ -363,12 +369,12 @@ def test_what_readers_of_json_take_differently_is_denied_where_a_condition_reads
     effect: str, arguments: bytes
 ) -> None:
     for when in ("mcp.tool.arguments.path == ';'", "size(mcp.tool.arguments) == 1"):
-        found = decided([rule(effect, when)], tool(), CallKnows(arguments))
+        found = decided([rule(effect, when)], tool(), CallContext(arguments))
         assert (found.effect, found.policy) == ("deny", f"{effect}-rule")
         assert found.message.startswith(f"The policy '{effect}-rule' cannot judge this call: in ")
-    unread = CallKnows(b'{"content":%b,"to":"x"}' % arguments)
+    unread = CallContext(b'{"content":%b,"to":"x"}' % arguments)
     assert decided([rule("deny", "mcp.tool.arguments.to == ';'")], tool(), unread).effect == "allow"
-    assert decided([rule("deny", "source == 'code'")], tool(), CallKnows(arguments)) == (
+    assert decided([rule("deny", "source == 'code'")], tool(), CallContext(arguments)) == (
         PolicyVerdict()
     )
 
@@ -380,5 +386,5 @@ def test_what_readers_of_json_take_differently_is_denied_where_a_condition_reads
 )  # fmt: skip
 def test_one_value_in_another_spelling_is_read_as_it_is(arguments: bytes) -> None:
     when = "mcp.tool.arguments.path == ';' && size(mcp.tool.arguments) > 0"
-    found = decided([rule("deny", when)], tool(), CallKnows(arguments))
+    found = decided([rule("deny", when)], tool(), CallContext(arguments))
     assert found.message == "The policy 'deny-rule' denies this call."

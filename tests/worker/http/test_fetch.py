@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from metamcp_worker.http import fetch
-from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
+from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
@@ -171,7 +171,7 @@ def test_a_server_that_closes_without_an_answer_may_have_processed_the_request()
 
     async def main() -> None:
         async with serving(script) as url, origin(url) as client:
-            with pytest.raises(Broken, match="disconnected"):
+            with pytest.raises(ConnectionBroken, match="disconnected"):
                 await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
 
     run(main)
@@ -184,7 +184,7 @@ def test_a_server_that_does_not_answer_in_time_may_have_processed_the_request() 
 
     async def main() -> None:
         async with serving(script) as url, origin(url) as client:
-            with pytest.raises(Broken, match=r"no answer in 0\.5 s"):
+            with pytest.raises(ConnectionBroken, match=r"no answer in 0\.5 s"):
                 await client.send("POST", {}, b"{}", answer_s=0.5)
 
     run(main)
@@ -200,10 +200,10 @@ def test_an_answer_that_ends_too_early_or_falls_silent_is_broken() -> None:
     async def main() -> None:
         async with serving(script) as url, origin(url) as client:
             async with await client.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
-                with pytest.raises(Broken, match="in the middle of an answer"):
+                with pytest.raises(ConnectionBroken, match="in the middle of an answer"):
                     await response.read(wait_s=ANSWER_S)
             async with await client.send("GET", {}, answer_s=ANSWER_S) as response:
-                with pytest.raises(Broken, match=r"sent nothing for 0\.01 s"):
+                with pytest.raises(ConnectionBroken, match=r"sent nothing for 0\.01 s"):
                     await response.read(wait_s=0.01)
 
     run(main)
@@ -237,7 +237,7 @@ def test_an_unfit_head_is_refused(head: bytes) -> None:
 
     async def main() -> None:
         async with serving(script) as url, origin(url) as client:
-            with pytest.raises(Broken):
+            with pytest.raises(ConnectionBroken):
                 await fetched(client)
 
     run(main)
@@ -357,7 +357,7 @@ def test_what_an_authorization_reads_is_bounded() -> None:
     async def main() -> None:
         async with serving(script) as url:
             client = Origin(url, auth=Challenge())
-            with pytest.raises(Broken, match="more than"):
+            with pytest.raises(ConnectionBroken, match="more than"):
                 await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
             await client.close()
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from metamcp_worker.http.fetch import Origin, Untrusted
+from metamcp_worker.http.fetch import Origin, TlsFailed
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Wire, serving
 
@@ -59,7 +59,7 @@ def test_a_certificate_is_trusted_only_if_somebody_vouches_for_it(tmp_path: Path
     async def main() -> None:
         async with serving(echo, tls=tls(file)) as url:
             doubtful, trusted = Origin(url), Origin(url, ca_file=str(file))
-            with pytest.raises(Untrusted, match="because of its certificate: self-signed"):
+            with pytest.raises(TlsFailed, match="because of its certificate: self-signed"):
                 await doubtful.send("POST", {}, b"{}", answer_s=ANSWER_S)
             async with await trusted.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
                 assert await response.read(wait_s=ANSWER_S) == b"{}"
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_certificate_is_named(
     async def main() -> None:
         async with serving(echo, tls=tls(file)) as url:
             origin = Origin(url, ca_file=str(file))
-            with pytest.raises(Untrusted, match=f"because of its certificate: {why}"):
+            with pytest.raises(TlsFailed, match=f"because of its certificate: {why}"):
                 await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
             await origin.close()
 
@@ -95,7 +95,7 @@ def test_a_server_without_tls_is_told_from_one_that_is_away() -> None:
     async def main() -> None:
         async with serving(plain) as url:
             origin = Origin(url.replace("http:", "https:"))
-            with pytest.raises(Untrusted, match="does not speak TLS there"):
+            with pytest.raises(TlsFailed, match="does not speak TLS there"):
                 await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
             await origin.close()
 

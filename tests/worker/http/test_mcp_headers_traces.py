@@ -12,7 +12,7 @@ from metamcp_worker.http.mcp_headers import (
     traceparent,
 )
 from metamcp_worker.ipc import messages
-from metamcp_worker.ipc.messages import Leg
+from metamcp_worker.ipc.messages import ServerCallTimes
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -94,7 +94,7 @@ def test_headers_say_the_same_and_lists_may_come_in_pieces() -> None:
 
 
 def test_the_notice_of_a_worker_is_nothing_that_a_server_could_say() -> None:
-    leg = Leg(7, 1.5, 2.5, True)
+    leg = ServerCallTimes(7, 1.5, 2.5, True)
     assert messages.unpack_leg(messages.pack_leg(leg)) == leg
     assert messages.unpack_leg(b"") is None
     assert messages.unpack_leg(b"{}") is None

@@ -3,7 +3,7 @@
 import pytest
 
 from metamcp_worker.http import resume
-from metamcp_worker.http.resume import Memory, Tape, Tapes
+from metamcp_worker.http.resume import EventLog, EventLogs, EventLogStore
 
 
 class Reader:
@@ -33,7 +33,7 @@ class Reader:
         return [event.partition(b"\n")[2] for event in self.events]
 
 
-def tape_of(tapes: Tapes, *events: bytes) -> tuple[Tape, Reader]:
+def tape_of(tapes: EventLogs, *events: bytes) -> tuple[EventLog, Reader]:
     reader = Reader()
     tape = tapes.open(reader)
     for event in events:
@@ -42,7 +42,7 @@ def tape_of(tapes: Tapes, *events: bytes) -> tuple[Tape, Reader]:
 
 
 def test_events_have_ids_that_no_other_event_has() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     readers = [tape_of(tapes, b"a", b"b")[1] for _ in range(2)]
     ids = [name for reader in readers for name in reader.ids]
     assert len(set(ids)) == 4
@@ -50,7 +50,7 @@ def test_events_have_ids_that_no_other_event_has() -> None:
 
 
 def test_a_client_that_comes_back_gets_what_it_has_not_then_what_follows_then_the_end() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape, first = tape_of(tapes, b"a", b"b")
     tape.lose(first)
     tape.put(b"c")
@@ -66,7 +66,7 @@ def test_a_client_that_comes_back_gets_what_it_has_not_then_what_follows_then_th
 
 
 def test_the_newest_connection_of_a_stream_replaces_the_one_before() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape, first = tape_of(tapes, b"a")
     second = Reader()
     tape.resume(second, tape.after(1))
@@ -79,7 +79,7 @@ def test_the_newest_connection_of_a_stream_replaces_the_one_before() -> None:
 def test_a_stream_that_ended_without_its_reader_can_still_be_read(
     known: int, told: list[bytes]
 ) -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape, first = tape_of(tapes, b"a", b"b")
     if not known:
         tape.lose(first)
@@ -96,15 +96,15 @@ def test_a_stream_that_ended_without_its_reader_can_still_be_read(
     "name", [b"", b"n-1-", b"n-1-3", b"n-2-1", b"m-1-1", b"n-1-1-1", b"n--1", b"n-1-0x1", b"\xff"]
 )
 def test_no_other_id_names_an_event(name: bytes) -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape_of(tapes, b"a", b"b")
     assert tapes.find(name) is None
     assert tapes.find(b" n-1-1\t") is not None  # what stands around a header is not part of it
 
 
 def test_no_session_finds_the_streams_of_another() -> None:
-    memory = Memory("n")
-    one, other = Tapes(memory), Tapes(memory)
+    memory = EventLogStore("n")
+    one, other = EventLogs(memory), EventLogs(memory)
     _, reader = tape_of(one, b"a")
     assert one.find(reader.ids[0]) is not None
     assert other.find(reader.ids[0]) is None
@@ -112,7 +112,7 @@ def test_no_session_finds_the_streams_of_another() -> None:
 
 @pytest.mark.promise("M98")
 def test_of_one_session_only_so_much_is_kept_and_the_youngest_last() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     large = b"x" * (resume.RESUME_BYTES_MAX // 4)
     old, reader = tape_of(tapes, *[b"o"] * 10)
     over, _ = tape_of(tapes)
@@ -131,7 +131,7 @@ def test_of_one_session_only_so_much_is_kept_and_the_youngest_last() -> None:
 
 @pytest.mark.promise("M98")
 def test_an_answer_of_the_largest_size_is_kept_although_it_fills_everything() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape, reader = tape_of(tapes, b"a")
     tape.lose(reader)
     tape.end(b"x" * (resume.RESUME_BYTES_MAX + 1), 0.0)
@@ -140,8 +140,8 @@ def test_an_answer_of_the_largest_size_is_kept_although_it_fills_everything() ->
 
 @pytest.mark.promise("M98")
 def test_of_all_sessions_together_only_so_much_is_kept_and_what_has_ended_goes_first() -> None:
-    memory = Memory("n")
-    ended, going = Tapes(memory), Tapes(memory)
+    memory = EventLogStore("n")
+    ended, going = EventLogs(memory), EventLogs(memory)
     large = b"x" * (resume.RESUME_BYTES_MAX - 100)
     for tapes in (ended, going):
         tape, reader = tape_of(tapes)
@@ -150,7 +150,7 @@ def test_of_all_sessions_together_only_so_much_is_kept_and_what_has_ended_goes_f
             tape.end(large, 0.0)
         else:
             tape.put(large)
-    others = [tape_of(Tapes(memory), large)[0] for _ in range(4)]
+    others = [tape_of(EventLogs(memory), large)[0] for _ in range(4)]
     assert memory.size_bytes <= resume.FRONT_BYTES_MAX
     assert (ended.events, going.events) == (0, 1)
     assert ended.find(b"n-1-1") is None
@@ -158,7 +158,7 @@ def test_of_all_sessions_together_only_so_much_is_kept_and_what_has_ended_goes_f
 
 
 def test_of_a_stream_that_never_ends_the_youngest_events_are_kept() -> None:
-    tapes = Tapes(Memory("n"))
+    tapes = EventLogs(EventLogStore("n"))
     tape = tapes.open(Reader(), 2)
     for event in (b"a", b"b", b"c"):
         tape.put(event)
@@ -167,8 +167,8 @@ def test_of_a_stream_that_never_ends_the_youngest_events_are_kept() -> None:
 
 
 def test_what_has_ended_is_kept_for_a_while_unless_it_is_large_and_was_read() -> None:
-    memory = Memory("n")
-    tapes = Tapes(memory)
+    memory = EventLogStore("n")
+    tapes = EventLogs(memory)
     small, _ = tape_of(tapes)
     large, _ = tape_of(tapes)
     lost, reader = tape_of(tapes)
@@ -184,8 +184,8 @@ def test_what_has_ended_is_kept_for_a_while_unless_it_is_large_and_was_read() ->
 
 
 def test_the_end_of_a_session_frees_what_was_kept_of_it() -> None:
-    memory = Memory("n")
-    tapes = Tapes(memory)
+    memory = EventLogStore("n")
+    tapes = EventLogs(memory)
     over, _ = tape_of(tapes, b"a")
     over.end(b"b", 0.0)
     going, _ = tape_of(tapes, b"a")
@@ -196,6 +196,6 @@ def test_the_end_of_a_session_frees_what_was_kept_of_it() -> None:
 
 
 def test_the_first_event_of_a_stream_may_be_one_that_says_nothing() -> None:
-    tape, reader = tape_of(Tapes(Memory("n")))
+    tape, reader = tape_of(EventLogs(EventLogStore("n")))
     tape.prime()
     assert reader.events == [b"id: n-1-1\nretry: %d\ndata: \n\n" % resume.RETRY_MS]

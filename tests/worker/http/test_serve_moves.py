@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from metamcp_worker.http import request_head
-from metamcp_worker.http.connection import NotYet
+from metamcp_worker.http.connection import ConnectionBusy
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import ClientLimits, HttpServer
@@ -219,7 +219,7 @@ def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before(
             nonlocal refusals
             refusals -= 1
             if refusals >= 0:
-                raise NotYet("too many are on their way")
+                raise ConnectionBusy("too many are on their way")
             left = leave()
             assert left is not None
             moves.append(asyncio.create_task(there.server.adopt(left)))

@@ -37,5 +37,5 @@ def test_many_small_definitions_are_not_rounded_up_one_by_one() -> None:
 def test_what_is_saved_is_told_in_tokens_and_of_a_hundred(
     everything: int, shown: int, tokens: int, percent: int
 ) -> None:
-    saving = builtin_definitions.Saving(everything, shown)
+    saving = builtin_definitions.TokenSavings(everything, shown)
     assert (saving.tokens, saving.percent) == (tokens, percent)

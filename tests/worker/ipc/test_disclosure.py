@@ -6,10 +6,10 @@ from hypothesis import strategies as some
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
-    Everything,
-    Shift,
-    Shown,
+    DisclosureDelta,
+    DisclosureState,
     ToolSet,
+    ViewContent,
     ViewOwner,
     format_pair,
     is_named,
@@ -21,7 +21,9 @@ VIEWS = some.dictionaries(
     some.builds(
         ViewOwner, some.sampled_from(["a", "b"]), some.just("me"), some.sampled_from("123")
     ),
-    some.builds(Shown, some.lists(some.tuples(some.just("s"), some.sampled_from("tu"))).map(tuple)),
+    some.builds(
+        ViewContent, some.lists(some.tuples(some.just("s"), some.sampled_from("tu"))).map(tuple)
+    ),
 )
 SETS = some.lists(
     some.builds(ToolSet, some.sampled_from(["x", "y", "z"]), some.just((("s", "t"),))),
@@ -29,9 +31,9 @@ SETS = some.lists(
 )
 
 
-def known(views: dict[ViewOwner, Shown], sets: list[ToolSet]) -> Everything:
-    return Everything(
-        tuple((whose, one) for whose, one in views.items() if one != Shown()), tuple(sets)
+def known(views: dict[ViewOwner, ViewContent], sets: list[ToolSet]) -> DisclosureState:
+    return DisclosureState(
+        tuple((whose, one) for whose, one in views.items() if one != ViewContent()), tuple(sets)
     )
 
 
@@ -39,24 +41,28 @@ KNOWN = some.builds(known, VIEWS, SETS)
 
 
 @given(KNOWN, KNOWN)
-def test_the_difference_leads_from_one_to_the_other(before: Everything, after: Everything) -> None:
-    news = codec.decode_as(Shift, codec.dump(shift(before, after)))
+def test_the_difference_leads_from_one_to_the_other(
+    before: DisclosureState, after: DisclosureState
+) -> None:
+    news = codec.decode_as(DisclosureDelta, codec.dump(shift(before, after)))
     views = dict(before.views) | {whose: one for one, those in news.views for whose in those}
-    assert {whose: one for whose, one in views.items() if one != Shown()} == dict(after.views)
+    assert {whose: one for whose, one in views.items() if one != ViewContent()} == dict(after.views)
     sets = {one.name: one for one in (*before.toolsets, *news.put) if one.name not in news.drop}
     assert sets == {one.name: one for one in after.toolsets}
 
 
 @given(KNOWN)
-def test_where_nothing_changed_there_is_nothing_to_tell(same: Everything) -> None:
-    assert shift(same, same) == Shift()
+def test_where_nothing_changed_there_is_nothing_to_tell(same: DisclosureState) -> None:
+    assert shift(same, same) == DisclosureDelta()
 
 
 def test_what_is_shown_to_many_is_told_once() -> None:
     tools = (("s", "t"),)
     sessions = [ViewOwner("desk", "me", str(number)) for number in range(3)]
-    after = Everything(tuple((whose, Shown(tools)) for whose in sessions))
-    assert shift(Everything(), after) == Shift(((Shown(tools), tuple(sessions)),))
+    after = DisclosureState(tuple((whose, ViewContent(tools)) for whose in sessions))
+    assert shift(DisclosureState(), after) == DisclosureDelta(
+        ((ViewContent(tools), tuple(sessions)),)
+    )
 
 
 SERVERS = some.from_regex(r"[a-z0-9](?:[a-z0-9-]|_(?!_))*(?<!_)", fullmatch=True)

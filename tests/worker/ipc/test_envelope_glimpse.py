@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.envelope import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import ENDS_BYTES, ScannedId, glimpse
 
 FILL = b'"x":"' + b"x" * 2 * ENDS_BYTES + b'"'
 
@@ -31,7 +31,7 @@ def test_an_id_is_seen_where_it_can_be_nothing_else(
     message: bytes, raw_id: bytes, answer: bool
 ) -> None:
     whole = message % FILL
-    assert glimpse(whole, whole) == Glimpse(raw_id, answer)
+    assert glimpse(whole, whole) == ScannedId(raw_id, answer)
 
 
 KEYS = st.sampled_from(["id", "jsonrpc", "method", "params", "result", "x"])

@@ -8,22 +8,22 @@ from metamcp_worker.ipc import frame_bytes, frames
 from metamcp_worker.ipc.errors import FrameBroken, TooLarge
 from metamcp_worker.ipc.frame_bytes import FrameCutter
 from metamcp_worker.ipc.frames import (
-    Ask,
     CallFrame,
     Cancel,
-    Claim,
-    Down,
+    ClientNotice,
     Error,
     Frame,
-    Keep,
+    KeepCall,
     KeptFrame,
     Notice,
     Progress,
-    Release,
+    QuestionFrame,
+    RecoverCall,
+    ReleaseCalls,
     ReplyFrame,
     Result,
-    Tell,
-    Withdraw,
+    ServerGone,
+    WithdrawQuestion,
 )
 
 ids = st.integers(min_value=0, max_value=2**64 - 1)
@@ -52,15 +52,15 @@ any_frame = st.one_of(
     st.builds(Progress, id=ids, body=bodies),
     st.builds(Cancel, id=ids, reason=bodies),
     st.builds(Notice, method=methods, body=bodies, id=ids),
-    st.builds(Down, body=bodies),
-    st.builds(Ask, id=ids, question=numbers, method=methods, params=bodies),
+    st.builds(ServerGone, body=bodies),
+    st.builds(QuestionFrame, id=ids, question=numbers, method=methods, params=bodies),
     st.builds(ReplyFrame, question=numbers, body=bodies, failed=st.booleans()),
-    st.builds(Withdraw, question=numbers),
-    st.builds(Tell, method=methods, body=bodies),
-    st.builds(Keep, id=ids, owner=bodies, name=bodies, note=bodies),
-    st.builds(Claim, id=ids, owner=bodies, name=bodies, peer=numbers),
+    st.builds(WithdrawQuestion, question=numbers),
+    st.builds(ClientNotice, method=methods, body=bodies),
+    st.builds(KeepCall, id=ids, owner=bodies, name=bodies, note=bodies),
+    st.builds(RecoverCall, id=ids, owner=bodies, name=bodies, peer=numbers),
     st.builds(KeptFrame, id=ids, note=bodies),
-    st.builds(Release, owner=bodies),
+    st.builds(ReleaseCalls, owner=bodies),
 )
 
 

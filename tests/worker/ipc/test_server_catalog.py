@@ -4,13 +4,13 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.ipc import server_catalog
-from metamcp_worker.ipc.server_catalog import Hint, ServerCatalogue, hint, strictest
+from metamcp_worker.ipc.server_catalog import CachingHint, ServerCatalogue, hint, strictest
 
 
 def test_a_catalogue_survives_its_way() -> None:
     definition = Raw(b'{"name":"t","x":1.0}')
     whole = ServerCatalogue(
-        protocol="2026-07-28", tools=(definition,), hints={"tools": Hint(60000, "public")}
+        protocol="2026-07-28", tools=(definition,), hints={"tools": CachingHint(60000, "public")}
     )
     found = server_catalog.unpack(server_catalog.pack(whole))
     assert found.hints == whole.hints
@@ -19,31 +19,35 @@ def test_a_catalogue_survives_its_way() -> None:
 
 def test_a_catalogue_that_says_nothing_of_keeping_it_is_not_kept() -> None:
     assert server_catalog.unpack(b'{"protocol":"2025-11-25"}').hints == {}
-    assert strictest([]) == Hint(0, "private")
+    assert strictest([]) == CachingHint(0, "private")
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({"ttlMs": b"60000", "cacheScope": b'"public"'}, Hint(60000, "public")),
-        ({"ttlMs": b"60000"}, Hint(60000, "private")),
-        ({"ttlMs": b"-1", "cacheScope": b'"private"'}, Hint(0, "private")),
-        ({"ttlMs": b"1.5", "cacheScope": b'"shared"'}, Hint(0, "private")),
-        ({"ttlMs": b'"9"', "cacheScope": b"null"}, Hint(0, "private")),
-        ({"ttlMs": b"9" * 16}, Hint(0, "private")),
-        ({}, Hint(0, "private")),
+        ({"ttlMs": b"60000", "cacheScope": b'"public"'}, CachingHint(60000, "public")),
+        ({"ttlMs": b"60000"}, CachingHint(60000, "private")),
+        ({"ttlMs": b"-1", "cacheScope": b'"private"'}, CachingHint(0, "private")),
+        ({"ttlMs": b"1.5", "cacheScope": b'"shared"'}, CachingHint(0, "private")),
+        ({"ttlMs": b'"9"', "cacheScope": b"null"}, CachingHint(0, "private")),
+        ({"ttlMs": b"9" * 16}, CachingHint(0, "private")),
+        ({}, CachingHint(0, "private")),
     ],
 )
 def test_a_hint_that_is_none_counts_as_not_to_be_kept(
-    said: dict[str, bytes], expected: Hint
+    said: dict[str, bytes], expected: CachingHint
 ) -> None:
     assert hint({key: Raw(value) for key, value in said.items()}) == expected
 
 
 def test_the_strictest_hint_counts() -> None:
-    assert strictest([Hint(5, "public"), Hint(9, "public")]) == Hint(5, "public")
-    assert strictest([Hint(5, "public"), Hint(9, "private")]) == Hint(5, "private")
-    assert strictest([Hint(5, "public"), Hint()]) == Hint(0, "private")
+    assert strictest([CachingHint(5, "public"), CachingHint(9, "public")]) == CachingHint(
+        5, "public"
+    )
+    assert strictest([CachingHint(5, "public"), CachingHint(9, "private")]) == CachingHint(
+        5, "private"
+    )
+    assert strictest([CachingHint(5, "public"), CachingHint()]) == CachingHint(0, "private")
 
 
 @pytest.mark.parametrize(

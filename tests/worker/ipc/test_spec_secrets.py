@@ -5,7 +5,7 @@ from msgspec import Struct, structs
 
 from metamcp_worker.access.door import Credential
 from metamcp_worker.ipc import codec, spec
-from metamcp_worker.ipc.spec import Discreet, ServerSpec
+from metamcp_worker.ipc.spec import SecretStruct, ServerSpec
 
 SECRET = {"secrets", "key", "client_secret", "env", "headers", "options", "salt"}
 KINDS = [
@@ -19,7 +19,7 @@ def test_every_specification_with_a_secret_hides_it_from_its_repr() -> None:
         kind.__name__
         for kind in KINDS
         if SECRET & {field.name for field in structs.fields(kind)}
-        and not issubclass(kind, Discreet)
+        and not issubclass(kind, SecretStruct)
     }
     assert telling == {"TlsSpec"}, "its key is the path of a file"
     assert repr(Credential("bearer", b"canary")) == "Credential(…)"

@@ -18,7 +18,7 @@ from metamcp_worker.middleware.front_side import (
     READY_S_MAX,
     HookedRequest,
     HookFacts,
-    MiddlewareLines,
+    MiddlewareClients,
 )
 from tests.hooks import install
 
@@ -85,7 +85,7 @@ class Tool:
     """Server behind the middleware. `calls`: arguments of each call; `left`: why it was cancelled;
     `answer`: given at once, unless it is None."""
 
-    def __init__(self, lines: MiddlewareLines, connectors: Connectors) -> None:
+    def __init__(self, lines: MiddlewareClients, connectors: Connectors) -> None:
         self.lines = lines
         self.connectors = connectors
         self.calls: list[Any] = []
@@ -126,7 +126,7 @@ def play(test: Callable[[Tool], Awaitable[None]], *, ready_s: float = READY_S_MA
 
     async def main() -> None:
         connectors = Connectors()
-        lines = MiddlewareLines(connectors, ready_s)
+        lines = MiddlewareClients(connectors, ready_s)
         try:
             async with asyncio.timeout(60):
                 await test(Tool(lines, connectors))

@@ -9,7 +9,7 @@ import pytest
 from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.oauth.addresses import Reach
 from metamcp_worker.oauth.challenge import NotAuthorized
-from metamcp_worker.oauth.checked_http import BODY_BYTES_MAX, Guarded, page
+from metamcp_worker.oauth.checked_http import BODY_BYTES_MAX, CheckedHttpClient, page
 from tests.worker.http.test_fetch_tls import certificate
 from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
@@ -57,7 +57,7 @@ def test_https_and_this_machine_are_good() -> None:
 def test_a_server_on_the_internet_does_not_lead_into_the_local_network(url: str) -> None:
     async def main() -> None:
         with pytest.raises(NotAuthorized, match="which is not asked: its address is nearer"):
-            await Guarded(FAR).send(ask(url))
+            await CheckedHttpClient(FAR).send(ask(url))
 
     run(main)
 
@@ -65,7 +65,7 @@ def test_a_server_on_the_internet_does_not_lead_into_the_local_network(url: str)
 def test_a_server_that_must_be_on_the_internet_is_not_asked_elsewhere() -> None:
     async def main() -> None:
         with pytest.raises(NotAuthorized):
-            await Guarded(HERE, reach=Reach.PUBLIC).send(ask(HERE))
+            await CheckedHttpClient(HERE, reach=Reach.PUBLIC).send(ask(HERE))
 
     run(main)
 
@@ -73,7 +73,7 @@ def test_a_server_that_must_be_on_the_internet_is_not_asked_elsewhere() -> None:
 def test_cloud_credentials_are_out_of_reach_for_everybody() -> None:
     async def main() -> None:
         with pytest.raises(NotAuthorized):
-            await Guarded(HERE).send(ask("https://169.254.169.254/"))
+            await CheckedHttpClient(HERE).send(ask("https://169.254.169.254/"))
 
     run(main)
 
@@ -90,7 +90,7 @@ def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
         async with serving(script) as url:
             request = ask(url, "POST", code="x y", state="é")
             request.headers["Authorization"] = "Basic abc"
-            answer = await Guarded(HERE).send(request)
+            answer = await CheckedHttpClient(HERE).send(request)
         assert (answer.status_code, answer.content) == (201, b'{"ok":1}')
         assert (answer.request, answer.next_request) == (request, None)
 
@@ -118,7 +118,7 @@ def test_redirects_stay_in_their_origin_and_never_carry_credentials() -> None:
 
     async def main() -> None:
         async with serving(script) as url:
-            guarded = Guarded(HERE)
+            guarded = CheckedHttpClient(HERE)
             assert (await guarded.send(ask(url))).content == b"/c"
             assert (await guarded.send(ask(url.replace("/mcp", "/away")))).status_code == 302
             assert (await guarded.send(ask(url, "POST", code="x"))).status_code == 302
@@ -148,7 +148,7 @@ def test_answers_are_bounded(trouble: str) -> None:
     async def main() -> None:
         async with serving(script) as url:
             with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:\d+ cannot be reached: "):
-                await Guarded(HERE).send(ask(url))
+                await CheckedHttpClient(HERE).send(ask(url))
 
     run(main)
 
@@ -156,9 +156,9 @@ def test_answers_are_bounded(trouble: str) -> None:
 def test_who_is_not_there_is_unreachable() -> None:
     async def main() -> None:
         with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:1 cannot be reached: "):
-            await Guarded(HERE).send(ask("http://127.0.0.1:1/"))
+            await CheckedHttpClient(HERE).send(ask("http://127.0.0.1:1/"))
         with pytest.raises(Unreachable, match="its name is unknown"):
-            await Guarded(HERE).send(ask("https://none-such.invalid/"))
+            await CheckedHttpClient(HERE).send(ask("https://none-such.invalid/"))
 
     run(main)
 
@@ -176,11 +176,11 @@ def test_the_certificate_must_be_for_the_name_although_an_address_is_connected_t
 
     async def main() -> None:
         async with serving(script, tls=tls) as url:
-            guarded = Guarded(HERE, ca_file=str(file))
+            guarded = CheckedHttpClient(HERE, ca_file=str(file))
             assert (await guarded.send(ask(url))).status_code == 200
             with pytest.raises(Unreachable, match="certificate"):
                 await guarded.send(ask(url.replace("127.0.0.1", "localhost")))
             with pytest.raises(Unreachable, match="certificate"):
-                await Guarded(HERE).send(ask(url))
+                await CheckedHttpClient(HERE).send(ask(url))
 
     run(main)

@@ -10,7 +10,7 @@ import pytest
 from metamcp_worker.ipc import codec
 from metamcp_worker.results import result_reader
 from metamcp_worker.results.result_files import keep
-from metamcp_worker.results.result_parts import PartMissing, PartWanted, hits, read_part, value_at
+from metamcp_worker.results.result_parts import PartMissing, PartRequest, hits, read_part, value_at
 from metamcp_worker.results.result_reader import ResultReader
 from metamcp_worker.results.result_summary import Piece, ResultPlace
 
@@ -82,7 +82,7 @@ def test_a_wrong_expression_is_explained() -> None:
 def test_offset_and_length_are_of_the_value(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text(json.dumps({"log": "0123456789"}))
-    assert read_part(PartWanted(str(path), 2, 3, "/log")) == Piece("234", 2, 5, 10)
+    assert read_part(PartRequest(str(path), 2, 3, "/log")) == Piece("234", 2, 5, 10)
 
 
 def kept(folder: Path, text: str) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.masking import LINES_MAX, Masks
+from metamcp_worker.runtime.masking import LINES_MAX, SecretMasker
 
 pytestmark = pytest.mark.promise("M89")
 
@@ -114,7 +114,7 @@ def test_text_is_for_people(said: list[bytes]) -> None:
 def test_the_journal_of_systemd_gets_the_level_before_each_line(said: list[bytes]) -> None:
     logs.tune(LogSpec(format="text"))
     handler = logging.getLogger("metamcp").handlers[0]
-    assert isinstance(handler, logs.Lines)
+    assert isinstance(handler, logs.LogHandler)
     handler.journal = True
     try:
         raise ValueError("x")
@@ -128,8 +128,8 @@ def test_the_journal_of_systemd_gets_the_level_before_each_line(said: list[bytes
 @given(st.text(st.characters(min_codepoint=48, max_codepoint=122), min_size=8, max_size=30))
 def test_no_known_secret_is_in_a_line(secret: str) -> None:
     found: list[bytes] = []
-    handler = logs.Lines(found.append)
-    handler.masks = Masks([secret])
+    handler = logs.LogHandler(found.append)
+    handler.masks = SecretMasker([secret])
     try:
         raise ValueError(secret)
     except ValueError as error:
@@ -147,7 +147,7 @@ def test_a_line_that_cannot_be_made_is_told_without_what_was_to_be_in_it(
 ) -> None:
     found: list[bytes] = []
     secret = ("hunter2-hunter2",)
-    logs.Lines(found.append).emit(
+    logs.LogHandler(found.append).emit(
         logging.LogRecord("metamcp.http", 40, "", 0, "got %d", secret, None)
     )
     (line,) = parsed(found)
@@ -160,8 +160,8 @@ def test_a_line_that_cannot_be_made_is_told_without_what_was_to_be_in_it(
 def test_no_part_of_a_secret_is_left_where_a_message_is_cut(before: int, after: int) -> None:
     secret = "hunter2-hunter2-hunter2"
     found: list[bytes] = []
-    handler = logs.Lines(found.append)
-    handler.masks = Masks([secret])
+    handler = logs.LogHandler(found.append)
+    handler.masks = SecretMasker([secret])
     message = "x" * (MESSAGE_CHARACTERS_MAX - before) + secret + "y" * after
     handler.emit(logging.LogRecord("metamcp.http", 40, "", 0, message, None, None))
     (line,) = parsed(found)
@@ -172,7 +172,7 @@ def test_no_part_of_a_secret_is_left_where_a_message_is_cut(before: int, after: 
 def test_a_name_that_is_no_text_is_spelled_out(said: list[bytes]) -> None:
     # What pytest hears in a test it may have to tell another of its processes, as text.
     own = logging.getLogger("metamcp")
-    own.handlers[:] = [handler for handler in own.handlers if isinstance(handler, logs.Lines)]
+    own.handlers[:] = [handler for handler in own.handlers if isinstance(handler, logs.LogHandler)]
     room.error("cannot open %s", "a\udcff")
     try:
         raise ValueError("a\udcff")

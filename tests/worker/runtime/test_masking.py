@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.runtime.masking import MASK, SECRET_CHARACTERS_MIN, Masks
+from metamcp_worker.runtime.masking import MASK, SECRET_CHARACTERS_MIN, SecretMasker
 
 pytestmark = pytest.mark.promise("M89")
 
@@ -26,7 +26,7 @@ PLAIN = st.text(string.ascii_letters + string.digits + ' {}[]:",=/?&-*\n', max_s
 @given(SECRETS, st.lists(PLAIN, min_size=2, max_size=6))
 def test_no_secret_survives_in_any_text(secrets: list[str], between: list[str]) -> None:
     text = secrets[0].join(between) + "".join(secrets)
-    masks = Masks(secrets)
+    masks = SecretMasker(secrets)
     for shown in (masks.text(text), masks.json(text)):
         for secret in secrets:
             assert secret.strip() not in shown
@@ -36,7 +36,7 @@ def test_no_secret_survives_in_any_text(secrets: list[str], between: list[str]) 
 def test_no_secret_survives_in_json_whatever_its_spelling(secrets: list[str], plain: str) -> None:
     whole = {"a": plain + secrets[0], "b": [*secrets, plain], secrets[-1]: plain}
     for text in (json.dumps(whole), json.dumps(whole, ensure_ascii=False)):
-        shown = Masks(secrets).json(text)
+        shown = SecretMasker(secrets).json(text)
         for secret in secrets:
             assert secret.strip() not in shown
             assert json.dumps(secret.strip())[1:-1] not in shown
@@ -52,14 +52,14 @@ def test_no_secret_survives_in_json_whatever_its_spelling(secrets: list[str], pl
     ],
 )
 def test_a_secret_is_found_however_json_spells_it(text: str) -> None:
-    shown = Masks(["hunterhunter", "b/hunter/b"]).json(text)
+    shown = SecretMasker(["hunterhunter", "b/hunter/b"]).json(text)
     assert MASK in shown
     assert json.loads(shown) != json.loads(text)
 
 
 def test_what_json_spells_otherwise_stays_as_it_is_without_a_secret_in_it() -> None:
     text = r'{"text":"\u0068\u00e9\/"}'
-    assert Masks(["hunterhunter"]).json(text) == text
+    assert SecretMasker(["hunterhunter"]).json(text) == text
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_json_spells_otherwise_stays_as_it_is_without_a_secret_in_it() -> N
     ],
 )
 def test_what_looks_like_a_credential_is_masked(text: str, shown: str) -> None:
-    assert Masks().text(text) == shown
+    assert SecretMasker().text(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -104,20 +104,20 @@ def test_what_looks_like_a_credential_is_masked(text: str, shown: str) -> None:
     ],
 )
 def test_sentences_stay_as_they_are(text: str) -> None:
-    assert Masks().text(text) == text
+    assert SecretMasker().text(text) == text
 
 
 def test_a_secret_of_several_lines_is_masked_line_by_line() -> None:
-    masks = Masks(["-----BEGIN KEY-----\nabcdefghijkl\n-----END KEY-----"])
+    masks = SecretMasker(["-----BEGIN KEY-----\nabcdefghijkl\n-----END KEY-----"])
     assert "abcdefghijkl" not in masks.text("read: abcdefghijkl")
 
 
 def test_a_secret_is_masked_without_the_word_before_it() -> None:
-    assert Masks(["Bearer abcdefghij"]).text("got abcdefghij") == f"got {MASK}"
+    assert SecretMasker(["Bearer abcdefghij"]).text("got abcdefghij") == f"got {MASK}"
 
 
 def test_words_that_are_too_short_for_a_secret_are_left_alone() -> None:
-    assert Masks(["on", "info"]).text("info: it goes on") == "info: it goes on"
+    assert SecretMasker(["on", "info"]).text("info: it goes on") == "info: it goes on"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_no_text_takes_long(piece: str) -> None:
     """Every pattern is bounded: the time grows as the text does. The longest line that is kept of
     a server takes milliseconds, so a minute's limit of the whole test would be far away."""
     text = piece * (256 * 1024 // len(piece))
-    Masks(["hunter2hunter2"]).json(text)
+    SecretMasker(["hunter2hunter2"]).json(text)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_text_takes_long(piece: str) -> None:
 def test_a_secret_is_masked_as_any_language_spells_it_in_json(spelled: str) -> None:
     assert json.loads(f'"{spelled}"') == "q/w<e>&r+t1'2"
     text = '{"a":"' + spelled + '"}'
-    assert Masks(["q/w<e>&r+t1'2"]).json(text) == f'{{"a":"{MASK}"}}'
+    assert SecretMasker(["q/w<e>&r+t1'2"]).json(text) == f'{{"a":"{MASK}"}}'
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,17 @@ def test_a_secret_is_masked_as_any_language_spells_it_in_json(spelled: str) -> N
     ],
 )
 def test_json_stays_json_where_a_member_is_no_text(text: str, shown: str | None) -> None:
-    assert Masks().json(text) == (shown or text)
+    assert SecretMasker().json(text) == (shown or text)
 
 
 def test_a_secret_is_masked_as_a_url_spells_it() -> None:
-    assert Masks(["pass word/1?"]).text("GET /x/pass%20word%2F1%3F") == f"GET /x/{MASK}"
+    assert SecretMasker(["pass word/1?"]).text("GET /x/pass%20word%2F1%3F") == f"GET /x/{MASK}"
 
 
 def test_a_secret_that_appears_when_another_is_taken_out_is_taken_out_too() -> None:
-    masks = Masks(["abcdefghij", f"1234{MASK}5678"])
+    masks = SecretMasker(["abcdefghij", f"1234{MASK}5678"])
     assert masks.text("x 1234abcdefghij5678 y") == f"x {MASK} y"
-    assert Masks([f"password={MASK}"]).text("password=hunter22") == MASK
+    assert SecretMasker([f"password={MASK}"]).text("password=hunter22") == MASK
 
 
 ODD = 'a"b\\c/d\té-\U0001f600-secret'
@@ -198,7 +198,7 @@ SPELLINGS: list[Callable[[str], str]] = [
 def test_a_known_secret_is_found_however_json_spells_it(
     secret: str, spell: Callable[[str], str]
 ) -> None:
-    masks = Masks([secret])
+    masks = SecretMasker([secret])
     text = f'{{"a":{spell(secret)},"b":"\\u0041 50%"}}'
     for masked in (masks.json(text), masks.mask_known_secrets(text), masks.text(text)):
         found: dict[str, str] = json.loads(masked)
@@ -208,18 +208,20 @@ def test_a_known_secret_is_found_however_json_spells_it(
 
 @pytest.mark.parametrize("text", ["CANARY%2denv%2D1234", "%43%41%4e%41%52%59-env-1234"])
 def test_a_known_secret_is_found_however_a_url_spells_it(text: str) -> None:
-    assert Masks(["CANARY-env-1234"]).text(f"GET /?a={text}&b=50%25") == f"GET /?a={MASK}&b=50%"
+    assert (
+        SecretMasker(["CANARY-env-1234"]).text(f"GET /?a={text}&b=50%25") == f"GET /?a={MASK}&b=50%"
+    )
 
 
 def test_without_a_secret_escapes_stay_as_they_are() -> None:
     text = '{"a":"\\u0041\\/\\u0022 50%25 \\ud83d"}'
-    for masked in (Masks(["CANARY-env-1234"]).json(text), Masks([]).json(text)):
+    for masked in (SecretMasker(["CANARY-env-1234"]).json(text), SecretMasker([]).json(text)):
         assert masked == text
 
 
 @given(SECRETS)
 def test_the_reach_is_as_long_as_any_spelling(secrets: list[str]) -> None:
-    reach = Masks(secrets).reach
+    reach = SecretMasker(secrets).reach
     for secret in secrets:
         for spelled in (escaped(secret), json.dumps(escaped(secret)), quote(secret, safe="")):
             assert len(spelled.encode()) <= reach

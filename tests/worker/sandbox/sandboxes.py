@@ -27,7 +27,7 @@ from metamcp_worker.ipc.code_runs import (
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import PeerGone
-from metamcp_worker.ipc.messages import Beat
+from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.sandbox.code_run import FrameBuffer, frame
 from tests.waiting import until
 
@@ -38,7 +38,7 @@ MAIN = (
 )
 DENO = shutil.which("deno", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "deno"
 _read = codec.reader(HostCall | RunEnded)
-_read_news = codec.reader(Beat | CodeFigures)
+_read_news = codec.reader(Heartbeat | CodeFigures)
 
 Answer = Callable[[HostCall], HostReply | None]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metamcp_worker.search import bm25
-from metamcp_worker.search.bm25 import Postings, Sought
+from metamcp_worker.search.bm25 import Postings, QueryTerm
 
 
 def listed(term: str, impacts: dict[int, float]) -> Postings:
@@ -32,7 +32,7 @@ def test_what_is_cut_out_is_no_longer_there() -> None:
 def test_a_frequent_term_is_only_looked_up_for_those_that_can_be_among_the_best() -> None:
     rare = listed("rare", dict.fromkeys(range(20), 2.5))
     common = listed("common", dict.fromkeys(range(5000), 0.1))
-    best = bm25.best([Sought(common, 0.5), Sought(rare, 8.0)], 10, None)
+    best = bm25.best([QueryTerm(common, 0.5), QueryTerm(rare, 8.0)], 10, None)
     assert not best.counted
     assert len(best.scores) == 20
     assert best.matching == 20
@@ -41,13 +41,13 @@ def test_a_frequent_term_is_only_looked_up_for_those_that_can_be_among_the_best(
 def test_terms_that_together_say_more_than_a_rarer_one_are_read() -> None:
     rare = listed("rare", dict.fromkeys(range(20), 1.0))
     common = [listed(term, dict.fromkeys(range(100, 500), 0.75)) for term in ("one", "other")]
-    best = bm25.best([Sought(found, 1.0) for found in (rare, *common)], 10, None)
+    best = bm25.best([QueryTerm(found, 1.0) for found in (rare, *common)], 10, None)
     assert max(best.scores.values()) == 1.5
     assert sum(score == 1.5 for score in best.scores.values()) == 400
 
 
 def test_without_a_term_nothing_is_best() -> None:
-    assert bm25.best([], 10, None) == bm25.Best({}, 0, counted=True)
+    assert bm25.best([], 10, None) == bm25.TopScores({}, 0, counted=True)
 
 
 impacts = st.integers(1, 64).map(lambda number: number / 32)
@@ -69,7 +69,7 @@ def test_the_best_are_those_that_reading_everything_finds(
     query: list[tuple[dict[int, float], float]], depth: int, every: int | None
 ) -> None:
     sought = [
-        Sought(listed(f"t{at}", impacts), weight) for at, (impacts, weight) in enumerate(query)
+        QueryTerm(listed(f"t{at}", impacts), weight) for at, (impacts, weight) in enumerate(query)
     ]
     allowed = None if every is None else functools.partial(divides, every)
     documents = {document for impacts, _ in query for document in impacts}

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.search.vectors import COMPARED_MAX, DIMENSIONS_MAX, Near, shrunk, vector
+from metamcp_worker.search.vectors import (
+    COMPARED_MAX,
+    DIMENSIONS_MAX,
+    NearestVectors,
+    shrunk,
+    vector,
+)
 
 NUMBERS = st.floats(-1, 1, allow_subnormal=False)
 
@@ -36,7 +42,7 @@ def test_a_number_is_one_byte_and_the_length_of_a_vector_says_nothing() -> None:
 @given(st.lists(st.lists(NUMBERS, min_size=8, max_size=8).filter(shrunk), min_size=2, max_size=20))
 def test_the_order_is_that_of_the_cosines(found: list[list[float]]) -> None:
     to, *others = found
-    places = Near([vector(shrunk(one)) for one in others]).to(vector(shrunk(to)), 20)
+    places = NearestVectors([vector(shrunk(one)) for one in others]).to(vector(shrunk(to)), 20)
     assert sorted(places) == list(range(len(others)))
     near = [cosine(to, others[place]) for place in places]
     assert all(one >= other - 0.03 for one, other in pairwise(near))
@@ -44,13 +50,13 @@ def test_the_order_is_that_of_the_cosines(found: list[list[float]]) -> None:
 
 def test_of_equal_ones_the_first_comes_first_and_others_of_another_size_never() -> None:
     same, other = vector(shrunk([1.0, 1.0])), vector(shrunk([1.0, 1.0, 1.0]))
-    assert Near([same, other, same]).to(same, 5) == [0, 2]
-    assert Near([]).to(same, 5) == []
-    assert Near([same] * 3).to(same, 2) == [0, 1]
+    assert NearestVectors([same, other, same]).to(same, 5) == [0, 2]
+    assert NearestVectors([]).to(same, 5) == []
+    assert NearestVectors([same] * 3).to(same, 2) == [0, 1]
 
 
 def test_of_very_many_only_the_nearest_by_their_signs_are_compared() -> None:
     far, near = vector(shrunk([-1.0] * 64)), vector(shrunk([1.0] * 64))
-    found = Near([*[far] * 1000, near]).to(near, 1)
+    found = NearestVectors([*[far] * 1000, near]).to(near, 1)
     assert found == [1000]
-    assert len(Near([near] * 1000).to(near, 1000)) == COMPARED_MAX
+    assert len(NearestVectors([near] * 1000).to(near, 1000)) == COMPARED_MAX

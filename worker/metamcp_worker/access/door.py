@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from metamcp_worker.access import api_key, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
-from metamcp_worker.ipc.spec import UNLIMITED, Discreet, EndpointSpec, UseLimits
+from metamcp_worker.ipc.spec import UNLIMITED, EndpointSpec, SecretStruct, UseLimits
 
 KEYS, OAUTH = "keys", "oauth"
 FAILURES_MAX = 10
@@ -56,7 +56,7 @@ class Denial(Struct, frozen=True, gc=False):
     key: str = ""
 
 
-class Arrival(Struct, frozen=True, gc=False):
+class AuthRequest(Struct, frozen=True, gc=False):
     """Request in front of the door. `endpoint`: where its path leads, None if it leads nowhere;
     `query`: the part behind the question mark; `address`: of the client; `date`: seconds since the
     epoch; `now`: seconds of a clock that never jumps."""
@@ -69,7 +69,7 @@ class Arrival(Struct, frozen=True, gc=False):
     now: float = 0.0
 
 
-class Credential(Discreet, frozen=True, gc=False):
+class Credential(SecretStruct, frozen=True, gc=False):
     """Credential of a request. `kind`: `bearer`, `header`, `url`, or `post` for the token of a
     stream of HTTP+SSE."""
 
@@ -83,7 +83,7 @@ SEVERAL = Denial(400, _SEVERAL, "credentials")
 ABSENT = Denial(404, "No endpoint is served at this path.", "path")
 
 
-class Entered(Struct, frozen=True, gc=False):
+class AuthenticatedPrincipal(Struct, frozen=True, gc=False):
     """Principal that passed the door. `until`: seconds since the epoch up to which a request with
     the same head need not be looked at again, if the door has not changed; 0: look again."""
 
@@ -91,7 +91,7 @@ class Entered(Struct, frozen=True, gc=False):
     until: float = 0.0
 
 
-Found = Entered | Denial
+Found = AuthenticatedPrincipal | Denial
 FOREVER = float("inf")
 Verify = Callable[[EndpointSpec, str, float, bool], Found | Awaitable[Found]]
 """Verifies the token of an authorization server at an endpoint: `(endpoint, token, date, ask)`. An
@@ -99,7 +99,7 @@ awaitable means that somebody else has to be asked; without `ask` the issuer is 
 token."""
 
 
-class Door:
+class Authenticator:
     """Door of a front. `guarded`: whether any endpoint asks for a credential; `version`: goes up
     with every change, so that earlier results do not count any more. `verify`: for tokens."""
 
@@ -164,13 +164,13 @@ class Door:
             self._keys[self._digests[principal.key]][0], spec
         )
 
-    def enter(self, arrival: Arrival) -> Found | Credential | Awaitable[Found]:
+    def enter(self, arrival: AuthRequest) -> Found | Credential | Awaitable[Found]:
         """Return who sends this request, or the answer for a request that does not pass; its
         credential, if that is the token of a stream of HTTP+SSE; or an awaitable, if somebody else
         has to be asked about the credential: pass its result to `answer_verdict`."""
         spec = self._spec(arrival)
         if spec is not None and not spec.auth:
-            return Entered(gate.USER, FOREVER)
+            return AuthenticatedPrincipal(gate.USER, FOREVER)
         credentials = found_in(arrival.headers, arrival.query)
         if len(credentials) != 1:
             return SEVERAL if credentials else self._challenge(spec)
@@ -180,18 +180,18 @@ class Door:
         verdict = self._principal(spec, credential, arrival)
         return (
             self.answer_verdict(verdict, arrival)
-            if isinstance(verdict, Entered | Denial)
+            if isinstance(verdict, AuthenticatedPrincipal | Denial)
             else verdict
         )
 
-    def answer_verdict(self, verdict: Found, arrival: Arrival) -> Found:
+    def answer_verdict(self, verdict: Found, arrival: AuthRequest) -> Found:
         """Return the answer to a request whose credential was judged, and count a failed one."""
         return self.deny_credential(arrival) if verdict is UNAUTHORIZED else verdict
 
-    def _spec(self, arrival: Arrival) -> EndpointSpec | None:
+    def _spec(self, arrival: AuthRequest) -> EndpointSpec | None:
         return None if arrival.endpoint is None else self._endpoints.get(arrival.endpoint)
 
-    def deny_credential(self, arrival: Arrival) -> Denial:
+    def deny_credential(self, arrival: AuthRequest) -> Denial:
         """Count a failed credential, and return the answer to its request."""
         wait_s = self._failures.count_failure(arrival.address, arrival.now)
         if not wait_s:
@@ -212,7 +212,7 @@ class Door:
         return structs.replace(UNAUTHORIZED, headers=((b"www-authenticate", value),))
 
     def _principal(
-        self, spec: EndpointSpec | None, credential: Credential, arrival: Arrival
+        self, spec: EndpointSpec | None, credential: Credential, arrival: AuthRequest
     ) -> Found | Awaitable[Found]:
         """Return who has this credential, whatever its kind is; the kind decides on the one way to
         verify it."""
@@ -236,7 +236,7 @@ class Door:
             return UNAUTHORIZED
         if credential.kind == "url" and not (key.url and spec.url_keys):
             return UNAUTHORIZED
-        return Entered(principal, key.expires or FOREVER)
+        return AuthenticatedPrincipal(principal, key.expires or FOREVER)
 
 
 def _key_fits_endpoint(key: KeySpec, spec: EndpointSpec) -> bool:

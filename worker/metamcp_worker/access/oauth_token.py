@@ -15,7 +15,7 @@ import jwt
 from msgspec import Struct
 
 from metamcp_worker.access import gate
-from metamcp_worker.access.door import OAUTH, Denial, Entered, Found
+from metamcp_worker.access.door import OAUTH, AuthenticatedPrincipal, Denial, Found
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec
@@ -196,7 +196,7 @@ def authorize_claims(
         workspace=spec.workspace, scopes=scopes, servers=servers, auth=OAUTH, expires=expires,
         held=frozenset({*ours, *rules.scopes}),
     )  # fmt: skip
-    return Entered(
+    return AuthenticatedPrincipal(
         principal, min(expires, date + INTROSPECTED_S_MAX) if from_introspection else expires
     )
 

@@ -24,7 +24,7 @@ from metamcp_worker.http.fetch import Unreachable
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec
 from metamcp_worker.oauth.addresses import Reach
 from metamcp_worker.oauth.challenge import NotAuthorized
-from metamcp_worker.oauth.checked_http import Guarded
+from metamcp_worker.oauth.checked_http import CheckedHttpClient
 
 ANSWERS_MAX = 1000
 """Maximum valid tokens whose answers are kept; beyond, the oldest answer is forgotten."""
@@ -90,7 +90,7 @@ class _Issuer:
         self.keys = IssuerKeys()
         self._rules = rules
         reach = None if rules.allow_private else Reach.PUBLIC
-        self._http = Guarded(rules.issuer, reach=reach)
+        self._http = CheckedHttpClient(rules.issuer, reach=reach)
         self._loop = asyncio.get_running_loop()
         self._fetching: asyncio.Task[None] | None = None
         self._answers: dict[bytes, tuple[float, oauth_token.Claims]] = {}

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from msgspec import MsgspecError
 
-from metamcp_worker.audit.segments import DAY_S, SegmentFacts, Segments, Unwritten, digest
+from metamcp_worker.audit.segments import DAY_S, AuditWriteError, SegmentFacts, Segments, digest
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.audit_records import (
@@ -152,7 +152,7 @@ class AuditWorker(RoleWorker):
         assert self._segments is not None
         try:
             self._segments.begin(_today())
-        except Unwritten as error:
+        except AuditWriteError as error:
             self._fails(error)
             return False
         return True
@@ -220,7 +220,7 @@ class AuditWorker(RoleWorker):
         try:
             self._ready()
             self._segments.add(bodies, heads)
-        except Unwritten as error:
+        except AuditWriteError as error:
             self._fails(error)
             self._counts["refused"] += len(bodies)
             code = error.code
@@ -258,11 +258,11 @@ class AuditWorker(RoleWorker):
             self._segments.begin(_today())
             if self._segments.due(_today()):
                 self._turn()
-        except Unwritten as error:
+        except AuditWriteError as error:
             if error.code != errno.ENOSPC:
                 raise
 
-    def _fails(self, error: Unwritten) -> None:
+    def _fails(self, error: AuditWriteError) -> None:
         if str(error) != self._said:
             self._said = str(error)
             log.error("records of the audit cannot be written: %s", error)
@@ -276,7 +276,7 @@ class AuditWorker(RoleWorker):
     def _bring_back(self) -> None:
         """Commit what was kept back, as soon as there is room."""
         assert self._segments is not None
-        with contextlib.suppress(Unwritten):  # tried again with the next beat
+        with contextlib.suppress(AuditWriteError):  # tried again with the next beat
             self._segments.add_kept_back(_today())
 
     # Spools of the dead
@@ -287,7 +287,7 @@ class AuditWorker(RoleWorker):
         try:
             for path in self._segments.spools():
                 self._take(path)
-        except Unwritten as error:
+        except AuditWriteError as error:
             self._fails(error)
         except OSError as error:
             log.error("a spool of the audit cannot be read: %s", error)
@@ -356,7 +356,7 @@ class AuditWorker(RoleWorker):
                 segment := self._segments.remove(time.time() - self._spec.retention_s)
             ):
                 self._note("removed", segment)
-        except Unwritten as error:
+        except AuditWriteError as error:
             self._fails(error)
 
     def _note(self, event: str, segment: SegmentFacts, digest: str = "") -> None:
@@ -370,7 +370,7 @@ class AuditWorker(RoleWorker):
         )  # fmt: skip
         try:
             self._segments.add([audit.encoded(made)], {})
-        except Unwritten as error:
+        except AuditWriteError as error:
             self._fails(error)
 
     def _checkpoint(self) -> None:

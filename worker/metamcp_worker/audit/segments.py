@@ -53,7 +53,7 @@ BEGIN SELECT RAISE(ABORT, 'the start of a segment is not deleted'); END;
 """
 
 
-class Unwritten(Exception):
+class AuditWriteError(Exception):
     """Records could not be written. `code`: number of the error."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -145,9 +145,9 @@ class Segments:
         while the disk is full. Raises Unwritten; then nothing has changed."""
         try:
             if self.keeps_back:
-                raise Unwritten(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise AuditWriteError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._commit(bodies, senders)
-        except Unwritten as error:
+        except AuditWriteError as error:
             full = error.code == errno.ENOSPC or self._base is None
             if not full or not self._reserve.add(bodies, senders):
                 raise
@@ -164,7 +164,7 @@ class Segments:
     def _commit(self, bodies: Sequence[bytes], senders: Mapping[str, int]) -> None:
         base = self._base
         if base is None:
-            raise Unwritten(errno.EIO, "no segment is open")
+            raise AuditWriteError(errno.EIO, "no segment is open")
         rows = list(audit.iter_chain_rows(self.hash, self.seq, bodies))
         try:
             with _refusing():
@@ -175,7 +175,7 @@ class Segments:
                 )
                 base.executemany("REPLACE INTO sender VALUES (?, ?)", senders.items())
                 base.execute("COMMIT")
-        except Unwritten:
+        except AuditWriteError:
             with contextlib.suppress(sqlite3.Error):
                 base.execute("ROLLBACK")
             raise
@@ -405,6 +405,6 @@ class _refusing(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error):
             full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
-            raise Unwritten(errno.ENOSPC if full else errno.EIO, str(error)) from None
+            raise AuditWriteError(errno.ENOSPC if full else errno.EIO, str(error)) from None
         if isinstance(error, OSError):
-            raise Unwritten(error.errno or errno.EIO, error.strerror or str(error)) from None
+            raise AuditWriteError(error.errno or errno.EIO, error.strerror or str(error)) from None

@@ -24,7 +24,14 @@ from metamcp_worker.bridge.http_requests import (
     request,
 )
 from metamcp_worker.http import tcp
-from metamcp_worker.http.fetch import Broken, FetchLimits, Incoming, Origin, Response, Unreachable
+from metamcp_worker.http.fetch import (
+    ConnectionBroken,
+    FetchLimits,
+    IncomingResponse,
+    Origin,
+    Response,
+    Unreachable,
+)
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AHEAD_BYTES = 64 * 1024
@@ -53,14 +60,14 @@ class ConnectionOwner(Protocol):
         """Forget the connection; may be called more than once for it."""
 
 
-class GatewayReply(Incoming):
+class GatewayReply(IncomingResponse):
     """Answer to one request, from the moment the request is sent."""
 
     def __init__(self, line: "GatewayConnection", answer: HttpAnswer) -> None:
         self.answer = answer
         self._line: GatewayConnection | None = line
         self._origin = str(line.owner)
-        self._failure: Broken | None = None
+        self._failure: ConnectionBroken | None = None
         self._more: asyncio.Future[None] | None = None
 
     @property
@@ -90,7 +97,7 @@ class GatewayReply(Incoming):
                 async with asyncio.timeout(wait_s):
                     await self._more
             except TimeoutError:
-                raise Broken(f"{self._origin} sent nothing for {wait_s:g} s") from None
+                raise ConnectionBroken(f"{self._origin} sent nothing for {wait_s:g} s") from None
         data = self.answer.take()
         if self._line is not None:
             self._line.resume_reading()
@@ -113,7 +120,7 @@ class GatewayReply(Incoming):
         if more is not None and not more.done():
             more.set_result(None)
 
-    def on_end(self, failure: Broken | None) -> None:
+    def on_end(self, failure: ConnectionBroken | None) -> None:
         """Let go of the connection, which is free for another request or gone."""
         self._line = None
         self._failure = failure
@@ -237,7 +244,7 @@ class GatewayConnection(asyncio.Protocol):
         elif coding not in {"", "identity"}:
             reply.cancel()
             problem = "it compresses its answer, which it was not asked to"
-            then(Broken(f"the connection to {self.owner} broke: {problem}"))
+            then(ConnectionBroken(f"the connection to {self.owner} broke: {problem}"))
         else:
             then(reply)
 
@@ -257,9 +264,9 @@ class GatewayConnection(asyncio.Protocol):
             return
         if then is None:
             problem = f"the connection to {self.owner} broke in the middle of an answer"
-            reply.on_end(Broken(f"{problem}: {reason}"))
+            reply.on_end(ConnectionBroken(f"{problem}: {reason}"))
         elif sent:
-            then(Broken(f"the connection to {self.owner} broke: {reason}"))
+            then(ConnectionBroken(f"the connection to {self.owner} broke: {reason}"))
         else:
             then(Unreachable(f"the connection to {self.owner} broke before it had all: {reason}"))
 
@@ -267,7 +274,7 @@ class GatewayConnection(asyncio.Protocol):
         then = self._then
         self.abort()
         if then is not None:
-            then(Broken(f"{self.owner} gave no answer in {answer_s:g} s"))
+            then(ConnectionBroken(f"{self.owner} gave no answer in {answer_s:g} s"))
 
     def _forget(self) -> None:
         self._reply = self._then = self._written = None
@@ -294,7 +301,7 @@ _PLAIN = re.compile(
     r"http://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[1-9]\d{0,4}))?"
     r"(?P<target>/[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]*)?"
 )
-"""URLs that `Plain` can use as they are."""
+"""URLs that `PlainHttpClient` can use as they are."""
 
 
 class Trust(NamedTuple):
@@ -310,7 +317,7 @@ def build_client(
     limits: FetchLimits | None = None,
     directory: str = "",
     trust: Trust = Trust(),  # noqa: B008 - frozen
-) -> "Plain | Origin":
+) -> "PlainHttpClient | Origin":
     """Return the HTTP client for the gateway at `url`. `directory`: folder that the bridge's client
     works in; each request to a gateway on this machine has a header with it. Raises Unreachable for
     an invalid URL, Untrusted for a file of `trust` without certificates."""
@@ -321,7 +328,7 @@ def build_client(
     if trust.key:
         headers["Authorization"] = f"Bearer {trust.key}"
     origin = Origin(url, limits=limits, headers=headers, ca_file=trust.ca or None)
-    return origin if match is None else Plain(match, origin, limits, headers)
+    return origin if match is None else PlainHttpClient(match, origin, limits, headers)
 
 
 def allow() -> None:
@@ -333,7 +340,7 @@ def allow() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
 
 
-class Plain:
+class PlainHttpClient:
     """HTTP client of one origin, used as `fetch.Origin` is. `match`: match of the URL; `origin`:
     client that takes over if the gateway redirects; `headers`: headers of every request."""
 

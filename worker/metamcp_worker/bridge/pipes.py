@@ -25,12 +25,12 @@ from typing import TypeVar, cast
 from msgspec import Struct
 
 from metamcp_worker.ipc import frames
-from metamcp_worker.ipc.envelope import ENDS_BYTES, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import ENDS_BYTES, ScannedId, glimpse
 
 READ_BYTES = 64 * 1024
 
 
-class End(Struct, frozen=True):
+class PipeEnd(Struct, frozen=True):
     """End of a pipe or socket that never blocks. `read`, `write`: move as many bytes as possible at
     once; `read` returns no byte at the end of the input; both raise OSError, and BlockingIOError
     if no byte can move. `watched`: descriptor that becomes writable if `as_writer`,
@@ -49,7 +49,7 @@ class End(Struct, frozen=True):
         (loop.remove_writer if self.as_writer else loop.remove_reader)(self.watched)
 
 
-def open_end(fd: int, *, writes: bool) -> End | None:
+def open_end(fd: int, *, writes: bool) -> PipeEnd | None:
     """Return an end for `fd`, which stays open; None if `fd` needs threads."""
     if not hasattr(select, "epoll"):
         return None
@@ -64,10 +64,10 @@ def open_end(fd: int, *, writes: bool) -> End | None:
     return None
 
 
-def _pipe(fd: int, *, writes: bool) -> End:
+def _pipe(fd: int, *, writes: bool) -> PipeEnd:
     flags = os.O_WRONLY if writes else os.O_RDONLY
     own = os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    return End(
+    return PipeEnd(
         own,
         writes,
         lambda: os.read(own, READ_BYTES),
@@ -76,7 +76,7 @@ def _pipe(fd: int, *, writes: bool) -> End:
     )
 
 
-def _socket(fd: int, events: int) -> End | None:
+def _socket(fd: int, events: int) -> PipeEnd | None:
     sock = socket.socket(fileno=os.dup(fd))
     if sock.type != socket.SOCK_STREAM:
         sock.close()
@@ -88,7 +88,7 @@ def _socket(fd: int, events: int) -> End | None:
         watch.close()
         sock.close()
 
-    return End(
+    return PipeEnd(
         watch.fileno(),
         False,
         lambda: sock.recv(READ_BYTES, socket.MSG_DONTWAIT),
@@ -107,7 +107,7 @@ OUT_BYTES_MAX = 32 * 1024 * 1024
 class OverlongInput(Struct, frozen=True):
     """Item in the place of a line above the limit. `seen`: the id, as far as it was found."""
 
-    seen: Glimpse
+    seen: ScannedId
 
 
 class InputCutter:

@@ -19,7 +19,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.http_client import GatewayReply, Plain, Trust, allow, build_client
+from metamcp_worker.bridge.http_client import (
+    GatewayReply,
+    PlainHttpClient,
+    Trust,
+    allow,
+    build_client,
+)
 from metamcp_worker.bridge.http_requests import (
     Action,
     Failure,
@@ -37,7 +43,7 @@ from metamcp_worker.bridge.pipes import (
 )
 from metamcp_worker.bridge.session import BridgeSession
 from metamcp_worker.http import sse
-from metamcp_worker.http.fetch import Broken, Origin, Response, Unreachable, Untrusted
+from metamcp_worker.http.fetch import ConnectionBroken, Origin, Response, TlsFailed, Unreachable
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 from metamcp_worker.runtime import loop
 
@@ -126,8 +132,10 @@ class Bridge:
     ) -> None:
         self._url: str = url
         self._directory, self._trust = directory, trust
-        self._origin: Plain | Origin = build_client(url, directory=directory, trust=trust)
-        self._left: list[Plain | Origin] = []  # where the gateway was last, and may still answer
+        self._origin: PlainHttpClient | Origin = build_client(url, directory=directory, trust=trust)
+        self._left: list[
+            PlainHttpClient | Origin
+        ] = []  # where the gateway was last, and may still answer
         self._locate = locate
         self._located_at = 0.0
         self._remedy = remedy
@@ -273,7 +281,7 @@ class Bridge:
     def _at_once(self, send: Send) -> bool:
         """Send a request on a free connection. Return False if that is impossible; then nothing has
         happened."""
-        if send.after_s or not isinstance(self._origin, Plain):
+        if send.after_s or not isinstance(self._origin, PlainHttpClient):
             return False
         written, answer_s = self._terms(send)
 
@@ -350,13 +358,13 @@ class Bridge:
 
     def _failure(self, error: Exception) -> Failure:
         text = f"No answer from the gateway: {error}."
-        if isinstance(error, Untrusted):
+        if isinstance(error, TlsFailed):
             unknown = any(word in text for word in _UNKNOWN_AUTHORITY)
             return Failure(f"{text} {AUTHORITY if unknown else ''}".strip(), may_have_run=False)
         if isinstance(error, Unreachable):
             return Failure(f"{text} {self._remedy}".strip(), may_have_run=False)
-        if isinstance(error, Broken | TooLarge):
-            plain = isinstance(self._origin, Plain) and not self._heard
+        if isinstance(error, ConnectionBroken | TooLarge):
+            plain = isinstance(self._origin, PlainHttpClient) and not self._heard
             return Failure(f"{text} {MAYBE_TLS}" if plain else text)
         return Failure(f"The bridge failed: {type(error).__name__}: {error}.")
 
@@ -448,5 +456,5 @@ class Bridge:
         return retry_ms
 
 
-def _name(origin: Plain | Origin) -> str:
+def _name(origin: PlainHttpClient | Origin) -> str:
     return f"The gateway at {origin}"

@@ -28,7 +28,7 @@ from metamcp_worker.bridge.legacy_era import LegacySession
 from metamcp_worker.bridge.modern_era import VERSION, ModernRequests, members
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.envelope import Envelope, Glimpse, glimpse
+from metamcp_worker.ipc.envelope import Envelope, ScannedId, glimpse
 from metamcp_worker.ipc.errors import Code
 
 INFLIGHT_MAX = 1024
@@ -115,7 +115,7 @@ class BridgeSession:
             return [_refusal(b"", Code.INVALID_REQUEST, text)]
         return self._on_request(message, line)
 
-    def overlong(self, seen: Glimpse, limit_bytes: int) -> list[Action]:
+    def overlong(self, seen: ScannedId, limit_bytes: int) -> list[Action]:
         """Answer a line above the limit, which was dropped."""
         text = f"The message has more than {limit_bytes} bytes."
         warning = WarnPeople(f"{text} It was dropped.")
@@ -136,7 +136,7 @@ class BridgeSession:
             actions += self._fail(request, Failure(text, may_have_run=request.number > 0))
         return [*actions, *self._legacy.goodbye()]
 
-    def _unread(self, seen: Glimpse, code: int, text: str) -> WriteLine:
+    def _unread(self, seen: ScannedId, code: int, text: str) -> WriteLine:
         """Return the refusal of a message when only `seen` is known of it. The refusal has no id if
         the id belongs to another request or not to a request, since the wrong request would be
         answered."""

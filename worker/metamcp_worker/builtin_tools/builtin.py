@@ -6,7 +6,7 @@ of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
-makes the result from the hits (`Seek`), another tool to call instead (`Forward`), code to run
+makes the result from the hits (`ToolSearch`), another tool to call instead (`Forward`), code to run
 (`Run`), an order for the engine (`EngineWork`), or a part of a kept result (`ReadResult`).
 """
 
@@ -16,12 +16,19 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.catalog import ListEntry, Merged
+from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.offers import OfferedItem
 from metamcp_worker.ipc import builtin_definitions, codec
-from metamcp_worker.ipc.builtin_definitions import OwnTool, Schema
+from metamcp_worker.ipc.builtin_definitions import BuiltinTool, Schema
 from metamcp_worker.ipc.code_runs import Language
-from metamcp_worker.ipc.disclosure import AnyOrder, Exposure, OrderOutcome, Pair, Shown, ToolSet
+from metamcp_worker.ipc.disclosure import (
+    AnyOrder,
+    Exposure,
+    OrderOutcome,
+    Pair,
+    ToolSet,
+    ViewContent,
+)
 from metamcp_worker.ipc.engine_runs import Method
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
@@ -38,12 +45,12 @@ class ToolContext(Struct, frozen=True):
     workspace, by name; `exposed`: scripts that are tools of their own here; `states`: the latest
     state of each server that the supervisor reported; `listed`: whether the tools of a server are
     part of lists now; `search(query, limit, allowed, others)`: the tools behind the endpoint that
-    match a query, with the rankings of other searches, only at the end of a `Seek`; `dated`: a time
-    in seconds since the epoch as ISO 8601."""
+    match a query, with the rankings of other searches, only at the end of a `ToolSearch`; `dated`:
+    a time in seconds since the epoch as ISO 8601."""
 
     spec: EndpointSpec
-    everything: Merged
-    shown: Shown
+    everything: MergedCatalog
+    shown: ViewContent
     toolsets: Mapping[str, ToolSet]
     states: Mapping[str, ServerState]
     listed: Callable[[str], bool]
@@ -84,7 +91,7 @@ class OrderAndThen(Struct, frozen=True):
     then: Callable[[OrderOutcome, ToolContext], ToolReply]
 
 
-class Seek(Struct, frozen=True):
+class ToolSearch(Struct, frozen=True):
     """Query over the tools. `query`, `allowed`: as in `search.index`. `then`: makes the result
     from the rankings of other searches and the context at that time, once the index is whole."""
 
@@ -122,7 +129,7 @@ class EngineWork(Struct, frozen=True):
 
 
 class ReadResult(Struct, frozen=True):
-    """Part of a kept result. `pointer`, `grep`: as in `results.result_parts.PartWanted`; `uri`: of
+    """Part of a kept result. `pointer`, `grep`: as in `results.result_parts.PartRequest`; `uri`: of
     the resource that the client reads, empty for a call of the tool."""
 
     handle: str
@@ -133,7 +140,7 @@ class ReadResult(Struct, frozen=True):
     uri: str = ""
 
 
-Decision = ToolReply | OrderAndThen | Seek | Forward | Run | EngineWork | ReadResult
+Decision = ToolReply | OrderAndThen | ToolSearch | Forward | Run | EngineWork | ReadResult
 
 
 def refuse_plainly(reason: str) -> ToolReply:
@@ -146,7 +153,7 @@ class Builtin(Struct, frozen=True):
     unknown fields; `run`: decides about valid arguments; `refuse`: makes the result for wrong
     arguments from the reason."""
 
-    own: OwnTool
+    own: BuiltinTool
     arguments: type[Struct]
     run: Callable[[Any, ToolContext], Decision]
     refuse: Callable[[str], ToolReply]

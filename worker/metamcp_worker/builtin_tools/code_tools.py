@@ -21,10 +21,10 @@ from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Rankings,
     Run,
-    Seek,
     ToolContext,
     ToolFamily,
     ToolReply,
+    ToolSearch,
     Work,
     family,
 )
@@ -82,7 +82,7 @@ def to_reply(end: RunEnded) -> ToolReply:
     return ToolReply("\n".join(lines), failure, failed=True)
 
 
-def find_tools(query: str, context: ToolContext) -> ToolReply | Seek:
+def find_tools(query: str, context: ToolContext) -> ToolReply | ToolSearch:
     """Decide about `mcp.tools(query)`: the best hits of the query, or all tools that can be called
     here and whose servers are there."""
     callable_ = {
@@ -97,7 +97,7 @@ def find_tools(query: str, context: ToolContext) -> ToolReply | Seek:
         names = (hit.document.exposed for hit in hits)
         return _make_list_reply([callable_[name] for name in names if name in callable_])
 
-    return Seek(query, None, build_reply)
+    return ToolSearch(query, None, build_reply)
 
 
 def _can_call(entry: ListEntry, context: ToolContext) -> bool:

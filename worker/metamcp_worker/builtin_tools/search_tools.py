@@ -17,10 +17,10 @@ from metamcp_worker.builtin_tools.builtin import (
     Forward,
     OrderAndThen,
     Rankings,
-    Seek,
     ToolContext,
     ToolFamily,
     ToolReply,
+    ToolSearch,
     Work,
     family,
 )
@@ -48,14 +48,14 @@ DEFINITION_BYTES_MAX = 256 * 1024
 _NO_NAME = "no name was given; search_tools tells the names of tools"
 
 
-class Searching(Struct, frozen=True, forbid_unknown_fields=True):
+class SearchArguments(Struct, frozen=True, forbid_unknown_fields=True):
     query: str
     limit: int = HITS
     detail: Detail = "brief"
     server: str = ""
 
 
-class Loading(Struct, frozen=True, forbid_unknown_fields=True):
+class LoadArguments(Struct, frozen=True, forbid_unknown_fields=True):
     name: str | Annotated[tuple[str, ...], Meta(max_length=TOOLS_MAX)]
 
     @property
@@ -76,12 +76,12 @@ class LoadedTools(Struct, frozen=True, forbid_unknown_fields=True):
     offset: int = 0
 
 
-class Calling(Struct, frozen=True, forbid_unknown_fields=True):
+class CallArguments(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     arguments: Raw = Raw(b"{}")
 
 
-def _search(arguments: Searching, context: ToolContext) -> Decision:
+def _search(arguments: SearchArguments, context: ToolContext) -> Decision:
     if arguments.server and arguments.server not in context.spec.servers:
         return servers_tools.unknown_server(arguments.server, context)
     limit = min(max(arguments.limit, 1), HITS_MAX)
@@ -92,10 +92,10 @@ def _search(arguments: Searching, context: ToolContext) -> Decision:
         structured = dict[str, object](codec.level(tool_text.as_json(hits, arguments.detail)))
         return ToolReply(tool_text.markdown(hits, arguments.detail), structured)
 
-    return Seek(arguments.query, allowed, build_reply)
+    return ToolSearch(arguments.query, allowed, build_reply)
 
 
-def _load(arguments: Loading, context: ToolContext) -> Decision:
+def _load(arguments: LoadArguments, context: ToolContext) -> Decision:
     picked = tool_choice.pick(arguments.names, context)
     if picked.missing or not picked.pairs:
         return _make_failure("load", _unknown(picked.missing, context))
@@ -108,7 +108,7 @@ def _load(arguments: Loading, context: ToolContext) -> Decision:
     return OrderAndThen(Load(picked.pairs), build_reply)
 
 
-def _unload(arguments: Loading, context: ToolContext) -> Decision:
+def _unload(arguments: LoadArguments, context: ToolContext) -> Decision:
     names = context.names()
     pairs_by_name: dict[str, Pair] = {}
     for pair in context.shown.tools:
@@ -229,7 +229,7 @@ def describe(arguments: ToolName, context: ToolContext) -> ToolReply:
     return ToolReply(text + away, structured)
 
 
-def _call(call: Calling, context: ToolContext) -> Decision:
+def _call(call: CallArguments, context: ToolContext) -> Decision:
     spec = context.spec
     own = builtin_definitions.of(spec.exposure, code=spec.code is not None, builtins=spec.builtins)
     if any(tool.name == call.name for tool in own):
@@ -303,13 +303,13 @@ def _quote_name(name: str) -> str:
 
 
 WORKS: Mapping[str, Work] = {
-    "search_tools": (Searching, _search),
-    "load_tool": (Loading, _load),
-    "unload_tool": (Loading, _unload),
+    "search_tools": (SearchArguments, _search),
+    "load_tool": (LoadArguments, _load),
+    "unload_tool": (LoadArguments, _unload),
     "load_tool_set": (ToolName, _load_set),
     "save_tool_set": (SaveArguments, _save_set),
     "list_loaded_tools": (LoadedTools, _list),
     "describe_tool": (ToolName, describe),
-    "call_tool": (Calling, _call),
+    "call_tool": (CallArguments, _call),
 }
 FAMILY: ToolFamily = family("search", WORKS, GUIDE)

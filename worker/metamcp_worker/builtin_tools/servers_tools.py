@@ -166,12 +166,12 @@ _Thing = str | ListEntry
 """Entry of the answer: the name of a server, or one of its tools, which follow the name."""
 
 
-class Discover(Struct, frozen=True, forbid_unknown_fields=True):
+class DiscoverArguments(Struct, frozen=True, forbid_unknown_fields=True):
     server: str = ""
     offset: int = 0
 
 
-def discover(arguments: Discover, context: ToolContext) -> ToolReply:
+def discover(arguments: DiscoverArguments, context: ToolContext) -> ToolReply:
     """List servers and tools."""
     servers = context.spec.servers
     if arguments.server:

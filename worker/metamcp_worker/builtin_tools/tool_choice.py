@@ -32,14 +32,14 @@ _OWN_NAME = 0.9
 server; below 1, so that the exposed name counts more."""
 
 
-class Picked(Struct, frozen=True):
+class ChosenTools(Struct, frozen=True):
     """Chosen tools. `pairs`: each tool once, in the order of names; `missing`: unknown names."""
 
     pairs: tuple[Pair, ...]
     missing: tuple[str, ...]
 
 
-def pick(names: Iterable[str], context: ToolContext) -> Picked:
+def pick(names: Iterable[str], context: ToolContext) -> ChosenTools:
     """Find the tools of these names: an exposed name goes before a namespaced one. The name of a
     hidden tool counts as unknown."""
     pairs: dict[Pair, None] = {}
@@ -56,7 +56,7 @@ def pick(names: Iterable[str], context: ToolContext) -> Picked:
             missing[name] = None
         else:
             pairs[pair] = None
-    return Picked(tuple(pairs), tuple(missing))
+    return ChosenTools(tuple(pairs), tuple(missing))
 
 
 def unknown(missing: Sequence[str], context: ToolContext) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Raw, Struct
 
 from metamcp_worker.builtin_tools import tool_text
-from metamcp_worker.builtin_tools.builtin import Rankings, Seek, ToolContext, ToolReply
+from metamcp_worker.builtin_tools.builtin import Rankings, ToolContext, ToolReply, ToolSearch
 from metamcp_worker.builtin_tools.search_tools import DEFINITION_BYTES_MAX, definition
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.catalog.exposure import OWN
@@ -32,7 +32,7 @@ class _Annotated(Struct, frozen=True):
     annotations: _ToolHints = _ToolHints()
 
 
-def list_tools(request: ShowTools, view: View, context: ToolContext) -> ToolReply | Seek:
+def list_tools(request: ShowTools, view: View, context: ToolContext) -> ToolReply | ToolSearch:
     """Decide about a list of tools. `view`: of the client in question."""
     if request.name:
         return _find_tool(request.name, view, context)
@@ -50,7 +50,7 @@ def list_tools(request: ShowTools, view: View, context: ToolContext) -> ToolRepl
             rows.sort(key=lambda row: _rank(request.order, row.server, row.name, row.tokens))
         return _make_reply(rows, hits.more)
 
-    return Seek(request.query, allowed, build_reply)
+    return ToolSearch(request.query, allowed, build_reply)
 
 
 def _make_reply(tools: Sequence[ShownTool], more: int = 0) -> ToolReply:

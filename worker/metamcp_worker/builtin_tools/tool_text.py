@@ -300,7 +300,7 @@ ROUTES_MAX = 100
 """Maximum tools that one answer names with their routes; counts are always of all tools."""
 
 
-class ToolStanding(Struct, frozen=True):
+class ToolAvailability(Struct, frozen=True):
     """Tools by their state behind this endpoint. `here`: available; `away`: available again when
     their servers are back; `gone`: unknown to their servers, or switched off here; `foreign`: of
     servers that are not behind this endpoint; `kept`: in quarantine until an operator approves
@@ -318,7 +318,7 @@ class ToolStanding(Struct, frozen=True):
         return bool(self.here or self.away or self.kept)
 
 
-def classify_tools(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
+def classify_tools(tools: Iterable[Pair], context: ToolContext) -> ToolAvailability:
     names = context.names()
     here: list[Pair] = []
     away: list[Pair] = []
@@ -335,12 +335,12 @@ def classify_tools(tools: Iterable[Pair], context: ToolContext) -> ToolStanding:
             quarantined.append(pair)
         else:
             (away if server in context.everything.unknown else missing).append(pair)
-    return ToolStanding(
+    return ToolAvailability(
         tuple(here), tuple(away), tuple(missing), tuple(foreign), tuple(quarantined)
     )
 
 
-def warnings(tool_standing: ToolStanding) -> list[str]:
+def warnings(tool_standing: ToolAvailability) -> list[str]:
     """Return a sentence without its full stop for each server with tools that are not in view."""
     sentences: list[str] = []
     for pairs, template in (
@@ -440,7 +440,7 @@ def estimate_tokens(context: ToolContext) -> dict[str, object]:
     own_bytes = builtin_definitions.size(
         spec.exposure, code=spec.code is not None, builtins=spec.builtins
     )
-    estimate = builtin_definitions.Saving(
+    estimate = builtin_definitions.TokenSavings(
         builtin_definitions.tokens_of_bytes(sum(map(sent_bytes, context.everything.offered))),
         builtin_definitions.tokens_of_bytes(own_bytes + sum(map(sent_bytes, in_view(context)))),
     )

@@ -61,7 +61,7 @@ class BuildArguments(Struct, frozen=True, forbid_unknown_fields=True):
     autoEquip: bool = False  # noqa: N815 - as clients spell it
 
 
-class Deleting(Struct, frozen=True, forbid_unknown_fields=True):
+class DeleteArguments(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     confirm: bool = False
 
@@ -173,7 +173,7 @@ def _list(arguments: SavedToolsets, context: ToolContext) -> Decision:
     return ToolReply("\n".join(lines), structured)
 
 
-def _delete(arguments: Deleting, context: ToolContext) -> Decision:
+def _delete(arguments: DeleteArguments, context: ToolContext) -> Decision:
     if not arguments.confirm:
         return _make_failure(
             "delete", f"set confirm to true to delete {_quote_name(arguments.name)}"
@@ -255,13 +255,13 @@ def _tools(count: int) -> str:
 FAMILY: ToolFamily = family(
     "toolset",
     {
-        "discover-all-tools": (servers_tools.Discover, servers_tools.discover),
+        "discover-all-tools": (servers_tools.DiscoverArguments, servers_tools.discover),
         "build-toolset": (BuildArguments, _build),
         "equip-toolset": (ToolsetName, _equip),
         "unequip-toolset": (NoToolsetArguments, _unequip),
         "get-active-toolset": (NoToolsetArguments, _active),
         "list-saved-toolsets": (SavedToolsets, _list),
-        "delete-toolset": (Deleting, _delete),
+        "delete-toolset": (DeleteArguments, _delete),
     },
     GUIDE,
     {

@@ -17,7 +17,7 @@ from msgspec import Struct
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import Allowed, ToolDocument
-from metamcp_worker.search.vectors import Near, Vector, vector
+from metamcp_worker.search.vectors import NearestVectors, Vector, vector
 
 TEXT_CHARACTERS_MAX = 2_000
 """Maximum characters of the text of one tool; small models read less."""
@@ -29,14 +29,14 @@ NEAREST_MAX = 50
 """Maximum tools of one ranking; later ones say little, because some tool is always nearest."""
 
 
-class _Spread(Struct, frozen=True):
+class _EndpointVectors(Struct, frozen=True):
     """Tools of one endpoint that have vectors."""
 
     pairs: Sequence[Pair]
-    near: Near
+    near: NearestVectors
 
 
-class Meanings:
+class ToolVectors:
     """Tools of some endpoints, with vectors and without."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Meanings:
         self._vectors: dict[bytes, Vector | None] = {}
         """Vector of each text, by hash; None for a text that cannot have a vector."""
         self._lacking: dict[bytes, str] = {}
-        self._spreads: dict[str, _Spread] = {}
+        self._spreads: dict[str, _EndpointVectors] = {}
 
     def put(self, endpoint: str, server: str, documents: Sequence[ToolDocument]) -> None:
         """Set the tools that `server` has on this endpoint now."""
@@ -108,15 +108,16 @@ class Meanings:
         if key not in self._vectors:
             self._lacking[key] = document_text
 
-    def _spread(self, endpoint: str, allowed: Callable[[Pair], bool]) -> _Spread:
+    def _spread(self, endpoint: str, allowed: Callable[[Pair], bool]) -> _EndpointVectors:
         candidates = [
             (pair, tool_vector)
             for servers in self._keys.get(endpoint, {}).values()
             for pair, key in servers.items()
             if (tool_vector := self._vectors.get(key)) is not None and allowed(pair)
         ]
-        return _Spread(
-            [pair for pair, _ in candidates], Near([tool_vector for _, tool_vector in candidates])
+        return _EndpointVectors(
+            [pair for pair, _ in candidates],
+            NearestVectors([tool_vector for _, tool_vector in candidates]),
         )
 
     def _forget(self) -> None:

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from metamcp_worker.builtin_tools.builtin import Rankings
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.builtin_tools.vector_search import Meanings
+from metamcp_worker.builtin_tools.vector_search import ToolVectors
 from metamcp_worker.ipc.embedding import QUERY_S_MAX, TEXTS_MAX, Vectors
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.spec import MeaningSpec
+from metamcp_worker.ipc.spec import SemanticSearchSpec
 from metamcp_worker.search.index import QUERY_CHARACTERS_MAX, Allowed, Ranking, ToolDocument
 from metamcp_worker.search.vectors import Vector, vector
 
@@ -38,18 +38,21 @@ class _Query(Struct):
     waiting: list[Callable[[Vector | None], None]]
 
 
-class Seeking:
+class ToolVectorSearch:
     """Vectors of tools and queries in this front. `send(ticket, texts, query)`: asks the
     supervisor, which answers each ticket once, if it can; `send` raises OSError where this process
     has no free descriptor, and TooLarge."""
 
     def __init__(
-        self, send: Callable[[int, Sequence[str], bool], None], indexes: Indexes, spec: MeaningSpec
+        self,
+        send: Callable[[int, Sequence[str], bool], None],
+        indexes: Indexes,
+        spec: SemanticSearchSpec,
     ) -> None:
         self._send = send
         self._spec = spec
         self._loop = asyncio.get_running_loop()
-        self._meanings = Meanings()
+        self._meanings = ToolVectors()
         self._tickets = itertools.count(1)
         self._queries: dict[int, _Query] = {}
         self._kept: OrderedDict[str, Vector | None] = OrderedDict()
@@ -70,7 +73,7 @@ class Seeking:
             _tell(query, None)
         self._queries.clear()
 
-    def adjust(self, spec: MeaningSpec) -> bool:
+    def adjust(self, spec: SemanticSearchSpec) -> bool:
         """Use another weight at once. False for another model, which needs another Seeking."""
         if spec.model != self._spec.model:
             return False

@@ -13,10 +13,10 @@ from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meters
 from metamcp_worker.catalog import offers
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.guard.conditions import Thing
+from metamcp_worker.guard.conditions import PolicyTarget
 from metamcp_worker.guard.guard_rules import CallFacts, CallVerdict, GuardRules
 from metamcp_worker.guard.policies import CLOSED
 from metamcp_worker.ipc import codec, disclosure
@@ -28,7 +28,7 @@ NAMES_MAX = 5000
 CALL = "tools/call"
 
 
-class PathAsked(Struct, frozen=True):
+class HypotheticalCall(Struct, frozen=True):
     """Call that would be made. `name`: as clients know the tool, or `server.tool`; `arguments`:
     raw, empty if they are not known; `now`: seconds of a clock that never jumps; `date`: since the
     epoch."""
@@ -41,7 +41,7 @@ class PathAsked(Struct, frozen=True):
 
 
 def explain(
-    view: View, everything: Merged, call: PathAsked, meters: Meters, rules: GuardRules
+    view: View, everything: MergedCatalog, call: HypotheticalCall, meters: Meters, rules: GuardRules
 ) -> CallPath:
     """Return the path of a call as far as a front knows it. `everything`: all that is behind the
     endpoint, in view or not; `rules`: those for its clients."""
@@ -56,7 +56,7 @@ def explain(
         return CallPath(endpoint=endpoint, server="metamcp", tool=tool, steps=tuple(steps))
     guard = None if owner.guard is None else owner.guard.find_guard("tools", tool)
     raw = next((entry.item.raw for entry in everything.offered if entry.key == name), b"")
-    thing = Thing("tools", owner.server, tool, raw if guard is None else guard.raw)
+    thing = PolicyTarget("tools", owner.server, tool, raw if guard is None else guard.raw)
     facts = _facts(view, owner, call, name)
     verdict = CallVerdict() if guard is None else guard.decide(facts)
     has_facts = call.arguments != b"" or (guard is not None and guard.is_hidden)
@@ -80,7 +80,7 @@ def explain(
     )  # fmt: skip
 
 
-def _find_owner(view: View, everything: Merged, name: str) -> tuple[str, Owner | None]:
+def _find_owner(view: View, everything: MergedCatalog, name: str) -> tuple[str, Owner | None]:
     """Return the owner of a name, and the name as clients know it."""
     merged = view.merged
     owner = merged.tools.get(name) or merged.aliases.get(name) or everything.tool_named(name)
@@ -94,7 +94,7 @@ def _find_owner(view: View, everything: Merged, name: str) -> tuple[str, Owner |
 
 
 def _iter_view_steps(
-    view: View, everything: Merged, name: str, tool: str, owner: Owner
+    view: View, everything: MergedCatalog, name: str, tool: str, owner: Owner
 ) -> Iterator[PathStep]:
     """Yield the steps up to the view."""
     alias = name not in everything.tools and name in everything.aliases
@@ -127,7 +127,7 @@ def _iter_view_steps(
         yield PathStep("view", text, stops=not reached)
 
 
-def _gate(call: PathAsked) -> Iterator[PathStep]:
+def _gate(call: HypotheticalCall) -> Iterator[PathStep]:
     who = call.principal
     caller = "the user of this machine" if who is gate.USER else who.label or who.name
     try:
@@ -138,7 +138,7 @@ def _gate(call: PathAsked) -> Iterator[PathStep]:
         yield PathStep("gate", f"{caller} may call tools")
 
 
-def _limit(call: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
+def _limit(call: HypotheticalCall, endpoint: str, owner: Owner, meters: Meters) -> PathStep:
     meter_key = call.principal.key, endpoint, owner.server, call.now, call.date
     reached = meters.find_limit(*meter_key) if meters.any else None
     if reached is not None:
@@ -146,7 +146,7 @@ def _limit(call: PathAsked, endpoint: str, owner: Owner, meters: Meters) -> Path
     return PathStep("limits", "within all" if meters.any else "none")
 
 
-def _facts(view: View, owner: Owner, call: PathAsked, name: str) -> CallFacts:
+def _facts(view: View, owner: Owner, call: HypotheticalCall, name: str) -> CallFacts:
     arguments = call.arguments or b"{}"
     if owner.mend is not None:
         params = offers.fill_arguments({"arguments": Raw(arguments)}, owner.mend)
@@ -158,7 +158,7 @@ def _facts(view: View, owner: Owner, call: PathAsked, name: str) -> CallFacts:
 
 
 def _policy(
-    call: PathAsked, verdict: CallVerdict, values: tuple[PolicyValue, ...]
+    call: HypotheticalCall, verdict: CallVerdict, values: tuple[PolicyValue, ...]
 ) -> Iterator[PathStep]:
     """Yield the steps about policies, each rule with its value."""
     if not values and verdict.why != CLOSED:

@@ -14,15 +14,21 @@ from itertools import chain
 
 from msgspec import Struct
 
-from metamcp_worker.catalog.offers import Declared, Owner, ServerOffer, sole_claims
+from metamcp_worker.catalog.offers import DeclaredCapabilities, Owner, ServerOffer, sole_claims
 from metamcp_worker.catalog.parts import ListEntry as ListEntry  # noqa: PLC0414 - re-exported
 from metamcp_worker.catalog.parts import MergedParts, ServerPart, mark
 from metamcp_worker.catalog.tool_overrides import ToolOverrides
-from metamcp_worker.catalog.uris import Exposed, Places, Uris
+from metamcp_worker.catalog.uris import Exposed, Uris, UrisBuilder
 from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.ipc import builtin_definitions, codec, exposed_names, process_names
-from metamcp_worker.ipc.server_catalog import DISCOVER, KINDS, Hint, ServerCatalogue, strictest
+from metamcp_worker.ipc.server_catalog import (
+    DISCOVER,
+    KINDS,
+    CachingHint,
+    ServerCatalogue,
+    strictest,
+)
 from metamcp_worker.ipc.spec import ConsentSpec, EndpointSpec
 
 NOTES_MAX = 100
@@ -40,7 +46,7 @@ def sent_bytes(entry: ListEntry) -> int:
     return builtin_definitions.sent_bytes(item.raw, item.raw_key, codec.dump(entry.key))
 
 
-class Merged(Struct, frozen=True):
+class MergedCatalog(Struct, frozen=True):
     """Merge of the servers of one endpoint. A value: rebuilt as a whole, never changed.
 
     `away`: prompts, resources and templates of servers that are away, which no list has. `offered`:
@@ -65,13 +71,13 @@ class Merged(Struct, frozen=True):
     lists: dict[str, tuple[ListEntry, ...]]
     away: dict[str, tuple[ListEntry, ...]]
     hashes: dict[str, bytes]
-    hints: dict[str, Hint]
+    hints: dict[str, CachingHint]
     tools: dict[str, Owner]
     apps: dict[str, Owner]
     prompts: dict[str, Owner]
     uris: Uris
     kinds: frozenset[str]
-    declared: tuple[Declared, ...]
+    declared: tuple[DeclaredCapabilities, ...]
     eras: dict[str, bool]
     tasked: frozenset[str]
     instructions: str | None
@@ -218,7 +224,7 @@ class Catalog:
 
     def merge(
         self, endpoint: EndpointSpec, reserved: Collection[str] = (), *, legacy: bool = False
-    ) -> Merged:
+    ) -> MergedCatalog:
         """Merge the offers for an endpoint. `reserved`: names that no tool gets. `legacy`: for
         clients of the earlier era, with that era's offers of servers that speak both."""
         offers = {name: self._offers[name] for name in endpoint.servers if name in self._offers}
@@ -237,7 +243,7 @@ class Catalog:
         prompts = merge.merge_by_name("prompts", frozenset())
         parts.seal()
         self._parts[key] = parts
-        return Merged(
+        return MergedCatalog(
             endpoint=endpoint.name,
             lists=merge.lists,
             away=merge.away,
@@ -336,7 +342,7 @@ class _Merge:
     def by_uri(self) -> Uris:
         """Make the lists of resources and templates, and return the owners of URIs. A URI stays as
         it is, unless an earlier server has the same."""
-        places = Places(self._note, self._made.rules)
+        places = UrisBuilder(self._note, self._made.rules)
         self._exposed = {
             server: places.add(server, offer) for server, offer in self._offers.items()
         }
@@ -428,17 +434,17 @@ class _Merge:
         for sentence in (*lost, *self._overrides.notes(exposed, self._offers)):
             self._note(sentence)
 
-    def hint(self, kind: str) -> Hint:
+    def hint(self, kind: str) -> CachingHint:
         """Return how long this list, or the discovery, may be kept: as briefly as one server wants.
         A server that is away may come back at any moment; a server without such a list has no
         say."""
-        hints: list[Hint] = []
+        hints: list[CachingHint] = []
         for server in self._endpoint.servers:
             offer = self._offers.get(server)
             if offer is None or server not in self._listed:
-                hints.append(Hint())
+                hints.append(CachingHint())
             elif kind == DISCOVER or kind in offer.kinds:
-                hints.append(offer.hints.get(kind, Hint()))
+                hints.append(offer.hints.get(kind, CachingHint()))
         return strictest(hints)
 
     def _find_changed_uris(self, server: str) -> dict[str, str]:

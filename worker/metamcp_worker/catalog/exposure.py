@@ -11,26 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from metamcp_worker.catalog.catalog import ListEntry, Merged, hash_of, hash_of_marks
+from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog, hash_of, hash_of_marks
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.parts import mark
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Pair, Shown
-from metamcp_worker.ipc.server_catalog import Hint
+from metamcp_worker.ipc.disclosure import Pair, ViewContent
+from metamcp_worker.ipc.server_catalog import CachingHint
 from metamcp_worker.ipc.spec import EndpointSpec
 
 OWN = ""
 """Server of the built-in tools: the gateway itself."""
 
 
-class Opened:
+class EndpointLists:
     """Lists of a whole endpoint, prepared once for the views that are cut out of them. `own`:
     entries of the gateway's own tools; `unlisted`: names of more of these, which no list has;
     `guide`: how to use them."""
 
     def __init__(
         self,
-        merged: Merged,
+        merged: MergedCatalog,
         endpoint: EndpointSpec,
         own: Sequence[ListEntry],
         unlisted: Iterable[str],
@@ -54,7 +54,7 @@ class Opened:
         self._all = structs.replace(
             merged,
             # A view changes at any moment, and another client may change it.
-            hints={**merged.hints, **dict.fromkeys(merged.lists, Hint())},
+            hints={**merged.hints, **dict.fromkeys(merged.lists, CachingHint())},
             tools=tools,
             kinds=kinds,
             instructions=guide,
@@ -67,7 +67,7 @@ class Opened:
             self._starts[server_part.server] = len(self._marks)
             self._marks += server_part.marks
 
-    def share_pairs(self, content: Shown) -> Shown:
+    def share_pairs(self, content: ViewContent) -> ViewContent:
         """Return the same content, built from the tools that are known here: the supervisor sends
         new objects each time, and thousands of views would need ten times as much memory."""
         if not content.tools or self._endpoint.exposure == "all":
@@ -76,7 +76,7 @@ class Opened:
             content, tools=tuple([self._intern_pair(pair) for pair in content.tools])
         )
 
-    def select_visible(self, content: Shown) -> Merged:
+    def select_visible(self, content: ViewContent) -> MergedCatalog:
         """Return the part of the endpoint that is in view."""
         merged, endpoint = self._all, self._endpoint
         if endpoint.exposure == "all":

@@ -1,10 +1,10 @@
 """Offers of single servers: owners of names, added arguments, and capabilities.
 
 Owns: the definitions that one server offers (`ServerOffer`), where a request about one of them goes
-(`Owner`), the changes to a client's arguments before they go to the server (`Mend`); which
-capabilities of servers hold through a gateway, for clients of each era, and how those of several
-servers are joined. Never: merging offers (`catalog`), which tools have such arguments, and their
-schemas (`tool_overrides`).
+(`Owner`), the changes to a client's arguments before they go to the server (`ArgumentOverrides`);
+which capabilities of servers hold through a gateway, for clients of each era, and how those of
+several servers are joined. Never: merging offers (`catalog`), which tools have such arguments, and
+their schemas (`tool_overrides`).
 
 Other arguments keep the bytes that the client sent, in their place. Added arguments come last: if a
 server takes two names for one that differ in their case, the last one counts.
@@ -40,7 +40,7 @@ _NOTHING = frozenset({b"", b"null"})
 """Raw values that mean the same as missing arguments."""
 
 
-class Mend(Struct, frozen=True):
+class ArgumentOverrides(Struct, frozen=True):
     """Changes to arguments; values are raw JSON. `fixed`: sent, whatever the client says of them;
     `defaults`: sent where the client says nothing."""
 
@@ -48,7 +48,7 @@ class Mend(Struct, frozen=True):
     defaults: Mapping[str, bytes] = {}
 
 
-def fill_arguments(params: Mapping[str, Raw], mend: Mend) -> Mapping[str, Raw]:
+def fill_arguments(params: Mapping[str, Raw], mend: ArgumentOverrides) -> Mapping[str, Raw]:
     """Return the parameters of `tools/call` as the server gets them. Raises ProtocolError.
 
     Arguments that are not an object are passed on for the server to refuse, unless something is
@@ -117,7 +117,7 @@ class Owner(Struct, frozen=True, gc=False):
     original: bytes = b""
     legacy: bool = True
     kept: str = ""
-    mend: Mend | None = None
+    mend: ArgumentOverrides | None = None
     invalid: str = ""
     guard: CallGuard | None = None
 
@@ -141,7 +141,7 @@ class ServerOffer:
         if like is not None:
             same = [kind for kind in KINDS if self.items[kind] == like.items[kind]]
             self.items |= {kind: like.items[kind] for kind in same}
-        self.declared = Declared.read(catalogue.capabilities, legacy=self.legacy)
+        self.declared = DeclaredCapabilities.read(catalogue.capabilities, legacy=self.legacy)
         self.links = tuple(link for tool in self.items["tools"] for link in _links(tool.raw))
         self.has_app = self._has_app()
         self.kinds = self._kinds()
@@ -268,14 +268,14 @@ _PROTOCOL = frozenset({
 _TRUE = b"true"
 
 
-class Declared(Struct, frozen=True):
+class DeclaredCapabilities(Struct, frozen=True):
     """Capabilities that one server declares: raw values, in its order."""
 
     members: Mapping[str, Raw]
     legacy: bool
 
     @classmethod
-    def read(cls, raw: Raw, *, legacy: bool) -> "Declared":
+    def read(cls, raw: Raw, *, legacy: bool) -> "DeclaredCapabilities":
         members = {
             name: value for name, value in _capability_level(raw).items() if bytes(value) != b"null"
         }
@@ -307,14 +307,14 @@ class Declared(Struct, frozen=True):
         return frozenset(claimed - _PROTOCOL - {""})
 
 
-def sole_claims(servers: Mapping[str, Declared]) -> dict[str, str]:
+def sole_claims(servers: Mapping[str, DeclaredCapabilities]) -> dict[str, str]:
     """Return the beginnings of methods that one of these servers claims alone, with its name."""
     claims = [(claim, name) for name, server in servers.items() for claim in server.claims()]
     counts = Counter(claim for claim, _ in claims)
     return {claim: name for claim, name in claims if counts[claim] == 1}
 
 
-def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
+def of_one(server: DeclaredCapabilities, lists: Sequence[str], *, modern: bool) -> bytes:
     """Return the raw capabilities of an endpoint with this server alone: what the server declares,
     except what does not reach a client of this era. `lists`: lists that the server has, declared or
     not."""
@@ -340,7 +340,7 @@ def of_one(server: Declared, lists: Sequence[str], *, modern: bool) -> bytes:
 
 
 def of_many(
-    servers: Sequence[Declared],
+    servers: Sequence[DeclaredCapabilities],
     lists: Sequence[str],
     *,
     modern: bool,
@@ -399,11 +399,11 @@ def _with_list_changed(raw: bytes) -> Raw:
     return Raw(codec.dump({**members, "listChanged": True}))
 
 
-def _subscribes(server: Declared) -> bool:
+def _subscribes(server: DeclaredCapabilities) -> bool:
     return bytes(server.level("resources").get("subscribe", b"")) == _TRUE
 
 
-def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
+def _extensions(server: DeclaredCapabilities, *, modern: bool) -> dict[str, Raw]:
     """Return the extensions of a server, without the one for tasks if the client or the server is
     of the handshake era."""
     extensions = server.level("extensions")
@@ -412,7 +412,7 @@ def _extensions(server: Declared, *, modern: bool) -> dict[str, Raw]:
     return extensions
 
 
-def _tasks(servers: Sequence[Declared]) -> dict[str, object]:
+def _tasks(servers: Sequence[DeclaredCapabilities]) -> dict[str, object]:
     """Return what a client can do with tasks of several servers: the id of a task names its server,
     but several lists of tasks cannot be merged into one."""
     capability: dict[str, object] = {}

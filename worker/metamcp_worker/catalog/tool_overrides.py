@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.catalog.offers import Mend, OfferedItem, Owner
+from metamcp_worker.catalog.offers import ArgumentOverrides, OfferedItem, Owner
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.ipc.spec import ToolOverride
@@ -25,7 +25,7 @@ ORIGINAL = "io.metamcp/original"
 tool."""
 
 
-class _Made(Struct, frozen=True):
+class _OverriddenItem(Struct, frozen=True):
     """Definition that was built from the one with this digest, and sentences about it."""
 
     digest: bytes
@@ -44,7 +44,7 @@ class ToolOverrides:
         self._mends = {
             pair: mend for pair, override in self._by_pair.items() if (mend := _mend(override))
         }
-        self._made: dict[Pair, _Made] = {}
+        self._made: dict[Pair, _OverriddenItem] = {}
         self.servers = frozenset(override.server for override in wanted)
         self.barred = tuple(
             pair for pair, override in self._by_pair.items() if override.name or pair in self._mends
@@ -70,10 +70,10 @@ class ToolOverrides:
         made = self._made.get(pair)
         if made is None or made.digest != item.digest:
             notes = tuple(_note_unknown_arguments(item, override))
-            made = self._made[pair] = _Made(item.digest, _item(item, override), notes)
+            made = self._made[pair] = _OverriddenItem(item.digest, _item(item, override), notes)
         return made.item
 
-    def mend(self, pair: Pair) -> Mend | None:
+    def mend(self, pair: Pair) -> ArgumentOverrides | None:
         return self._mends.get(pair)
 
     def is_hidden(self, pair: Pair) -> bool:
@@ -120,10 +120,10 @@ NAME_TOLD_MAX = 80
 """Maximum characters of a name in a note."""
 
 
-def _mend(override: ToolOverride) -> Mend | None:
+def _mend(override: ToolOverride) -> ArgumentOverrides | None:
     if not override.fixed and not override.defaults:
         return None
-    return Mend(_raw(override.fixed), _raw(override.defaults))
+    return ArgumentOverrides(_raw(override.fixed), _raw(override.defaults))
 
 
 def _raw(values: Mapping[str, str]) -> dict[str, bytes]:
@@ -249,7 +249,7 @@ def reachable(schema: Mapping[str, Raw], removed: Mapping[str, Raw]) -> Mapping[
     there = _members(schema.get(holder, Raw(b"{}")))
     if there is None:
         return schema
-    walk = _Walk(schema, holder, _places(removed, there))
+    walk = _ReferenceRewriter(schema, holder, _places(removed, there))
     members = walk.members(schema, 0)
     referred: dict[str, Raw] = {}
     while missing := [
@@ -263,7 +263,7 @@ def reachable(schema: Mapping[str, Raw], removed: Mapping[str, Raw]) -> Mapping[
     return {**members, holder: Raw(codec.dump({**there, **moved}))}
 
 
-class _Walk:
+class _ReferenceRewriter:
     """Search through a schema for references, which are changed to new places. `places`: names that
     schemas which are gone have among the definitions."""
 

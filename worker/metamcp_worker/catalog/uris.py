@@ -82,7 +82,7 @@ class Uris(Struct, frozen=True):
         return self.template_keys.get(uri) or self.resource(uri)
 
 
-class Places:
+class UrisBuilder:
     """URIs of an endpoint in the making. Call `add` for its servers in their order. `note`: called
     with a sentence about each URI that is left out; `rules`: about calls."""
 

@@ -18,10 +18,10 @@ from msgspec import Raw
 
 from metamcp_worker.access import gate
 from metamcp_worker.catalog import offers
-from metamcp_worker.catalog.catalog import ListEntry, Merged
+from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.offers import CAPABILITIES
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.disclosure import Shown
+from metamcp_worker.ipc.disclosure import ViewContent
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import GATEWAYS, KEYS, KINDS
 from metamcp_worker.ipc.spec import EndpointSpec
@@ -42,7 +42,7 @@ CHECKSUM_BYTES = 6
 """Bytes of the checksum of a cursor: enough to tell cursors of this list from anything else; a
 cursor does not grant access."""
 
-_NOTHING = Shown()
+_NOTHING = ViewContent()
 
 
 Place = tuple[str, bool, int]
@@ -109,13 +109,13 @@ class View:
 
     def __init__(
         self,
-        merged: Merged,
+        merged: MergedCatalog,
         spec: EndpointSpec,
         version: str,
         principal: str = gate.LOCAL,
-        shown: Shown = _NOTHING,
+        shown: ViewContent = _NOTHING,
         pages: ListPages | None = None,
-        legacy: Merged | None = None,
+        legacy: MergedCatalog | None = None,
         gateway: str = "",
     ) -> None:
         self.legacy = merged if legacy is None else legacy
@@ -133,7 +133,7 @@ class View:
         self._starts = {(kind, modern, 0) for kind in KINDS for modern in (False, True)}
         self._places: dict[tuple[str, bool], dict[str, int]] = {}
 
-    def of(self, *, modern: bool) -> Merged:
+    def of(self, *, modern: bool) -> MergedCatalog:
         """Return the lists and tables for clients of one era."""
         return self.merged if modern else self.legacy
 

@@ -8,7 +8,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.frames import Ask, Error, KeptFrame, Notice, Progress, Result, Withdraw
+from metamcp_worker.ipc.frames import (
+    Error,
+    KeptFrame,
+    Notice,
+    Progress,
+    QuestionFrame,
+    Result,
+    WithdrawQuestion,
+)
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 Reason = Literal[
@@ -53,7 +61,7 @@ class WriteToServer(Struct, frozen=True, gc=False):
     via: int = 0
 
 
-class Drop(Struct, frozen=True, gc=False):
+class CancelRequest(Struct, frozen=True, gc=False):
     """Tell the server that no caller waits for the request `key` any more. `line`: the notification
     that says so, for transports on which the end of a stream does not say it."""
 
@@ -65,7 +73,7 @@ class ReplyToFront(Struct, frozen=True, gc=False):
     """Send this frame to the front that called."""
 
     front: int
-    frame: Result | Error | Progress | Ask | Withdraw | Notice | KeptFrame
+    frame: Result | Error | Progress | QuestionFrame | WithdrawQuestion | Notice | KeptFrame
 
 
 class KeepResult(Struct, frozen=True, gc=False):
@@ -100,7 +108,7 @@ class Relisted(Struct, frozen=True):
 
 
 class CountOnce(Struct, frozen=True):
-    """Add one to this counter, a name of `messages.Counted`."""
+    """Add one to this counter, a name of `messages.EventCounts`."""
 
     counter: str
 
@@ -111,7 +119,7 @@ class WarnInLog(Struct, frozen=True):
     text: str
 
 
-class Stray(Struct, frozen=True):
+class InvalidLine(Struct, frozen=True):
     """A line that is not a JSON-RPC message."""
 
     line: bytes
@@ -129,7 +137,7 @@ class Fail(Struct, frozen=True):
 Action = (
     ServerRequest
     | WriteToServer
-    | Drop
+    | CancelRequest
     | ReplyToFront
     | KeepResult
     | TellFronts
@@ -137,7 +145,7 @@ Action = (
     | Relisted
     | CountOnce
     | WarnInLog
-    | Stray
+    | InvalidLine
     | Fail
 )
 Actions = list[Action]

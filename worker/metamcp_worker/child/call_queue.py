@@ -1,9 +1,8 @@
 """Calls of one server, sent or waiting: whose turn is next, and how long they will wait.
 
-Owns: the order of turns, the limits of the queue, who makes room in a full one (`Turns`); the
-expected wait, from the times of the last calls (`Pace`). Never: which calls are in flight
-(`server_calls`), clocks, the words of an answer.
-"""
+Owns: the order of turns, the limits of the queue, who makes room in a full one (`FairCallQueue`);
+the expected wait, from the times of the last calls (`WaitEstimator`). Never: which calls are in
+flight (`server_calls`), clocks, the words of an answer."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -178,7 +177,7 @@ class _Share:
         )
 
 
-class Turns:
+class FairCallQueue:
     """The waiting calls, at most `calls_max`. `count`: how many there are.
 
     Turns go round the workspaces, one call each, in the order in which they came; a turn of a
@@ -252,7 +251,7 @@ RETRY_AFTER_S_MAX = 60.0
 """Maximum seconds after which a caller should come back, because much can change in that time."""
 
 
-class Pace:
+class WaitEstimator:
     """The expected wait in the queue. `concurrency`: number of calls that the server has at
     once."""
 

@@ -16,8 +16,13 @@ from importlib import metadata
 from typing import Protocol, cast
 
 from metamcp_worker.child import http_exchange, transport
-from metamcp_worker.child.actions import Drop, Fail, ServerRequest
-from metamcp_worker.child.transport import Distant, SpawnFailed, Transport, TransportListener
+from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
+from metamcp_worker.child.transport import (
+    RemoteTransportBase,
+    SpawnFailed,
+    Transport,
+    TransportListener,
+)
 from metamcp_worker.ipc.envelope import OverlongLine, glimpse
 from metamcp_worker.ipc.spec import ServerSpec
 
@@ -60,10 +65,10 @@ def custom(spec: ServerSpec, listener: TransportListener) -> Transport:
         os.environ.clear()
         os.environ.update(spec.env)
     transport.prepare()
-    return Custom(spec, _find(spec.transport), listener)
+    return CustomTransport(spec, _find(spec.transport), listener)
 
 
-class Custom(Distant):
+class CustomTransport(RemoteTransportBase):
     """A `Transport` that the code of a package carries."""
 
     def __init__(self, spec: ServerSpec, connect: Connect, listener: TransportListener) -> None:
@@ -100,7 +105,7 @@ class Custom(Distant):
         self._filled.set()
         return True
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         return self.write(drop.line)
 
     def pause(self) -> None:

@@ -14,11 +14,11 @@ from typing import Final
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
-    Ask,
     Error,
     Frame,
     Notice,
     Progress,
+    QuestionFrame,
     Result,
 )
 from metamcp_worker.ipc.pipe import Pipe
@@ -92,7 +92,7 @@ class FrontPipes:
                 return self.send(
                     front, Error(frame.id, jsonrpc_lines.error_object(Code.OVERLOADED, message))
                 )
-            self.left_out += not isinstance(frame, Ask)
+            self.left_out += not isinstance(frame, QuestionFrame)
             return False
         if queued > BEHIND_BYTES:
             self._crowded = True
@@ -150,7 +150,7 @@ class FrontPipes:
         """Send a frame that is not a result. Raises PipeFull, TooLarge."""
         if isinstance(frame, Progress | Notice) and pipe.queued_bytes > NEWS_BYTES_MAX:
             raise PipeFull("this front has enough to read")
-        return pipe.send(frame, RESERVE_BYTES if isinstance(frame, Ask) else 0)
+        return pipe.send(frame, RESERVE_BYTES if isinstance(frame, QuestionFrame) else 0)
 
     def _on_closed(self, front: int, pipe: Pipe) -> None:
         self._closing.discard(pipe)

@@ -3,9 +3,9 @@
 Owns: which calls these are, the events that their server sends, their answers, how long and how
 much of these is kept. Never: calls in flight (`server_calls`), the way to a front, clocks.
 
-A front says of a call that its client can come back for the answer (`frames.Keep`). When that front
-is gone, the call is an *orphan*: the call goes on, and its events and answer wait here until a
-front claims them. The claiming front then has the call as if it had made it. Two words of the
+A front says of a call that its client can come back for the answer (`frames.KeepCall`). When that
+front is gone, the call is an *orphan*: the call goes on, and its events and answer wait here until
+a front claims them. The claiming front then has the call as if it had made it. Two words of the
 front, `owner` and `name`, identify the call: a front that does not know them gets nothing.
 
 An answer may be on its way when its front dies, or wait for a front that hangs. So a small answer
@@ -20,18 +20,18 @@ from msgspec import structs
 
 from metamcp_worker.child.actions import Actions, ReplyToFront
 from metamcp_worker.child.server_calls import ServerCalls
-from metamcp_worker.child.server_questions import Asks
+from metamcp_worker.child.server_questions import ServerQuestions
 from metamcp_worker.ipc.frames import (
-    Ask,
-    Claim,
     Error,
-    Keep,
+    KeepCall,
     KeptFrame,
     Notice,
     Progress,
-    Release,
+    QuestionFrame,
+    RecoverCall,
+    ReleaseCalls,
     Result,
-    Withdraw,
+    WithdrawQuestion,
 )
 
 ORPHAN_S = 60.0
@@ -57,7 +57,7 @@ NOBODY = -1
 """Number in place of the front for a call whose front is gone."""
 
 _Answer = Result | Error
-_Frame = _Answer | Progress | Notice | Ask | Withdraw | KeptFrame
+_Frame = _Answer | Progress | Notice | QuestionFrame | WithdrawQuestion | KeptFrame
 
 
 class _Orphan:
@@ -66,7 +66,7 @@ class _Orphan:
 
     __slots__ = ("answer", "events", "front", "keep", "size_bytes", "until")
 
-    def __init__(self, front: int, keep: Keep, until: float) -> None:
+    def __init__(self, front: int, keep: KeepCall, until: float) -> None:
         self.front = front
         self.keep = keep
         self.until = until
@@ -82,13 +82,13 @@ class Orphans:
     def __init__(
         self,
         calls: ServerCalls,
-        asks: Asks,
+        asks: ServerQuestions,
         give_up: Callable[[list[bytes], bytes, float], Actions],
     ) -> None:
         self._calls = calls
         self._asks = asks
         self._give_up = give_up
-        self._marks: dict[tuple[int, int], Keep] = {}
+        self._marks: dict[tuple[int, int], KeepCall] = {}
         """Calls of living fronts that are to be kept, by front and call."""
         self._orphans: dict[int, _Orphan] = {}
         """Orphans by number, the oldest first. The number is also the id of the call under
@@ -103,13 +103,13 @@ class Orphans:
 
     # --- what fronts say ----------------------------------------------------------------------
 
-    def keep(self, front: int, frame: Keep) -> None:
+    def keep(self, front: int, frame: KeepCall) -> None:
         """Note that this call outlives its front."""
         for number in [*self._find_by_name(frame.owner, frame.name)]:
             self._forget(number)  # an earlier call for the same request of the client
         self._marks[front, frame.id] = frame
 
-    def claim(self, front: int, frame: Claim, now: float) -> Actions:
+    def claim(self, front: int, frame: RecoverCall, now: float) -> Actions:
         """Hand over the call with this owner and name to a front, which goes on with it."""
         actions: Actions = []
         for (before, call), mark in list(self._marks.items()):
@@ -128,7 +128,7 @@ class Orphans:
         actions += [ReplyToFront(front, structs.replace(stored, id=frame.id)) for stored in frames]
         return actions
 
-    def release(self, front: int, frame: Release, now: float) -> Actions:
+    def release(self, front: int, frame: ReleaseCalls, now: float) -> Actions:
         """Drop calls that no client comes back for: those of this owner or, without an owner, the
         marks of all calls of this front."""
         if not frame.owner:
@@ -186,7 +186,7 @@ class Orphans:
             if orphan.keep.owner == owner and orphan.keep.name == name
         )
 
-    def _new(self, front: int, mark: Keep, until: float) -> int:
+    def _new(self, front: int, mark: KeepCall, until: float) -> int:
         number, self._next = self._next, self._next + 1
         self._orphans[number] = _Orphan(front, mark, until)
         return number

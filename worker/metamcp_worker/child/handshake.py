@@ -1,8 +1,8 @@
 """Opening of a connection: which era the server speaks, who it is, and its lists.
 
 Owns: the probe, the fallback to `initialize` and the verdict (`Handshake`); the time that a start
-may take, when the lists are read, first and again, and the catalogue built from them (`Opening`).
-Never: lines, ids, clocks, the reading of one list (`lists`).
+may take, when the lists are read, first and again, and the catalogue built from them
+(`ConnectionSetup`). Never: lines, ids, clocks, the reading of one list (`lists`).
 
 The theory. Whether a server is modern cannot be asked without a modern request, so
 `server/discover` goes first. Only an answer that proves a modern server counts; any other answer,
@@ -48,12 +48,12 @@ from metamcp_worker.child.jsonrpc_lines import (
     server_info,
 )
 from metamcp_worker.child.lists import TOOLS_S_MAX, Listing, find_declared_lists
-from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice
 from metamcp_worker.ipc.roots import Asked, wider
-from metamcp_worker.ipc.server_catalog import DISCOVER, Hint, ServerCatalogue, hint
+from metamcp_worker.ipc.server_catalog import DISCOVER, CachingHint, ServerCatalogue, hint
 from metamcp_worker.ipc.spec import First, ServerSpec
 
 PROBE_S_MAX = 2.0
@@ -85,7 +85,7 @@ class HandshakePhase(Enum):
     PROBE_AGAIN = auto()
 
 
-class Met(Struct, frozen=True):
+class HandshakeResult(Struct, frozen=True):
     """A server that answered the handshake. `initialized`: whether the server waits for the
     notification of that name. `hint`: how long all this may be kept."""
 
@@ -94,7 +94,7 @@ class Met(Struct, frozen=True):
     capabilities: Raw
     instructions: str | None
     initialized: bool
-    hint: Hint = Hint()
+    hint: CachingHint = CachingHint()
 
 
 class HandshakeRefused(Struct, frozen=True):
@@ -189,14 +189,14 @@ class Handshake:
             return self.ask()
         return None
 
-    def on_answer(self, result: bytes) -> OwnRequest | Met | HandshakeRefused:
+    def on_answer(self, result: bytes) -> OwnRequest | HandshakeResult | HandshakeRefused:
         if self.phase is HandshakePhase.INITIALIZE:
             return _parse_initialize_result(result)
         return _parse_discover_result(result) or self._not_modern(
             "its answer to the probe names no version"
         )
 
-    def on_error(self, error: bytes, now: float) -> OwnRequest | Met | HandshakeRefused:
+    def on_error(self, error: bytes, now: float) -> OwnRequest | HandshakeResult | HandshakeRefused:
         """Return the next step after the request of this phase was answered with an error."""
         failure = _failure(error)
         supported = _parse_supported_versions(failure)
@@ -267,7 +267,7 @@ class Handshake:
         return self.ask()
 
 
-def _parse_discover_result(result: bytes) -> Met | None:
+def _parse_discover_result(result: bytes) -> HandshakeResult | None:
     """Return the server of a DiscoverResult, or None if the result does not prove a modern
     server."""
     try:
@@ -276,7 +276,7 @@ def _parse_discover_result(result: bytes) -> Met | None:
         return None
     if MODERN not in answer.supported_versions:
         return None
-    return Met(
+    return HandshakeResult(
         MODERN,
         server_info(answer.meta),
         _object(answer.capabilities),
@@ -286,7 +286,7 @@ def _parse_discover_result(result: bytes) -> Met | None:
     )
 
 
-def _parse_initialize_result(result: bytes) -> Met | HandshakeRefused:
+def _parse_initialize_result(result: bytes) -> HandshakeResult | HandshakeRefused:
     try:
         answer = _read_initialized(result)
     except codec.Malformed as error:
@@ -296,7 +296,7 @@ def _parse_initialize_result(result: bytes) -> Met | HandshakeRefused:
             f"it wants to speak {answer.protocol_version[:40]!r}, the gateway speaks {MODERN} and "
             f"{LEGACY[-1]} to {LEGACY[0]}"
         )
-    return Met(
+    return HandshakeResult(
         answer.protocol_version,
         _object(answer.server_info),
         _object(answer.capabilities),
@@ -343,11 +343,11 @@ RELISTS = 8
 in a few seconds."""
 
 
-class Opening:
+class ConnectionSetup:
     """Opening of one connection. `met`: the server, as soon as it is known. `ready`: whether its
     lists have been read once."""
 
-    def __init__(self, spec: ServerSpec, version: str, own: Own, now: float) -> None:
+    def __init__(self, spec: ServerSpec, version: str, own: OwnRequests, now: float) -> None:
         self._spec = spec
         self._own = own
         self._start_by = now + spec.start_timeout_s
@@ -370,7 +370,7 @@ class Opening:
         self._list_hash = ""
         self._unread: tuple[str, ...] = ()
         self._asks_roots: Asked = spec.asks_roots
-        self.met: Met | None = None
+        self.met: HandshakeResult | None = None
 
     @property
     def ready(self) -> bool:
@@ -433,7 +433,9 @@ class Opening:
         shaken = self._handshake.tick(now)
         return [] if shaken is None else self._shaken(shaken, now)
 
-    def _shaken(self, outcome: OwnRequest | Met | HandshakeRefused, now: float) -> Actions:
+    def _shaken(
+        self, outcome: OwnRequest | HandshakeResult | HandshakeRefused, now: float
+    ) -> Actions:
         if isinstance(outcome, OwnRequest):
             return [self._own.ask(RequestPurpose.HANDSHAKE, outcome)]
         if isinstance(outcome, HandshakeRefused):

@@ -28,9 +28,9 @@ import math
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, Fail, RequestPurpose, WarnInLog
-from metamcp_worker.child.handshake import Met
+from metamcp_worker.child.handshake import HandshakeResult
 from metamcp_worker.child.lists import find_declared_lists, first_page
-from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.child.server_calls import LINGER_S_MAX, ServerCalls
 from metamcp_worker.ipc.server_catalog import KINDS
 from metamcp_worker.ipc.spec import ServerSpec
@@ -46,10 +46,12 @@ STILL_S = 4.5
 machine. The time of a probe then begins again."""
 
 
-class Probing:
+class HangProbe:
     """Probing of one server. `missed`: number of probes in a row without an answer."""
 
-    def __init__(self, spec: ServerSpec, met: Met, own: Own, now: float) -> None:
+    def __init__(
+        self, spec: ServerSpec, met: HandshakeResult, own: OwnRequests, now: float
+    ) -> None:
         self._own = own
         self._interval_s = spec.probe_interval_s if spec.command or spec.module else math.inf
         self._limit_s = min(PROBE_S_MAX, self._interval_s)

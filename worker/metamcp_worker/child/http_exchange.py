@@ -1,8 +1,8 @@
 """Meaning of a server's HTTP response: the answer to the request, or why there is none.
 
 Owns: which message answers a request, how a server says that a session is over, the sentences about
-HTTP statuses, when a broken stream is taken up again (`Resume`). Never: reading a response, sending
-anything.
+HTTP statuses, when a broken stream is taken up again (`ResumeState`). Never: reading a response,
+sending anything.
 
 Over HTTP the response itself ties an answer to its request, so the id is only a formality, and some
 servers get it wrong: a number comes back as a string, or a refusal has the id null. The id is
@@ -18,7 +18,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-from metamcp_worker.child.jsonrpc_lines import Faults
+from metamcp_worker.child.jsonrpc_lines import ServerErrors
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
@@ -63,7 +63,7 @@ _ADVICE = {
 _OBJECTIONS = frozenset({Code.HEADER_MISMATCH, Code.UNSUPPORTED_VERSION})
 
 
-class Word(Enum):
+class RefusalMeaning(Enum):
     """Meaning of a refusal that is not an answer."""
 
     SESSION_OVER = auto()
@@ -113,7 +113,7 @@ def with_number_id(message: bytes) -> bytes:
     return message if envelope.method is not None or key == raw else _answer(envelope, message, key)
 
 
-def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | Word:
+def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes | RefusalMeaning:
     """Return the meaning of a response whose status is not that of an answer: the server's own
     error as a message, or a word for it.
 
@@ -128,9 +128,9 @@ def refusal(status: int, body: bytes, key: bytes, *, in_session: bool) -> bytes 
         ours = failure is not None and bytes(envelope.id) == key
         says_so = failure is not None and bool(_SESSION_WORDS.search(failure.message))
         if (says_so or not ours) if status == 404 else (says_so and not ours):
-            return Word.SESSION_OVER
+            return RefusalMeaning.SESSION_OVER
     if failure is None or envelope.method is not None:
-        return Word.NO_ANSWER
+        return RefusalMeaning.NO_ANSWER
     return _answer(envelope, one_line(body), key)
 
 
@@ -161,7 +161,11 @@ def words(body: bytes, media_type: str) -> str:
 
 
 def trouble(
-    faults: Faults, status: int, challenge: str = "", retry_after_s: float = 0.0, text: str = ""
+    faults: ServerErrors,
+    status: int,
+    challenge: str = "",
+    retry_after_s: float = 0.0,
+    text: str = "",
 ) -> bytes:
     """Return the error object for a status that came without one. `challenge`: the value of
     `WWW-Authenticate`; `text`: of the body."""
@@ -270,7 +274,7 @@ EMPTY_S_MAX = 5.0
 server that is polled may be there a moment later."""
 
 
-class Resume:
+class ResumeState:
     """Progress of one stream, to take it up again. `endless`: whether the stream belongs to no
     request, and starts again if it cannot be continued."""
 

@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Mapping
 from msgspec import Struct
 
 from metamcp_worker.child import http_exchange, request_headers
-from metamcp_worker.child.http_exchange import Resume, Word
+from metamcp_worker.child.http_exchange import RefusalMeaning, ResumeState
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
-from metamcp_worker.http.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.fetch import ConnectionBroken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
@@ -85,7 +85,7 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
     response = await _send_post(link, post)
     link.on_answer_start(post.key)
     session_id = response.header(request_headers.SESSION)
-    resume = Resume()
+    resume = ResumeState()
     async with Body(link.intake, response) as body:
         async with _in_time(link, post, end):
             if response.status not in _ANSWERS:
@@ -118,7 +118,9 @@ async def _in_time(link: HttpTransport, post: Post, end: float) -> AsyncGenerato
         async with asyncio.timeout_at(end if post.answer_s < ANSWER_S_MAX else None):
             yield
     except TimeoutError:
-        raise Broken(f"{link.origin} gave no whole answer in {post.answer_s:g} s") from None
+        raise ConnectionBroken(
+            f"{link.origin} gave no whole answer in {post.answer_s:g} s"
+        ) from None
 
 
 async def _send_post(link: HttpTransport, post: Post) -> Response:
@@ -190,14 +192,14 @@ async def hand_in(link: HttpTransport, post: Post, url: str) -> bytes:
 async def _refusal(link: HttpTransport, post: Post, response: Response, body: Body) -> bytes:
     try:
         content = await body.whole(wait_s=PIECE_S_MAX, limit_bytes=REFUSAL_BYTES_MAX)
-    except (Broken, TooLarge):
+    except (ConnectionBroken, TooLarge):
         content = b""  # The status says enough.
     meaning = http_exchange.refusal(response.status, content, post.key, in_session=post.in_session)
-    if meaning is Word.SESSION_OVER:
+    if meaning is RefusalMeaning.SESSION_OVER:
         raise SessionOver
     if not post.in_session and not http_exchange.about(content, post.key):
         link.doubt()  # Any server of its era would look at this request.
-    if meaning is Word.NO_ANSWER:
+    if meaning is RefusalMeaning.NO_ANSWER:
         challenge = response.header("www-authenticate")
         wait_s = http_exchange.retry_after_s(response.header("retry-after"), time.time())
         # A server may repeat the headers and the URL, and a client must not read their secrets.
@@ -207,7 +209,7 @@ async def _refusal(link: HttpTransport, post: Post, response: Response, body: Bo
     return meaning
 
 
-async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -> bytes:
+async def _events(link: HttpTransport, post: Post, body: Body, resume: ResumeState) -> bytes:
     """Pass on events until the answer, and return it. Return nothing if the stream ends before the
     answer and can be taken up again. Raises Broken and TooLarge."""
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
@@ -219,14 +221,14 @@ async def _events(link: HttpTransport, post: Post, body: Body, resume: Resume) -
             if answer:
                 return answer
             body.holds(reader.held_bytes)
-    except Broken as error:
+    except ConnectionBroken as error:
         reason = str(error)
     if not post.resumable or not resume.last_id:
-        raise Broken(reason)
+        raise ConnectionBroken(reason)
     return b""
 
 
-def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent]) -> bytes:
+def _take(link: HttpTransport, post: Post, resume: ResumeState, events: list[SseEvent]) -> bytes:
     """Pass on the messages in these events. Return the answer if it is among them, else nothing."""
     for event in events:
         resume.saw(event)
@@ -244,7 +246,9 @@ def _take(link: HttpTransport, post: Post, resume: Resume, events: list[SseEvent
     return b""
 
 
-async def _resume_stream(link: HttpTransport, post: Post, resume: Resume, session_id: str) -> bytes:
+async def _resume_stream(
+    link: HttpTransport, post: Post, resume: ResumeState, session_id: str
+) -> bytes:
     """Take up the stream as often as `resume` allows, and return the answer. Raises Broken."""
     headers = {**post.headers, "Accept": request_headers.EVENTS}
     if session_id:
@@ -255,15 +259,15 @@ async def _resume_stream(link: HttpTransport, post: Post, resume: Resume, sessio
             answer = await _taken_up(link, post, resume, headers)
         except _StreamGone:
             break
-        except (Unreachable, Broken):
+        except (Unreachable, ConnectionBroken):
             continue
         if answer:
             return answer
-    raise Broken(_GIVEN_UP)
+    raise ConnectionBroken(_GIVEN_UP)
 
 
 async def _taken_up(
-    link: HttpTransport, post: Post, resume: Resume, headers: Mapping[str, str | bytes]
+    link: HttpTransport, post: Post, resume: ResumeState, headers: Mapping[str, str | bytes]
 ) -> bytes:
     """Connect to the stream once more; see `_events` for the result. Raises also _StreamGone and
     Unreachable."""

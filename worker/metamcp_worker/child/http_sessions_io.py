@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.http_exchange import Resume
+from metamcp_worker.child.http_exchange import ResumeState
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, ServerAnswer, exchange, tell
 from metamcp_worker.child.http_sessions import (
     HttpSession,
@@ -24,7 +24,7 @@ from metamcp_worker.child.http_sessions import (
 )
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
-from metamcp_worker.http.fetch import Broken, Unreachable
+from metamcp_worker.http.fetch import ConnectionBroken, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
@@ -40,7 +40,7 @@ class _Initialized(Struct, rename="camel"):
     protocol_version: str
 
 
-class Seats:
+class HttpSessionManager:
     """All sessions with one server, with their tasks."""
 
     def __init__(self, link: HttpTransport) -> None:
@@ -197,7 +197,7 @@ class Seats:
         """Tell the server that this session is over; the answer does not matter."""
         if not session.id:
             return
-        with contextlib.suppress(Unreachable, Broken):
+        with contextlib.suppress(Unreachable, ConnectionBroken):
             response = await self._link.origin.send(
                 "DELETE", session.headers, answer_s=FAREWELL_S_MAX
             )
@@ -227,7 +227,7 @@ ended."""
 async def listen(link: HttpTransport, session: HttpSession) -> bool:
     """Pass on the messages of the stream as long as the server has one. Return whether the session
     is over."""
-    resume = Resume(endless=True)
+    resume = ResumeState(endless=True)
     had_one = False
     while True:
         headers: dict[str, str | bytes] = {**session.headers, "Accept": request_headers.EVENTS}
@@ -248,7 +248,7 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
                     resume.reset()
         except Unreachable:
             link.doubt()
-        except Broken:
+        except ConnectionBroken:
             pass  # The stream is taken up again, as after its end.
         except TooLarge as error:
             link.warn(f"something that it said on its own was passed over: {error}")
@@ -256,7 +256,9 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
         await asyncio.sleep(resume.plan_reconnect() or 0.0)
 
 
-async def _events(link: HttpTransport, session: HttpSession, body: Body, resume: Resume) -> None:
+async def _events(
+    link: HttpTransport, session: HttpSession, body: Body, resume: ResumeState
+) -> None:
     reader = EventReader(link.intake.message_bytes + FIELDS_BYTES_MAX)
     talk = session.talk
     while piece := await body.piece(wait_s=SILENT_S_MAX):
@@ -265,7 +267,7 @@ async def _events(link: HttpTransport, session: HttpSession, body: Body, resume:
         body.holds(reader.held_bytes)
 
 
-def _take(link: HttpTransport, resume: Resume, talk: int, events: list[SseEvent]) -> None:
+def _take(link: HttpTransport, resume: ResumeState, talk: int, events: list[SseEvent]) -> None:
     """Pass on these events, in a separate function, because the variable of a loop would keep the
     last event in memory until the next one comes."""
     for event in events:

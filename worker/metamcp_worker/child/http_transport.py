@@ -22,9 +22,16 @@ from typing import Any, Self
 import anyio
 
 from metamcp_worker.child.actions import Fail
-from metamcp_worker.child.jsonrpc_lines import Faults
-from metamcp_worker.child.transport import Distant, TransportListener
-from metamcp_worker.http.fetch import Broken, Misdirected, Origin, Response, Unreachable, Untrusted
+from metamcp_worker.child.jsonrpc_lines import ServerErrors
+from metamcp_worker.child.transport import RemoteTransportBase, TransportListener
+from metamcp_worker.http.fetch import (
+    ConnectionBroken,
+    Origin,
+    RedirectRefused,
+    Response,
+    TlsFailed,
+    Unreachable,
+)
 from metamcp_worker.http.sse import EventReader
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
@@ -64,12 +71,12 @@ class RequestRefused(MetaMCPError):
 
 
 def _counter(error: Exception) -> str:
-    """Return the counter of `messages.Counted` for a failed request; empty if the server kept the
-    protocol."""
+    """Return the counter of `messages.EventCounts` for a failed request; empty if the server kept
+    the protocol."""
     match error:
         case RequestRefused(status=status) if status:
             return f"{HTTP}{status}"
-        case Broken():
+        case ConnectionBroken():
             return "broken_answer"
         case TooLarge():
             return "too_large"
@@ -82,14 +89,14 @@ def _counter(error: Exception) -> str:
 def to_failure(error: Exception, problem: str) -> Fail:
     """Return the failure of a server that cannot be reached. `problem`: how a sentence goes on
     after "it"."""
-    if isinstance(error, Untrusted):
+    if isinstance(error, TlsFailed):
         return Fail("tls", f"it cannot be talked to: {error}")
-    if isinstance(error, Misdirected):
+    if isinstance(error, RedirectRefused):
         return Fail("redirect", f"it cannot be talked to: {error}")
     return Fail("exit", f"it {problem}: {error}")
 
 
-class HttpTransport(Distant):
+class HttpTransport(RemoteTransportBase):
     """Common half of a `Transport` to a URL."""
 
     def __init__(self, spec: ServerSpec, listener: TransportListener, origin: Origin) -> None:
@@ -98,8 +105,8 @@ class HttpTransport(Distant):
         """Whether the server is known to be gone, so that a goodbye is not needed."""
         self.spec = spec
         self.origin = origin
-        self.faults = Faults(spec.name)
-        self.intake = Intake(spec.message_bytes)
+        self.faults = ServerErrors(spec.name)
+        self.intake = ResponseLimiter(spec.message_bytes)
         self._listener = listener
         self._lost = False
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
@@ -252,7 +259,7 @@ class HttpTransport(Distant):
                 return body
             case Unreachable():
                 return self._error(Code.SERVER_DOWN, f"was not reached: {error}", ran=False)
-            case Broken():
+            case ConnectionBroken():
                 return self._error(Code.SERVER_DOWN, f"did not answer: {error}", ran=True)
             case TooLarge(limit_bytes=limit):
                 data: dict[str, object] = {"limit_bytes": limit, "may_have_run": True}
@@ -275,7 +282,7 @@ class HttpTransport(Distant):
             if counter := _counter(error):
                 self._listener.count(counter)
             self.fail(key, self.to_error_object(error))
-            if isinstance(error, Unreachable | Broken):
+            if isinstance(error, Unreachable | ConnectionBroken):
                 self.doubt()
 
     async def _run_task(self, work: Work) -> None:
@@ -319,7 +326,7 @@ LARGE_AT_ONCE_MAX = 3
 """Maximum number of messages that grow beyond LARGE_BYTES at the same time."""
 
 
-class Intake:
+class ResponseLimiter:
     """Limits that all answers of one server share. `message_bytes`: maximum bytes of one of its
     messages."""
 
@@ -344,7 +351,7 @@ class Intake:
 class Body:
     """The body of one answer. Use it in `async with`, which closes the answer."""
 
-    def __init__(self, intake: Intake, response: Response) -> None:
+    def __init__(self, intake: ResponseLimiter, response: Response) -> None:
         self._intake = intake
         self._response = response
         self._held = 0
@@ -377,7 +384,7 @@ class Body:
     async def drain(self, *, wait_s: float) -> None:
         """Wait at most `wait_s` for the end of the body, so that the connection can be used
         again."""
-        with contextlib.suppress(Broken, TimeoutError):
+        with contextlib.suppress(ConnectionBroken, TimeoutError):
             async with asyncio.timeout(wait_s):
                 while await self._response.piece(wait_s=None):
                     pass

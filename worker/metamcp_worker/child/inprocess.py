@@ -24,14 +24,14 @@ from collections.abc import Callable
 from typing import Any, TextIO, cast
 
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, prepare
-from metamcp_worker.confinement.launch import Confined
+from metamcp_worker.confinement.launch import ConfinedProcess
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
 
 _THREAD_NAME = "metamcp-server"
 
 
-def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
+def host(spec: ServerSpec, on_exit: Exited) -> "ThreadHost":
     """Start hosting `spec.module`. Raises SpawnFailed; errors of the import come as the exit."""
     prepare()
     ends: list[int] = []
@@ -41,15 +41,15 @@ def host(spec: ServerSpec, on_exit: Exited) -> "Hosted":
     except OSError as error:
         close_all(ends)
         raise SpawnFailed(f"cannot start {spec.name}: {error.strerror}") from None
-    return Hosted(spec, ends, on_exit)
+    return ThreadHost(spec, ends, on_exit)
 
 
-class Hosted:
+class ThreadHost:
     """`Host` of a server in a thread."""
 
     def __init__(self, spec: ServerSpec, ends: list[int], on_exit: Exited) -> None:
         self.pid = 0
-        self.confinement: Confined | None = None
+        self.confinement: ConfinedProcess | None = None
         self.halted = False
         input_end, self.stdin, self.stdout, output_end, self.stderr, log_end = ends
         self._spec = spec
@@ -92,7 +92,7 @@ class Hosted:
             server = _find(self._spec)
         # Whatever the code of a user raises at import ends here.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a task root
-            reason = str(error) if isinstance(error, _Unfit) else _describe_error(error)
+            reason = str(error) if isinstance(error, _NotMcpServer) else _describe_error(error)
             return ServerExit("spawn", f"{self._spec.module} cannot be hosted: {reason}")
         try:
             with (
@@ -132,7 +132,7 @@ def stacks() -> list[str]:
     return []
 
 
-class _Unfit(Exception):
+class _NotMcpServer(Exception):
     """Object that is not an MCP server; the text says what it is."""
 
 
@@ -181,7 +181,7 @@ def _find(spec: ServerSpec) -> Any:
         sys.path.insert(0, spec.cwd)
     module, _, name = (spec.module or "").partition(":")
     if not module or not name:
-        raise _Unfit("it is not of the form package.module:object")
+        raise _NotMcpServer("it is not of the form package.module:object")
     candidate: Any = importlib.import_module(module)
     for attribute in name.split("."):
         candidate = getattr(candidate, attribute)
@@ -189,7 +189,7 @@ def _find(spec: ServerSpec) -> Any:
         candidate = candidate()
     server = _low_level(candidate)
     if server is None:
-        raise _Unfit(
+        raise _NotMcpServer(
             f"it is a {type(candidate).__name__}, not an MCPServer or Server of the mcp SDK"
         )
     return server

@@ -3,9 +3,9 @@ building the lines that it is sent.
 
 Owns: the cutting at newlines, the handling of lines that are too long (a message is passed over, a
 log line is cut); the line of a log that says why a server ended; the revisions of the protocol, the
-lines of requests, notifications and answers, and the `_meta` of requests (`Stamp`); the errors that
-a caller gets when its server does not answer (`Faults`). Never: reading a descriptor, the meaning
-of a line.
+lines of requests, notifications and answers, and the `_meta` of requests (`MetaBuilder`); the
+errors that a caller gets when its server does not answer (`ServerErrors`). Never: reading a
+descriptor, the meaning of a line.
 
 Both cutters look at each byte once, however small the pieces are, and hold at most one unfinished
 line of limited length.
@@ -274,7 +274,7 @@ def error_object(code: int, message: str, data: object = None) -> bytes:
     return codec.dump(body)
 
 
-class Stamp:
+class MetaBuilder:
     """Builder of `_meta`. A modern server gets the protocol and the client that asks; a legacy
     server knows both from the handshake. Calls that may take long have a token for their progress,
     whether their client gave one or not."""
@@ -367,7 +367,7 @@ _NO_LIST = re.compile(rb'"(?:content|messages|contents)"\s*:\s*[^\s\[]')
 _CONTENT = {"tools/call": "content", "prompts/get": "messages", "resources/read": "contents"}
 
 
-class Faults:
+class ServerErrors:
     """Errors about one server. `why` continues the sentence that the server's name begins."""
 
     def __init__(self, server: str) -> None:

@@ -15,12 +15,19 @@ from collections.abc import Collection, Mapping
 from msgspec import Raw, Struct
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Drop, RequestPurpose
+from metamcp_worker.child.actions import Actions, CancelRequest, RequestPurpose
 from metamcp_worker.child.call_queue import SentCall
-from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.ipc import codec, json_schemas
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.server_catalog import KINDS, Hint, SchemaFaults, gateways, hint, strictest
+from metamcp_worker.ipc.server_catalog import (
+    KINDS,
+    CachingHint,
+    SchemaFaults,
+    gateways,
+    hint,
+    strictest,
+)
 
 PAGES_MAX = 100
 ITEMS_MAX = 3000
@@ -78,7 +85,7 @@ class _Error(Struct):
 _read_error = codec.reader(_Error)
 
 
-class Room(Struct):
+class DefinitionSize(Struct):
     """Bytes of all definitions of a server that were read in one pass."""
 
     taken_bytes: int = 0
@@ -93,10 +100,10 @@ class ListReader:
     `failed`: why the list could not be read, or empty; `unknown`: the server has no such list.
     """
 
-    def __init__(self, kind: str, room: Room) -> None:
+    def __init__(self, kind: str, room: DefinitionSize) -> None:
         self.method, self._key, _ = _LISTS[kind]
         self.items: tuple[Raw, ...] = ()
-        self.hint = Hint()
+        self.hint = CachingHint()
         self.gateways: tuple[str, ...] = ()
         self.warnings: list[str] = []
         self.failed = ""
@@ -108,7 +115,7 @@ class ListReader:
         self._found: dict[str | int, Raw] = {}
         self._cursors: set[bytes] = set()
         self._cursor = b""
-        self._page_hints: list[Hint] = []
+        self._page_hints: list[CachingHint] = []
         self._pages = 0
         self._left_out = 0
         self._too_many = 0
@@ -244,9 +251,9 @@ class Listing:
     `news`: whether reading a list has ended.
     """
 
-    def __init__(self, own: Own, *, list_s: float, tools_s: float, at_once: int) -> None:
+    def __init__(self, own: OwnRequests, *, list_s: float, tools_s: float, at_once: int) -> None:
         self.lists: dict[str, tuple[Raw, ...]] = {}
-        self.hints: dict[str, Hint] = {}
+        self.hints: dict[str, CachingHint] = {}
         self.gateways: dict[str, tuple[str, ...]] = {}
         self.schemas: dict[str, SchemaFaults] = {}
         self.news = False
@@ -254,7 +261,7 @@ class Listing:
         self._list_s = list_s
         self._tools_s = tools_s
         self._at_once = at_once
-        self._room = Room()
+        self._room = DefinitionSize()
         self._readings: dict[str, _Reading] = {}
         self._late: dict[str, list[bytes]] = {}
         """Requests that were not answered in time, by list."""
@@ -288,7 +295,7 @@ class Listing:
 
     def read(self, kinds: Collection[str], now: float) -> Actions:
         """Begin to read these lists."""
-        self._room = Room()
+        self._room = DefinitionSize()
         self._failed -= set(kinds)
         for kind in KINDS:
             if kind in kinds:
@@ -317,7 +324,7 @@ class Listing:
                 # It stays open: the server may be at work on it.
                 self._late.setdefault(kind, []).append(reading.key)
                 line = jsonrpc_lines.build_cancel_notification(reading.key, b"timeout")
-                actions.append(Drop(reading.key, line))
+                actions.append(CancelRequest(reading.key, line))
                 reading.reader.silent()
                 self._turn(kind, reading, now)
         for kind, reading in self._readings.items():

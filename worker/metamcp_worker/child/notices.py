@@ -14,8 +14,8 @@ from metamcp_worker.child.jsonrpc_lines import PROGRESSING
 from metamcp_worker.child.lists import TaskOwners, word_of
 from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, messages
-from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, Notice, Progress, Tell
-from metamcp_worker.ipc.messages import Leg
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, ClientNotice, Notice, Progress
+from metamcp_worker.ipc.messages import ServerCallTimes
 
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"
@@ -70,8 +70,8 @@ class Updates:
 
 def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
     """Return the times at which the server had this call, for its front, to send before the answer.
-    `heard`: when the answer came. `far`: as in `messages.Leg`."""
-    packed = messages.pack_leg(Leg(call.call, call.since, heard, far))
+    `heard`: when the answer came. `far`: as in `messages.ServerCallTimes`."""
+    packed = messages.pack_leg(ServerCallTimes(call.call, call.since, heard, far))
     return ReplyToFront(call.front, Notice(messages.NOTICE, packed))
 
 
@@ -120,7 +120,7 @@ def route_notification(
     return [TellFronts(Notice(method, params))]
 
 
-def forward_notification(tell: Tell, *, modern: bool) -> Actions:
+def forward_notification(tell: ClientNotice, *, modern: bool) -> Actions:
     """Pass on a notification of a client to the server. Modern servers take none."""
     if modern or tell.method in _NOT_FOR_SERVERS:
         return [CountOnce("untold_notification")]

@@ -62,7 +62,7 @@ def build_oauth_transport(spec: ServerSpec, version: str, listener: TransportLis
     return made
 
 
-class _Flight:
+class _OAuthFlow:
     """Flow under way. `moved`: set when the flow is over, or waits for a person to open `link`."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class ServerTokens(Auth):
         self._record: TokenRecord | None = None
         self._loaded = False
         self._unproven = ""
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, _OAuthFlow] = {}
         self._failures: dict[str, _Failure] = {}
         self._told: set[str] = set()
         self._link: HttpTransport | None = None
@@ -249,13 +249,13 @@ class ServerTokens(Auth):
         if flight.error is not None:
             raise _copy_error(flight.error)
 
-    def _start(self, kind: str, work: Work) -> _Flight:
+    def _start(self, kind: str, work: Work) -> _OAuthFlow:
         assert self._link is not None
-        flight = self._flights[kind] = _Flight()
+        flight = self._flights[kind] = _OAuthFlow()
         self._link.start(("oauth", kind), lambda: self._run(kind, flight, work))
         return flight
 
-    async def _run(self, kind: str, flight: _Flight, work: Work) -> None:
+    async def _run(self, kind: str, flight: _OAuthFlow, work: Work) -> None:
         try:
             # The import takes most of a second, and the worker must not wait for it.
             module = await asyncio.to_thread(importlib.import_module, "metamcp_worker.oauth.flow")

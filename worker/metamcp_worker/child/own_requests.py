@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import RequestPurpose, ServerRequest
-from metamcp_worker.child.jsonrpc_lines import Stamp
+from metamcp_worker.child.jsonrpc_lines import MetaBuilder
 
 _ONE_AT_A_TIME = frozenset({RequestPurpose.HANDSHAKE, RequestPurpose.PROBE})
 
@@ -24,13 +24,13 @@ class OwnRequest(Struct, frozen=True):
     caller: bytes = b""
 
 
-class Own:
+class OwnRequests:
     """Open requests of the gateway's own. `new_id`: function that returns an unused id. `stamp`:
     stamp of the revision that is spoken; before that is known, of the modern one, because the first
     request is a modern one. `caller`: the client of a request that names none."""
 
     def __init__(self, version: str, new_id: Callable[[], bytes], caller: bytes = b"") -> None:
-        self.stamp = Stamp(jsonrpc_lines.MODERN, version)
+        self.stamp = MetaBuilder(jsonrpc_lines.MODERN, version)
         self._version = version
         self._caller = caller
         self._new_id = new_id
@@ -38,7 +38,7 @@ class Own:
 
     def set_protocol(self, protocol: str) -> None:
         """Note the revision that the server speaks."""
-        self.stamp = Stamp(protocol, self._version)
+        self.stamp = MetaBuilder(protocol, self._version)
 
     def ask(self, purpose: RequestPurpose, ask: OwnRequest) -> ServerRequest:
         """Return the request to send. For some purposes this replaces an earlier request, whose

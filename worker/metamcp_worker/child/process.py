@@ -29,7 +29,7 @@ from metamcp_worker.child.connect_broker import ConnectBroker, ConnectRules
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.confinement import launch
 from metamcp_worker.confinement.denials import counter_of
-from metamcp_worker.confinement.launch import NOT_THERE, Confined, first_started
+from metamcp_worker.confinement.launch import NOT_THERE, ConfinedProcess, first_started
 from metamcp_worker.confinement.rules import FileRights
 from metamcp_worker.ipc.packets import close_all
 from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, ServerSpec
@@ -56,7 +56,7 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
         raise SpawnFailed(f"cannot start {spec.name}: it has neither a command nor a module")
     _enter(spec)
     ends: list[int] = []
-    confined: Confined | None = None
+    confined: ConfinedProcess | None = None
     try:
         for _ in range(3):
             ends += os.pipe()
@@ -85,7 +85,7 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
 
 
 def _broker(
-    spec: ConfinementSpec, confined: Confined | None, count: Callable[[str], None]
+    spec: ConfinementSpec, confined: ConfinedProcess | None, count: Callable[[str], None]
 ) -> ConnectBroker | None:
     """Return what judges calls of this server, None if it is not asked."""
     if confined is None or confined.listener < 0:
@@ -170,7 +170,7 @@ class CommandProcess:
         pid: int,
         ends: tuple[int, int, int],
         on_exit: Exited,
-        confined: Confined | None = None,
+        confined: ConfinedProcess | None = None,
         broker: ConnectBroker | None = None,
     ) -> None:
         self.pid = pid

@@ -14,11 +14,11 @@ from metamcp_worker.child.server_session import ServerSession
 from metamcp_worker.child.transport import ServerExit
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
-    Answers,
-    Beat,
+    AnswerTimes,
     CallsShown,
-    Counted,
-    Listed,
+    CatalogueChanged,
+    EventCounts,
+    Heartbeat,
     LogLines,
     Message,
     ServerDown,
@@ -29,7 +29,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import LogSpec, ServerSpec
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 COUNTERS_MAX = 8
 """Maximum counters in one message: the name of one may have a path, and a message 64 KiB."""
@@ -42,7 +42,7 @@ class Report:
         self._channel = channel
         self._counts: Counter[str] = Counter()
         self._beats = 0
-        self._masks = Masks()
+        self._masks = SecretMasker()
         self._log = LogSpec()
         self._learnt: deque[str] = deque(maxlen=TOKENS_MAX)
 
@@ -63,7 +63,7 @@ class Report:
 
     def _apply(self) -> None:
         secrets = (*self._log.secrets, *self._learnt)
-        self._masks = Masks(secrets)
+        self._masks = SecretMasker(secrets)
         logs.tune(structs.replace(self._log, secrets=secrets))
 
     def secret(self, text: str) -> None:
@@ -97,12 +97,12 @@ class Report:
         rows = list(self._counts.items())
         self._counts.clear()
         for at in range(0, len(rows), COUNTERS_MAX):
-            self.tell(Counted(counts=dict(rows[at : at + COUNTERS_MAX])))
+            self.tell(EventCounts(counts=dict(rows[at : at + COUNTERS_MAX])))
 
     def beat(self, session: ServerSession | None, lag_s: float, idle_s: float) -> None:
         self._beats += 1
         self.tell(
-            Beat(
+            Heartbeat(
                 seq=self._beats,
                 lag_ms=lag_s * 1000,
                 inflight=session.in_flight if session is not None else 0,
@@ -115,7 +115,7 @@ class Report:
     def answers(self, session: ServerSession | None) -> None:
         """Send how long the server took for its answers, if there were any since the last call."""
         if session is not None and session.timing.news:
-            self.tell(Answers(stats=session.timing.stats()))
+            self.tell(AnswerTimes(stats=session.timing.stats()))
 
     def send_waiting_calls(self, ticket: int, calls: list[tuple[int, int]]) -> None:
         """Answer `ShowCalls` with front and number of the calls that wait for their turn."""
@@ -141,7 +141,7 @@ class Report:
         """Send the lists, when they are known or have changed. `start_s`: seconds since the server
         was started."""
         lists = action.catalogue
-        message: Message = Listed()
+        message: Message = CatalogueChanged()
         if isinstance(action, Ready):
             message = ServerReady(
                 protocol=lists.protocol, start_s=start_s, list_hash=action.list_hash

@@ -108,7 +108,7 @@ def session(session_id: str, protocol: str) -> dict[str, str]:
     return {**headers, SESSION: session_id} if session_id else headers
 
 
-class Mirror:
+class RequestHeaders:
     """Headers for modern servers. Lists of tools say which arguments a tool wants in headers."""
 
     def __init__(self) -> None:

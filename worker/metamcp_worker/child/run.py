@@ -14,15 +14,15 @@ from time import monotonic
 from metamcp_worker.child import inprocess, jsonrpc_lines, process
 from metamcp_worker.child.actions import (
     Action,
+    CancelRequest,
     CountOnce,
-    Drop,
     Fail,
+    InvalidLine,
     KeepResult,
     Ready,
     Relisted,
     ReplyToFront,
     ServerRequest,
-    Stray,
     TellFronts,
     WarnInLog,
     WriteToServer,
@@ -37,17 +37,17 @@ from metamcp_worker.ipc import codec, figures, frames, messages, packets
 from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.frames import (
-    Ask,
     CallFrame,
     Cancel,
-    Claim,
-    Down,
+    ClientNotice,
     Error,
     Frame,
-    Keep,
-    Release,
+    KeepCall,
+    QuestionFrame,
+    RecoverCall,
+    ReleaseCalls,
     Result,
-    Tell,
+    ServerGone,
 )
 from metamcp_worker.ipc.messages import (
     THROTTLED,
@@ -180,7 +180,7 @@ class ServerWorker:
         await self._fronts.wait_until_open()
         if self._session is not None:
             self._session.drain()
-        self._fronts.announce(Down(body))
+        self._fronts.announce(ServerGone(body))
         message, connection = failure.message, self._connection
         speaks = failure.reason in {"exit", "signal", "protocol"}
         if connection is not None:
@@ -286,7 +286,7 @@ class ServerWorker:
 
     def _answer_early(self, front: int, frame: Frame) -> None:
         """Answer a frame that came before the server was started."""
-        if isinstance(frame, Claim):
+        if isinstance(frame, RecoverCall):
             self._fronts.send(front, frames.KeptFrame(frame.id))
         elif isinstance(frame, CallFrame):
             body = jsonrpc_lines.error_object(
@@ -301,13 +301,13 @@ class ServerWorker:
                 self._do(session.cancel(front, frame, now))
             case frames.ReplyFrame():
                 self._do(session.reply(front, frame, now))
-            case Tell():
+            case ClientNotice():
                 self._do(session.tell(front, frame, now))
-            case Keep():
+            case KeepCall():
                 session.orphans.keep(front, frame)
-            case Claim():
+            case RecoverCall():
                 self._do(session.orphans.claim(front, frame, now))
-            case Release():
+            case ReleaseCalls():
                 self._do(session.orphans.release(front, frame, now))
             case _:
                 pass  # only workers send the other frames
@@ -399,7 +399,7 @@ class ServerWorker:
                 self._ask(action)
             case KeepResult():
                 self._reply(ReplyToFront(action.front, self._shorten_result(action)))
-            case WriteToServer() | Drop():
+            case WriteToServer() | CancelRequest():
                 self._send(action)
             case TellFronts(frame):
                 self._fronts.announce(frame)
@@ -413,7 +413,7 @@ class ServerWorker:
             case WarnInLog(text):
                 assert self._connection is not None
                 self._connection.warn(text)
-            case Stray(line):
+            case InvalidLine(line):
                 assert self._connection is not None
                 self._connection.stray(line)
 
@@ -424,7 +424,7 @@ class ServerWorker:
             times = session.timing.take_times(front, frame.id, self._heard_at, monotonic())
             self._fronts.send(front, times)
         sent = self._fronts.send(front, frame)
-        if not sent and isinstance(frame, Ask):
+        if not sent and isinstance(frame, QuestionFrame):
             self._do(session.refuse_question(frame.question, self._loop.time()))
         elif session.orphans.any:
             session.orphans.on_frame_sent(front, frame, self._loop.time())
@@ -442,7 +442,7 @@ class ServerWorker:
                 problem += f"all results of this endpoint may have {error.limit_bytes} bytes"
             else:
                 problem += f"{error.strerror}; its operator can help"
-            faults = jsonrpc_lines.Faults(answer.server)
+            faults = jsonrpc_lines.ServerErrors(answer.server)
             body = faults.body(Code.INTERNAL_ERROR, problem, {"may_have_run": True})
             return Error(frame.id, body)
         if stored is None:
@@ -463,16 +463,16 @@ class ServerWorker:
         assert self._connection is not None
         if not self._connection.request(request):
             self._report.count("lost_write")
-            # `Down` notifies all who wait for a server that is gone.
+            # `ServerGone` notifies all who wait for a server that is gone.
             if self._session is not None and not self._connection.is_lost:
                 self._do(self._session.unsent(request.key, self._loop.time()))
 
-    def _send(self, action: WriteToServer | Drop) -> None:
+    def _send(self, action: WriteToServer | CancelRequest) -> None:
         assert self._connection is not None
         match action:
             case WriteToServer(line, via):
                 sent = self._connection.write(line, via)
-            case Drop():
+            case CancelRequest():
                 sent = self._connection.drop(action)
         if not sent:
             self._report.count("lost_write")

@@ -24,9 +24,15 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from metamcp_worker.child.call_queue import Caller, Pace, SentCall, Turns, WaitingCall
+from metamcp_worker.child.call_queue import (
+    Caller,
+    FairCallQueue,
+    SentCall,
+    WaitEstimator,
+    WaitingCall,
+)
 from metamcp_worker.ipc import codec, figures
-from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, Timed
+from metamcp_worker.ipc.figures import BUCKETS_S, AnswerStats, WorkerCallTimes
 from metamcp_worker.ipc.frames import CallFrame, Notice
 
 LINGER_S_MAX = 60.0
@@ -44,8 +50,8 @@ class ServerCalls:
 
     def __init__(self, *, concurrency: int, queue: int, timeout_max_s: float = math.inf) -> None:
         self.in_flight: dict[bytes, SentCall] = {}
-        self._turns = Turns(queue)
-        self._pace = Pace(concurrency)
+        self._turns = FairCallQueue(queue)
+        self._pace = WaitEstimator(concurrency)
         self._concurrency = concurrency
         self._queue = queue
         self._timeout_max_s = timeout_max_s
@@ -350,7 +356,9 @@ class Timing:
         """Return the times of a timed call, to send to its front before the answer. `heard`: when
         the answer came. The times of a call that is not known any more are measured from now on."""
         came, own_s = self._timed.pop((front, call), (now, heard - now))
-        return Notice(figures.NOTICE, figures.pack(Timed(call, now - came, own_s + now - heard)))
+        return Notice(
+            figures.NOTICE, figures.pack(WorkerCallTimes(call, now - came, own_s + now - heard))
+        )
 
     def _add_series(self, method: str, error_type: str) -> _Series:
         if len(self._series) >= SERIES_MAX:

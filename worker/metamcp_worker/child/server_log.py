@@ -84,7 +84,7 @@ CALLER_BYTES_MAX = 8192
 because it can have megabytes."""
 
 
-class _Wish(Struct, frozen=True):
+class _WantedLevel(Struct, frozen=True):
     """Level that a client wants. `place`: index of the level in LEVELS, infinite without a wish.
     `session`: key of the session in which the transport makes the calls of this client."""
 
@@ -99,7 +99,7 @@ class Levels:
     def __init__(self, *, sessions: bool) -> None:
         self._sessions = sessions
         self._told = math.inf
-        self._wishes: dict[bytes, _Wish] = {}
+        self._wishes: dict[bytes, _WantedLevel] = {}
         self._set: dict[bytes, float] = {}
 
     def tell(self, params: bytes) -> None:
@@ -120,7 +120,7 @@ class Levels:
         self._set[wish.session] = level_index
         return codec.dump({"level": LEVELS[int(level_index)]})
 
-    def _read(self, caller: bytes) -> _Wish:
+    def _read(self, caller: bytes) -> _WantedLevel:
         session = b""
         small = len(caller) <= CALLER_BYTES_MAX
         if self._sessions and caller and small:
@@ -130,7 +130,7 @@ class Levels:
                 session = b""
         if len(self._wishes) >= _CALLERS_MAX:
             self._wishes.clear()
-        wish = _Wish(_place(caller, "logLevel"), session)
+        wish = _WantedLevel(_place(caller, "logLevel"), session)
         if small:
             self._wishes[caller] = wish
         return wish

@@ -14,13 +14,13 @@ from msgspec import Struct
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.actions import Actions, CountOnce, ReplyToFront, WriteToServer
 from metamcp_worker.child.call_queue import SentCall
-from metamcp_worker.child.jsonrpc_lines import Faults
+from metamcp_worker.child.jsonrpc_lines import ServerErrors
 from metamcp_worker.child.lists import TaskOwners, word_of
 from metamcp_worker.child.server_calls import ServerCalls
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, Withdraw
+from metamcp_worker.ipc.frames import METHOD_BYTES_MAX, NUMBER_MAX, WithdrawQuestion
 
 QUESTION_S_MAX = 300.0
 """Maximum seconds that a question is open: a human reads a form and fills it in."""
@@ -54,11 +54,11 @@ class _Asking(Struct):
     questions: set[int]
 
 
-class Asks:
+class ServerQuestions:
     """All open questions of one server. `calls`: the calls whose time the questions stop; `owners`:
     of its tasks. `asking`: calls in flight with open questions, by id on the wire."""
 
-    def __init__(self, calls: ServerCalls, faults: Faults, owners: TaskOwners) -> None:
+    def __init__(self, calls: ServerCalls, faults: ServerErrors, owners: TaskOwners) -> None:
         self._calls = calls
         self._faults = faults
         self._owners = owners
@@ -97,7 +97,7 @@ class Asks:
         call, params = self._calls.in_flight[key], bytes(request.params)
         question = _Question(id, via, key, call.front, _token(params), method == roots.METHOD)
         number = self._note(question, call, now)
-        return [ReplyToFront(call.front, frames.Ask(call.call, number, method, params))]
+        return [ReplyToFront(call.front, frames.QuestionFrame(call.call, number, method, params))]
 
     def reply(self, front: int, reply: frames.ReplyFrame, now: float) -> Actions:
         """Pass the answer of a front to the server."""
@@ -150,7 +150,7 @@ class Asks:
         """Withdraw a question that the server has cancelled; the server gets no answer."""
         number = self._numbers.get((via, _member(params, "requestId")), 0)
         question = self._close(number, now)
-        return [] if question is None else [ReplyToFront(question.front, Withdraw(number))]
+        return [] if question is None else [ReplyToFront(question.front, WithdrawQuestion(number))]
 
     def close_questions(self, key: bytes, *, tell_front: bool) -> Actions:
         """Close the questions of a call that has ended. `tell_front`: whether its front must
@@ -161,7 +161,7 @@ class Asks:
             question = self._open.pop(number)
             del self._numbers[question.via, question.id]
             if tell_front:
-                actions.append(ReplyToFront(question.front, Withdraw(number)))
+                actions.append(ReplyToFront(question.front, WithdrawQuestion(number)))
             reason = "the call on whose behalf this was asked is over"
             actions.append(_make_refusal(question.id, question.via, Code.INTERNAL_ERROR, reason))
         return actions
@@ -174,7 +174,7 @@ class Asks:
         for number, late in list(self._open.items()):
             if late.deadline <= now:
                 self._close(number, now)
-                actions.append(ReplyToFront(late.front, Withdraw(number)))
+                actions.append(ReplyToFront(late.front, WithdrawQuestion(number)))
                 reason = f"no answer within {QUESTION_S_MAX:g} s"
                 actions.append(_make_refusal(late.id, late.via, Code.TIMED_OUT, reason))
         deadlines = (question.deadline for question in self._open.values())
@@ -236,7 +236,7 @@ class RootsQuestions:
     gets none.
     """
 
-    def __init__(self, calls: ServerCalls, asks: Asks, *, keeps: bool) -> None:
+    def __init__(self, calls: ServerCalls, asks: ServerQuestions, *, keeps: bool) -> None:
         self._calls = calls
         self._asks = asks
         self.keeps = keeps
@@ -310,7 +310,9 @@ class RootsQuestions:
 def _number(actions: Actions) -> int:
     """Return the number of the question that these actions put to a front; 0 if there is none."""
     to_fronts = [action.frame for action in actions if isinstance(action, ReplyToFront)]
-    return next((frame.question for frame in to_fronts if isinstance(frame, frames.Ask)), 0)
+    return next(
+        (frame.question for frame in to_fronts if isinstance(frame, frames.QuestionFrame)), 0
+    )
 
 
 def _make_refusal(id: bytes, via: int, code: Code, reason: str) -> WriteToServer:  # noqa: A002 - the wire's own name

@@ -19,27 +19,27 @@ which the worker reads within a second or two. A burst is free, because it ends 
 from metamcp_worker.child import jsonrpc_lines, notices
 from metamcp_worker.child.actions import (
     Actions,
+    CancelRequest,
     CountOnce,
-    Drop,
     Fail,
+    InvalidLine,
     KeepResult,
     ReplyToFront,
     RequestPurpose,
     ServerRequest,
-    Stray,
     WarnInLog,
     WriteToServer,
 )
 from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.frontless_calls import Orphans
-from metamcp_worker.child.handshake import ECHOES, OPENINGS, Opening, own_caller
-from metamcp_worker.child.hang_probe import Probing
-from metamcp_worker.child.jsonrpc_lines import FIT, Faults, error_object
+from metamcp_worker.child.handshake import ECHOES, OPENINGS, ConnectionSetup, own_caller
+from metamcp_worker.child.hang_probe import HangProbe
+from metamcp_worker.child.jsonrpc_lines import FIT, ServerErrors, error_object
 from metamcp_worker.child.lists import CHANGES, TaskOwners, find_declared_lists
-from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.child.server_calls import ServerCalls, Timing, error_type
 from metamcp_worker.child.server_log import Levels
-from metamcp_worker.child.server_questions import Asks, RootsQuestions
+from metamcp_worker.child.server_questions import RootsQuestions, ServerQuestions
 from metamcp_worker.child.subscriptions import (
     METHODS,
     LegacySubscriptions,
@@ -50,7 +50,7 @@ from metamcp_worker.confinement.denials import DeniedRight, sentence
 from metamcp_worker.ipc import codec, frames, roots
 from metamcp_worker.ipc.envelope import Envelope, OverlongLine, glimpse
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import CallFrame, Cancel, Error, Result, Tell
+from metamcp_worker.ipc.frames import CallFrame, Cancel, ClientNotice, Error, Result
 from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ServerSpec
 
 _TIMED_OUT = str(int(Code.TIMED_OUT))
@@ -73,17 +73,17 @@ class ServerSession:
     def __init__(self, spec: ServerSpec, version: str, now: float) -> None:
         self._spec = spec
         self._timeout_s = spec.timeout_s
-        self._faults = Faults(spec.name)
+        self._faults = ServerErrors(spec.name)
         self._calls = ServerCalls(
             concurrency=spec.concurrency, queue=spec.queue, timeout_max_s=spec.timeout_max_s
         )
         self.timing = Timing()
         self.budget = Budget(now)
         self._updates = notices.Updates()
-        self._own = Own(version, self._calls.new_id, own_caller(spec))
-        self._opening = Opening(spec, version, self._own, now)
+        self._own = OwnRequests(version, self._calls.new_id, own_caller(spec))
+        self._opening = ConnectionSetup(spec, version, self._own, now)
         self._task_owners = TaskOwners()
-        self._asks = Asks(self._calls, self._faults, self._task_owners)
+        self._asks = ServerQuestions(self._calls, self._faults, self._task_owners)
         self._root_asks = RootsQuestions(self._calls, self._asks, keeps=spec.asks_roots == "ahead")
         self.orphans = Orphans(self._calls, self._asks, self._given_up)
         self._levels = Levels(sessions=spec.url is not None)
@@ -93,7 +93,7 @@ class ServerSession:
         self._watched: ModernSubscriptions | LegacySubscriptions = self._listening
         self._stamp = self._own.stamp
         self._modern = False
-        self._probing: Probing | None = None
+        self._probing: HangProbe | None = None
         self._heard_at = now
         self._logs = False
         self._ready = False
@@ -185,7 +185,7 @@ class ServerSession:
         """Refuse a question of the server that could not be sent to its front."""
         return self._asks.refuse_question(question, now)
 
-    def tell(self, front: int, frame: Tell, now: float) -> Actions:
+    def tell(self, front: int, frame: ClientNotice, now: float) -> Actions:
         """Handle a notification of a front's clients."""
         if frame.method == SET_LEVEL:
             self._levels.tell(frame.body)
@@ -254,7 +254,9 @@ class ServerSession:
         actions += self.orphans.tick(now)
         sent, waiting = self._calls.take_expired(now)
         for key, call in sent:
-            actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"timeout")))
+            actions.append(
+                CancelRequest(key, jsonrpc_lines.build_cancel_notification(key, b"timeout"))
+            )
             actions += self._asks.close_questions(key, tell_front=True)
             self.timing.count_call(call.method, now - call.since, _TIMED_OUT)
             actions.append(self._timed_out(call))
@@ -454,7 +456,7 @@ class ServerSession:
 
     def _noise(self, line: bytes) -> Actions:
         self.budget.spend(len(line))
-        return [CountOnce("stray_stdout"), Stray(line)]
+        return [CountOnce("stray_stdout"), InvalidLine(line)]
 
     def overlong(self, line: OverlongLine, now: float) -> Actions:
         """Tell the side that waits for it, front or server, of a message above the limit that was
@@ -504,7 +506,7 @@ class ServerSession:
         assert met is not None
         self._ready = True
         self._stamp = self._own.stamp
-        self._probing = Probing(self._spec, met, self._own, now)
+        self._probing = HangProbe(self._spec, met, self._own, now)
         self._modern = met.protocol == jsonrpc_lines.MODERN
         if self._modern:
             begun = self._listening.start(find_declared_lists(met.capabilities), now)
@@ -562,7 +564,7 @@ class ServerSession:
         """Cancel these calls at the server, and refuse the open questions in them."""
         actions: Actions = []
         for key in keys:
-            actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, reason)))
+            actions.append(CancelRequest(key, jsonrpc_lines.build_cancel_notification(key, reason)))
             actions += self._asks.close_questions(key, tell_front=False)
         return [*actions, *self._next_turns(now)]
 

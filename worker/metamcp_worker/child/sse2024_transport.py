@@ -12,10 +12,10 @@ import asyncio
 import time
 
 from metamcp_worker.child import http_exchange, request_headers
-from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, hand_in, tell
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused, to_failure
-from metamcp_worker.http.fetch import Broken, Response, Unreachable
+from metamcp_worker.http.fetch import ConnectionBroken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, TooLarge
@@ -60,7 +60,7 @@ class Sse2024:
             return self._link.tell(line, lambda: self._greet(line))
         return self._link.tell(line, lambda: self._send(line))
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         return self._link.tell(drop.line, lambda: self._cancel(drop))
 
     def tick(self, now: float) -> None:
@@ -105,7 +105,7 @@ class Sse2024:
             reason = http_exchange.format_status(status)
             self._link.warn(f"it refused a notification, or an answer to it: {reason}")
 
-    async def _cancel(self, drop: Drop) -> None:
+    async def _cancel(self, drop: CancelRequest) -> None:
         """Send a cancellation after its request, or the server would not know the id."""
         await self._link.wait_for_task(drop.key)
         await self._send(drop.line)
@@ -138,7 +138,7 @@ class Sse2024:
                 await self._events(body)
         except NotAuthorized as error:
             self._lose(Fail("authorization", f"it {error}"))
-        except (Unreachable, Broken) as error:
+        except (Unreachable, ConnectionBroken) as error:
             self._lose(to_failure(error, "has no event stream"))
         except TooLarge as error:
             self._lose(Fail("limit", f"it sent too much: {error}"))

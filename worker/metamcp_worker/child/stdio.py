@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
 from metamcp_worker.child.jsonrpc_lines import (
     LAST_LINE_CHARACTERS_MAX,
     LAST_LINES,
@@ -22,7 +22,7 @@ from metamcp_worker.child.jsonrpc_lines import (
 from metamcp_worker.child.server_log import ServerLog
 from metamcp_worker.child.transport import Exited, Host, ServerExit, TransportListener
 from metamcp_worker.confinement import denials
-from metamcp_worker.confinement.launch import Confined, remove
+from metamcp_worker.confinement.launch import ConfinedProcess, remove
 from metamcp_worker.ipc.messages import LogLines
 from metamcp_worker.ipc.spec import ServerSpec
 from metamcp_worker.runtime import orphans
@@ -73,7 +73,7 @@ class StdioTransport:
         return self._host.pid
 
     @property
-    def confinement(self) -> Confined | None:
+    def confinement(self) -> ConfinedProcess | None:
         return self._host.confinement
 
     @property
@@ -112,7 +112,7 @@ class StdioTransport:
         """Send one line. Returns False if it is lost."""
         return self._stdin.write(line)
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         """Tell the server that no caller waits. Returns False if the server will not learn of
         it."""
         return self._stdin.write(drop.line)

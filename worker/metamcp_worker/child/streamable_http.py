@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import structs
 
 from metamcp_worker.child import http_exchange, jsonrpc_lines, request_headers
-from metamcp_worker.child.actions import Drop, Fail, ServerRequest
+from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
 from metamcp_worker.child.http_exchange_io import (
     ANSWER_S_MAX,
     OPEN_S_MAX,
@@ -31,17 +31,17 @@ from metamcp_worker.child.http_exchange_io import (
     tell,
 )
 from metamcp_worker.child.http_sessions import SESSIONS_MAX, SETTINGS, HttpSession
-from metamcp_worker.child.http_sessions_io import Seats
+from metamcp_worker.child.http_sessions_io import HttpSessionManager
 from metamcp_worker.child.http_transport import (
     LINGERING_MAX,
     TELLS_AT_ONCE_MAX,
     HttpTransport,
     RequestRefused,
 )
-from metamcp_worker.child.request_headers import Mirror
+from metamcp_worker.child.request_headers import RequestHeaders
 from metamcp_worker.child.sse2024_transport import Sse2024
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
-from metamcp_worker.http.fetch import Auth, Broken, FetchLimits, Origin, Unreachable
+from metamcp_worker.http.fetch import Auth, ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, TooLarge
 from metamcp_worker.ipc.spec import ServerSpec
@@ -72,9 +72,9 @@ class Streamable:
     def __init__(self, link: HttpTransport, version: str, elsewhere: Elsewhere | None) -> None:
         self._link = link
         self._elsewhere = elsewhere
-        self._seats = Seats(link)
-        self._mirror = Mirror()
-        self._stamp = jsonrpc_lines.Stamp(jsonrpc_lines.MODERN, version)
+        self._seats = HttpSessionManager(link)
+        self._mirror = RequestHeaders()
+        self._stamp = jsonrpc_lines.MetaBuilder(jsonrpc_lines.MODERN, version)
         self._own_s = max(link.spec.timeout_s, link.spec.start_timeout_s)
         self._legacy = False
         self._met = False
@@ -99,7 +99,7 @@ class Streamable:
             return True
         return self._tell(session, line)
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         session = self._sent.get(drop.key)
         self._link.cut(drop.key)
         return session is None or self._tell(session, drop.line)
@@ -157,7 +157,7 @@ class Streamable:
                     self._link.deliver(answer.message, request.key, 0)
             if refusal and await self._try_older(request):
                 self._link.deliver(refusal, request.key, 0)
-        except (Unreachable, Broken) as error:
+        except (Unreachable, ConnectionBroken) as error:
             self._link.lose_touch(error, "is not there")
         except RequestRefused as refused:
             if refused.status in _OLDER and self._elsewhere is not None:
@@ -251,7 +251,7 @@ class Streamable:
                 status = await tell(self._link, line, session.headers)
             except Unreachable:
                 self.doubt()
-            except (Broken, RequestRefused) as error:
+            except (ConnectionBroken, RequestRefused) as error:
                 self._link.warn(f"a notification or an answer to it was lost: {error}")
             else:
                 if status == 404:
@@ -284,7 +284,7 @@ class Streamable:
                 self._link.lose(
                     Fail("protocol", f"{prefix} {http_exchange.sentence(refused.status)}")
                 )
-        except (Unreachable, Broken) as error:
+        except (Unreachable, ConnectionBroken) as error:
             self._link.lose_touch(error, "is not there any more")
 
     async def _ping(self, key: bytes) -> None:
@@ -346,7 +346,7 @@ class RemoteTransport(HttpTransport):
     def write(self, line: bytes, via: int = 0) -> bool:
         return not self.is_lost and self._way.write(line, via)
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         return not self.is_lost and self._way.drop(drop)
 
     def doubt(self) -> None:

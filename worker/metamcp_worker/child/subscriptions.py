@@ -1,6 +1,6 @@
 """Subscriptions of clients at a server, in both eras.
 
-Owns: which front watches which resource (`Holders`), the calls that wait for the server
+Owns: which front watches which resource (`UriWatchers`), the calls that wait for the server
 (`Waiters`), the requests that the server needs: one for each resource at a legacy server
 (`LegacySubscriptions`), one for everything at a modern server (`ModernSubscriptions`). Never:
 lines, ids, which client gets an update.
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from msgspec import Raw, Struct
 
 from metamcp_worker.child import jsonrpc_lines
-from metamcp_worker.child.actions import Actions, Drop, ReplyToFront, RequestPurpose
-from metamcp_worker.child.jsonrpc_lines import Faults
-from metamcp_worker.child.own_requests import Own, OwnRequest
+from metamcp_worker.child.actions import Actions, CancelRequest, ReplyToFront, RequestPurpose
+from metamcp_worker.child.jsonrpc_lines import ServerErrors
+from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error, Result
@@ -42,11 +42,13 @@ class LegacySubscriptions:
     """Subscriptions at a legacy server. `timeout_s`: seconds for the server to answer. `calls_max`:
     maximum number of calls that wait for it."""
 
-    def __init__(self, own: Own, faults: Faults, *, timeout_s: float, calls_max: int) -> None:
+    def __init__(
+        self, own: OwnRequests, faults: ServerErrors, *, timeout_s: float, calls_max: int
+    ) -> None:
         self._own = own
         self._faults = faults
         self._timeout_s = timeout_s
-        self._holders = Holders()
+        self._holders = UriWatchers()
         self._waiters = Waiters(faults, calls_max=calls_max)
         self._resources: dict[str, _Resource] = {}
         self._open: dict[bytes, str] = {}
@@ -116,7 +118,9 @@ class LegacySubscriptions:
             resource = self._resources[uri]
             if resource.deadline <= now:
                 self._own.take(key)
-                actions.append(Drop(key, jsonrpc_lines.build_cancel_notification(key, b"timeout")))
+                actions.append(
+                    CancelRequest(key, jsonrpc_lines.build_cancel_notification(key, b"timeout"))
+                )
                 error = self._faults.body(
                     Code.TIMED_OUT, f"did not answer {resource.method} in time"
                 )
@@ -169,7 +173,7 @@ class Waiter(Struct, gc=False):
     timeout_s: float
 
 
-class Holders:
+class UriWatchers:
     """Fronts by the URI that they watch. A front may watch a URI several times, for several
     clients."""
 
@@ -215,7 +219,7 @@ class Waiters:
     """Calls that wait for the server, at most `calls_max`. Each is taken out exactly once, with its
     answer or without one."""
 
-    def __init__(self, faults: Faults, *, calls_max: int) -> None:
+    def __init__(self, faults: ServerErrors, *, calls_max: int) -> None:
         self._faults = faults
         self._calls_max = calls_max
         self._all: list[Waiter] = []
@@ -321,12 +325,14 @@ class ModernSubscriptions:
     `gap`: whether changes of lists may have been missed since the session set it to False.
     """
 
-    def __init__(self, own: Own, faults: Faults, *, timeout_s: float, calls_max: int) -> None:
+    def __init__(
+        self, own: OwnRequests, faults: ServerErrors, *, timeout_s: float, calls_max: int
+    ) -> None:
         self._own = own
         self._faults = faults
         self._timeout_s = timeout_s
         self._kinds: list[str] | None = None
-        self._holders = Holders()
+        self._holders = UriWatchers()
         self._waiters = Waiters(faults, calls_max=calls_max)
         self._tasks: dict[int, frozenset[str]] = {}
         self._now: _Listen | None = None
@@ -523,7 +529,9 @@ class ModernSubscriptions:
 
     def _end(self, listen: _Listen, reason: bytes) -> Actions:
         self._own.take(listen.key)
-        return [Drop(listen.key, jsonrpc_lines.build_cancel_notification(listen.key, reason))]
+        return [
+            CancelRequest(listen.key, jsonrpc_lines.build_cancel_notification(listen.key, reason))
+        ]
 
     def _rest(self, now: float, *, again: bool) -> None:
         """Let the server alone for a while, or for ever, unless a client waits for a listen."""

@@ -1,8 +1,8 @@
 """Interfaces of a worker to its server: a transport (pipes, HTTP or a user's own code) and a host.
 
 Owns: the methods of a transport, of its listener and of a host, the half that all remote transports
-share (`Distant`), how the end of a server is described, the preparation of this process for foreign
-code. Never: a transport, the meaning of a message, the steps of stopping (`stdio`).
+share (`RemoteTransportBase`), how the end of a server is described, the preparation of this process
+for foreign code. Never: a transport, the meaning of a message, the steps of stopping (`stdio`).
 
 Messages are whole JSON-RPC messages, one in each `bytes`. On a pipe all of them share one stream.
 Over HTTP each request has a stream of its own, on which the server may say more than the answer,
@@ -20,9 +20,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metamcp_worker.child.actions import Drop, Fail, Reason, ServerRequest
+from metamcp_worker.child.actions import CancelRequest, Fail, Reason, ServerRequest
 from metamcp_worker.child.server_log import ServerLog
-from metamcp_worker.confinement.launch import Confined
+from metamcp_worker.confinement.launch import ConfinedProcess
 from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.messages import LogLines
@@ -48,7 +48,7 @@ class Host(Protocol):
     server. `confinement`: how it is confined; None for one that is not to be."""
 
     pid: int
-    confinement: Confined | None
+    confinement: ConfinedProcess | None
     stdin: int
     stdout: int
     stderr: int
@@ -129,7 +129,7 @@ class TransportListener(Protocol):
         ...
 
     def count(self, counter: str, times: int = 1) -> None:
-        """Add to a counter, which is a name in `messages.Counted`."""
+        """Add to a counter, which is a name in `messages.EventCounts`."""
         ...
 
     def on_server_lost(self, failure: Fail) -> None:
@@ -155,7 +155,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def confinement(self) -> Confined | None:
+    def confinement(self) -> ConfinedProcess | None:
         """How the server is confined; None for one that is not to be."""
         ...
 
@@ -188,7 +188,7 @@ class Transport(Protocol):
         """Send a notification or an answer. Returns False if it is lost."""
         ...
 
-    def drop(self, drop: Drop) -> bool:
+    def drop(self, drop: CancelRequest) -> bool:
         """Tell the server that no caller waits for this request any more. Returns False if the
         server will not learn of it."""
         ...
@@ -236,11 +236,11 @@ STRAY_BYTES_MAX = 200
 """Maximum bytes that are logged of output that is not a message."""
 
 
-class Distant:
+class RemoteTransportBase:
     """Half of a `Transport` that all transports to remote servers share."""
 
     pid = 0
-    confinement: Confined | None = None
+    confinement: ConfinedProcess | None = None
 
     def __init__(self) -> None:
         self._log = ServerLog("stderr")

@@ -70,7 +70,7 @@ class ProcessLimit:
         self.namespaces = namespaces
 
 
-class Confined(NamedTuple):
+class ConfinedProcess(NamedTuple):
     """A started server. `achieved`: what confines it, such as `landlock-7 seccomp`; `lacking`: what
     it is not kept from; `granted`: paths that it may use; `tmp`: folder to remove after it;
     `listener`: descriptor that asks about each `connect` and each new process, -1 without one;
@@ -85,8 +85,8 @@ class Confined(NamedTuple):
     listener: int = -1
 
 
-class Files:
-    """`rules.Look` at the files of this machine, for one start: real paths are kept."""
+class LocalFileSystem:
+    """`rules.FileSystem` at the files of this machine, for one start: real paths are kept."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
@@ -129,11 +129,11 @@ def start(
     env: Mapping[str, str],
     streams: tuple[int, int, int],
     processes_max: int = 0,
-) -> Confined:
+) -> ConfinedProcess:
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. `processes_max`: number of processes that it may have; 0 if nobody is
     asked about new ones. Raises NotConfined, and OSError about the program."""
-    cell = _Cell(spec, command, env, os.getpid(), counted=processes_max > 0)
+    cell = _ProcessConfinement(spec, command, env, os.getpid(), counted=processes_max > 0)
     try:
         pid, report, listener = cell.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
@@ -142,7 +142,9 @@ def start(
     namespaces = report.sandboxed or spec.profile == "strict"
     limit = ProcessLimit(processes_max, namespaces=namespaces)
     achieved = RECORDING if spec.trial else report.achieved
-    return Confined(pid, achieved, report.lacking, report.granted, report.tmp, limit, listener)
+    return ConfinedProcess(
+        pid, achieved, report.lacking, report.granted, report.tmp, limit, listener
+    )
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -185,7 +187,7 @@ def _make_places(spec: ConfinementSpec, worker_pid: int) -> rules.ServerPlaces:
     every = os.path.join(spec.folder, TEMPORARY)
     home = os.path.expanduser("~")
     apart = rules.has_own_home(spec, home, usable=os.access(home, os.W_OK | os.X_OK))
-    for pid in Files().names(every):
+    for pid in LocalFileSystem().names(every):
         if not pid.isdecimal() or not os.path.exists(f"/proc/{pid}"):
             _remove_temporary(spec, pid)
     cache = os.path.join(spec.folder, "cache") if apart else ""
@@ -275,8 +277,8 @@ def _let_begin(listener: int, report: socket.socket) -> None:
 
 
 class _Report(NamedTuple):
-    """Report of a confined process to its worker: members of `Confined`, and whether it starts a
-    browser that makes namespaces for a sandbox of its own."""
+    """Report of a confined process to its worker: members of `ConfinedProcess`, and whether it
+    starts a browser that makes namespaces for a sandbox of its own."""
 
     granted: rules.FileRights
     lacking: tuple[str, ...]
@@ -298,7 +300,7 @@ def _parse_report(data: bytes) -> _Report:
     return _Report(rules.FileRights(*lists), lacking, scalars[0], scalars[1], len(scalars) > 2)
 
 
-class _Cell:
+class _ProcessConfinement:
     """Confinement of one process. `worker_pid`: of the process that starts it; `counted`: whether
     the worker is asked about each new process.
 
@@ -459,7 +461,7 @@ class _Cell:
             programs = [_bubblewrap()] if self._strict else programs
             places = _make_places(spec, self._worker_pid)
             cwd = os.getcwd()
-            files = Files()
+            files = LocalFileSystem()
             env = rules.environment(spec, self._env, argv, places, files)
             _make_missing(spec, argv, places, cwd)
             granted = rules.grants(spec, argv, env, cwd, places, files)

@@ -1,7 +1,7 @@
 """Files that a confined server gets, its environment, and what the kernel cannot keep it from.
 
 Owns: the choice of paths by profile, command, environment and configuration; the variables of
-launchers. Never: looking at files (`launch`, which passes a `Look`), putting rules in force.
+launchers. Never: looking at files (`launch`, which passes a `FileSystem`), putting rules in force.
 
 Theory. A rule allows a path and everything below it, and nothing takes away from it again. So a
 folder that holds a closed path is granted as its members without that path. Paths that the operator
@@ -167,7 +167,7 @@ _SCRIPT = re.compile(r"[\s(]")
 _SCHEME = re.compile(r"(?:file|sqlite|duckdb):/{2,3}(?=/)")
 
 
-class Look(Protocol):
+class FileSystem(Protocol):
     """The files of this machine."""
 
     def kind(self, path: str) -> str:
@@ -247,7 +247,7 @@ def environment(
     env: Mapping[str, str],
     command: tuple[str, ...],
     places: ServerPlaces,
-    look: Look,
+    look: FileSystem,
 ) -> dict[str, str]:
     """Return the environment of a confined server. `env`: of a server that is not confined."""
     ours = {"TMPDIR": places.tmp}
@@ -278,7 +278,7 @@ def has_own_home(spec: ConfinementSpec, home: str, *, usable: bool) -> bool:
     return spec.profile == "strict" or of_gateway or not usable
 
 
-def settings(home: str, look: Look) -> list[str]:
+def settings(home: str, look: FileSystem) -> list[str]:
     """Return the files of settings in the home of the operator that hold no secret."""
     texts = {path: look.head(path) for path in (join(home, name) for name in SETTINGS)}
     return [
@@ -300,7 +300,7 @@ def grants(
     env: Mapping[str, str],
     cwd: str,
     places: ServerPlaces,
-    look: Look,
+    look: FileSystem,
 ) -> FileRights:
     """Return the paths of a server. `env`: as `environment` returned it."""
     closed = ClosedPlaces(spec, cwd, places.home, look)
@@ -347,7 +347,7 @@ class ClosedPlaces:
     """Places that are opened by what the operator wrote and by nothing else: the home as a whole,
     folders around it, `SECRETS`, files of MCP clients, and those of this gateway."""
 
-    def __init__(self, spec: ConfinementSpec, cwd: str, home: str, look: Look) -> None:
+    def __init__(self, spec: ConfinementSpec, cwd: str, home: str, look: FileSystem) -> None:
         self._look = look
         homes = dict.fromkeys((home, look.real(home)))
         self._wide = {folder for each in homes for folder in (each, *_ancestors(each))}
@@ -397,7 +397,7 @@ class _Finder:
         env: Mapping[str, str],
         cwd: str,
         places: ServerPlaces,
-        look: Look,
+        look: FileSystem,
         closed: ClosedPlaces,
     ) -> None:
         self._spec, self._env, self._cwd, self._look = spec, env, cwd, look

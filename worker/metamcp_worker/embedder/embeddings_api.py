@@ -26,13 +26,13 @@ class TextRefused(NoVectors):
     """Refusal of one of the texts, perhaps because that text is too long for the model."""
 
 
-class _One(Struct, frozen=True):
+class _Embedding(Struct, frozen=True):
     embedding: list[float]
     index: int = -1
 
 
 class _Answer(Struct, frozen=True):
-    data: list[_One]
+    data: list[_Embedding]
 
 
 def request(model: str, texts: Sequence[str]) -> bytes:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from metamcp_worker.embedder import embeddings_api
 from metamcp_worker.embedder.embeddings_api import NoVectors, TextRefused
-from metamcp_worker.embedder.vector_store import Unkept, VectorStore
-from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable
+from metamcp_worker.embedder.vector_store import VectorStore, VectorStoreError
+from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.embedding import (
     QUERY_S_MAX,
@@ -126,7 +126,7 @@ class EmbedderWorker(RoleWorker):
         self._keeps = True
         try:
             if spec.folder:
-                self._source = Machine(Path(spec.folder))
+                self._source = LocalVectorSource(Path(spec.folder))
             else:
                 self._source = EmbeddingsEndpoint(spec)
         except NoVectors as error:
@@ -234,7 +234,7 @@ class EmbedderWorker(RoleWorker):
                 return None
             try:
                 return await asyncio.to_thread(self._at_shelf, work)
-            except Unkept as error:
+            except VectorStoreError as error:
                 log.warning("%s", error)
                 self._keeps = False
                 if self._shelf is not None:
@@ -283,7 +283,7 @@ from the servers, and on a busy machine its threads wait for each other ten time
 work."""
 
 
-class Machine:
+class LocalVectorSource:
     """Source of vectors from the model in a folder, which is loaded at the first text and runs in a
     thread of its own."""
 
@@ -340,7 +340,7 @@ class EmbeddingsEndpoint:
                 answer = await self._request_embeddings(texts, wait_s)
         except TimeoutError:
             raise NoVectors(f"{self} did not end its answer in {wait_s:g} s") from None
-        except (Unreachable, Broken, TooLarge) as error:
+        except (Unreachable, ConnectionBroken, TooLarge) as error:
             raise NoVectors(str(error)) from None
         return embeddings_api.read(answer, len(texts))
 

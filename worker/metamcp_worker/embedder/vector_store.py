@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS vector
 """
 
 
-class Unkept(MetaMCPError):
+class VectorStoreError(MetaMCPError):
     """Failure of the file of vectors. The text is a sentence without a full stop."""
 
 
@@ -114,6 +114,8 @@ class VectorStore:
     def _key(self, text: str) -> bytes:
         return hashlib.sha256(b"%d %b %b" % (len(self._model), self._model, text.encode())).digest()
 
-    def _unkept(self, error: Exception) -> Unkept:
+    def _unkept(self, error: Exception) -> VectorStoreError:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        return Unkept(f"vectors are not kept over a restart, because {self._path} fails: {reason}")
+        return VectorStoreError(
+            f"vectors are not kept over a restart, because {self._path} fails: {reason}"
+        )

@@ -25,7 +25,7 @@ from metamcp_worker.engine.models import (
     UserTurn,
 )
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import AiSettings, Done, HostDone, Kind
+from metamcp_worker.ipc.engine_runs import AiSettings, HostDone, Kind, OrderDone
 
 TASK_CHARACTERS_MAX = 20_000
 HITS_MAX = 15
@@ -127,17 +127,17 @@ class AskFront(Struct, frozen=True):
 
 
 class AgentEnd(Struct, frozen=True):
-    """End of the agent. `answer`: fields of `Done`; `reason`: `finished`, `dry_run`, `failed` by
-    the model's own word, `consent` if the user has not agreed to a call, a limit by its name, or
+    """End of the agent. `answer`: fields of `OrderDone`; `reason`: `finished`, `dry_run`, `failed`
+    by the model's own word, `consent` if the user has not agreed to a call, a limit by its name, or
     `model`."""
 
     reason: Reason
     text: str
     structured: dict[str, object]
 
-    def to_done(self, number: int) -> Done:
+    def to_done(self, number: int) -> OrderDone:
         failed = self.reason not in ("finished", "dry_run")
-        return Done(
+        return OrderDone(
             id=number, text=self.text, structured=Raw(codec.dump(self.structured)), failed=failed
         )
 
@@ -457,7 +457,7 @@ def skeleton(
     best: Sequence[Mapping[str, str]],
     details: Sequence[Raw],
     how: str,
-) -> Done:
+) -> OrderDone:
     """Return the answer without a model. `best`: the best tools; `details`: structuredContent of
     `describe_tool` for each of them; `how`: the sentence about how to switch a model on."""
     lines = [f"// Task: {' '.join(task.split())[:200]}"]
@@ -477,7 +477,7 @@ def skeleton(
         "result": None, "ended": "no_model", "code": code, "tools": best, "steps": 0, "tokens": 0,
         "cost": 0.0, "transcript": [], "how": how,
     }  # fmt: skip
-    return Done(id=id, text=text, structured=Raw(codec.dump(structured)))
+    return OrderDone(id=id, text=text, structured=Raw(codec.dump(structured)))
 
 
 def required_schemas(tool: bytes | Raw) -> dict[str, dict[str, Any]]:

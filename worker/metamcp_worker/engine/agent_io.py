@@ -17,7 +17,7 @@ from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFron
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, EngineOrder
+from metamcp_worker.ipc.engine_runs import EngineOrder, OrderDone
 
 SEARCH_S_MAX = 30.0
 """Seconds for the front to find the tools of an answer without a model."""
@@ -26,12 +26,12 @@ Tell = Callable[[float, float, str], None]
 """Takes progress, total and a message."""
 
 
-async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Models) -> Done:
+async def run_agent(order: EngineOrder, host: FrontHost, tell: Tell, models: Models) -> OrderDone:
     """Carry out the order `agent`."""
     try:
         arguments = codec.decode_as(AgentArguments, order.params)
     except codec.Malformed as error:
-        return Done(
+        return OrderDone(
             id=order.id, text=f"The arguments of run_agent are wrong: {error}.", failed=True
         )
     model = models.of(order, host)
@@ -84,7 +84,7 @@ async def _carry_out(
                 return
 
 
-async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> Done:
+async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> OrderDone:
     """Return the best tools for a task, and a program to begin with."""
     how = models_io.HOW
     try:
@@ -92,7 +92,7 @@ async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> Done
             answer = await host.ask(order.owner, "tools", name=task, order=order.id)
             if answer.trouble:
                 text = f"No tools were found: {answer.error} {how}"
-                return Done(id=order.id, text=text, failed=True)
+                return OrderDone(id=order.id, text=text, failed=True)
             best = agent.tools(answer.result)[: agent.SKELETON_TOOLS_MAX]
             details: list[Raw] = []
             for hit in best:
@@ -100,5 +100,5 @@ async def _without_model(order: EngineOrder, host: FrontHost, task: str) -> Done
                 details.append(Raw(b"{}") if done.trouble else done.result)
     except TimeoutError:
         text = f"The front found no tools within {SEARCH_S_MAX:g} s. {how}"
-        return Done(id=order.id, text=text, failed=True)
+        return OrderDone(id=order.id, text=text, failed=True)
     return agent.skeleton(order.id, task, best, details, how)

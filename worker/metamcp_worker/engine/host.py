@@ -18,11 +18,11 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     FRAME,
     FRAME_BYTES_MAX,
-    Done,
     HostAsk,
     HostDone,
     HostDrop,
     Kind,
+    OrderDone,
     OrderProgress,
     RunOwner,
 )
@@ -62,7 +62,7 @@ class EngineLink:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
 
-    def send(self, message: HostAsk | HostDrop | OrderProgress | Done) -> None:
+    def send(self, message: HostAsk | HostDrop | OrderProgress | OrderDone) -> None:
         """Send a message, or drop it if the connection has ended."""
         if self._writer is None or self._writer.is_closing():
             return

@@ -5,7 +5,7 @@ once. Never: the keys of a definition (`definition`), where the configuration na
 
     python -m metamcp_worker.engine.load w:WORKSPACE:PATH… r:PATH…
 
-prints a `Loaded` as JSON. A PATH of a workflow is a file, a folder with such files, or
+prints a `LoadedFiles` as JSON. A PATH of a workflow is a file, a folder with such files, or
 `metamcp:NAME` for one that is shipped; `r:metamcp:` are the rules that are shipped.
 """
 
@@ -25,7 +25,7 @@ from metamcp_worker.engine.workflow import hint
 from metamcp_worker.ipc.engine_runs import (
     SHIPPED,
     DefinitionProblem,
-    Loaded,
+    LoadedFiles,
     Place,
     SuggestionRule,
     shorten,
@@ -141,7 +141,7 @@ class _Files:
     """Reading of files: what is wrong is noted, and reading goes on."""
 
     def __init__(self) -> None:
-        self.loaded = Loaded()
+        self.loaded = LoadedFiles()
         self._count = 0
         self._seen: dict[tuple[str, str], str] = {}
 
@@ -296,7 +296,7 @@ def list_shipped_workflows() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def load(workflows: Sequence[tuple[str, str]], rules: Sequence[str] = ()) -> Loaded:
+def load(workflows: Sequence[tuple[str, str]], rules: Sequence[str] = ()) -> LoadedFiles:
     """Read workflows, each a workspace and a path, and files of rules."""
     files = _Files()
     for workspace, path in workflows:

@@ -20,7 +20,7 @@ from metamcp_worker.engine.models import (
     Prompt,
     UserTurn,
 )
-from metamcp_worker.http.fetch import Broken, FetchLimits, Origin, Unreachable, Untrusted
+from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, TlsFailed, Unreachable
 from metamcp_worker.ipc import codec, parameters
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineOrder, HostDone, Kind, RunOwner
 from metamcp_worker.ipc.errors import TooLarge
@@ -113,11 +113,11 @@ class HttpModel:
                     async with asyncio.timeout(ATTEMPT_S_MAX):
                         result = await self._attempt(prompt, attempt)
             except TimeoutError:
-                result = _Again("it gave no answer in time", models.pause_s("", attempt))
-            except (Untrusted, TooLarge) as error:
+                result = _RetryReason("it gave no answer in time", models.pause_s("", attempt))
+            except (TlsFailed, TooLarge) as error:
                 raise self._make_error(str(error), attempt) from None
-            except (Unreachable, Broken) as error:
-                result = _Again(str(error), models.pause_s("", attempt))
+            except (Unreachable, ConnectionBroken) as error:
+                result = _RetryReason(str(error), models.pause_s("", attempt))
             if isinstance(result, ModelAnswer):
                 return result
             reason = result.why
@@ -133,7 +133,7 @@ class HttpModel:
         if self._origin is not None:
             await self._origin.close()
 
-    async def _attempt(self, prompt: Prompt, attempt: int) -> "ModelAnswer | _Again":
+    async def _attempt(self, prompt: Prompt, attempt: int) -> "ModelAnswer | _RetryReason":
         """Return the answer, or why another attempt should follow. Raises NoAnswer, Unreachable,
         Broken and TooLarge."""
         origin = self._open_origin()
@@ -145,15 +145,17 @@ class HttpModel:
                 try:
                     return models.answer(self.settings, prompt, data)
                 except BadAnswer as error:
-                    return _Again(str(error), models.pause_s("", attempt))
+                    return _RetryReason(str(error), models.pause_s("", attempt))
             data = await response.read(wait_s=ATTEMPT_S_MAX, limit_bytes=ERROR_BYTES_MAX)
             if models.wants_completion(response.status, data) and not self._completion:
                 self._completion = True
-                return _Again("it wants max_completion_tokens", 0.0)
+                return _RetryReason("it wants max_completion_tokens", 0.0)
             refusal = models.refusal(self.settings, response.status, data)
             if not refusal.again:
                 raise self._make_error(refusal.why, attempt)
-            return _Again(refusal.why, models.pause_s(response.header("retry-after"), attempt))
+            return _RetryReason(
+                refusal.why, models.pause_s(response.header("retry-after"), attempt)
+            )
 
     def _open_origin(self) -> Origin:
         """Return the connection. Raises NoAnswer for a URL or key that cannot be used."""
@@ -174,7 +176,7 @@ class HttpModel:
         return NoAnswer(f"{name} gave no answer{tries}: {reason}.")
 
 
-class _Again:
+class _RetryReason:
     """Reason for another attempt, after `pause_s`."""
 
     def __init__(self, reason: str, pause_s: float) -> None:

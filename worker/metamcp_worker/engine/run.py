@@ -20,14 +20,14 @@ from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, catch_refusals
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import (
-    Done,
+    AbandonOrder,
     EngineFigures,
     EngineOn,
     EngineOrder,
     EngineSettings,
     FrontHello,
     HostDone,
-    Leave,
+    OrderDone,
     OrderProgress,
 )
 from metamcp_worker.ipc.envelope import Message
@@ -46,10 +46,10 @@ ORDERS_MAX = 1024
 log = logging.getLogger("metamcp.engine")
 _read = codec.reader(EngineSettings | Tune | Stop)
 _settings = codec.reader(EngineOn)
-_read_link = codec.reader(FrontHello | EngineOrder | Leave | HostDone)
+_read_link = codec.reader(FrontHello | EngineOrder | AbandonOrder | HostDone)
 
 Tell = Callable[[float, float, str], None]
-Handler = Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]]
+Handler = Callable[[EngineOrder, OrderHost, Tell], Awaitable[OrderDone]]
 
 
 def main(sock: socket.socket) -> int:
@@ -155,7 +155,7 @@ class EngineWorker(RoleWorker):
                 link.on_answer(done)
             case EngineOrder() as order:
                 self._order(link, order)
-            case Leave(id=number):
+            case AbandonOrder(id=number):
                 if (task := self._links[link].get(number)) is not None:
                     task.cancel()
             case _:
@@ -167,7 +167,7 @@ class EngineWorker(RoleWorker):
             raise codec.Malformed(f"the order {order.id} is under way already")
         if self._retires or len(tasks) >= ORDERS_MAX:
             text = "The engine is being replaced or has too much to do: try again."
-            link.send(Done(id=order.id, text=text, failed=True))
+            link.send(OrderDone(id=order.id, text=text, failed=True))
             return
         task = self._loop.create_task(self._carry_out(link, order))
         tasks[order.id] = task
@@ -187,12 +187,14 @@ class EngineWorker(RoleWorker):
             outcome = "failed" if done.failed else "ok"
         except TooLarge as error:
             outcome = "failed"
-            link.send(Done(id=order.id, text=f"The answer cannot be sent: {error}.", failed=True))
+            link.send(
+                OrderDone(id=order.id, text=f"The answer cannot be sent: {error}.", failed=True)
+            )
         except Exception:
             outcome = "failed"
             log.exception("an order '%s' failed, the engine has a fault", order.method)
             text = "The engine has a fault; its log says more."
-            link.send(Done(id=order.id, text=text, failed=True))
+            link.send(OrderDone(id=order.id, text=text, failed=True))
         finally:
             self._counts[f"{order.method}:{outcome}"] += 1
 

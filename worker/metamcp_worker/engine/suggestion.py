@@ -18,7 +18,7 @@ from msgspec import Meta, Raw, Struct
 from metamcp_worker.engine import agent, definition, models, workflow
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import Done, SuggestionRule
+from metamcp_worker.ipc.engine_runs import OrderDone, SuggestionRule
 
 TASK_CHARACTERS_MAX = 20_000
 STEPS_MAX = 3
@@ -88,7 +88,7 @@ class ToolRoutes:
         return f"the tool {name[:64]!r}; {workflow.hint(name, {*self._routes, *self._exposed})}"
 
 
-class Suggested(Struct, frozen=True):
+class Suggestion(Struct, frozen=True):
     """Suggestion. `by`: name of the rule; `notes`: sentences."""
 
     workflow: dict[str, Any]
@@ -96,7 +96,7 @@ class Suggested(Struct, frozen=True):
     by: str = ""
     notes: tuple[str, ...] = ()
 
-    def to_done(self, id: int) -> Done:  # noqa: A002 - the message's own name
+    def to_done(self, id: int) -> OrderDone:  # noqa: A002 - the message's own name
         whence = {"rule": f"by the rule '{self.by}'", "model": "by the model",
                   "tools": "as a sequence of the tools that fit best"}[self.source]  # fmt: skip
         name, needed = self.workflow["name"], self.workflow.get("inputs", {})
@@ -111,7 +111,7 @@ class Suggested(Struct, frozen=True):
             "definition": self.workflow, "source": self.source, "rule": self.by or None,
             "notes": self.notes,
         }  # fmt: skip
-        return Done(
+        return OrderDone(
             id=id, text="\n".join((*lines, "", written)), structured=Raw(codec.dump(structured))
         )
 
@@ -150,16 +150,16 @@ def adapt_draft(
     return made, [*map(str, faults), *problems]
 
 
-def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggested:
+def by_rule(task: str, rules: Sequence[Raw], catalogue: ToolRoutes) -> Suggestion:
     """Return what the first rule suggests that matches and whose tools are there; without one, no
     workflow."""
     notes: list[str] = []
     for rule in match_rules(task, rules):
         made, problems = adapt_draft(rule.template, catalogue)
         if not problems:
-            return Suggested(made, "rule", rule.name, tuple(notes))
+            return Suggestion(made, "rule", rule.name, tuple(notes))
         notes.append(f"The rule '{rule.name}' matches, but {problems[0]}.")
-    return Suggested({}, "rule", notes=tuple(notes))
+    return Suggestion({}, "rule", notes=tuple(notes))
 
 
 def fault(draft: Mapping[str, Any], catalogue: ToolRoutes) -> str:

@@ -15,9 +15,9 @@ from metamcp_worker.engine import agent, models_io, suggestion
 from metamcp_worker.engine.agent_io import Tell
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
-from metamcp_worker.engine.suggestion import Suggested, SuggestionArguments, ToolRoutes
+from metamcp_worker.engine.suggestion import Suggestion, SuggestionArguments, ToolRoutes
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import Done, EngineOrder
+from metamcp_worker.ipc.engine_runs import EngineOrder, OrderDone
 
 FRONT_S_MAX = 30.0
 """Seconds for the front to send tools."""
@@ -25,13 +25,13 @@ FRONT_S_MAX = 30.0
 
 async def suggest(
     order: EngineOrder, host: FrontHost, tell: Tell, models: Models, rules: Sequence[Raw]
-) -> Done:
+) -> OrderDone:
     """Carry out the order `suggest`."""
     try:
         arguments = codec.decode_as(SuggestionArguments, order.params)
     except codec.Malformed as error:
         text = f"The arguments of suggest_workflow are wrong: {error}."
-        return Done(id=order.id, text=text, failed=True)
+        return OrderDone(id=order.id, text=text, failed=True)
     try:
         async with asyncio.timeout(FRONT_S_MAX):
             everything = await _tools(order, host, "")
@@ -39,9 +39,9 @@ async def suggest(
             details = await _details(order, host, best[: suggestion.TYPES_MAX])
     except TimeoutError:
         text = f"The front told no tools within {FRONT_S_MAX:g} s; try again."
-        return Done(id=order.id, text=text, failed=True)
+        return OrderDone(id=order.id, text=text, failed=True)
     except NoAnswer as error:
-        return Done(id=order.id, text=str(error), failed=True)
+        return OrderDone(id=order.id, text=str(error), failed=True)
     catalogue = ToolRoutes([*everything, *best])
     suggested = suggestion.by_rule(arguments.task, rules, catalogue)
     notes = suggested.notes
@@ -54,11 +54,11 @@ async def suggest(
                 raise NoAnswer(f"No model is configured that could write one. {models_io.HOW}")
             draft = suggested.workflow or None
             made = await _by_model(arguments, model, best, details, draft, catalogue)
-            return Suggested(made, "model", notes=notes).to_done(order.id)
+            return Suggestion(made, "model", notes=notes).to_done(order.id)
         except NoAnswer as error:
             notes = (*notes, str(error))
     if suggested.workflow:
-        return Suggested(suggested.workflow, "rule", suggested.by, notes).to_done(order.id)
+        return Suggestion(suggested.workflow, "rule", suggested.by, notes).to_done(order.id)
     return _by_tools(order, arguments, best, details, catalogue, notes)
 
 
@@ -103,14 +103,14 @@ def _by_tools(
     details: Sequence[Raw],
     catalogue: ToolRoutes,
     notes: Sequence[str],
-) -> Done:
+) -> OrderDone:
     if not suggestion.distinct(best, details):
         text = " ".join(("No rule matches, and no tool fits the task.", *notes))
-        return Done(id=order.id, text=text, failed=True)
+        return OrderDone(id=order.id, text=text, failed=True)
     made, problems = suggestion.adapt_draft(
         suggestion.sequence(arguments.task, best, details), catalogue
     )
     if problems:
         text = " ".join((f"No workflow was found: {'; '.join(problems)}.", *notes))
-        return Done(id=order.id, text=text, failed=True)
-    return Suggested(made, "tools", notes=tuple(notes)).to_done(order.id)
+        return OrderDone(id=order.id, text=text, failed=True)
+    return Suggestion(made, "tools", notes=tuple(notes)).to_done(order.id)

@@ -26,7 +26,7 @@ from metamcp_worker.engine.workflow import (
     duration_ms,
 )
 from metamcp_worker.ipc import codec, parameters
-from metamcp_worker.ipc.engine_runs import PARKED, Done, HostDone, RunOwner, Trouble
+from metamcp_worker.ipc.engine_runs import PARKED, HostDone, OrderDone, RunOwner, Trouble
 
 RunStatus: TypeAlias = Literal[
     "queued", "running", "waiting", "needs_decision", "needs_answer", "done", "failed", "cancelled"
@@ -447,8 +447,8 @@ def format_run_state(run: RunRecord) -> str:
     return f"{name} is {run.status}."
 
 
-def answer(order: int, run: RunRecord, steps: Sequence[StepRecord] = ()) -> Done:
+def answer(order: int, run: RunRecord, steps: Sequence[StepRecord] = ()) -> OrderDone:
     """Return the answer that describes a run. A run that failed is a failure of the tool."""
     structured = Raw(json.encode(describe_run(run, steps)))
     failed = run.status in {"failed", "cancelled"}
-    return Done(id=order, text=format_run_state(run), structured=structured, failed=failed)
+    return OrderDone(id=order, text=format_run_state(run), structured=structured, failed=failed)

@@ -42,14 +42,14 @@ from metamcp_worker.ipc.engine_runs import (
     PARKED,
     PARKED_SHOWN_MAX,
     STEP_SHOWN_CHARACTERS_MAX,
-    Done,
     EngineOn,
     EngineOrder,
+    OrderDone,
     ParkedRun,
     WorkflowGraph,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.runtime.loop import BackgroundTasks
 
 log = logging.getLogger("metamcp.engine")
 T = TypeVar("T")
@@ -65,7 +65,7 @@ SWEEP_S = 3600.0
 """Seconds between two searches for runs that are too old."""
 
 
-class Refused(MetaMCPError):
+class OrderRefused(MetaMCPError):
     """Raised for an order that is not carried out. The text is a sentence for its client."""
 
 
@@ -77,7 +77,7 @@ class Workflows:
         self,
         fronts: FrontLinks,
         models: Models,
-        chores: Chores,
+        chores: BackgroundTasks,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._fronts = fronts
@@ -145,19 +145,19 @@ class Workflows:
 
     # Orders
 
-    async def run(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def run(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/run`: begin a run and wait for its end as long as is wanted."""
         arguments = _arguments(RunOrder, order)
         try:
             wait_s = arguments.wait_s
         except ValueError as error:
-            raise Refused(f"The arguments are wrong: {error}.") from None
+            raise OrderRefused(f"The arguments are wrong: {error}.") from None
         data, workflow = self._definition(order, arguments)
         if problem := wrong_inputs(workflow, arguments.inputs):
-            raise Refused(f"The workflow '{workflow.name}' cannot run: {problem}.")
+            raise OrderRefused(f"The workflow '{workflow.name}' cannot run: {problem}.")
         journal = await self._ready()
         if len(self._open) >= OPEN_MAX:
-            raise Refused(f"{OPEN_MAX:,} runs have not ended; cancel some of them.")
+            raise OrderRefused(f"{OPEN_MAX:,} runs have not ended; cancel some of them.")
         inputs = with_defaults(workflow, codec.value(arguments.inputs))
         stored = {name: value for name, value in inputs.items() if name not in workflow.secrets}
         record = RunRecord(
@@ -179,7 +179,7 @@ class Workflows:
             run.leave()
         return await self._describe_run(order, run.record, journal)
 
-    async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def status(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/status`."""
         journal = await self._ready()
         arguments = _arguments(RunQuestion, order)
@@ -207,18 +207,18 @@ class Workflows:
             finally:
                 task.cancel()
 
-    async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def cancel(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/cancel`: calls under way are dropped."""
         journal = await self._ready()
         record = await self._find_visible_run(
             order, host, _arguments(RunQuestion, order).run, journal
         )
         if record.status not in OPEN:
-            raise Refused(f"Run {record.id} has ended already: it is {record.status}.")
+            raise OrderRefused(f"Run {record.id} has ended already: it is {record.status}.")
         record = await self._changed_by(record, "", None, journal)
         return await self._describe_run(order, record, journal, failure=False)
 
-    async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def decide(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/decide`: the run goes on by itself, also after a crash."""
         arguments = _arguments(RunDecision, order)
         journal = await self._ready()
@@ -227,7 +227,7 @@ class Workflows:
         record = await self._changed_by(record, arguments.step, arguments.decision, journal)
         return await self._describe_run(order, record, journal, failure=False)
 
-    async def answer(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def answer(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/answer`: the first answer counts, and the run goes on by itself."""
         arguments = _arguments(RunAnswer, order)
         journal = await self._ready()
@@ -236,7 +236,7 @@ class Workflows:
         if arguments.action == "accept" and (
             problem := workflow_run.wrong_answer(row, arguments.content)
         ):
-            raise Refused(f"The answer is wrong: {problem}.")
+            raise OrderRefused(f"The answer is wrong: {problem}.")
         run = self._open.get(record.id) if arguments.wait else None
         waits = run is not None and not run.order
         if run is not None and waits:
@@ -251,20 +251,22 @@ class Workflows:
                 run.leave()
         return await self._describe_run(order, record, journal, failure=arguments.wait)
 
-    async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def runs(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/runs`: the latest runs that the client sees."""
         arguments = _arguments(RunList, order)
         if not 1 <= arguments.limit <= RUNS_SHOWN_MAX:
-            raise Refused(f"The arguments are wrong: limit is a number from 1 to {RUNS_SHOWN_MAX}.")
+            raise OrderRefused(
+                f"The arguments are wrong: limit is a number from 1 to {RUNS_SHOWN_MAX}."
+            )
         journal = await self._ready()
         owner = None if host.operator else order.owner
         records = await journal.runs(arguments.limit, owner, arguments.status)
         lines = [workflow_run.line(record) for record in records]
         rendered = [workflow_run.describe_run(record) for record in records]
         text = "\n".join(lines) or "No run is recorded."
-        return Done(id=order.id, text=text, structured=Raw(json.encode({"runs": rendered})))
+        return OrderDone(id=order.id, text=text, structured=Raw(json.encode({"runs": rendered})))
 
-    async def workflows(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def workflows(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflows`: definitions with their inputs."""
         entries: list[dict[str, object]] = []
         for data in self._spec.definitions.get(order.owner.workspace, {}).values():
@@ -284,13 +286,15 @@ class Workflows:
                 entries.append({**about, "inputs": inputs})
         lines = [f"{entry['name']}: {entry['description']}" for entry in entries]
         text = "\n".join(lines) or "No workflow is configured; name files with 'workflows'."
-        return Done(id=order.id, text=text, structured=Raw(json.encode({"workflows": entries})))
+        return OrderDone(
+            id=order.id, text=text, structured=Raw(json.encode({"workflows": entries}))
+        )
 
-    async def graph(self, order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def graph(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/graph`: the steps of a workflow, or of a run as it began."""
         arguments = _arguments(GraphQuestion, order)
         if bool(arguments.name) is bool(arguments.run):
-            raise Refused("The arguments are wrong: give either 'name' or 'run'.")
+            raise OrderRefused("The arguments are wrong: give either 'name' or 'run'.")
         if arguments.name:
             _, workflow = self._definition(order, RunOrder(name=arguments.name))
         else:
@@ -298,12 +302,14 @@ class Workflows:
             run = await self._find_visible_run(order, host, arguments.run, journal)
             parsed, _ = parse(codec.value(await journal.definition(run.hash)))
             if parsed is None:
-                raise Refused(f"This version of MetaMCP cannot read the definition of {run.id}.")
+                raise OrderRefused(
+                    f"This version of MetaMCP cannot read the definition of {run.id}."
+                )
             workflow = parsed
         drawn = WorkflowGraph(
             name=workflow.name, description=workflow.description, steps=graph(workflow.steps)
         )
-        return Done(id=order.id, text=workflow.name, structured=Raw(json.encode(drawn)))
+        return OrderDone(id=order.id, text=workflow.name, structured=Raw(json.encode(drawn)))
 
     # Runs
 
@@ -344,7 +350,9 @@ class Workflows:
             await self.obey(run.id, step, decision)
             return running.record
         if not await journal.pass_on(run.id, step, decision):
-            raise Refused(f"The engine that has run {run.id} does not answer; try again later.")
+            raise OrderRefused(
+                f"The engine that has run {run.id} does not answer; try again later."
+            )
         return await journal.run(run.id) or run
 
     async def _live(self, journal: Executor) -> None:
@@ -452,29 +460,31 @@ class Workflows:
             async with asyncio.timeout(OPEN_S_MAX):
                 await self._journal.tried.wait()
                 if self.trouble:
-                    raise Refused(f"{self.trouble[0].upper()}{self.trouble[1:]}.")
+                    raise OrderRefused(f"{self.trouble[0].upper()}{self.trouble[1:]}.")
                 await self._opened.wait()
         except TimeoutError:
-            raise Refused("The journal of workflows is not open; the log says why.") from None
+            raise OrderRefused("The journal of workflows is not open; the log says why.") from None
         return self._journal
 
     def _definition(self, order: EngineOrder, arguments: RunOrder) -> tuple[bytes, Workflow]:
         if (arguments.definition is UNSET) == (not arguments.name):
-            raise Refused("The arguments are wrong: give either 'name' or 'definition'.")
+            raise OrderRefused("The arguments are wrong: give either 'name' or 'definition'.")
         if isinstance(arguments.definition, Raw):
             data = bytes(arguments.definition)
         else:
             definitions = self._spec.definitions.get(order.owner.workspace, {})
             if arguments.name not in definitions:
                 names = ", ".join(sorted(definitions)[:20]) or "none"
-                raise Refused(f"No workflow is named '{arguments.name[:64]}'; there are: {names}.")
+                raise OrderRefused(
+                    f"No workflow is named '{arguments.name[:64]}'; there are: {names}."
+                )
             data = bytes(definitions[arguments.name])
         workflow, problems = parse(codec.value(data))
         if workflow is None:
             faults = "; ".join(
                 f"{problem.path or 'it'} {problem.message}" for problem in problems[:10]
             )
-            raise Refused(f"The definition is wrong: {faults}.")
+            raise OrderRefused(f"The definition is wrong: {faults}.")
         return data, workflow
 
     async def _find_visible_run(
@@ -484,7 +494,7 @@ class Workflows:
         under_way = self._open.get(run)
         record = under_way.record if under_way is not None else await journal.run(run)
         if record is None or not (host.operator or workflow_run.sees(order.owner, record)):
-            raise Refused(f"No run has the id '{run[:64]}'.")
+            raise OrderRefused(f"No run has the id '{run[:64]}'.")
         return record
 
     async def _find_parked_step(
@@ -501,27 +511,29 @@ class Workflows:
             others = f"; these do: {', '.join(parked)}" if parked else ""
             noun = "an answer" if answer else "a decision"
             about = f"The step '{step[:100]}' of run {run.id}"
-            raise Refused(f"{about} does not wait for {noun}{others}.")
+            raise OrderRefused(f"{about} does not wait for {noun}{others}.")
         return parked[step]
 
     async def _describe_run(
         self, order: EngineOrder, run: RunRecord, journal: Executor, *, failure: bool = True
-    ) -> Done:
+    ) -> OrderDone:
         steps = await journal.steps(run.id, STEPS_SHOWN_MAX, outputs=False)
         done = workflow_run.answer(order.id, run, steps)
-        return done if failure else Done(id=done.id, text=done.text, structured=done.structured)
+        return (
+            done if failure else OrderDone(id=done.id, text=done.text, structured=done.structured)
+        )
 
 
 def catch_refusals(
-    work: Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]],
-) -> Callable[[EngineOrder, OrderHost, Tell], Awaitable[Done]]:
+    work: Callable[[EngineOrder, OrderHost, Tell], Awaitable[OrderDone]],
+) -> Callable[[EngineOrder, OrderHost, Tell], Awaitable[OrderDone]]:
     """Return the handler of an order, whose refusals are its failure."""
 
-    async def handler(order: EngineOrder, host: OrderHost, tell: Tell) -> Done:
+    async def handler(order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         try:
             return await work(order, host, tell)
-        except (Refused, JournalError, codec.Malformed) as error:
-            return Done(id=order.id, text=str(error), failed=True)
+        except (OrderRefused, JournalError, codec.Malformed) as error:
+            return OrderDone(id=order.id, text=str(error), failed=True)
 
     return handler
 
@@ -538,4 +550,4 @@ def _arguments(kind: type[T], order: EngineOrder) -> T:
     try:
         return codec.decode_as(kind, order.params)
     except codec.Malformed as error:
-        raise Refused(f"The arguments are wrong: {error}.") from None
+        raise OrderRefused(f"The arguments are wrong: {error}.") from None

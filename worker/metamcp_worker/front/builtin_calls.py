@@ -34,30 +34,30 @@ from metamcp_worker.builtin_tools.builtin import (
     OrderAndThen,
     Rankings,
     ReadResult,
-    Seek,
     ToolContext,
     ToolReply,
+    ToolSearch,
 )
 from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog import call_path
-from metamcp_worker.catalog.call_path import PathAsked
+from metamcp_worker.catalog.call_path import HypotheticalCall
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
-from metamcp_worker.front.exchange import Declined
+from metamcp_worker.front.exchange import HttpRefused
 from metamcp_worker.front.front_views import Viewers, builtin_family
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.task_ids import CALL
 from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
 from metamcp_worker.ipc.disclosure import (
-    Everything,
+    DisclosureDelta,
+    DisclosureState,
     OrderOutcome,
-    Shift,
-    Shown,
     ToolSet,
+    ViewContent,
+    ViewOrder,
     ViewOwner,
-    Wish,
     with_full_name,
     with_label,
 )
@@ -73,13 +73,13 @@ from metamcp_worker.ipc.figures import (
 )
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
-from metamcp_worker.ipc.spec import MeaningSpec
+from metamcp_worker.ipc.spec import SemanticSearchSpec
 from metamcp_worker.results import result_summary
 from metamcp_worker.results.result_summary import ResultOwner
 from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
-    from metamcp_worker.builtin_tools.vector_search_io import Seeking
+    from metamcp_worker.builtin_tools.vector_search_io import ToolVectorSearch
     from metamcp_worker.front.calls import Calls
     from metamcp_worker.front.http import App
     from metamcp_worker.results.result_reader import ResultReader
@@ -149,7 +149,7 @@ class IndexBuilder:
         done()
 
 
-class _Waiting(Struct, frozen=True):
+class _WaitingOrder(Struct, frozen=True):
     whose: ViewOwner
     ask: OrderAndThen
     done: Callable[[ToolReply], None]
@@ -161,11 +161,11 @@ class Builtins:
     send to the supervisor."""
 
     def __init__(self, viewers: Viewers) -> None:
-        self.send: Callable[[int, Wish], None] = lambda ticket, wish: None
+        self.send: Callable[[int, ViewOrder], None] = lambda ticket, wish: None
         self.tell: Callable[[Message, tuple[int, ...]], None] = lambda message, fds: None
         self._viewers = viewers
         self._building = IndexBuilder(viewers.indexes)
-        self._seeking: Seeking | None = None
+        self._seeking: ToolVectorSearch | None = None
         self._reader: ResultReader | None = None
         self._states: dict[str, ServerState] = {}
         self._first_starts: dict[str, float] = {}
@@ -178,7 +178,7 @@ class Builtins:
         self._scripts_of: Mapping[str, Mapping[str, Script]] = {}
         """Scripts by workspace, and by name in it."""
         self._tickets = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _WaitingOrder] = {}
 
     def learn(self, news: ServerState) -> None:
         self._states[news.server] = news
@@ -215,13 +215,13 @@ class Builtins:
         self._viewers.build()  # the news that ended the wait may not be in the views yet
         return self._viewers.get(view.endpoint, view.principal) or view
 
-    def disclose(self, everything: Everything) -> None:
+    def disclose(self, everything: DisclosureState) -> None:
         """Take over all tool sets, scripts and views that the supervisor has stored."""
         self._toolsets = {toolset.name: toolset for toolset in everything.toolsets}
         self._keep({script.name: script for script in everything.scripts})
         self._viewers.show(dict(everything.views))
 
-    def shift(self, news: Shift) -> None:
+    def shift(self, news: DisclosureDelta) -> None:
         """Take over the tool sets, scripts and views that have changed at the supervisor."""
         if news.put or news.drop:
             toolsets = {**self._toolsets, **{toolset.name: toolset for toolset in news.put}}
@@ -267,7 +267,7 @@ class Builtins:
         self,
         view: View,
         request: McpRequest,
-        decision: ToolReply | OrderAndThen | Seek | ReadResult,
+        decision: ToolReply | OrderAndThen | ToolSearch | ReadResult,
         done: Callable[[ToolReply], None],
     ) -> None:
         """Carry out a decision; `done` is called with the result, at once or later."""
@@ -277,7 +277,7 @@ class Builtins:
             done(decision)
         elif isinstance(decision, ReadResult):
             self._read(view, decision, done)
-        elif isinstance(decision, Seek):
+        elif isinstance(decision, ToolSearch):
             self._building.when_whole(view.endpoint, partial(self._seek, whose, decision, done))
         elif refusal := self._refusal(decision):
             done(decision.then(OrderOutcome(error=refusal), self._context(view)))
@@ -286,8 +286,8 @@ class Builtins:
             timer = asyncio.get_running_loop().call_later(
                 ORDER_S_MAX, self.on_order_timeout, ticket
             )
-            self._waiting[ticket] = _Waiting(whose, decision, done, timer)
-            self.send(ticket, Wish(whose, with_full_name(decision.order, view.spec.workspace)))
+            self._waiting[ticket] = _WaitingOrder(whose, decision, done, timer)
+            self.send(ticket, ViewOrder(whose, with_full_name(decision.order, view.spec.workspace)))
 
     def tools(
         self, view: View, request: McpRequest, query: str, done: Callable[[ToolReply], None]
@@ -369,17 +369,17 @@ class Builtins:
         """Begin work on the indexes, if there is any, after views were built again."""
         self._building.begin()
 
-    def seek(self, spec: MeaningSpec | None) -> None:
+    def seek(self, spec: SemanticSearchSpec | None) -> None:
         """Search by meaning as well from now on; with None, by words alone."""
         if self._seeking is not None and (spec is None or not self._seeking.adjust(spec)):
             self._seeking.close()
             self._seeking = None
         if self._seeking is None and spec is not None:
             from metamcp_worker.builtin_tools.vector_search_io import (
-                Seeking,  # few gateways have it
+                ToolVectorSearch,  # few gateways have it
             )
 
-            self._seeking = Seeking(self._embed, self._viewers.indexes, spec)
+            self._seeking = ToolVectorSearch(self._embed, self._viewers.indexes, spec)
 
     def on_vectors(self, ticket: int, blob: bytes) -> None:
         """Take over the vectors of texts, or hear that there are none. Raises codec.Malformed."""
@@ -390,7 +390,7 @@ class Builtins:
         """Ask the supervisor for the vectors of these texts. Raises OSError and TooLarge."""
         self.tell(Embed(ticket=ticket, query=query), (packets.blob(codec.dump(texts)),))
 
-    def _seek(self, whose: ViewOwner, seek: Seek, done: Callable[[ToolReply], None]) -> None:
+    def _seek(self, whose: ViewOwner, seek: ToolSearch, done: Callable[[ToolReply], None]) -> None:
         def on_rankings(others: Rankings) -> None:
             done(self._make_reply(whose, partial(seek.then, others)))
 
@@ -478,7 +478,7 @@ def _owner(view: View) -> ResultOwner:
     return ResultOwner(view.spec.workspace, view.whole, view.principal)
 
 
-def _label_content(content: Shown) -> Shown:
+def _label_content(content: ViewContent) -> ViewContent:
     """Return what is in view, with the name that the tool set has within its workspace."""
     if process_names.WORKSPACE_MARK not in content.toolset:
         return content
@@ -522,7 +522,7 @@ def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
         steps = (PathStep("gate", str(unseen), stops=True),)
         return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
     viewers = calls.viewers
-    planned_call = PathAsked(query.name, who, query.arguments.encode(), now, date)
+    planned_call = HypotheticalCall(query.name, who, query.arguments.encode(), now, date)
     everything, rules = viewers.find_merged(view.endpoint), viewers.rules(view.endpoint)
     return call_path.explain(view, everything, planned_call, calls.meters, rules)
 
@@ -567,7 +567,7 @@ def _find_view(
         raise ViewUnseen(endpoint, refusal)
     try:
         name = app.part(endpoint, gate.USER if not specs[endpoint].auth else who)
-    except Declined as refusal:
+    except HttpRefused as refusal:
         raise ViewUnseen(endpoint, str(refusal)) from None
     view = viewers.get(name, who.name)
     if view is None:

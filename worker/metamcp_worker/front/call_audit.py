@@ -24,7 +24,7 @@ from metamcp_worker.ipc.audit_records import CLIENT_CHARS_MAX, COMMITTED, EVENTS
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import AuditSpec, FrontSpec
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 REDACTED_CHARS_MAX = 1024
 """Maximum characters of arguments, and of a result, with the level `redacted`."""
@@ -71,7 +71,7 @@ class CallAudit:
         self._sessions: dict[str, str] = {}
         self._common: dict[tuple[object, ...], tuple[Principal, bytes]] = {}
         """Members that the records of some calls have in common; a principal has its own."""
-        self._masks = Masks()
+        self._masks = SecretMasker()
         self._shows = False
         """Whether records have arguments and results."""
 
@@ -89,7 +89,7 @@ class CallAudit:
         if off:
             return None
         self._shows = settings.level != audit.METADATA
-        self._masks = Masks((*spec.log.secrets, *spec.recording.secrets))
+        self._masks = SecretMasker((*spec.log.secrets, *spec.recording.secrets))
         if self._link is None:
             keeps = settings.required or bool(settings.spools)
             self._link = AuditLink(

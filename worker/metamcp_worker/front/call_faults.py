@@ -115,7 +115,7 @@ def code_of(body: bytes) -> int:
 
 
 def why_down(body: bytes) -> tuple[str, str]:
-    """Return the reason and the message in the body of a `frames.Down`."""
+    """Return the reason and the message in the body of a `frames.ServerGone`."""
     try:
         members = codec.level(body)
     except codec.Malformed:

@@ -20,7 +20,7 @@ from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec, process_names, records
 from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 PENDING_MAX = 20_000
 """Maximum number of calls that wait to be written; the fastest front finishes fewer in a second."""
@@ -35,7 +35,7 @@ not recorded."""
 FULL = "full"
 
 
-class _Begun(Struct, gc=False):
+class _OpenCall(Struct, gc=False):
     """Call under way. `body`: the part of the arguments that is kept; None if arguments are not
     recorded."""
 
@@ -44,11 +44,11 @@ class _Begun(Struct, gc=False):
     body: bytes | None
 
 
-class _Over(Struct, gc=False):
+class _FinishedCall(Struct, gc=False):
     """Finished call that waits to be written. Holds no reference to the `Call`, whose answer may be
     large."""
 
-    begun: _Begun
+    begun: _OpenCall
     id: int
     server: str
     method: str
@@ -77,9 +77,9 @@ class CallLog:
     def __init__(self, spec: RecordingSpec, front: int, stamp: Callable[[float], str]) -> None:
         self._front = front
         self._stamp = stamp
-        self._begun: dict[int, _Begun] = {}
+        self._begun: dict[int, _OpenCall] = {}
         self._begun_bytes = 0
-        self._over: deque[_Over] = deque()
+        self._over: deque[_FinishedCall] = deque()
         self._over_bytes = 0
         self._lost = 0
         self.overrun = 0
@@ -93,7 +93,7 @@ class CallLog:
         self._body_bytes = spec.body_bytes
         before = self._secrets if self._begun or self._over else ()
         self._secrets = tuple(dict.fromkeys((*spec.secrets, *before)))
-        self._masks = Masks(self._secrets)
+        self._masks = SecretMasker(self._secrets)
         self._margin = self._masks.reach
 
     def on_call_start(self, call: Call, subject: str, arguments: Raw | None) -> None:
@@ -107,7 +107,7 @@ class CallLog:
             room = self._begun_bytes < BEGUN_BYTES_MAX
             body = self._window(view) if room else b""
             self._begun_bytes += len(body)
-        self._begun[call.id] = _Begun(subject, view.nbytes, body)
+        self._begun[call.id] = _OpenCall(subject, view.nbytes, body)
 
     def on_call_end(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str, now_ms: int
@@ -130,7 +130,7 @@ class CallLog:
             return True
         began_ms = now_ms - round(seconds * 1000)
         generation = call.wire.generation if call.wire is not None else 0
-        over = _Over(
+        over = _FinishedCall(
             begun, call.id, process_names.base(call.server), call.label, call.origin, generation,
             began_ms, seconds, outcome, view.nbytes, body,
         )  # fmt: skip
@@ -162,7 +162,7 @@ class CallLog:
         """Whether there is more to write."""
         return bool(self._over)
 
-    def _build_record(self, over: _Over) -> FinishedCall:
+    def _build_record(self, over: _FinishedCall) -> FinishedCall:
         begun, origin = over.begun, over.origin
         cut: list[str] = []
         masked: list[str] = []

@@ -1,8 +1,9 @@
 """Observers of calls: the gateway's own time in sampled calls, spans of traces, records of calls.
 
 Owns: the clock readings and histograms of sampled calls (`Overhead`), sending spans to the
-supervisor (`Tracer`), passing each call to tracer and recorder (`Witness`). Never: the contents of
-spans (`trace`) and records (`call_log`), other figures (`stats`). The stages of the own time:
+supervisor (`Tracer`), passing each call to tracer and recorder (`CallObserver`). Never: the
+contents of spans (`trace`) and records (`call_log`), other figures (`stats`). The stages of the own
+time:
 
     front    from the request at the application to its frame, and from the frame of the answer to
              the response, including waits for the event loop
@@ -184,7 +185,7 @@ class Tracer:
         self._send(Spans(count=len(spans), lost=lost), (blob,))
 
 
-class Witness:
+class CallObserver:
     """Passes each call to the recorder and the tracer; None where one of them is not wanted."""
 
     __slots__ = ("_recorder", "_tracer")
@@ -213,6 +214,6 @@ class Witness:
             self._recorder.on_call_end(call, answer, seconds, outcome)
 
 
-def witness(recorder: Recorder | None, tracer: Tracer | None) -> Witness | None:
+def witness(recorder: Recorder | None, tracer: Tracer | None) -> CallObserver | None:
     """Return the witness of all calls; None if there is neither a recorder nor a tracer."""
-    return Witness(recorder, tracer) if recorder is not None or tracer is not None else None
+    return CallObserver(recorder, tracer) if recorder is not None or tracer is not None else None

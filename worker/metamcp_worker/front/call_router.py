@@ -33,18 +33,18 @@ from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, PipeFull, TooLarge
 from metamcp_worker.ipc.frames import (
-    Ask,
     CallFrame,
-    Down,
+    ClientNotice,
     Error,
     Frame,
     KeptFrame,
     Notice,
     Progress,
+    QuestionFrame,
     ReplyFrame,
     Result,
-    Tell,
-    Withdraw,
+    ServerGone,
+    WithdrawQuestion,
 )
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
@@ -206,7 +206,7 @@ class Routing:
         """Send a notification of a client to this server, if the server takes calls now."""
         link = self._links.get(server)
         if link is not None and link.target is not None:
-            link.target.offer(Tell(method, params))
+            link.target.offer(ClientNotice(method, params))
 
     def reachable(self, server: str) -> bool:
         """Whether the server takes calls now."""
@@ -320,16 +320,16 @@ class Routing:
                 caller = wire.find_caller(id)
                 if caller is not None:
                     caller.on_notification(method, body)
-            case Ask():
+            case QuestionFrame():
                 self._on_question(wire, frame)
             case KeptFrame(id, note):
                 wire.on_claim_note(id, note)
-            case Withdraw(number):
+            case WithdrawQuestion(number):
                 question = wire.questions.pop(number, None)
                 if question is not None:
                     self._go_on(wire, question.call)
                     question.withdraw()
-            case Down(body):
+            case ServerGone(body):
                 reason, message = call_faults.why_down(body)
                 self._fail(wire, reason, message)
             case _:
@@ -347,7 +347,7 @@ class Routing:
         if caller is not None:
             caller.on_progress(params)
 
-    def _on_question(self, wire: Wire, ask: Ask) -> None:
+    def _on_question(self, wire: Wire, ask: QuestionFrame) -> None:
         def reply(question: Question, body: bytes, failed: bool) -> None:
             wire.questions.pop(question.number, None)
             self._go_on(wire, question.call)

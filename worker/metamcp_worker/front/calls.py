@@ -32,18 +32,18 @@ from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_r
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_faults import Retries, outcome
-from metamcp_worker.front.call_observers import Overhead, Witness
+from metamcp_worker.front.call_observers import CallObserver, Overhead
 from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
-from metamcp_worker.front.front_recovery import Claims, Note
+from metamcp_worker.front.front_recovery import CallRecovery, CallRecoveryData
 from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.guarded_calls import GuardedCalls
-from metamcp_worker.front.mcp_request import METHODS, NotUpYet
+from metamcp_worker.front.mcp_request import METHODS, ServerNotReady
 from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import ProcessClient, ServerProcesses, Unasked
+from metamcp_worker.front.server_processes import ProcessClient, RootsUnknown, ServerProcesses
 from metamcp_worker.front.stats import OTHER, Stats
 from metamcp_worker.front.streams import LIST_CHANGED
 from metamcp_worker.front.task_ids import TaskOwner
@@ -53,7 +53,7 @@ from metamcp_worker.ipc.audit_records import LISTS
 from metamcp_worker.ipc.engine_runs import CALLING
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, payer
-from metamcp_worker.ipc.messages import Rooted, ServerState, Wanted
+from metamcp_worker.ipc.messages import RootsChanged, ServerState, ServerWanted
 from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
@@ -64,10 +64,10 @@ log = logging.getLogger("metamcp.front")
 __all__ = ["METHODS", "Call", "CallAnswer", "Calls", "McpRequest"]
 
 
-class Claimant(Caller, Protocol):
+class RecoveryCaller(Caller, Protocol):
     """Caller that goes on with a call which another front began."""
 
-    def apply_note(self, note: Note) -> None:
+    def apply_note(self, note: CallRecoveryData) -> None:
         """Take over the note of the call, which a worker has."""
         ...
 
@@ -84,10 +84,10 @@ class Calls:
     records each call before its answer leaves; None if nothing is audited.
     """
 
-    def __init__(self, stats: Stats, tell: Callable[[Wanted | Rooted], None]) -> None:
+    def __init__(self, stats: Stats, tell: Callable[[ServerWanted | RootsChanged], None]) -> None:
         self.lists_changed: Callable[[Changed], None] = lambda changed: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
-        self.witness: Witness | None = None
+        self.witness: CallObserver | None = None
         self.audit: CallAudit | None = None
         self._stats = stats
         self.connectors = Connectors()
@@ -115,7 +115,7 @@ class Calls:
             self._on_notification,
             self._read,
         )
-        self._claims = Claims(self._routing)
+        self._claims = CallRecovery(self._routing)
         self.guarded = GuardedCalls(self._routing, self, self.connectors)
         self.guarded.count = self.viewers.fails = stats.policy
         self._cancel = self.guarded.cancel
@@ -158,7 +158,7 @@ class Calls:
         try:
             self.audit.check()
             return self._start(view, request, caller)
-        except NotUpYet:  # it begins again, or is refused with another error
+        except ServerNotReady:  # it begins again, or is refused with another error
             raise
         except ProtocolError as error:
             rule = METHODS.get(request.method)
@@ -289,7 +289,7 @@ class Calls:
         run = code_calls_io.new_id() if isinstance(decision, Run) else ""
         calling = run or (isinstance(decision, EngineWork) and decision.method in CALLING)
         if calling and self.processes.asks_first(view.spec.servers, request):
-            raise Unasked  # nobody can be asked for roots later
+            raise RootsUnknown  # nobody can be asked for roots later
         call = Call(
             OWN,
             CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
@@ -346,13 +346,13 @@ class Calls:
         session_id: str,
         stream: bytes,
         peer: int,
-        caller: Claimant,
+        caller: RecoveryCaller,
     ) -> Call | None:
         """Go on with a call that a front which is gone began for this session, to be answered on
         this stream; None if none of these servers has the call. `caller` gets its note first."""
         routing, merged = self._routing, view.legacy
 
-        def build_call(server: str, number: int, note: Note) -> Call:
+        def build_call(server: str, number: int, note: CallRecoveryData) -> Call:
             caller.apply_note(note)
             name = process_names.base(server)
             call = Call(
@@ -385,7 +385,7 @@ class Calls:
         for name in names:
             self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
         if names:
-            self._tell(Rooted(who=client.who, roots=client.roots.decode()))
+            self._tell(RootsChanged(who=client.who, roots=client.roots.decode()))
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """Send a notification of a client to this server."""
@@ -439,7 +439,7 @@ class Calls:
             word = whose.word if server in self._divided else ""
             call.mend = partial(task_ids.in_list, expose=expose, word=word)
         if call.legacy and call.caller is not None:
-            call.caller = task_ids.Related(call.caller, expose)
+            call.caller = task_ids.TaskIdCaller(call.caller, expose)
 
     # --- what the supervisor says -------------------------------------------------------------
 

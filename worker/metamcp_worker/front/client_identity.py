@@ -133,13 +133,15 @@ class _Info(Struct, frozen=True):
     name: str = ""
 
 
-class _Said(Struct, frozen=True, rename="camel"):
+class _ClientMeta(Struct, frozen=True, rename="camel"):
     client_info: _Info = _Info()
 
 
 def client_name(caller: bytes) -> str:
     """Return the name that the client gives itself; empty without one."""
     try:
-        return codec.decode_as(_Said, caller or b"{}").client_info.name[:CLIENT_CHARACTERS_MAX]
+        return codec.decode_as(_ClientMeta, caller or b"{}").client_info.name[
+            :CLIENT_CHARACTERS_MAX
+        ]
     except codec.Malformed:
         return ""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
-from metamcp_worker.http.resume import Memory, Tape, Tapes
+from metamcp_worker.http.resume import EventLog, EventLogs, EventLogStore
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord
 
@@ -91,7 +91,7 @@ class ClientSession:
         record: SessionRecord,
         number: int,
         ids: Ids,
-        tapes: Tapes | None,
+        tapes: EventLogs | None,
         now: float,
     ) -> None:
         self.id = record.id
@@ -114,7 +114,7 @@ class ClientSession:
         self.elicitations: dict[tuple[str, str], None] = {}
         self.missed: set[str] = set()
         self.stream: SessionStream | None = None
-        self.news: Tape | None = None
+        self.news: EventLog | None = None
         self.over = False
         self.adopted_at: float | None = None
         self.tapes = tapes
@@ -239,7 +239,7 @@ class ClientSessions:
 
     def __init__(self, nonce: str, on_over: Callable[[list[ClientSession]], None]) -> None:
         self._on_over = on_over
-        self._memory = Memory(nonce)
+        self._memory = EventLogStore(nonce)
         self._ids = Ids(nonce)
         self._sessions: dict[str, ClientSession] = {}
         self._numbers = itertools.count(1)
@@ -262,7 +262,7 @@ class ClientSessions:
         streams may go on at another connection."""
         if len(self._sessions) >= SESSIONS_MAX and not self._make_room(now):
             return None
-        tapes = Tapes(self._memory) if resumable else None
+        tapes = EventLogs(self._memory) if resumable else None
         session = ClientSession(record, next(self._numbers), self._ids, tapes, now)
         self._sessions[session.id] = session
         return session

@@ -11,14 +11,14 @@ from msgspec import Raw, structs
 
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.front import mcp_request, mrtr, task_ids
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.guard.consent import plain, shown_arguments
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import CodeLimits, HostReply
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 DEPTH_MAX = 3
 """Maximum runs that are within each other: a script that runs a script that runs a script."""
@@ -88,7 +88,7 @@ class NeedsConsent(Exception):
         self.name = name
 
 
-def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
+def check_consent(merged: MergedCatalog, name: str, request: McpRequest) -> None:
     """Raise NeedsConsent if the user has to agree to this call first: an agent makes it, and the
     tool may destroy something. Annotations that are left out mean that it may: `ToolAnnotations` of
     MCP has the defaults false for `readOnlyHint` and true for `destructiveHint`."""
@@ -110,7 +110,7 @@ def check_consent(merged: Merged, name: str, request: McpRequest) -> None:
 def consent(name: str, arguments: Raw) -> bytes:
     """Return the params of the question whether an agent may make this call. Raises
     codec.Malformed for arguments that cannot be shown as they will run."""
-    text = shown_arguments(bytes(arguments), Masks())
+    text = shown_arguments(bytes(arguments), SecretMasker())
     all_of_them = {"type": "boolean", "title": "Also further calls of this tool", "default": False}
     return codec.dump({
         "message": f"May the agent call {plain(name)}? It may change or destroy something."
@@ -135,7 +135,7 @@ class ToolNames:
     """Exposed names of the tools of one merge, by server and tool. A character that no identifier
     has may be written as `_`, unless another tool has that name."""
 
-    def __init__(self, merged: Merged) -> None:
+    def __init__(self, merged: MergedCatalog) -> None:
         self.merged = merged
         self._servers = {process_names.label(name): name for name in merged.eras}
         self._servers |= {process_names.label(name): name for name in merged.unknown}
@@ -169,7 +169,7 @@ def identifier(name: str) -> str:
     return _OTHER.sub("_", name)
 
 
-def describe_refusal(refusal: ProtocolError, name: str, merged: Merged) -> str:
+def describe_refusal(refusal: ProtocolError, name: str, merged: MergedCatalog) -> str:
     """Return the sentence for code whose call was refused. `name`: of the tool, as exposed."""
     is_known = merged.tool(name) is not None or not name
     return (

@@ -24,11 +24,11 @@ from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front.mcp_request import NotUpYet
+from metamcp_worker.front.mcp_request import ServerNotReady
 from metamcp_worker.front.mrtr import ELICIT
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,
@@ -259,7 +259,7 @@ class CodeRuns:
             request = code_calls.call(run.base, name, host_call.arguments)
             code_calls.check_consent(view.of(modern=request.modern), name, request)
             call = self._pipeline.start(view, request, run.inner)
-        except NotUpYet as error:
+        except ServerNotReady as error:
             self._wait(run, host_call, error)
         except NeedsConsent as error:
             run.asking.append((host_call, error.name))
@@ -268,7 +268,7 @@ class CodeRuns:
         except ProtocolError as error:
             merged = view.of(modern=run.request.modern)
             self._refuse(run, host_call.call, code_calls.describe_refusal(error, name, merged))
-        except Unasked:
+        except RootsUnknown:
             self._refuse(run, host_call.call, _UNASKED)
         else:
             run.calls[host_call.call] = call
@@ -352,7 +352,7 @@ class CodeRuns:
             names = self._names[view.endpoint] = ToolNames(merged)
         return names
 
-    def _wait(self, run: RunUnderWay, host_call: HostCall, early: NotUpYet) -> None:
+    def _wait(self, run: RunUnderWay, host_call: HostCall, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
         first = self._pipeline.first_list(early.server)
         run.calls[host_call.call] = first

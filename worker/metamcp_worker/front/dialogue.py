@@ -2,7 +2,7 @@
 
 Owns: what the gateway answers by itself, limits of requests in flight, the course of a request to a
 server from begin to end, going on with a request of a front that is gone (`Dialogue`); asking for
-roots before a call goes on (`Inquiry`); notifications of servers that belong to no call
+roots before a call goes on (`RootsRequest`); notifications of servers that belong to no call
 (`Notices`). Never: which session a message belongs to (`legacy`), the
 stream of a request (`exchange`), which server has to know roots (`server_processes`).
 """
@@ -27,8 +27,8 @@ from metamcp_worker.front.client_sessions import (
     request_key,
 )
 from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, withdraw
-from metamcp_worker.front.mcp_request import NotUpYet
-from metamcp_worker.front.mrtr_io import Drive, ParkedBudget, wants_input
+from metamcp_worker.front.mcp_request import ServerNotReady
+from metamcp_worker.front.mrtr_io import CallRoundTrips, ParkedBudget, wants_input
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIBE,
@@ -36,10 +36,10 @@ from metamcp_worker.front.resource_subscriptions import (
     ResourceSubscriptions,
 )
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.front.tasks import WATCH, Tasks
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.http.resume import Lost
+from metamcp_worker.http.resume import EventLogRef
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -52,7 +52,7 @@ a client that takes longer counts as one that does not answer."""
 log = logging.getLogger("metamcp.front")
 
 
-class Inquiry:
+class RootsRequest:
     """Question to a client for its roots. `ask`: puts the question to the client; `over`: called
     when the session knows the roots, or the client did not give them; `wait_s`: see ROOTS_S_MAX."""
 
@@ -120,14 +120,14 @@ OURS: Final = frozenset({*LIST_METHODS, client_questions.SET_LEVEL, SUBSCRIBE, U
 _RESERVED = frozenset({client_questions.SET_LEVEL, WATCH, roots.TOLD})
 
 
-class Steady:
+class Uncancellable:
     """Request whose cancellation has no effect, because its answer comes in a moment."""
 
     def cancel(self, reason: str) -> None:
         pass
 
 
-_STEADY = Steady()
+_STEADY = Uncancellable()
 
 
 class Dialogue:
@@ -252,7 +252,9 @@ class Dialogue:
             self._on_refused("reserved_notification")
         elif method == roots.CHANGED and self._knows_roots(session):
             session.has_roots(b"")
-            Inquiry(session, partial(ask_aside, session), partial(self._calls.send_roots, session))
+            RootsRequest(
+                session, partial(ask_aside, session), partial(self._calls.send_roots, session)
+            )
         elif method != _INITIALIZED and view.merged.only is not None:
             server = self._calls.process(view.merged.only.server, session)
             self._calls.tell(server, method, raw if raw[:1] == b"{" else b"")
@@ -324,7 +326,7 @@ class Dialogue:
         client.as_task = "task" in request.params
         try:
             call = self._start_call(client, request)
-        except NotUpYet as early:
+        except ServerNotReady as early:
             if client.outlet.waits and not client.outlet.facts.prefers_sse:
                 self._close(client)
                 raise
@@ -335,7 +337,7 @@ class Dialogue:
             pending = client.refuse(refused, self._now())
             self._close(client)
             return pending
-        except Unasked:
+        except RootsUnknown:
             return self._inquire(client, request)
         return client.outlet.expect(call, partial(self._brought, client))
 
@@ -357,7 +359,7 @@ class Dialogue:
         session = client.session
         client.outlet.on_lost = client.on_connection_lost
         roots_known = asyncio.Event()
-        inquiry = Inquiry(session, client.ask, roots_known.set)
+        inquiry = RootsRequest(session, client.ask, roots_known.set)
         session.inflight[client.key] = inquiry
         brought = False
         try:
@@ -395,7 +397,7 @@ class Dialogue:
         call = client.call
         assert call is not None
         start = partial(self._resend, client)
-        drive = Drive(call, client.kept, start, client.ask, self._mint)
+        drive = CallRoundTrips(call, client.kept, start, client.ask, self._mint)
         client.session.inflight[client.key] = drive
         try:
             pending = self._finish(client, await drive.finish(answer))
@@ -440,7 +442,7 @@ class Dialogue:
             self._calls.release(self._servers.get(session.endpoint, ()), session.id)
 
     async def go_on(
-        self, outlet: AnswerOutlet, session: ClientSession, lost: Lost, view: View
+        self, outlet: AnswerOutlet, session: ClientSession, lost: EventLogRef, view: View
     ) -> None:
         """Answer with the rest of a request whose stream was in a front that is gone: the messages
         of its server since then, and the answer, or an error if the call is lost."""

@@ -12,7 +12,7 @@ from msgspec import Raw, structs
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import EngineWork
-from metamcp_worker.catalog.catalog import ListEntry, Merged
+from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr, task_ids
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
@@ -108,10 +108,10 @@ def base(ask: HostAsk, who: Principal, of: McpRequest | None, *, agent: bool = F
     return structs.replace(made, meta=made.meta | meta, principal=who, run=run)
 
 
-class Repeatable:
+class RepeatableTools:
     """Tools of one merge that may run twice, as their annotations say."""
 
-    def __init__(self, merged: Merged) -> None:
+    def __init__(self, merged: MergedCatalog) -> None:
         self.merged = merged
         self._entries: dict[str, ListEntry] = {entry.key: entry for entry in merged.lists["tools"]}
         self._entries |= {entry.key: entry for entry in merged.offered}

@@ -22,22 +22,22 @@ from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
-from metamcp_worker.front.engine_calls import Repeatable
-from metamcp_worker.front.exchange import Declined
-from metamcp_worker.front.mcp_request import NotUpYet
+from metamcp_worker.front.engine_calls import RepeatableTools
+from metamcp_worker.front.exchange import HttpRefused
+from metamcp_worker.front.mcp_request import ServerNotReady
 from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,
     ROLE,
-    Done,
+    AbandonOrder,
     FrontHello,
     HostAsk,
     HostDone,
     HostDrop,
-    Leave,
+    OrderDone,
     OrderProgress,
 )
 from metamcp_worker.ipc.envelope import Message
@@ -63,7 +63,7 @@ _LATE = "the call got no answer in {:g} s"
 _DROPPED = "the run that made this call does not wait for it"
 
 log = logging.getLogger("metamcp.front")
-_read = codec.reader(OrderProgress | Done | HostAsk | HostDrop)
+_read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop)
 
 
 class OrderPipeline(Pipeline, Protocol):
@@ -137,7 +137,7 @@ class EngineCalls:
         self._at_once = False
         self._orders: dict[int, OrderUnderWay] = {}
         self._works: dict[int, _HostWork] = {}
-        self._names: dict[str, tuple[ToolNames, Repeatable]] = {}
+        self._names: dict[str, tuple[ToolNames, RepeatableTools]] = {}
         self._connectors = connectors
         connect = partial(connectors.connect, ROLE)
         self._link = FrameLink("the engine", self._frame, self._on_lost, connect)
@@ -179,7 +179,7 @@ class EngineCalls:
     def leave(self, number: int) -> None:
         """Tell the engine that the client does not wait for this order any more, if it is one."""
         if self._orders.pop(number, None) is not None and self._link.is_open:
-            self._send(Leave(id=number))
+            self._send(AbandonOrder(id=number))
 
     # --- the connection -----------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class EngineCalls:
             work = self._works.pop(message.call, None)
             if work is not None:
                 _end_work(work, _DROPPED)
-        elif isinstance(message, Done):
+        elif isinstance(message, OrderDone):
             order = self._orders.pop(message.id, None)
             if order is not None:
                 structured = codec.level(message.structured) or None
@@ -252,13 +252,13 @@ class EngineCalls:
             else:
                 self._pipeline.authorize(view, who, "tools/list")
                 self._look_up(work, view, request)
-        except NotUpYet as error:
+        except ServerNotReady as error:
             self._wait(work, error)
         except ProtocolError as error:
             self._reply(work, engine_calls.build_refusal(ask.call, error))
-        except Declined as error:
+        except HttpRefused as error:
             self._reply(work, engine_calls.build_failure(ask.call, str(error), repeatable=True))
-        except Unasked:
+        except RootsUnknown:
             self._reply(work, engine_calls.build_failure(ask.call, _UNASKED, repeatable=True))
         except codec.Malformed as error:
             self._reply(
@@ -278,11 +278,11 @@ class EngineCalls:
             raise ProtocolError(Code.OVERLOADED, _FULL)
         return view
 
-    def _get_tool_names(self, view: View, request: McpRequest) -> tuple[ToolNames, Repeatable]:
+    def _get_tool_names(self, view: View, request: McpRequest) -> tuple[ToolNames, RepeatableTools]:
         merged, key = view.of(modern=request.modern), f"{view.endpoint}\n{request.modern}"
         entry = self._names.get(key)
         if entry is None or entry[0].merged is not merged:
-            entry = self._names[key] = ToolNames(merged), Repeatable(merged)
+            entry = self._names[key] = ToolNames(merged), RepeatableTools(merged)
         return entry
 
     def _name(self, ask: HostAsk, view: View, request: McpRequest) -> str:
@@ -325,7 +325,7 @@ class EngineCalls:
 
         call.answer.add_callback(on_answer)
 
-    def _wait(self, work: _HostWork, early: NotUpYet) -> None:
+    def _wait(self, work: _HostWork, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
         first = self._pipeline.first_list(early.server)
         work.end = first.cancel

@@ -23,10 +23,10 @@ from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.http import request_head
-from metamcp_worker.http.connection_moves import NOBODY, Elsewhere
+from metamcp_worker.http.connection_moves import NOBODY, WrongFront
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, Pending
-from metamcp_worker.http.resume import Lost, Tape
+from metamcp_worker.http.resume import EventLog, EventLogRef
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.codec import ID_FIRST
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -34,7 +34,7 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 _OK: Final = request_head.head(200, [request_head.JSON])
 
 
-class Declined(Exception):
+class HttpRefused(Exception):
     """Raised for a request that is refused by HTTP, not by the protocol. `reason`: a word for the
     counters; `headers`: further ones of the answer."""
 
@@ -148,21 +148,21 @@ class Exchange(HttpRequest):
     def check_stream(self) -> None:
         """Raise Declined if this client cannot have a standing stream."""
         if not self.facts.accepts_sse:
-            raise Declined(406, "Accept must allow text/event-stream.", "accept")
+            raise HttpRefused(406, "Accept must allow text/event-stream.", "accept")
         if self.streams.full(self.address):
             message = "There are as many streams as there may be; try again later."
-            raise Declined(503, message, "streams", Code.OVERLOADED)
+            raise HttpRefused(503, message, "streams", Code.OVERLOADED)
         if self.streams.is_over_limit(self.streams.limits(self.facts)):
             message = "The limit of standing streams is reached; close one, or try again later."
-            raise Declined(429, message, "streams", Code.OVERLOADED, [(b"retry-after", b"10")])
+            raise HttpRefused(429, message, "streams", Code.OVERLOADED, [(b"retry-after", b"10")])
 
     def check_staying(self, *, movable: bool = True) -> None:
         """Raise Declined if this front ends, so no stream can stand here; or Elsewhere if another
         front may have the stream. `movable`: the stream belongs to nothing in this front."""
         if self.streams.closed:
             message = "This process of the gateway is ending; try again in a moment."
-            declined = Declined(503, message, "streams", Code.OVERLOADED)
-            raise Elsewhere("", NOBODY, declined) if movable and self.streams.heirs else declined
+            declined = HttpRefused(503, message, "streams", Code.OVERLOADED)
+            raise WrongFront("", NOBODY, declined) if movable and self.streams.heirs else declined
 
     def begin_stream(self) -> Stream | None:
         """Turn the answer into a stream, if it is not a stream yet, and return the stream; None if
@@ -275,7 +275,7 @@ class SessionRequest:
         self._token = token
         self._gone = False
         self._stream: Stream | None = None
-        self._tape: Tape | None = None
+        self._tape: EventLog | None = None
 
     def on_progress(self, params: bytes) -> None:
         self._put(jsonrpc_bytes.progress(self._token, params))
@@ -319,7 +319,7 @@ class SessionRequest:
         """Answer with a stream, although there is nothing to send yet."""
         self._open()
 
-    def inherit(self, lost: Lost) -> None:
+    def inherit(self, lost: EventLogRef) -> None:
         """Answer with a stream in place of the one that another front has lost."""
         tape = self._open()
         if tape is not None and self.session.tapes is not None:
@@ -331,7 +331,7 @@ class SessionRequest:
         if self._tape is not None:
             self._keep(self._tape)
 
-    def apply_note(self, note: front_recovery.Note) -> None:
+    def apply_note(self, note: front_recovery.CallRecoveryData) -> None:
         """Take over id and progress token of the request from another front's note."""
         self.raw_id = bytes(note.id)
         self._token = b"" if bytes(note.token) == b"null" else bytes(note.token)
@@ -378,7 +378,7 @@ class SessionRequest:
             tape.put(event)
         return tape is not None
 
-    def _open(self) -> Tape | None:
+    def _open(self) -> EventLog | None:
         """Return the tape of the request's own stream, and begin it if there is none yet; None if
         there can be none."""
         tapes = self.session.tapes
@@ -391,7 +391,7 @@ class SessionRequest:
                     self._tape.prime()
         return self._tape
 
-    def _keep(self, tape: Tape) -> None:
+    def _keep(self, tape: EventLog) -> None:
         """Keep the call, because there are events now for which a client can come back to another
         front."""
         if self.call is not None:

@@ -1,11 +1,10 @@
 """Sessions and calls that outlive their front: another front goes on with them.
 
-Owns: sending records of sessions to the supervisor, at its own pace (`Keeping`); letting workers
-keep calls (`keep`), and finding or dropping calls of fronts that are gone (`Claims`). Never: the
-sessions themselves, the contents of a record. Ten thousand clients may open a session within a
-second, and the control socket has other messages, too: so it has few records at a time, and only
-the newest record of a session waits.
-"""
+Owns: sending records of sessions to the supervisor, at its own pace (`SessionRecordSender`);
+letting workers keep calls (`keep`), and finding or dropping calls of fronts that are gone
+(`CallRecovery`). Never: the sessions themselves, the contents of a record. Ten thousand clients may
+open a session within a second, and the control socket has other messages, too: so it has few
+records at a time, and only the newest record of a session waits."""
 
 import asyncio
 import contextlib
@@ -20,7 +19,7 @@ from metamcp_worker.front.call_router import MARGIN_S, Routing
 from metamcp_worker.front.server_links import Call, Wire
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
-from metamcp_worker.ipc.frames import Cancel, Claim, Keep, Release
+from metamcp_worker.ipc.frames import Cancel, KeepCall, RecoverCall, ReleaseCalls
 from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
 
 QUEUED_MAX = 64
@@ -36,7 +35,7 @@ OVER_MAX = 512
 log = logging.getLogger("metamcp.front")
 
 
-class Keeping:
+class SessionRecordSender:
     """Sends records of sessions to the supervisor. `send`: queues a message with its descriptors;
     `queued`: number of messages in that queue."""
 
@@ -103,7 +102,7 @@ WORD_BYTES = 16
 """Bytes of the hashes that stand for sessions and streams in frames."""
 
 
-class Note(Struct, frozen=True, gc=False):
+class CallRecoveryData(Struct, frozen=True, gc=False):
     """Data that the next front needs to go on with a call. `id`: of the client's request; `token`:
     its progress token, or `null`; both raw. `label`: of the call."""
 
@@ -115,13 +114,13 @@ class Note(Struct, frozen=True, gc=False):
 def keep(call: Call, session_id: str, stream: bytes, raw_id: bytes, token: bytes) -> None:
     """Let this call outlive its front from now on. `stream`: name of its tape; `token`: raw or
     empty."""
-    note = Note(Raw(raw_id), Raw(token or b"null"), call.label)
-    call.kept = Keep(call.id, _word(session_id.encode()), _word(stream), codec.dump(note))
+    note = CallRecoveryData(Raw(raw_id), Raw(token or b"null"), call.label)
+    call.kept = KeepCall(call.id, _word(session_id.encode()), _word(stream), codec.dump(note))
     if call.wire is not None:
         call.wire.keep(call.kept)
 
 
-class Claims:
+class CallRecovery:
     """Asks workers for calls that other fronts began, through the pipes of this front."""
 
     def __init__(self, routing: Routing) -> None:
@@ -133,7 +132,7 @@ class Claims:
         session_id: str,
         stream: bytes,
         peer: int,
-        make_call: Callable[[str, int, Note], Call],
+        make_call: Callable[[str, int, CallRecoveryData], Call],
     ) -> Call | None:
         """Find the call of this session that was to be answered on this stream; None if no worker
         of these servers has it. `make_call(server, number, note)` is called at once,
@@ -156,7 +155,7 @@ class Claims:
         for wire in self._of(servers):
             number = self._routing.new_id()
             on_note = _make_note_handler(on_claim_note, wire, number)
-            if wire.claim(Claim(number, owner, name, peer), on_note):
+            if wire.claim(RecoverCall(number, owner, name, peer), on_note):
                 open_claims.add(number)
         if not open_claims:
             return None
@@ -169,12 +168,12 @@ class Claims:
     def release(self, servers: Collection[str], session_id: str) -> None:
         """Drop the calls that fronts which are gone have left of a session that is over."""
         for wire in self._of(servers):
-            _send(wire, Release(_word(session_id.encode())))
+            _send(wire, ReleaseCalls(_word(session_id.encode())))
 
     def leave(self) -> None:
         """Tell all workers that this front ends in order and answers every call itself."""
         for wire in list(self._routing.wires):
-            _send(wire, Release())
+            _send(wire, ReleaseCalls())
 
     def _of(self, servers: Collection[str]) -> list[Wire]:
         """Return the pipes to these servers, with earlier generations, which may have the call."""
@@ -198,8 +197,8 @@ def _make_note_handler(
     return lambda note: heard(wire, number, note)
 
 
-def _note(note: bytes) -> Note:
-    return codec.decode_as(Note, note)
+def _note(note: bytes) -> CallRecoveryData:
+    return codec.decode_as(CallRecoveryData, note)
 
 
 def _cancel(wire: Wire, number: int) -> None:
@@ -207,7 +206,7 @@ def _cancel(wire: Wire, number: int) -> None:
     _send(wire, Cancel(number, b"the client was told that it is lost"))
 
 
-def _send(wire: Wire, frame: Cancel | Release) -> None:
+def _send(wire: Wire, frame: Cancel | ReleaseCalls) -> None:
     if wire.pipe is not None:
         with contextlib.suppress(PipeFull):  # the worker ends unclaimed calls by itself
             wire.pipe.send(frame)

@@ -20,14 +20,14 @@ from metamcp_worker.builtin_tools import (
 )
 from metamcp_worker.builtin_tools.builtin import ToolFamily
 from metamcp_worker.builtin_tools.search_index import Indexes
-from metamcp_worker.catalog.catalog import Catalog, ListEntry, Merged
-from metamcp_worker.catalog.exposure import OWN, Opened
+from metamcp_worker.catalog.catalog import Catalog, ListEntry, MergedCatalog
+from metamcp_worker.catalog.exposure import OWN, EndpointLists
 from metamcp_worker.catalog.views import PageCache, View
-from metamcp_worker.front.stats import Outlays
+from metamcp_worker.front.stats import ListTokens
 from metamcp_worker.guard.guard_rules import GuardRules
 from metamcp_worker.guard.policies import Policies, PolicyNote
 from metamcp_worker.ipc import builtin_definitions, process_names
-from metamcp_worker.ipc.disclosure import Exposure, Shown, ViewOwner, ViewStats, within
+from metamcp_worker.ipc.disclosure import Exposure, ViewContent, ViewOwner, ViewStats, within
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.server_catalog import KINDS, ServerCatalogue, gateway_id
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
@@ -43,7 +43,7 @@ No client has this name."""
 Changed = Mapping[ViewOwner, frozenset[str]]
 """Kinds of the lists that have changed, by owner."""
 
-_NOTHING = Shown()
+_NOTHING = ViewContent()
 _NO_KINDS: frozenset[str] = frozenset()
 
 
@@ -58,9 +58,9 @@ class Viewers:
         self._exposed: dict[str, Sequence[ListEntry]] = {}
         self._version = self._gateway = ""
         self._endpoints: dict[str, EndpointSpec] = {}
-        self._merged: dict[str, Merged] = {}
+        self._merged: dict[str, MergedCatalog] = {}
         self._opened: dict[str, _Opened] = {}
-        self._shown: dict[ViewOwner, Shown] = {}
+        self._shown: dict[ViewOwner, ViewContent] = {}
         self._scripts: Mapping[str, Mapping[str, Script]] = {}
         """Scripts that are tools, by workspace and name."""
         self._views: dict[ViewOwner, View] = {}
@@ -69,7 +69,7 @@ class Viewers:
         self._shelf = PageCache()
         self._stale: set[str] = set()
         self._touched: set[ViewOwner] = set()
-        self._outlays = Outlays()
+        self._outlays = ListTokens()
         self._noted: list[str] = []
         self._withheld: object = None
         """Withheld things of the configuration that the views are of."""
@@ -124,7 +124,7 @@ class Viewers:
         }
         return {whose: frozenset(kinds) for whose in self._views if whose.endpoint in names}
 
-    def find_merged(self, endpoint: str) -> Merged:
+    def find_merged(self, endpoint: str) -> MergedCatalog:
         """Return everything behind an endpoint, in view or not. The endpoint must be served."""
         return self._merged[endpoint]
 
@@ -197,7 +197,7 @@ class Viewers:
         self._catalog.forget(server)
         self._touch(server)
 
-    def show(self, contents: Mapping[ViewOwner, Shown]) -> None:
+    def show(self, contents: Mapping[ViewOwner, ViewContent]) -> None:
         """Set what all views show from the next `refresh` on; other views show nothing."""
         emptied = [((whose,), _NOTHING) for whose in self._shown if whose not in contents]
         self.shift(
@@ -205,7 +205,7 @@ class Viewers:
             for those, content in (*emptied, *(((w,), s) for w, s in contents.items()))
         )
 
-    def shift(self, changes: Iterable[tuple[Shown, Iterable[ViewOwner]]]) -> None:
+    def shift(self, changes: Iterable[tuple[ViewContent, Iterable[ViewOwner]]]) -> None:
         """Set what these views show from the next `refresh` on; other views stay as they are."""
         for content, views in changes:
             for whose in views:
@@ -291,7 +291,9 @@ class Viewers:
                 self._noted.append(sentence)
                 self.fails(note)
 
-    def _open(self, merged: Merged, spec: EndpointSpec, reserved: Collection[str]) -> Opened:
+    def _open(
+        self, merged: MergedCatalog, spec: EndpointSpec, reserved: Collection[str]
+    ) -> EndpointLists:
         """Put the gateway's own tools, and scripts that are tools, in front of a merge. `reserved`:
         names of the built-in tools."""
         family, code = builtin_family(spec), spec.code is not None
@@ -303,7 +305,7 @@ class Viewers:
             self._exposed[merged.endpoint] = exposed
         else:
             self._exposed.pop(merged.endpoint, None)
-        return Opened(merged, spec, own, family.tools, family.guide)
+        return EndpointLists(merged, spec, own, family.tools, family.guide)
 
     def scripts_of(self, endpoint: str) -> Sequence[ListEntry]:
         """Return the scripts that are tools of their own at this endpoint."""
@@ -345,7 +347,7 @@ class Viewers:
             if local in self._views:
                 self.local[whose.endpoint] = self._views[local]
 
-    def _of(self, whose: ViewOwner) -> Shown:
+    def _of(self, whose: ViewOwner) -> ViewContent:
         exposure = self._endpoints[whose.endpoint].exposure
         return within(self._shown.get(whose, _NOTHING), exposure)
 
@@ -376,10 +378,10 @@ class Viewers:
         )
 
 
-_Opened = tuple[Opened, Opened]
+_Opened = tuple[EndpointLists, EndpointLists]
 """Endpoint made ready for clients of the modern era, and for clients of the earlier era; twice the
 same if no server has two catalogues."""
-_Like = tuple[_Opened, bool, Shown]
+_Like = tuple[_Opened, bool, ViewContent]
 """Key of views that show the same: their merge, whether the principal is local, what is shown."""
 
 

@@ -38,10 +38,10 @@ from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
     HookFacts,
-    MiddlewareLine,
-    MiddlewareLines,
+    MiddlewareClient,
+    MiddlewareClients,
 )
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 log = logging.getLogger("metamcp.front")
 
@@ -85,13 +85,13 @@ class GuardedCalls:
         self.routing = routing
         self.host = host
         self.works: dict[int, _GuardedWork] = {}
-        self.lines = MiddlewareLines(connectors)
+        self.lines = MiddlewareClients(connectors)
         self.hooked: dict[int, _HookedCall] = {}
 
     def configure(self, spec: FrontSpec) -> None:
         self.lines.configure(spec.middleware)
         self.quarantine.configure(spec.quarantined)
-        self.consent.masks = Masks((*spec.log.secrets, *spec.recording.secrets))
+        self.consent.masks = SecretMasker((*spec.log.secrets, *spec.recording.secrets))
 
     def start(
         self, call: Call, owner: Owner, view: View, request: McpRequest, params: Mapping[str, Raw]
@@ -263,7 +263,7 @@ class _HookedCall:
         call: Call,
         guard: CallGuard,
         facts: CallFacts,
-        lines: Sequence[MiddlewareLine],
+        lines: Sequence[MiddlewareClient],
     ) -> None:
         self.call = call
         self.sent = False

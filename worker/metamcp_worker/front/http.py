@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Unpack
 from metamcp_worker.access import gate
 from metamcp_worker.access.door import (
     UNAUTHORIZED,
-    Arrival,
+    AuthenticatedPrincipal,
+    Authenticator,
+    AuthRequest,
     Credential,
     Denial,
-    Door,
-    Entered,
     Found,
 )
 from metamcp_worker.access.gate import USER, Principal
@@ -31,11 +31,11 @@ from metamcp_worker.front import header_policy, mcp_request, request_facts, stre
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
 from metamcp_worker.front.dialogue import Dialogue, Notices
-from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.exchange import Exchange, HttpRefused
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
 from metamcp_worker.front.legacy import LegacyEra, Sse
-from metamcp_worker.front.mcp_request import NotUpYet
+from metamcp_worker.front.mcp_request import ServerNotReady
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
 from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
@@ -45,7 +45,7 @@ from metamcp_worker.front.streams import Counts, Streams
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.guard.policies import Policies
 from metamcp_worker.http import web_pages
-from metamcp_worker.http.connection_moves import Elsewhere
+from metamcp_worker.http.connection_moves import WrongFront
 from metamcp_worker.http.requests import Given, HttpRequest, Pending
 from metamcp_worker.ipc import jsonrpc_bytes, messages
 from metamcp_worker.ipc.disclosure import ViewOwner
@@ -100,7 +100,7 @@ class App:
         front: int = 0,
         on_kept: Callable[[SessionRecord], None] = lambda record: None,
         on_over: Callable[[tuple[str, ...]], None] = lambda ids: None,
-        move: Callable[[HttpRequest, Elsewhere, bytes], bool] | None = None,
+        move: Callable[[HttpRequest, WrongFront, bytes], bool] | None = None,
     ) -> None:
         self._calls = calls
         self._overhead = calls.overhead
@@ -132,7 +132,7 @@ class App:
         self._legacy = LegacyEra(self._sessions, self._dialogue, mint, now, self._report_session)
         self._sse = Sse(self._legacy, self._dialogue, self._sessions, mint)
         self._sweep = self._loop.call_later(SWEEP_S, self._expire)
-        self.door = Door()
+        self.door = Authenticator()
         self._issuers: TokenIssuers | None = None
         self._parts = gate.EndpointParts()
         self._served: dict[str, EndpointSpec] = {}
@@ -183,7 +183,7 @@ class App:
             if not self._parts.add(
                 endpoint_part, lambda: {session.endpoint for session in self._sessions} | used()
             ):
-                raise Declined(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
+                raise HttpRefused(503, _TOO_MANY_PARTS, "parts", Code.OVERLOADED)
             spec = self._parts.join_parts(self._spec, self._parts.reads)
             self._calls.viewers.configure(spec)
             self._calls.refresh()
@@ -224,7 +224,7 @@ class App:
         by_id = {record.id: record for record in records}
         for session_record in by_id.values():
             if session_record.key and (holder := self.door.holder(session_record.key)) is not None:
-                with contextlib.suppress(Declined):
+                with contextlib.suppress(HttpRefused):
                     self.part(gate.whole_name(session_record.endpoint), holder)
         served = [
             record
@@ -297,14 +297,16 @@ class App:
         query = head.target.partition(b"?")[2]
         # A head that came before may lead to a part of the endpoint.
         endpoint = gate.whole_name(facts.endpoint or "")
-        arrival = Arrival(endpoint, head.headers, query, exchange.address, date, self._loop.time())
+        arrival = AuthRequest(
+            endpoint, head.headers, query, exchange.address, date, self._loop.time()
+        )
         outcome = self.door.enter(arrival)
         if isinstance(outcome, Credential):
             try:
                 outcome = self._poster(exchange, outcome, arrival)
-            except Elsewhere as elsewhere:
+            except WrongFront as elsewhere:
                 return self._post_elsewhere(exchange, elsewhere, arrival)
-        if isinstance(outcome, Entered | Denial):
+        if isinstance(outcome, AuthenticatedPrincipal | Denial):
             return self._on_verdict(exchange, refusal, outcome)
         return self._enter_later(exchange, refusal, outcome, arrival)
 
@@ -313,13 +315,15 @@ class App:
         exchange: Exchange,
         refusal: HeaderRefusal | None,
         pending_verdict: Awaitable[Found],
-        arrival: Arrival,
+        arrival: AuthRequest,
     ) -> None:
         after = self.door.answer_verdict(await pending_verdict, arrival)
-        if isinstance(after, Entered):  # the door may have changed: look again next time
+        if isinstance(
+            after, AuthenticatedPrincipal
+        ):  # the door may have changed: look again next time
             if exchange.lost:  # the client has left, so its call must not run
                 return
-            after = Entered(after.principal)
+            after = AuthenticatedPrincipal(after.principal)
         pending = self._on_verdict(exchange, refusal, after)
         if pending is not None:
             await pending
@@ -345,29 +349,33 @@ class App:
         if principal is not USER:
             try:
                 facts.endpoint = self.part(gate.whole_name(facts.endpoint), principal)
-            except Declined as declined:
+            except HttpRefused as declined:
                 self._decline(exchange, jsonrpc_bytes.NO_ID, declined)
                 return None
         if result.until:
             exchange.head.entry = request_facts.KnownEntry(version, result.until, result.principal)
         return self._answer(exchange, exchange.head.method)
 
-    def _poster(self, exchange: Exchange, token: Credential, arrival: Arrival) -> Entered | Denial:
+    def _poster(
+        self, exchange: Exchange, token: Credential, arrival: AuthRequest
+    ) -> AuthenticatedPrincipal | Denial:
         """Return who posts to a stream of HTTP+SSE. Raises Elsewhere for one of another front."""
         posts = exchange.facts.kind == request_facts.MESSAGES
         endpoint = arrival.endpoint or ""
         poster = self._sse.poster(endpoint, arrival.query, token.text) if posts else None
         if poster is None or not self.door.still(poster, endpoint, arrival.date):
             return self.door.deny_credential(arrival)
-        return Entered(poster)
+        return AuthenticatedPrincipal(poster)
 
-    async def _post_elsewhere(self, exchange: Exchange, error: Elsewhere, arrival: Arrival) -> None:
+    async def _post_elsewhere(
+        self, exchange: Exchange, error: WrongFront, arrival: AuthRequest
+    ) -> None:
         """Let the front that has the stream of this post judge its token."""
         body = await self._body(exchange)
         try:
             if body is not None:
                 self._go(exchange, error, body)
-        except Declined:
+        except HttpRefused:
             self._on_verdict(exchange, None, self.door.deny_credential(arrival))
 
     def _on_exchange_end(self) -> None:
@@ -416,20 +424,20 @@ class App:
         try:
             try:
                 await get(exchange, view)
-            except Elsewhere as elsewhere:
+            except WrongFront as elsewhere:
                 body = await self._body(exchange)
                 if body is not None:
                     self._go(exchange, elsewhere, body)
-        except Declined as declined:
+        except HttpRefused as declined:
             self._decline(exchange, jsonrpc_bytes.NO_ID, declined)
 
-    def _go(self, exchange: Exchange, elsewhere: Elsewhere, body: bytes) -> None:
+    def _go(self, exchange: Exchange, elsewhere: WrongFront, body: bytes) -> None:
         """Send the connection of a request with this body to the front that can answer. Raises the
         refusal for the client if the connection cannot move."""
         if self._move is None or exchange.hops >= messages.HOPS_MAX or exchange.is_encrypted:
             raise elsewhere.otherwise from None
         if not self._move(exchange, elsewhere, body):
-            raise Declined(503, _STUCK, "handover", Code.OVERLOADED) from None
+            raise HttpRefused(503, _STUCK, "handover", Code.OVERLOADED) from None
 
     def _post(
         self,
@@ -500,10 +508,10 @@ class App:
                 self._calls.authorize(view, principal, method)
             try:
                 pending = post(exchange, message, view, self._version)
-            except Elsewhere as elsewhere:
+            except WrongFront as elsewhere:
                 self._go(exchange, elsewhere, body)
                 return None
-        except NotUpYet as early:
+        except ServerNotReady as early:
             raw_id = mcp_request.answer_id(message)
             if len(body) > EARLY_BYTES_MAX:
                 return self._send_error(exchange, raw_id, early)
@@ -515,7 +523,7 @@ class App:
             )
         except ProtocolError as error:
             return self._send_error(exchange, mcp_request.answer_id(message), error)
-        except Declined as declined:
+        except HttpRefused as declined:
             self._decline(exchange, mcp_request.answer_id(message), declined)
             return None
         if pending is None:
@@ -528,7 +536,7 @@ class App:
         before: View,
         again: Callable[[View], Pending],
         raw_id: bytes,
-        early: NotUpYet,
+        early: ServerNotReady,
         first: CallAnswer | None,
     ) -> Pending:
         """Answer the request again, now that its server has reported what it offers; or refuse it
@@ -551,7 +559,7 @@ class App:
             await pending
         except ProtocolError as error:
             self._send_error(exchange, raw_id, error)
-        except Declined as declined:
+        except HttpRefused as declined:
             self._decline(exchange, raw_id, declined)
         finally:
             await exchange.settle()
@@ -559,14 +567,16 @@ class App:
     def _send_error(self, exchange: Exchange, raw_id: bytes, error: ProtocolError) -> Pending:
         if isinstance(error, gate.ScopeMissing):
             headers = [error.challenge(self.door.metadata(exchange.facts.endpoint))]
-            self._decline(exchange, raw_id, Declined(403, error.message, "scope", headers=headers))
+            self._decline(
+                exchange, raw_id, HttpRefused(403, error.message, "scope", headers=headers)
+            )
             return None
         status = HTTP_STATUS.get(error.code, 200)
         if status != 200:
             self._stats.count_refusal("message")
         return exchange.finish(status, jsonrpc_bytes.pack_refusal(raw_id, error))
 
-    def _decline(self, exchange: Exchange, raw_id: bytes, declined: Declined) -> None:
+    def _decline(self, exchange: Exchange, raw_id: bytes, declined: HttpRefused) -> None:
         self._stats.count_refusal(declined.reason)
         body = jsonrpc_bytes.error(raw_id, declined.code, declined.message)
         exchange.json(declined.status, body, declined.headers)

@@ -24,15 +24,15 @@ from metamcp_worker.front.client_sessions import (
     negotiate_version,
 )
 from metamcp_worker.front.dialogue import Dialogue
-from metamcp_worker.front.exchange import Declined, Exchange
+from metamcp_worker.front.exchange import Exchange, HttpRefused
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
-from metamcp_worker.http.connection_moves import Elsewhere, build_unknown_error
+from metamcp_worker.http.connection_moves import WrongFront, build_unknown_error
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
-from metamcp_worker.http.resume import NEWS_EVENTS_MAX, Tape
+from metamcp_worker.http.resume import NEWS_EVENTS_MAX, EventLog
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -137,7 +137,7 @@ class LegacyEra:
         session = self._sessions.open(record, self._now(), resumable=resumable)
         if session is None:
             message = "There are as many sessions as there may be; try again later."
-            raise Declined(503, message, "sessions", Code.OVERLOADED)
+            raise HttpRefused(503, message, "sessions", Code.OVERLOADED)
         self._on_kept(session)
         result: dict[str, object] = {
             "protocolVersion": session.protocol,
@@ -172,19 +172,19 @@ class LegacyEra:
         facts = exchange.facts
         if facts.session is None:
             message = "The header Mcp-Session-Id is missing; send initialize first."
-            raise Declined(400, message, "session")
+            raise HttpRefused(400, message, "session")
         name = facts.session.decode("latin-1")
         session = self._sessions.find(name, facts.endpoint, view.principal, self._now())
         if session is None:
             message = "There is no such session (any more); send initialize again."
-            raise build_unknown_error(name, Declined(404, message, "session"))
+            raise build_unknown_error(name, HttpRefused(404, message, "session"))
         if facts.version is not None and facts.version.decode("latin-1") != session.protocol:
             message = f"MCP-Protocol-Version must be {session.protocol} in this session."
-            raise Declined(400, message, "session")
+            raise HttpRefused(400, message, "session")
         return session
 
     async def _go_on(
-        self, exchange: Exchange, session: ClientSession, tape: Tape, events: list[bytes]
+        self, exchange: Exchange, session: ClientSession, tape: EventLog, events: list[bytes]
     ) -> None:
         """Answer with the rest of the stream of a request."""
         stream = exchange.stream()
@@ -246,7 +246,7 @@ class SseSession:
         self.open = True
 
 
-class Posted:
+class PostedMessage:
     """Posted message whose answer goes on the stream; a `exchange.AnswerOutlet`. `on_lost` is not
     called: the session, and its calls, end with the stream."""
 
@@ -334,7 +334,7 @@ class Sse:
         self, line: SseSession, exchange: Exchange, message: Envelope, view: View, version: str
     ) -> None:
         raw_id = bytes(message.id) if message.method is not None else b""
-        posted = Posted(line.stream, line.endpoint, line.principal)
+        posted = PostedMessage(line.stream, line.endpoint, line.principal)
         line.stream.owed += 1  # from now on the stream waits for it
         try:
             exchange.empty(202)
@@ -342,14 +342,14 @@ class Sse:
             message = Envelope()  # the other one holds the body
             if pending is not None:
                 await pending
-        except (ProtocolError, Declined) as error:
+        except (ProtocolError, HttpRefused) as error:
             if raw_id:
                 posted.json(200, jsonrpc_bytes.error(raw_id, error.code, error.message))
         finally:
             line.stream.paid()
 
     def _answer(
-        self, posted: Posted, line: SseSession, message: Envelope, view: View, version: str
+        self, posted: PostedMessage, line: SseSession, message: Envelope, view: View, version: str
     ) -> Pending:
         params, meta = parameters(message)
         raw_id = bytes(message.id)
@@ -373,8 +373,8 @@ class Sse:
         names = parse_qs(query.decode("latin-1")).get("session_id", [])
         line = self._lines.get(names[0]) if len(names) == 1 else None
         if line is None and len(names) == 1:
-            error = build_unknown_error(names[0], Declined(404, _GONE, "session"))
-            if isinstance(error, Elsewhere):
+            error = build_unknown_error(names[0], HttpRefused(404, _GONE, "session"))
+            if isinstance(error, WrongFront):
                 raise error
         if line is None or not line.token or not compare_digest(line.token.encode(), token):
             return None
@@ -386,11 +386,11 @@ class Sse:
         names = parse_qs(exchange.facts.query.decode("latin-1")).get("session_id", [])
         if len(names) != 1:
             message = "The query needs session_id, as the endpoint event gave it."
-            raise Declined(400, message, "session")
+            raise HttpRefused(400, message, "session")
         line = self._lines.get(names[0])
         is_here = line is not None and line.endpoint == view.endpoint
         if line is None or not is_here or line.principal.name != view.principal:
-            raise build_unknown_error(names[0], Declined(404, _GONE, "session"))
+            raise build_unknown_error(names[0], HttpRefused(404, _GONE, "session"))
         if line.stream.has_ended:  # an answer on it would not reach the client
-            raise Declined(404, _GONE, "session")
+            raise HttpRefused(404, _GONE, "session")
         return line

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
 from metamcp_worker.front import task_ids
@@ -302,7 +302,7 @@ INVALID = b'{"reason":"invalid_definition"}'
 valid."""
 
 
-class NotUpYet(ProtocolError):
+class ServerNotReady(ProtocolError):
     """Raised for a request to a server that has not yet sent its lists. `server`: its name."""
 
     def __init__(self, server: str) -> None:
@@ -327,7 +327,7 @@ class Rule:
         self,
         noun: str,
         subject: Callable[[Mapping[str, Raw]], str | None],
-        find: Callable[[Merged, str], Owner | None],
+        find: Callable[[MergedCatalog, str], Owner | None],
         rename: Callable[[Mapping[str, Raw], bytes], Mapping[str, Raw]],
         bytes_max: int = NAME_BYTES_MAX,
         *,
@@ -351,7 +351,7 @@ def _uri(params: Mapping[str, Raw]) -> str | None:
     return codec.text(params.get("uri", b"null"))
 
 
-def _tool(merged: Merged, name: str) -> Owner | None:
+def _tool(merged: MergedCatalog, name: str) -> Owner | None:
     return merged.tools.get(name) or merged.tool(name)
 
 
@@ -390,7 +390,7 @@ def _task_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Ra
 def _own_rule(name: str) -> Rule:
     """Return the rule of a method of the gateway's own, which is a built-in tool by another way."""
 
-    def find(merged: Merged, tool: str) -> Owner | None:
+    def find(merged: MergedCatalog, tool: str) -> Owner | None:
         owner = merged.tools.get(tool)
         if owner is None or owner.server:
             message = f"metamcp/{tool} is not offered by this endpoint, see its key builtins"
@@ -400,7 +400,7 @@ def _own_rule(name: str) -> Rule:
     return Rule("tool", lambda params: name, find, lambda params, original: params)
 
 
-def only(merged: Merged, method: str) -> Owner:
+def only(merged: MergedCatalog, method: str) -> Owner:
     """Return the only server that may know a method beyond the protocol. Raises ProtocolError."""
     owner = merged.claimant(method)
     if owner is None:
@@ -409,18 +409,18 @@ def only(merged: Merged, method: str) -> Owner:
     return owner
 
 
-def _lister(merged: Merged, subject: str) -> Owner:
+def _lister(merged: MergedCatalog, subject: str) -> Owner:
     """Return who lists tasks: the gateway its runs, else the only server."""
     return task_ids.own(merged) or only(merged, task_ids.LIST)
 
 
 def _visible(
-    kind: ThingKind, find: Callable[[Merged, str], Owner | None], *, templates: bool = False
-) -> Callable[[Merged, str], Owner | None]:
+    kind: ThingKind, find: Callable[[MergedCatalog, str], Owner | None], *, templates: bool = False
+) -> Callable[[MergedCatalog, str], Owner | None]:
     """Return a function that finds only things that policies do not deny. `templates`: it may find
     a template, which lists have although its name may have no normal form."""
 
-    def find_visible(merged: Merged, subject: str) -> Owner | None:
+    def find_visible(merged: MergedCatalog, subject: str) -> Owner | None:
         owner = find(merged, subject)
         if owner is None or owner.guard is None:
             return owner
@@ -431,22 +431,24 @@ def _visible(
     return find_visible
 
 
-_RESOURCE = Rule("resource", _uri, Merged.resource, _with_uri, URI_BYTES_MAX)
+_RESOURCE = Rule("resource", _uri, MergedCatalog.resource, _with_uri, URI_BYTES_MAX)
 TASK = Rule(
     "task", _task, lambda merged, subject: None, _task_renamed, task_ids.ID_BYTES_MAX, one_era=True
 )
 """Rule of a request about a task, whose server `task_ids.TaskOwner` finds."""
-_WATCHED = Rule("resource", _uri, _visible("resources", Merged.resource), _with_uri, URI_BYTES_MAX)
+_WATCHED = Rule(
+    "resource", _uri, _visible("resources", MergedCatalog.resource), _with_uri, URI_BYTES_MAX
+)
 METHODS: Mapping[str, Rule] = {
     task_ids.CALL: Rule("tool", _name, _tool, _with_name, named=True),
-    "prompts/get": Rule("prompt", _name, Merged.prompt, _with_name, named=True),
+    "prompts/get": Rule("prompt", _name, MergedCatalog.prompt, _with_name, named=True),
     READ: _RESOURCE,
     "resources/subscribe": _WATCHED,
     "resources/unsubscribe": _WATCHED,
     **dict.fromkeys(sorted(task_ids.METHODS), TASK),
     task_ids.LIST: Rule("list", lambda params: "", _lister, lambda params, original: params),
     "resources/directory/read": Rule(
-        "resource", _uri, _visible("resources", Merged.directory), _with_uri, URI_BYTES_MAX
+        "resource", _uri, _visible("resources", MergedCatalog.directory), _with_uri, URI_BYTES_MAX
     ),
     "metamcp/get_catalog": _own_rule("get_catalog"),
     "metamcp/suggest_workflow": _own_rule("suggest_workflow"),
@@ -457,12 +459,12 @@ NO_COMPLETIONS = b'{"completion":{"values":[]}}'
 #: Rules for completions, by the type of the reference.
 _REFERENCES: Mapping[str | None, Rule] = {
     "ref/prompt": Rule(
-        "prompt", lambda params: _name(_ref(params)), _visible("prompts", Merged.prompt),
+        "prompt", lambda params: _name(_ref(params)), _visible("prompts", MergedCatalog.prompt),
         _ref_renamed,
     ),
     "ref/resource": Rule(
         "resource", lambda params: _uri(_ref(params)),
-        _visible("resources", Merged.resource_or_template, templates=True), _ref_moved,
+        _visible("resources", MergedCatalog.resource_or_template, templates=True), _ref_moved,
         URI_BYTES_MAX,
     ),
 }  # fmt: skip
@@ -499,7 +501,7 @@ def subject_of(rule: Rule, request: McpRequest) -> str:
 
 
 def check_owner(
-    merged: Merged, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
+    merged: MergedCatalog, owner: Owner | None, rule: Rule, subject: str, request: McpRequest
 ) -> Owner:
     """Return the owner that was found, if it can serve this client. Raises ProtocolError, and
     NotUpYet if the owner may be a server that has not reported yet what it offers."""
@@ -510,13 +512,13 @@ def check_owner(
     if owner is None and rule is TASK:
         raise _unknown_task(merged, subject, request)
     if owner is not None and owner.server in merged.unknown and rule is TASK:
-        raise NotUpYet(owner.server)
+        raise ServerNotReady(owner.server)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
         hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
         if not hidden and (server := not_up_yet(merged, subject)):
-            raise NotUpYet(server)
+            raise ServerNotReady(server)
         raise ProtocolError(code, hidden or f"Unknown {rule.what}: {subject}")
     if rule.one_era and owner.legacy is request.modern:
         raise ProtocolError(
@@ -526,7 +528,7 @@ def check_owner(
     return owner
 
 
-def out_of_view(merged: Merged, name: str) -> str:
+def out_of_view(merged: MergedCatalog, name: str) -> str:
     """Return why an existing tool cannot be called where only tools in view can be, and how to
     bring the tool into view; empty if the reason is a different one."""
     if name in merged.tools or all(entry.key != name for entry in merged.offered):
@@ -535,13 +537,13 @@ def out_of_view(merged: Merged, name: str) -> str:
     return f"The tool {name} is not in view, and only what is in view may be called here. {guide}"
 
 
-def not_up_yet(merged: Merged, name: str) -> str:
+def not_up_yet(merged: MergedCatalog, name: str) -> str:
     """Return the server that may have this name and has not reported yet what it offers; empty if
     there is none."""
     return next((server for server in merged.unknown if name.startswith(server)), "")
 
 
-def owner_of_resource(merged: Merged, uri: str) -> tuple[Owner, str]:
+def owner_of_resource(merged: MergedCatalog, uri: str) -> tuple[Owner, str]:
     """Return the server that has the resource, and the URI that the server knows for it. Raises
     ProtocolError with the code of the handshake era: only there clients subscribe to a single
     resource."""
@@ -573,7 +575,7 @@ def build_quarantine_error(reason: str) -> ProtocolError:
     return ProtocolError(Code.INVALID_PARAMS, reason, KEPT)
 
 
-def _unknown_task(merged: Merged, task: str, request: McpRequest) -> ProtocolError:
+def _unknown_task(merged: MergedCatalog, task: str, request: McpRequest) -> ProtocolError:
     """Return the error for an unknown task; a server with tasks checks in the same order."""
     if not any(
         merged.eras.get(server, request.modern) is not request.modern for server in merged.tasked

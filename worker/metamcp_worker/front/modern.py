@@ -24,7 +24,7 @@ from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
-from metamcp_worker.front.mrtr_io import Parking, Talk, wants_input
+from metamcp_worker.front.mrtr_io import InteractiveCall, ParkedCalls, wants_input
 from metamcp_worker.front.request_facts import (
     CallAnswer,
     CheckedRequest,
@@ -32,7 +32,7 @@ from metamcp_worker.front.request_facts import (
     McpRequest,
 )
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
-from metamcp_worker.front.server_processes import Unasked
+from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
@@ -112,7 +112,7 @@ class ModernEra:
         self._listening = SubscriptionsListen(subscriptions, tasks)
         self._peers = Peers()
         self._stamps: Stamps = {}
-        self._parking = Parking(asyncio.get_running_loop(), mint)
+        self._parking = ParkedCalls(asyncio.get_running_loop(), mint)
         self._wishes: WeakKeyDictionary[View, Mapping[str, Wishes]] = WeakKeyDictionary()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class ModernEra:
             call = self._resume_call(client, method, checked, view)
             if call is None:
                 call = self._start_call(client, method, checked, view, exchange.facts)
-        except Unasked:
+        except RootsUnknown:
             return exchange.result(raw_id, client_identity.asks())
         exchange.on_lost = partial(call.cancel, "the client went away")
         if exchange.size > KEPT_PARAMS_BYTES_MAX:
@@ -227,7 +227,7 @@ class ModernEra:
         request.unasked = True
         try:
             call = self._calls.start(view, request, client)
-        except Unasked:
+        except RootsUnknown:
             if not client_identity.place(request, view.principal, client.roots, facts.directory):
                 raise
             call = self._calls.start(view, request, client)
@@ -240,7 +240,7 @@ class ModernEra:
             bound = _make_binding(
                 view, method, owner.server if owner is not None else "", checked.params
             )
-            client.talk = Talk(self._parking, call, bound, checked.caller)
+            client.talk = InteractiveCall(self._parking, call, bound, checked.caller)
         return call
 
     def _resume_call(
@@ -316,7 +316,7 @@ class _Client:
         self._exchange = exchange
         self._token = token
         self._level = level
-        self.talk: Talk | None = None
+        self.talk: InteractiveCall | None = None
         self.roots = b""
 
     @property

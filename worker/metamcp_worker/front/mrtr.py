@@ -2,7 +2,7 @@
 
 Owns: reading and writing `input_required` results, the parameters of a retry, the states of modern
 servers as their clients get them, and the table of what a front has parked until a client comes
-back with a state, with its limits (`Parked`). Never: asking, waiting (`mrtr_io`).
+back with a state, with its limits (`ParkedEntries`). Never: asking, waiting (`mrtr_io`).
 
 A modern server cannot tell clients apart, so it cannot bind its state to one. The gateway does: who
 brings another's state gets the answer to a text that means nothing.
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from msgspec import Raw, Struct
 
 from metamcp_worker.front import task_ids
-from metamcp_worker.http.connection_moves import Elsewhere
+from metamcp_worker.http.connection_moves import WrongFront
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
@@ -240,7 +240,7 @@ class _Entry(Struct, Generic[T], frozen=True):
     kept: T
 
 
-class Parked(Generic[T]):
+class ParkedEntries(Generic[T]):
     """Parked things of one front, by state. `front`: a name that no other process has or had."""
 
     def __init__(self, front: str) -> None:
@@ -285,7 +285,7 @@ class Parked(Generic[T]):
         """Raise Elsewhere for a state that another front created."""
         maker = None if state.startswith(self._front) else messages.maker(state)
         if maker is not None:
-            raise Elsewhere(state, maker, ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE))
+            raise WrongFront(state, maker, ProtocolError(Code.INVALID_PARAMS, _ELSEWHERE))
 
     def take(self, state: str, bound: StateBinding, now: float) -> T:
         """Return what is parked under this state, and forget it. Raises ProtocolError; then nothing

@@ -1,11 +1,10 @@
 """Calls that ask for input on the way, between a client and a server of different eras.
 
-Owns: `Drive`, which asks a handshake-era client for the input that an `input_required` result wants
-and sends the call again with the answers; `Talk` and `Parking`, which answer a client of the other
-era with the questions of a handshake-era server and park its call until the client comes back.
-Never: how a session is asked (`exchange`), the wire format of such results and the table of
-states (`mrtr`), the first attempt.
-"""
+Owns: `CallRoundTrips`, which asks a handshake-era client for the input that an `input_required`
+result wants and sends the call again with the answers; `InteractiveCall` and `ParkedCalls`, which
+answer a client of the other era with the questions of a handshake-era server and park its call
+until the client comes back. Never: how a session is asked (`exchange`), the wire format of such
+results and the table of states (`mrtr`), the first attempt."""
 
 import asyncio
 import functools
@@ -18,7 +17,7 @@ from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.mrtr import (
     PARK_S_MAX,
     InputRequired,
-    Parked,
+    ParkedEntries,
     StateBinding,
     TooManyParked,
     WantedInput,
@@ -68,7 +67,7 @@ def wants_input(answer: CallAnswer | None) -> bool:
     return answer is not None and not answer.code and _MARK in answer.body
 
 
-class Drive:
+class CallRoundTrips:
     """Rounds of one call of a handshake-era client at a modern server. For the client it is one
     call, during which the client is asked something. For the server it is a row of requests, each
     of which stands alone. `request`: as it was sent first, None if it was too large to keep;
@@ -244,7 +243,7 @@ _GONE = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT})
 _CANCEL = codec.dump({"action": "cancel"})
 
 
-class Talk:
+class InteractiveCall:
     """Call whose client may be asked. While the client is away, the talk itself is the caller of
     the call. `capabilities`: raw, the `caller` of `frames.CallFrame`."""
 
@@ -254,7 +253,7 @@ class Talk:
     )  # fmt: skip
 
     def __init__(
-        self, parking: "Parking", call: Call, bound: StateBinding, capabilities: bytes
+        self, parking: "ParkedCalls", call: Call, bound: StateBinding, capabilities: bytes
     ) -> None:
         self.call = call
         self.bound = bound
@@ -393,17 +392,17 @@ class Talk:
         self._parking.parked.release(len(question.params))
 
 
-class Parking:
+class ParkedCalls:
     """Talks of one front that wait for their clients. `mint`: makes texts that cannot be
     guessed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, mint: Callable[[], str]) -> None:
         self.loop = loop
-        self.parked: Parked[Talk] = Parked(mint())
+        self.parked: ParkedEntries[InteractiveCall] = ParkedEntries(mint())
         self._mint = mint
         self._is_closed = False
 
-    def park(self, talk: Talk) -> str:
+    def park(self, talk: InteractiveCall) -> str:
         """Return the state with which the client comes back. Raises TooManyParked."""
         if self._is_closed:
             raise TooManyParked("The gateway is stopping.")
@@ -418,7 +417,7 @@ class Parking:
         if state is not None and is_state(state):
             self.parked.check_here(state)
 
-    def take(self, state: str, bound: StateBinding) -> Talk:
+    def take(self, state: str, bound: StateBinding) -> InteractiveCall:
         """Return the talk that this state brings back. Raises ProtocolError."""
         return self.parked.take(state, bound, self.loop.time())
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.mcp_request import owner_of_resource
@@ -234,7 +234,7 @@ class ResourceSubscriptions:
             del self._unattended[server]
 
 
-def _get_merged(view: View, watcher: Watcher) -> Merged:
+def _get_merged(view: View, watcher: Watcher) -> MergedCatalog:
     return view.of(modern=not process_names.has_session(watcher.who))
 
 

@@ -20,7 +20,7 @@ from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.mcp_request import NotUpYet, not_up_yet, out_of_view
+from metamcp_worker.front.mcp_request import ServerNotReady, not_up_yet, out_of_view
 from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
@@ -98,7 +98,7 @@ class Rest:
                 first = self._calls.first_list(server)
                 exchange.on_lost = partial(first.cancel, "the client went away")
                 again = partial(
-                    self._on_server_up, exchange, name, body, view, version, NotUpYet(server)
+                    self._on_server_up, exchange, name, body, view, version, ServerNotReady(server)
                 )
                 return exchange.expect(first, again)
             short_name = name[:NAME_BYTES_MAX]
@@ -122,7 +122,7 @@ class Rest:
         body: bytes,
         before: View,
         version: str,
-        early: NotUpYet,
+        early: ServerNotReady,
         first: CallAnswer | None,
     ) -> Pending:
         """Call the tool after its server has reported what it offers, or refuse the call with the

@@ -29,7 +29,7 @@ from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.front_recovery import Keeping
+from metamcp_worker.front.front_recovery import SessionRecordSender
 from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
@@ -39,39 +39,40 @@ from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.consent_records import ConsentDecided, ConsentGrant, ConsentGrants
 from metamcp_worker.ipc.disclosure import (
-    Announce,
-    Applied,
-    Change,
-    Everything,
-    News,
+    AnnounceLists,
+    DisclosureApplied,
+    DisclosureDelta,
+    DisclosureState,
+    ListsAnnounced,
     OrderOutcome,
-    Shift,
-    Told,
-    Wish,
+    OrderRequest,
+    ServerListsChanged,
+    ViewOrder,
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
-from metamcp_worker.ipc.key_table import KeyChanges, Keys, KeysApplied
+from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeysApplied
 from metamcp_worker.ipc.messages import (
     NOTICE,
-    Adopt,
+    AdoptSessions,
     AttachFailed,
     AttachRole,
     AttachServer,
-    Beat,
     CallsShown,
     Catalogue,
-    Changed,
+    ConnectionTaken,
     DayCounts,
-    Disclosed,
+    DisclosureUpdate,
     Figures,
     ForgetServer,
     FrontReady,
     FrontStats,
     HandOver,
+    Heartbeat,
     Listen,
     Message,
+    OrderReply,
     Reconfigure,
     ServeOn,
     ServerState,
@@ -80,13 +81,12 @@ from metamcp_worker.ipc.messages import (
     ShowPath,
     ShowTools,
     Stop,
-    Taken,
     ToFront,
 )
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.runtime import logs, loop, memory
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.runtime.loop import BackgroundTasks
 
 T = TypeVar("T")
 
@@ -141,12 +141,12 @@ class FrontWorker:
         self._listeners: list[socket.socket] = []
         self._inbox: asyncio.Queue[tuple[ToFront, list[int]]] = asyncio.Queue(INBOX_MAX)
         self._over: asyncio.Future[int] = self._loop.create_future()
-        self._chores = Chores(self._faulty)
+        self._chores = BackgroundTasks(self._faulty)
         self._draining = False
         self._pause: asyncio.TimerHandle | None = None
         on_gone = partial(self._finish, EXIT_SUPERVISOR_GONE)
         self._channel = Channel(sock, self._packet, on_gone, self._fds_lost)
-        self._keeping = Keeping(self._tell, lambda: self._channel.queue_length)
+        self._keeping = SessionRecordSender(self._tell, lambda: self._channel.queue_length)
         self._handover = Handover(self._tell, lambda: self._channel.queue_length)
 
     async def run(self) -> int:
@@ -186,14 +186,14 @@ class FrontWorker:
             case Reconfigure(vital=False):
                 log.error("no free descriptor for a new configuration; the old one stays")
             case HandOver():
-                self._tell(Taken())  # its client is cut: the socket is gone
+                self._tell(ConnectionTaken())  # its client is cut: the socket is gone
                 self._stats.count_refusal("handover")
-            case Changed(ticket=ticket):
+            case OrderReply(ticket=ticket):
                 self._calls.builtins.on_order_outcome(ticket, OrderOutcome(error=UNREAD))
             case Embedded(ticket=ticket):
                 lost = Vectors(pause_s=EMBED_AGAIN_S)
                 self._calls.builtins.on_vectors(ticket, codec.dump(lost))
-            case Adopt() if self._server is not None and self._server.started:
+            case AdoptSessions() if self._server is not None and self._server.started:
                 log.error("no free descriptor for sessions of another front; they are lost")
             case _:
                 log.error("no free descriptor for what the front must serve; the front ends")
@@ -239,7 +239,7 @@ class FrontWorker:
         match message:
             case ServeOn(front=number):
                 self._prepare(number, _read(FrontSpec, fds), fds)
-            case Adopt(untold=untold):
+            case AdoptSessions(untold=untold):
                 self._adopt(_read(list[SessionRecord], fds), untold=untold)
             case HandOver():
                 await self._take_in(message, fds)
@@ -258,11 +258,11 @@ class FrontWorker:
                 self._calls.server_state(message)
             case ForgetServer(server=server):
                 self._calls.forget(server)
-            case Disclosed():
+            case DisclosureUpdate():
                 self._disclosing.on_disclosure(message, packets.value(fds))
-            case Announce(number=number):
+            case AnnounceLists(number=number):
                 self._disclosing.announce(number)
-            case Changed(ticket=ticket):
+            case OrderReply(ticket=ticket):
                 self._calls.refresh()  # clients that hear of it find it done
                 self._calls.builtins.on_order_outcome(ticket, _read(OrderOutcome, fds))
             case Embedded(ticket=ticket):
@@ -278,7 +278,7 @@ class FrontWorker:
                 builtin_calls.tools(self._calls, self._app, message, partial(self._answer, ticket))
             case ShowKeyUse(ticket=ticket):
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
-            case Keys(generation=generation):
+            case ChangeKeys(generation=generation):
                 if self._app is not None:
                     self._app.keys_changed(_read(KeyChanges, fds))
                     self._tell(KeysApplied(generation=generation))
@@ -305,7 +305,9 @@ class FrontWorker:
                 self._tell(AttachFailed(what=server, number=generation))
             case ServeOn() if self._app is None:
                 self._finish(EXIT_FAILED)
-            case Reconfigure(vital=True) | Disclosed() | Keys():  # only changes are sent
+            case (
+                Reconfigure(vital=True) | DisclosureUpdate() | ChangeKeys()
+            ):  # only changes are sent
                 self._finish(EXIT_FAILED)
             case _:
                 pass
@@ -358,7 +360,7 @@ class FrontWorker:
     async def _take_in(self, message: HandOver, fds: list[int]) -> None:
         if self._server is not None and self._server.ended:
             return  # it is not taken, so the supervisor gives it to the heir
-        self._tell(Taken())
+        self._tell(ConnectionTaken())
         moved = take_connection(message, fds)
         if self._server is None:
             packets.close_all([moved.socket_fd])
@@ -439,7 +441,7 @@ class FrontWorker:
             lag_ms = (self._loop.time() - due) * 1000
             queued = self._calls.count_held_calls()
             inflight = sum(self._calls.inflight().values()) - queued
-            self._tell(Beat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=queued))
+            self._tell(Heartbeat(seq=number, lag_ms=lag_ms, inflight=inflight, queued=queued))
             self._tell_use()
 
     async def _report(self) -> None:
@@ -517,13 +519,13 @@ class Disclosing:
         calls.lists_changed = self._on_list_changes
         calls.builtins.send = self._order
 
-    def on_disclosure(self, message: Disclosed, blob: bytes) -> None:
+    def on_disclosure(self, message: DisclosureUpdate, blob: bytes) -> None:
         """Take over what is in view now. Raises codec.Malformed."""
         builtins = self._calls.builtins
         if message.whole:
-            builtins.disclose(codec.decode_as(Everything, blob))
+            builtins.disclose(codec.decode_as(DisclosureState, blob))
         else:
-            builtins.shift(codec.decode_as(Shift, blob))
+            builtins.shift(codec.decode_as(DisclosureDelta, blob))
         if message.number:
             self._round = self._far = message.number
             self._held[message.number], self._fresh = self._fresh, []
@@ -531,14 +533,14 @@ class Disclosing:
                 self._calls.refresh()
             finally:
                 self._round = 0
-            self._tell(Applied(number=message.number), ())
+            self._tell(DisclosureApplied(number=message.number), ())
 
     def announce(self, number: int) -> None:
         """Notify the clients, because all fronts have carried out this round."""
         for due_number in [each for each in self._held if each <= number]:
             for changed in self._held.pop(due_number):
                 self.clients(changed)
-        self._tell(Told(number=number), ())
+        self._tell(ListsAnnounced(number=number), ())
 
     def finish(self) -> None:
         """Notify all clients at once, now and from now on, because this front ends and cannot do it
@@ -556,13 +558,13 @@ class Disclosing:
         elif self.several:
             self._fresh.append(changed)
             if len(self._fresh) == 1:
-                self._tell(News(number=self._far), ())
+                self._tell(ServerListsChanged(number=self._far), ())
         else:
             self.clients(changed)
 
-    def _order(self, ticket: int, wish: Wish) -> None:
+    def _order(self, ticket: int, wish: ViewOrder) -> None:
         try:
-            self._tell(Change(ticket=ticket), (packets.blob(codec.dump(wish)),))
+            self._tell(OrderRequest(ticket=ticket), (packets.blob(codec.dump(wish)),))
         except (OSError, TooLarge) as error:
             self._calls.builtins.on_order_outcome(
                 ticket, OrderOutcome(error=f"it could not be sent: {error}")

@@ -17,7 +17,14 @@ from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import PipeFull, TooLarge
-from metamcp_worker.ipc.frames import CallFrame, Cancel, Claim, Keep, ReplyFrame, Tell
+from metamcp_worker.ipc.frames import (
+    CallFrame,
+    Cancel,
+    ClientNotice,
+    KeepCall,
+    RecoverCall,
+    ReplyFrame,
+)
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.pipe import Pipe
 
@@ -131,7 +138,7 @@ class Call:
         self.repeatable = False
         self.spare: CallFrame | None = None
         self.ends = 0.0
-        self.kept: Keep | None = None
+        self.kept: KeepCall | None = None
         self.origin: CallOrigin | None = None
         self.meters: tuple[Meter, ...] = ()
         self.record: tuple[str, bytes] | None = None
@@ -209,14 +216,14 @@ class Wire:
         # A full pipe: the worker's own deadline ends the call then.
         self.offer(Cancel(call.id, reason[:REASON_CHARS_MAX].encode("utf-8", "replace")))
 
-    def keep(self, frame: Keep) -> None:
+    def keep(self, frame: KeepCall) -> None:
         """Let this call outlive this front, unless the pipe is full. The frame is written before
         the client gets an event with which it could come back to another front."""
         self.offer(frame)
         if self.pipe is not None:
             self.pipe.flush()
 
-    def offer(self, frame: Cancel | Keep | ReplyFrame | Tell) -> None:
+    def offer(self, frame: Cancel | KeepCall | ReplyFrame | ClientNotice) -> None:
         """Send a frame that has no answer, unless the pipe is full."""
         if self.pipe is not None:
             with contextlib.suppress(PipeFull, TooLarge):
@@ -230,7 +237,7 @@ class Wire:
             self.on_call_end(call)
         return late
 
-    def claim(self, frame: Claim, on_note: Callable[[bytes], None]) -> bool:
+    def claim(self, frame: RecoverCall, on_note: Callable[[bytes], None]) -> bool:
         """Ask the worker for a call; `on_note` is called with the note of the call, or with an
         empty one. Returns False if the worker cannot be asked."""
         if self.pipe is None or self.down:

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.messages import ServerState, Tenant, Wanted
+from metamcp_worker.ipc.messages import ServerState, ServerWanted, Tenant
 from metamcp_worker.ipc.process_names import By
 from metamcp_worker.ipc.roots import Asked
 
@@ -44,11 +44,11 @@ class ProcessClient(Protocol):
     def modern(self) -> bool: ...
 
 
-class Unasked(Exception):
+class RootsUnknown(Exception):
     """Raised if the client has to be asked for its roots before its process is known."""
 
 
-class _Apart(Struct, frozen=True):
+class _ProcessSplit(Struct, frozen=True):
     by: By
     roots: Asked
     both: bool
@@ -66,14 +66,14 @@ class ServerProcesses:
     """Processes of all servers. `tell`: sends to the supervisor; `apart`: servers that have
     processes for one client each, or for the clients of one era."""
 
-    def __init__(self, tell: Callable[[Wanted], None]) -> None:
+    def __init__(self, tell: Callable[[ServerWanted], None]) -> None:
         self._tell = tell
-        self.apart: dict[str, _Apart] = {}
+        self.apart: dict[str, _ProcessSplit] = {}
         self._tenancies: dict[str, _Tenancy] = {}
 
     def learn(self, news: ServerState) -> None:
         if news.by or news.roots or news.both:
-            self.apart[news.server] = _Apart(news.by, news.roots, news.both)
+            self.apart[news.server] = _ProcessSplit(news.by, news.roots, news.both)
         else:
             self.apart.pop(news.server, None)
 
@@ -90,7 +90,7 @@ class ServerProcesses:
         if apart is None:
             return server
         if calls and client.unasked and self._needs_roots_first(apart, client):
-            raise Unasked
+            raise RootsUnknown
         rooted = self._needs_roots_first(apart, client) and client.rooted
         if apart.by == "project":
             word = client.project
@@ -111,7 +111,7 @@ class ServerProcesses:
         apart = (self.apart[server] for server in servers if server in self.apart)
         return client.unasked and any(self._needs_roots_first(rule, client) for rule in apart)
 
-    def _needs_roots_first(self, apart: _Apart, client: ProcessClient) -> bool:
+    def _needs_roots_first(self, apart: _ProcessSplit, client: ProcessClient) -> bool:
         """Whether the roots of this client must be known before its call. A server that asks for
         roots itself during the call, as every server does in the later era, does not need them
         before."""
@@ -132,7 +132,7 @@ class ServerProcesses:
     def request_process(self, server: str) -> None:
         """Ask the supervisor for this process, which does not run, because a call needs it."""
         tenancy = self._tenancies.get(server)
-        self._tell(Wanted(server=server, tenant=None if tenancy is None else tenancy.tenant))
+        self._tell(ServerWanted(server=server, tenant=None if tenancy is None else tenancy.tenant))
 
     def update_roots(self, client: ProcessClient) -> list[str]:
         """Return the processes that serve this client alone and want its roots. From now on the
@@ -161,7 +161,7 @@ class ServerProcesses:
         tenancy.tenant = tenant
         tenancy.told.add(client.who)
         if several:
-            self._tell(Wanted(server=name, tenant=tenant))
+            self._tell(ServerWanted(server=name, tenant=tenant))
 
 
 def _tenant(client: ProcessClient, *, several: bool) -> Tenant:

@@ -1,7 +1,7 @@
 """Figures of a front: counters of calls, calls under way, tokens of the lists in view.
 
 Owns: the counters and their cumulative figures since the front started (`Stats`), the choice of
-calls to show (`shown`), the figures of views (`Outlays`). Never: rendering figures, adding up
+calls to show (`shown`), the figures of views (`ListTokens`). Never: rendering figures, adding up
 several fronts (the supervisor does both), locks, labels that grow with traffic.
 
 A call costs two look-ups and a few additions. Limits are checked only when a series begins.
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from metamcp_worker.catalog.catalog import ListEntry, Merged, sent_bytes
+from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog, sent_bytes
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.client_identity import client_name
 from metamcp_worker.front.server_links import Call
@@ -223,7 +223,7 @@ class _Sum:
         self.tokens = tokens
 
 
-class Outlays:
+class ListTokens:
     """Tokens of the lists in views. Many views have the same list, and lists rarely change, so a
     sum is kept as long as its list."""
 
@@ -231,7 +231,7 @@ class Outlays:
         self._sums: dict[int, _Sum] = {}
 
     def stats(
-        self, views: Mapping[ViewOwner, View], everything: Mapping[str, Merged]
+        self, views: Mapping[ViewOwner, View], everything: Mapping[str, MergedCatalog]
     ) -> tuple[ViewStats, ...]:
         """Return the figures of views. `everything`: all that is behind each endpoint."""
         earlier, self._sums = self._sums, {}
@@ -241,7 +241,7 @@ class Outlays:
         )
 
     def _stat(
-        self, whose: ViewOwner, view: View, everything: Merged, earlier: Mapping[int, _Sum]
+        self, whose: ViewOwner, view: View, everything: MergedCatalog, earlier: Mapping[int, _Sum]
     ) -> ViewStats:
         listed = view.merged.lists["tools"]
         return ViewStats(

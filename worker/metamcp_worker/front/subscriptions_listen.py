@@ -49,7 +49,7 @@ _NEEDS_TASKS = codec.dump({"requiredCapabilities": {"extensions": {TASKS_EXTENSI
 _NONE = Raw(b"null")
 
 
-class Wishes(Struct, frozen=True):
+class SubscriptionFilter(Struct, frozen=True):
     """Wishes of one client: the lists, URIs and tasks that it wants news of, each URI and each task
     once."""
 
@@ -179,7 +179,7 @@ class SubscriptionClient:
             self._early.append(event)
 
 
-def parse_filter(raw: Raw) -> Wishes:
+def parse_filter(raw: Raw) -> SubscriptionFilter:
     """Return the wishes in the filter of a subscription. Raises ProtocolError."""
     try:
         members = codec.level(raw)
@@ -192,7 +192,7 @@ def parse_filter(raw: Raw) -> Wishes:
         for name, method in _LISTS.items()
         if bytes(members.get(name, _NONE)) == b"true"
     }
-    return Wishes(
+    return SubscriptionFilter(
         lists,
         _texts(members.get(_RESOURCES, _NONE), _RESOURCES, URIS_MAX),
         _texts(members.get(_TASKS, _NONE), _TASKS, TASKS_MAX),

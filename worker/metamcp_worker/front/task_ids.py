@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Raw, Struct
 
 from metamcp_worker.builtin_tools import engine_tools
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.ipc import codec
@@ -91,7 +91,7 @@ class TaskOwner(Struct, frozen=True, gc=False):
         name = f"{server}\0{task}".encode("utf-8", "surrogatepass")
         return seal(self.key, self.scope, name)
 
-    def find_server(self, merged: Merged, task: str) -> Owner | None:
+    def find_server(self, merged: MergedCatalog, task: str) -> Owner | None:
         """Return the server of this task and the server's own id of the task, or the gateway itself
         for a run of a workflow; None if this owner has no task with this id."""
         if task.startswith(engine_tools.TASK) and (gateway := own(merged)) is not None:
@@ -114,7 +114,7 @@ def with_word(caller: bytes, word: str) -> bytes:
     )  # fmt: skip
 
 
-def own(merged: Merged) -> Owner | None:
+def own(merged: MergedCatalog) -> Owner | None:
     """Return the gateway itself, if it has tasks here: runs of workflows."""
     owner = merged.tools.get(engine_tools.RUN)
     return None if owner is None or owner.server else owner
@@ -178,7 +178,7 @@ def read_task_id(body: bytes) -> str | None:
     return codec.text(members.get("taskId", b"null"))
 
 
-class Related:
+class TaskIdCaller:
     """Caller in front of a server that may have tasks: messages that belong to a task name it as
     the client knows it."""
 

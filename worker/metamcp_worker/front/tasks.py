@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.catalog.catalog import Merged
+from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import task_ids
@@ -45,7 +45,7 @@ class TaskWatcher(ProcessClient, Protocol):
         ...
 
 
-class _Watched(Struct, frozen=True):
+class _WatchedTask(Struct, frozen=True):
     """Task that a client watches. `task`: the server's own id; `kept`: watched until the client is
     gone, else until the task is over; `size_bytes`: of the raw id."""
 
@@ -61,7 +61,7 @@ class Tasks:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._loop = asyncio.get_running_loop()
-        self._watchers: dict[TaskWatcher, dict[str, _Watched]] = {}
+        self._watchers: dict[TaskWatcher, dict[str, _WatchedTask]] = {}
         self._topics: dict[str, dict[str, dict[TaskWatcher, str]]] = {}
         self._count = 0
         self._bytes = 0
@@ -73,7 +73,7 @@ class Tasks:
     def watch(self, view: View, ids: Sequence[str], watcher: TaskWatcher) -> tuple[str, ...]:
         """Tell `watcher` of these tasks until it is forgotten. Returns the ids of tasks that a
         server of its era may have. Raises ProtocolError."""
-        watched: dict[str, _Watched] = {}
+        watched: dict[str, _WatchedTask] = {}
         for exposed in ids:
             owner = self._owner(view, view.merged, exposed)
             if owner is not None and not owner.legacy:
@@ -138,13 +138,13 @@ class Tasks:
 
     # --- underneath ---------------------------------------------------------------------------
 
-    def _make_watched(self, owner: Owner, watcher: TaskWatcher, *, kept: bool) -> _Watched:
+    def _make_watched(self, owner: Owner, watcher: TaskWatcher, *, kept: bool) -> _WatchedTask:
         task = codec.text(owner.original)
         assert task is not None
         size_bytes = len(owner.original)
-        return _Watched(self._calls.process(owner.server, watcher), task, kept, size_bytes)
+        return _WatchedTask(self._calls.process(owner.server, watcher), task, kept, size_bytes)
 
-    def _owner(self, view: View, merged: Merged, exposed: str) -> Owner | None:
+    def _owner(self, view: View, merged: MergedCatalog, exposed: str) -> Owner | None:
         """Return the server of this task; None if no request could ask for it, or it is a run of a
         workflow: a client asks for its state."""
         if len(exposed.encode("utf-8", "replace")) > task_ids.ID_BYTES_MAX:
@@ -152,7 +152,7 @@ class Tasks:
         owner = self._calls.task_owner(view).find_server(merged, exposed)
         return owner if owner is not None and owner.server else None
 
-    def _add(self, watcher: TaskWatcher, exposed: str, watched: _Watched) -> None:
+    def _add(self, watcher: TaskWatcher, exposed: str, watched: _WatchedTask) -> None:
         before = self._topics.get(watched.server, {}).get(watched.task, {}).get(watcher)
         if before is not None:  # when its endpoint had fewer servers, or more
             self._drop(watcher, before)

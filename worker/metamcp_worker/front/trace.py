@@ -34,7 +34,7 @@ from metamcp_worker.http.mcp_headers import (
     TraceContext,
 )
 from metamcp_worker.ipc import codec, messages, process_names
-from metamcp_worker.ipc.messages import Leg, Span, Value
+from metamcp_worker.ipc.messages import ServerCallTimes, Span, Value
 
 UNDER_WAY_MAX = 10_000
 """Maximum number of traced calls that wait for their answer; a further call is not traced, and its
@@ -50,7 +50,7 @@ PIPE, NETWORK = "pipe", "tcp"
 _NAMES: Mapping[str, str] = {task_ids.CALL: "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
 
 
-class _Traced(Struct, gc=False):
+class _TracedCall(Struct, gc=False):
     """Traced call under way. `parent`: id of the client's span, empty if it has none; `here`,
     `there`: ids of the two spans; `name`, `original`: of its tool or prompt, as the client and as
     the server know it; `leg`: times that the worker has reported."""
@@ -64,7 +64,7 @@ class _Traced(Struct, gc=False):
     method: str
     name: str
     original: str
-    leg: Leg | None = None
+    leg: ServerCallTimes | None = None
 
 
 class Tracing:
@@ -76,7 +76,7 @@ class Tracing:
         self._dice = dice
         self._mint = mint
         self._sample = 0.0
-        self._under_way: dict[int, _Traced] = {}
+        self._under_way: dict[int, _TracedCall] = {}
         self._pending: deque[Span] = deque()
         self._lost = 0
 
@@ -100,7 +100,7 @@ class Tracing:
             self._lost += _OF_CALL
             return
         name_attribute = _NAMES.get(request.method)
-        traced = _Traced(
+        traced = _TracedCall(
             trace_id=parent.trace_id if parent is not None else self._mint(TRACE_BYTES),
             flags=parent.flags if parent is not None else SAMPLED,
             parent=parent.span_id if parent is not None else "",
@@ -162,7 +162,7 @@ class Tracing:
         else:
             self._pending.append(span)
 
-    def _server(self, call: Call, traced: _Traced, outcome: str, code: int, now: float) -> Span:
+    def _server(self, call: Call, traced: _TracedCall, outcome: str, code: int, now: float) -> Span:
         attributes = _attributes(call, traced.method, traced.name, outcome, code)
         attributes["network.transport"] = NETWORK
         attributes["metamcp.front"] = self._front
@@ -177,7 +177,7 @@ class Tracing:
             attributes, outcome,
         )  # fmt: skip
 
-    def _client(self, call: Call, traced: _Traced, outcome: str, code: int, now: float) -> Span:
+    def _client(self, call: Call, traced: _TracedCall, outcome: str, code: int, now: float) -> Span:
         """Return the client span. Without a notice of the worker it takes the time that the front
         has seen."""
         attributes = _attributes(call, traced.method, traced.original, outcome, code)
@@ -196,7 +196,7 @@ class Tracing:
 
 
 def _span(
-    kind: Literal["server", "client"], traced: _Traced, name: str, span_id: str, parent: str,
+    kind: Literal["server", "client"], traced: _TracedCall, name: str, span_id: str, parent: str,
     start: float, end: float, attributes: dict[str, Value], outcome: str,
 ) -> Span:  # fmt: skip
     return Span(

@@ -41,7 +41,7 @@ class TooManyWatched(Exception):
     """Raised when too much is watched already. The text is a sentence."""
 
 
-class Settled(Struct, frozen=True):
+class WaitOutcome(Struct, frozen=True):
     """End of a wait. `answered`: the answer of the server is its outcome; else there was nothing to
     ask."""
 
@@ -49,7 +49,7 @@ class Settled(Struct, frozen=True):
     answered: bool
 
 
-class _Waiting(Struct, frozen=True):
+class _PendingWait(Struct, frozen=True):
     """Wait until a resource is watched, or is not watched any more."""
 
     key: Key
@@ -89,7 +89,7 @@ class Watches:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, _Topic]] = {}
         self._watched: dict[Watcher, dict[str, Key]] = {}
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingWait] = {}
         self._numbers: dict[Watcher, dict[int, None]] = {}
         self._count = 0
 
@@ -104,7 +104,7 @@ class Watches:
         if topic.held and topic.asking is None:
             return True
         topic.tired = False
-        self._wait(topic, number, _Waiting(key, pair, wanted=True))
+        self._wait(topic, number, _PendingWait(key, pair, wanted=True))
         return False
 
     def adopt(self, key: Key, watcher: Watcher, exposed: str) -> list[Key]:
@@ -133,7 +133,7 @@ class Watches:
         if topic.pairs or not (topic.held or topic.asking):
             self._tidy(key)
             return None
-        self._wait(topic, number, _Waiting(key, (watcher, exposed), wanted=False))
+        self._wait(topic, number, _PendingWait(key, (watcher, exposed), wanted=False))
         return key
 
     def leave(self, watcher: Watcher) -> tuple[list[Key], list[int]]:
@@ -185,7 +185,7 @@ class Watches:
         topic.outdated = False
         return topic.asking
 
-    def on_answer(self, key: Key, *, ok: bool) -> list[Settled]:
+    def on_answer(self, key: Key, *, ok: bool) -> list[WaitOutcome]:
         """Take over the answer of the server to what `next` returned, and return the waits that
         end. Call `next` again afterwards."""
         topic = self._topics[key[0]][key[1]]
@@ -251,12 +251,12 @@ class Watches:
         topic.pairs[pair] = None
         return topic
 
-    def _wait(self, topic: _Topic, number: int, waiting: _Waiting) -> None:
+    def _wait(self, topic: _Topic, number: int, waiting: _PendingWait) -> None:
         topic.waiting[number] = None
         self._waiting[number] = waiting
         self._numbers.setdefault(waiting.pair[0], {})[number] = None
 
-    def _forget(self, number: int) -> _Waiting:
+    def _forget(self, number: int) -> _PendingWait:
         waiting = self._waiting.pop(number)
         del self._topics[waiting.key[0]][waiting.key[1]].waiting[number]
         watcher = waiting.pair[0]
@@ -277,15 +277,15 @@ class Watches:
         del topic.pairs[pair]
         return topic
 
-    def _settle(self, topic: _Topic, outcome: bool | None, key: Key) -> list[Settled]:
+    def _settle(self, topic: _Topic, outcome: bool | None, key: Key) -> list[WaitOutcome]:
         """End the waits that have this outcome; all waits, if no request is to follow."""
         over = topic.wish is None
-        settled: list[Settled] = []
+        settled: list[WaitOutcome] = []
         for number in list(topic.waiting):
             answered = self._waiting[number].wanted is outcome
             if answered or over:
                 self._forget(number)
-                settled.append(Settled(number, answered))
+                settled.append(WaitOutcome(number, answered))
         self._tidy(key)
         return settled
 

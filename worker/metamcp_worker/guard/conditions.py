@@ -59,7 +59,7 @@ _SLOW: Final = frozenset({"map", "filter"})
 _READABLE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class ConditionFails(Exception):
+class ConditionError(Exception):
     """Raised for a condition without a value. The text is a sentence without its full stop.
     `unclear`: what readers of JSON take differently in what it reads, else empty."""
 
@@ -68,7 +68,7 @@ class ConditionFails(Exception):
         self.unclear = unclear
 
 
-class Thing(Struct, frozen=True, gc=False):
+class PolicyTarget(Struct, frozen=True, gc=False):
     """Tool, prompt or resource. `name`: the server's own name or URI; `definition`: raw, of a tool;
     empty for one that no list has."""
 
@@ -87,7 +87,7 @@ class PolicySubject(Struct, frozen=True):
     namespace: str = ""
 
 
-class CallKnows(Struct, frozen=True, gc=False):
+class CallContext(Struct, frozen=True, gc=False):
     """Facts that are known at a call only. `arguments`: raw, or empty; `client`: raw JSON that the
     client says of itself; `source`: `client`, `code`, `agent` or `workflow`."""
 
@@ -119,20 +119,20 @@ class Condition(Struct, frozen=True):
                 if name in unread:
                     reason = unread[name]
                     unclear = reason if reason in codec.UNCLEAR else ""
-                    raise ConditionFails(self.expression.describe_problem(reason), unclear)
+                    raise ConditionError(self.expression.describe_problem(reason), unclear)
         try:
             result = expressions.program(self.program).execute(variables)
         except KeyError as error:
-            raise ConditionFails(
+            raise ConditionError(
                 expressions.describe_missing_member(self.expression.text, str(error))
             ) from None
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ConditionFails(
+            raise ConditionError(
                 self.expression.describe_problem(expressions.reason(error))
             ) from None
         if isinstance(result, bool):
             return result
-        raise ConditionFails(self.expression.describe_problem("it is neither true nor false"))
+        raise ConditionError(self.expression.describe_problem("it is neither true nor false"))
 
 
 def parse(text: str) -> Condition:
@@ -204,7 +204,7 @@ def _is_text(word: str, tokens: Sequence[str], after: int) -> bool:
     return quoted and after < len(tokens) and tokens[after] == ")"
 
 
-def facts(thing: Thing, subject: PolicySubject) -> dict[str, object]:
+def facts(thing: PolicyTarget, subject: PolicySubject) -> dict[str, object]:
     """Return what is known of a thing when lists are made, by the names of VARIABLES; each value
     can be compared."""
     kind, who = thing.kind.removesuffix("s"), subject.who
@@ -243,7 +243,7 @@ class Variables:
             self._context = expressions.context(_make_list_variables(self._facts, self._reads))
         return self._context
 
-    def of(self, call: CallKnows) -> tuple["cel.Context", Mapping[str, str]]:
+    def of(self, call: CallContext) -> tuple["cel.Context", Mapping[str, str]]:
         """Return all variables for a call, and the arguments that no condition can read, with the
         reasons; under an empty name, why nothing can read all arguments."""
         context = self.build_list_context()
@@ -273,7 +273,7 @@ class Variables:
         for name in names:
             try:
                 values[name] = _value(members[name])
-            except (ConditionFails, codec.Malformed) as error:
+            except (ConditionError, codec.Malformed) as error:
                 unread[name] = unread[""] = str(error)
         return values, unread
 
@@ -300,7 +300,7 @@ def _make_list_variables(facts: Mapping[str, object], reads: Iterable[str]) -> d
             endpoint[member] = facts[name]
             variables["endpoint"] = endpoint
         elif root == "tool":
-            with contextlib.suppress(ConditionFails, codec.Malformed):
+            with contextlib.suppress(ConditionError, codec.Malformed):
                 variables["tool"] = {"annotations": _annotations(cast("bytes", facts[ANNOTATIONS]))}
     return variables
 
@@ -333,14 +333,14 @@ def _annotations(raw: bytes) -> dict[str, object]:
     codec.Malformed."""
     annotations = codec.level(raw or b"{}") if len(raw) <= READ_BYTES_MAX else None
     if annotations is None:
-        raise ConditionFails(_LARGE)
+        raise ConditionError(_LARGE)
     return {**_HINTS, **{name: _value(value) for name, value in annotations.items()}}
 
 
 def _value(raw: Raw) -> object:
     """Return a value that the library can take. Raises ConditionFails and codec.Malformed."""
     if len(raw) > READ_BYTES_MAX:
-        raise ConditionFails(_LARGE)
+        raise ConditionError(_LARGE)
     value: object = codec.exact(raw)
     if len(raw) <= DEPTH_MAX:
         return value
@@ -348,7 +348,7 @@ def _value(raw: Raw) -> object:
     for _ in range(DEPTH_MAX):
         layer = [inner for outer in layer for inner in _inside(outer)]
     if layer:
-        raise ConditionFails(f"what it reads is nested more than {DEPTH_MAX} deep")
+        raise ConditionError(f"what it reads is nested more than {DEPTH_MAX} deep")
     return value
 
 

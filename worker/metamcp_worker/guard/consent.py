@@ -23,7 +23,7 @@ from metamcp_worker.ipc.consent_records import (
     ConsentGrant,
     ConsentScope,
 )
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 ARGUMENTS_BYTES_MAX = 16 * 1024
 """Maximum bytes of arguments as a question shows them: nobody can agree to what is not shown. With
@@ -56,7 +56,7 @@ def plain(text: str) -> str:
     )
 
 
-def shown_arguments(arguments: bytes, masks: Masks) -> str:
+def shown_arguments(arguments: bytes, masks: SecretMasker) -> str:
     """Return arguments for people: escaped, with known secrets masked. Raises codec.Malformed for
     arguments that cannot be shown as they will run. The text says why."""
     codec.exact(arguments)

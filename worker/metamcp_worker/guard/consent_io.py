@@ -28,7 +28,7 @@ from metamcp_worker.ipc.consent_records import (
     question_id,
 )
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 OPEN_MAX = 1024
 """Maximum open questions of one front; a call beyond is refused."""
@@ -81,7 +81,7 @@ class ConsentStep:
         self.front = 0
         self.tell = tell
         self.counts: Counter[str] = Counter()
-        self.masks = Masks()
+        self.masks = SecretMasker()
         self.grants = Grants()
         self._date = date
         self._rounds = AgreedRounds()

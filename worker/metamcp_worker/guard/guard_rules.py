@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.guard.conditions import CallKnows, PolicySubject, Thing, ThingKind
+from metamcp_worker.guard.conditions import CallContext, PolicySubject, PolicyTarget, ThingKind
 from metamcp_worker.guard.policies import Policies, PolicyNote, PolicyRuling, PolicyVerdict
 from metamcp_worker.ipc import codec, process_names, resource_uris
 from metamcp_worker.ipc.consent_records import rules_mark
@@ -130,7 +130,7 @@ class CallGuard(Struct, frozen=True, gc=False):
         """Return the verdict on a call: the stricter one of consent and policies."""
         verdict = PolicyVerdict()
         if self.policy is not None:
-            verdict = self.policy.decide(CallKnows(facts.arguments, facts.client, facts.source))
+            verdict = self.policy.decide(CallContext(facts.arguments, facts.client, facts.source))
         if verdict.effect == "deny":
             return CallVerdict("deny", verdict.message, verdict.policy, verdict.notes)
         if self.consent == "deny":
@@ -201,7 +201,7 @@ class GuardRules:
         """Return the guard of a thing; None if no rule concerns its calls. `name`: the server's
         own; `definition`: raw JSON, `digest`: its hash, both empty for a thing in no list."""
         effect = self._consent(server, name, definition) if kind == "tools" else "allow"
-        thing = Thing(kind, server, name, definition)
+        thing = PolicyTarget(kind, server, name, definition)
         ruling = self.policies.find_ruling(thing, self.subject)
         through = self._middleware(server, kind, name) if self._through else ()
         if effect == "allow" and ruling is None and not through:
@@ -219,12 +219,12 @@ class GuardRules:
         may_concern = self._strict or self._through or self.policies.concern(server)
         return CallGuard(self, server) if may_concern else None
 
-    def values(self, thing: Thing, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
+    def values(self, thing: PolicyTarget, facts: CallFacts | None) -> tuple[PolicyValue, ...]:
         """Return the value of each policy that concerns a thing. `facts`: None if no call is
         known."""
         call = None
         if facts is not None:
-            call = CallKnows(facts.arguments, facts.client, facts.source)
+            call = CallContext(facts.arguments, facts.client, facts.source)
         return tuple(self.policies.values(thing, self.subject, call))
 
     def hides(self, kind: ThingKind, server: str, name: str) -> bool:

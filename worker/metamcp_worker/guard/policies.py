@@ -20,11 +20,11 @@ from msgspec import Struct, structs
 from metamcp_worker.guard import conditions
 from metamcp_worker.guard.conditions import (
     KINDS,
-    CallKnows,
+    CallContext,
     Condition,
-    ConditionFails,
+    ConditionError,
     PolicySubject,
-    Thing,
+    PolicyTarget,
     ThingKind,
     Variables,
 )
@@ -85,11 +85,11 @@ class PolicyRule:
         self.late = self.condition is not None and self.condition.needs_call
         self.allows = spec.effect == "allow" and spec.mode == "enforce"
         self._order = tuple(sorted(self.condition.reads)) if self.condition else ()
-        self._known: dict[tuple[object, ...], bool | ConditionFails] = {}
+        self._known: dict[tuple[object, ...], bool | ConditionError] = {}
 
     def evaluate_without_call(
         self, facts: Mapping[str, object], variables: Variables
-    ) -> bool | ConditionFails:
+    ) -> bool | ConditionError:
         """Return the value of a rule that does not need the call, or why it fails. The same value
         counts for all things that the rule cannot distinguish."""
         if self.condition is None:
@@ -105,11 +105,11 @@ class PolicyRule:
 
     def value(
         self, variables: "cel.Context", unread: Mapping[str, str] = MappingProxyType({})
-    ) -> bool | ConditionFails:
+    ) -> bool | ConditionError:
         """Return the value for a call, or why it fails. `unread`: see `conditions.Variables.of`."""
         try:
             return self.condition is None or self.condition.value(variables, unread)
-        except ConditionFails as error:
+        except ConditionError as error:
             return error.with_traceback(None)
 
 
@@ -121,11 +121,11 @@ class _Tally:
         self._decides = verdict
         self._notes = verdict.notes
 
-    def add(self, rule: PolicyRule, value: bool | ConditionFails) -> None:
+    def add(self, rule: PolicyRule, value: bool | ConditionError) -> None:
         """Add the value of a rule, or why it fails."""
         if value is False:
             return
-        spec, fails = rule.spec, value if isinstance(value, ConditionFails) else None
+        spec, fails = rule.spec, value if isinstance(value, ConditionError) else None
         reason = "" if fails is None else str(fails)
         effect = "deny" if reason else spec.effect
         permissive = spec.mode == "permissive"
@@ -195,7 +195,7 @@ class PolicyRuling:
 
     __hash__ = None  # type: ignore[assignment]  # - it is never a key
 
-    def decide(self, call: CallKnows) -> PolicyVerdict:
+    def decide(self, call: CallContext) -> PolicyVerdict:
         """Return the decision about a call."""
         if not self.late or self.hidden:
             return self.verdict
@@ -271,7 +271,7 @@ class Policies:
             endpoint.namespace if "endpoint.namespace" in self.reads_where else "",
         )
 
-    def find_ruling(self, thing: Thing, subject: PolicySubject) -> PolicyRuling | None:
+    def find_ruling(self, thing: PolicyTarget, subject: PolicySubject) -> PolicyRuling | None:
         """Return what is known of a thing when lists are made; None if the rules let every call of
         it through, without a word."""
         if not self._rules:
@@ -291,7 +291,7 @@ class Policies:
         return bool(self._closed) or bool(self._of(server).all())
 
     def values(
-        self, thing: Thing, subject: PolicySubject, call: CallKnows | None = None
+        self, thing: PolicyTarget, subject: PolicySubject, call: CallContext | None = None
     ) -> Iterator[PolicyValue]:
         """Yield the value of each rule that concerns a thing, in the order of the configuration.
         `call`: None if none is known."""
@@ -306,11 +306,11 @@ class Policies:
                 value = AT_CALL if call is None else _format_value(rule.value(*variables.of(call)))
             yield PolicyValue(spec.name, spec.effect, spec.mode, spec.when, value)
 
-    def _find_rules(self, thing: Thing) -> list[PolicyRule]:
+    def _find_rules(self, thing: PolicyTarget) -> list[PolicyRule]:
         rules = (self._rules[at] for at in self._of(thing.server).of(thing.name))
         return [rule for rule in rules if thing.kind in rule.kinds]
 
-    def _judges(self, thing: Thing) -> bool:
+    def _judges(self, thing: PolicyTarget) -> bool:
         """Whether a rule could concern a thing of this kind and server."""
         return any(thing.kind in self._rules[at].kinds for at in self._of(thing.server).all())
 
@@ -323,7 +323,7 @@ class Policies:
         return server_rules
 
 
-def _normal(thing: Thing) -> Thing | None:
+def _normal(thing: PolicyTarget) -> PolicyTarget | None:
     """Return a thing by the normal form of its name; None if it has none. Only names of resources
     have several forms."""
     if thing.kind != "resources":
@@ -332,5 +332,5 @@ def _normal(thing: Thing) -> Thing | None:
     return None if name is None else structs.replace(thing, name=name)
 
 
-def _format_value(value: bool | ConditionFails) -> str:
-    return f"fails: {value}" if isinstance(value, ConditionFails) else str(value).lower()
+def _format_value(value: bool | ConditionError) -> str:
+    return f"fails: {value}" if isinstance(value, ConditionError) else str(value).lower()

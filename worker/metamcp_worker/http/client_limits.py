@@ -1,7 +1,7 @@
 """Limits of one HTTP client: how much it may send, and how slowly.
 
 Owns: the fixed limits, those that an operator or a test may change (`ClientLimits`), and the timer
-for a request that arrives slowly (`SenderPatience`). Never: limits of MCP.
+for a request that arrives slowly (`SenderTimer`). Never: limits of MCP.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Sender(Protocol):
         ...
 
 
-class SenderPatience:
+class SenderTimer:
     """Timer for one sender: refuses it if its request arrives too slowly."""
 
     __slots__ = ("_limits", "_loop", "_sender", "_since", "_timer")

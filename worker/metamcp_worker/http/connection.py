@@ -32,7 +32,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from metamcp_worker.http import client_limits, request_head
-from metamcp_worker.http.client_limits import ClientLimits, SenderPatience
+from metamcp_worker.http.client_limits import ClientLimits, SenderTimer
 from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import Handler, HttpRequest, last_words
 from metamcp_worker.ipc.errors import Code, MetaMCPError
@@ -145,7 +145,7 @@ def _with_trace(head: Head, trace: bytes) -> Head:
     )  # fmt: skip
 
 
-class NotYet(MetaMCPError):
+class ConnectionBusy(MetaMCPError):
     """Raised if a connection cannot be sent to another process at this moment."""
 
 
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._left = moved
         self._limits = server.limits
-        self._patience = SenderPatience(server.limits, self)
+        self._patience = SenderTimer(server.limits, self)
         self._parser = httptools.HttpRequestParser(self)
         # In one read with a request that closes the connection; `on_message_complete` for the rest.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -483,9 +483,9 @@ class Connection(asyncio.Protocol):
             return  # after the answer, or not at all
         try:
             if self.transport.get_write_buffer_size():
-                raise NotYet("the client has not read its answer")
+                raise ConnectionBusy("the client has not read its answer")
             self._server.away(lambda: self._let_go(b"", last=False))
-        except NotYet:
+        except ConnectionBusy:
             self.loop.call_later(AGAIN_S, self._go)
 
     def _let_go(self, read: bytes, *, last: bool) -> MovedConnection | None:

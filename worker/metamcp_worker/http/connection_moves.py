@@ -1,15 +1,14 @@
 """Connections of clients that move to another front, which has the session or task of a request.
 
-Owns: `Elsewhere`, which says that a request may belong to another front; sending a connection away,
-taking one in, and the limits for connections that wait to be sent. Never: which front has a session
-(the supervisor knows), reading requests.
-"""
+Owns: `WrongFront`, which says that a request may belong to another front; sending a connection
+away, taking one in, and the limits for connections that wait to be sent. Never: which front has a
+session (the supervisor knows), reading requests."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from metamcp_worker.http.connection import NotYet
+from metamcp_worker.http.connection import ConnectionBusy
 from metamcp_worker.http.request_head import MovedConnection
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.errors import TooLarge
@@ -34,7 +33,7 @@ NOBODY = -1
 """Number that no front has."""
 
 
-class Elsewhere(Exception):
+class WrongFront(Exception):
     """Raised for a name that is not known here. `maker`: number of the front that created the name;
     `otherwise`: error for the client if no other front has it either. Without a name: any other
     front can answer the request."""
@@ -49,10 +48,10 @@ class Elsewhere(Exception):
 def build_unknown_error(name: str, otherwise: Exception) -> Exception:
     """Return the exception to raise for a name that is not known here."""
     maker = messages.maker(name)
-    return otherwise if maker is None else Elsewhere(name, maker, otherwise)
+    return otherwise if maker is None else WrongFront(name, maker, otherwise)
 
 
-class Leaving(Protocol):
+class MovableRequest(Protocol):
     """Request whose connection may move, as in `requests.HttpRequest`."""
 
     @property
@@ -73,7 +72,7 @@ class Handover:
         self._since = 0.0
         self._parted = 0
 
-    def give(self, request: Leaving, elsewhere: Elsewhere, body: bytes) -> bool:
+    def give(self, request: MovableRequest, elsewhere: WrongFront, body: bytes) -> bool:
         """Send the connection of a request with this body to the front that can answer the request.
         Returns False if the connection cannot move now."""
         queued_max = QUEUED_LARGE_MAX if len(body) > LARGE_BYTES else QUEUED_MAX
@@ -97,10 +96,10 @@ class Handover:
             self._since, self._parted = now, 0
         self._parted += 1
         if self._parted > PARTED_MAX or self._queued() >= QUEUED_MAX:
-            raise NotYet("too many connections are on their way")
+            raise ConnectionBusy("too many connections are on their way")
         moved = leave()
         if moved is None:
-            raise NotYet("it cannot leave now")
+            raise ConnectionBusy("it cannot leave now")
         try:
             blob = packets.blob(moved.read)
         except OSError:  # no descriptor is free: the client is cut

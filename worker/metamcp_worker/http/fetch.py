@@ -61,15 +61,15 @@ class Unreachable(MetaMCPError):
     """Raised if the server did not get the request, or refused to process it."""
 
 
-class Untrusted(Unreachable):
+class TlsFailed(Unreachable):
     """Raised if TLS with the server fails, or its certificate is not accepted."""
 
 
-class Misdirected(Unreachable):
+class RedirectRefused(Unreachable):
     """Raised if the server redirects to a place to which requests do not follow."""
 
 
-class Broken(MetaMCPError):
+class ConnectionBroken(MetaMCPError):
     """Raised if the connection failed on the way: the server may have processed the request."""
 
 
@@ -86,7 +86,7 @@ class FetchLimits(Struct, frozen=True, kw_only=True):
     requests_max: int = 1280
 
 
-class Incoming(abc.ABC):
+class IncomingResponse(abc.ABC):
     """Head of an answer, and its body as it comes. Close it, or use it in `async with`.
 
     Closing before the end closes the connection, so that the server learns of it.
@@ -138,10 +138,12 @@ class Incoming(abc.ABC):
         await self.close()
 
 
-class Response(Incoming):
+class Response(IncomingResponse):
     """Answer of an origin."""
 
-    def __init__(self, response: httpx2.Response, lane: "_Lane", origin: "Origin") -> None:
+    def __init__(
+        self, response: httpx2.Response, lane: "_ConnectionPool", origin: "Origin"
+    ) -> None:
         self.status = response.status_code
         self._response = response
         self._lane = lane
@@ -172,10 +174,10 @@ class Response(Incoming):
                         return b""
                 return data
         except TimeoutError:
-            raise Broken(f"{self._from} sent nothing for {wait_s:g} s") from None
+            raise ConnectionBroken(f"{self._from} sent nothing for {wait_s:g} s") from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             problem = f"the connection to {self._from} broke in the middle of an answer"
-            raise Broken(f"{problem}: {_reason(error)}") from None
+            raise ConnectionBroken(f"{problem}: {_reason(error)}") from None
 
     async def close(self) -> None:
         if self._closed:
@@ -212,7 +214,7 @@ class Origin:
         self._proxy = proxy
         self._limits = limits or FetchLimits()
         self._tls = _tls(self._url, ca_file, any_host=auth is not None or proxy is not None)
-        self._lanes: list[_Lane] = []
+        self._lanes: list[_ConnectionPool] = []
         self._active = 0
         soon = self._limits.connect_s
         self._waits = {"connect": soon, "pool": soon, "write": WRITE_S, "read": None}
@@ -226,12 +228,12 @@ class Origin:
         try:
             url = self._url.join(reference)
         except httpx2.InvalidURL:
-            raise Misdirected(f"{self} names a URL that is none") from None
+            raise RedirectRefused(f"{self} names a URL that is none") from None
         if _origin(url) != self._name:
             problem = (
                 f"{self} sends requests on to {_origin(url)}, and another origin is not followed"
             )
-            raise Misdirected(f"{problem}; if that is meant, configure it as the URL")
+            raise RedirectRefused(f"{problem}; if that is meant, configure it as the URL")
         return str(url)
 
     async def send(
@@ -265,23 +267,25 @@ class Origin:
                     sent.begun = False
                     target = httpx2.URL(self.join(str(target.join(location))))
                     if self._auth is not None and not self._auth.covers(str(target)):
-                        raise Misdirected(
+                        raise RedirectRefused(
                             f"{self} redirects to {target.path}, which is not part of the resource"
                             " that its tokens are for; if that is meant, configure it as the URL"
                         )
         except TimeoutError:
             if sent.begun:
-                raise Broken(f"{self} gave no answer in {answer_s:g} s") from None
+                raise ConnectionBroken(f"{self} gave no answer in {answer_s:g} s") from None
             raise Unreachable(f"{self} could not be reached in {answer_s:g} s") from None
         except httpx2.InvalidURL:
-            raise Misdirected(f"{self} redirects to what is not a URL") from None
+            raise RedirectRefused(f"{self} redirects to what is not a URL") from None
         except httpx2.HTTPError as error:
             if sent.begun:
-                raise Broken(f"the connection to {self} broke: {_reason(error)}") from None
+                raise ConnectionBroken(
+                    f"the connection to {self} broke: {_reason(error)}"
+                ) from None
             if reason := tcp.distrust(error):
-                raise Untrusted(f"{self} is not trusted because {reason}") from None
+                raise TlsFailed(f"{self} is not trusted because {reason}") from None
             raise Unreachable(f"{self} cannot be reached: {_reason(error)}") from None
-        raise Misdirected(f"{self} redirects in a circle")
+        raise RedirectRefused(f"{self} redirects in a circle")
 
     async def close(self) -> None:
         """Close all connections; answers that are still being read break."""
@@ -289,7 +293,7 @@ class Origin:
         for lane in lanes:
             await lane.aclose()
 
-    async def leave(self, lane: "_Lane") -> None:
+    async def leave(self, lane: "_ConnectionPool") -> None:
         """Free the connection of an answer that is closed."""
         self._active -= 1
         lane.active -= 1
@@ -319,13 +323,13 @@ class Origin:
             if response is None:
                 await self.leave(lane)
 
-    def _enter(self) -> "_Lane":
+    def _enter(self) -> "_ConnectionPool":
         self._active += 1
         for lane in self._lanes:
             if lane.active < LANE_REQUESTS_MAX:
                 break
         else:
-            lane = _Lane(self._transport())
+            lane = _ConnectionPool(self._transport())
             self._lanes.append(lane)
         lane.active += 1
         return lane
@@ -361,7 +365,7 @@ class _Body(httpx2.AsyncByteStream):
             self._written()
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     """Body of an answer that is read whole, and not by the caller of `Origin.send`; bounded for
     that."""
 
@@ -380,7 +384,7 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Lane(httpx2.AsyncBaseTransport):
+class _ConnectionPool(httpx2.AsyncBaseTransport):
     """Pool of connections. `active`: requests of callers that use it, from first to last byte."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
@@ -401,7 +405,7 @@ class _Lane(httpx2.AsyncBaseTransport):
             await answer.stream.aclose()
             raise httpx2.DecodingError("it compresses its answer, which it was not asked to")
         if _OURS not in request.extensions or answer.status_code in _SIDE:
-            answer.stream = _Bounded(answer.stream)
+            answer.stream = _BoundedBody(answer.stream)
         return answer
 
     async def aclose(self) -> None:
@@ -433,7 +437,7 @@ def _tls(url: httpx2.URL, ca_file: str | None, *, any_host: bool) -> ssl.SSLCont
         except OSError as error:
             absent = isinstance(error, FileNotFoundError)
             problem = "does not exist" if absent else "has no certificates in PEM"
-            raise Untrusted(f"{_origin(url)} cannot be trusted: {ca_file} {problem}") from None
+            raise TlsFailed(f"{_origin(url)} cannot be trusted: {ca_file} {problem}") from None
     if url.scheme == "https" or any_host:
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -62,7 +62,7 @@ _ID = re.compile(
 )
 
 
-class Lost(Struct, frozen=True):
+class EventLogRef(Struct, frozen=True):
     """Tape of another front, as the client names it. `request`: raw id of the request whose answer
     the client waits for."""
 
@@ -70,7 +70,7 @@ class Lost(Struct, frozen=True):
     request: bytes
 
 
-class TapeReader(Protocol):
+class EventLogReader(Protocol):
     """Connection that gets the events of a tape."""
 
     def put(self, event: bytes) -> None: ...
@@ -82,14 +82,14 @@ class TapeReader(Protocol):
     def end(self) -> None: ...
 
 
-class Memory:
+class EventLogStore:
     """Events kept in one front. `nonce`: separates its event ids from those of other fronts."""
 
     def __init__(self, nonce: str) -> None:
         self.nonce = nonce.encode()
         self.size_bytes = 0
         self.numbers = itertools.count(1)
-        self.over: dict[Tape, float] = {}
+        self.over: dict[EventLog, float] = {}
         """Tapes that have ended, in order, each with the moment until which it is kept."""
 
     def expire(self, now: float) -> None:
@@ -103,42 +103,42 @@ class Memory:
         return self.size_bytes > FRONT_BYTES_MAX
 
 
-class Tapes:
+class EventLogs:
     """Tapes of one session."""
 
     __slots__ = ("_filled", "_heirs", "_tapes", "events", "memory", "size_bytes")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: EventLogStore) -> None:
         self.memory = memory
         self.events = 0
         self.size_bytes = 0
-        self._tapes: dict[int, Tape] = {}
-        self._filled: dict[Tape, None] = {}
-        self._heirs: dict[bytes, Tape] = {}
+        self._tapes: dict[int, EventLog] = {}
+        self._filled: dict[EventLog, None] = {}
+        self._heirs: dict[bytes, EventLog] = {}
 
     def open(
-        self, reader: TapeReader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
-    ) -> "Tape":
+        self, reader: EventLogReader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
+    ) -> "EventLog":
         """Begin a tape that keeps at most so many events. `request`: raw id of the request whose
         answer ends the tape."""
-        tape = Tape(self, next(self.memory.numbers), reader, events_max, request)
+        tape = EventLog(self, next(self.memory.numbers), reader, events_max, request)
         self._tapes[tape.number] = tape
         return tape
 
-    def inherit(self, lost: Lost, heir: "Tape") -> None:
+    def inherit(self, lost: EventLogRef, heir: "EventLog") -> None:
         """Give a client that asks for the lost tape this one from now on."""
         self._heirs[lost.name] = heir
 
-    def find_lost_tape(self, event_id: bytes) -> Lost | None:
+    def find_lost_tape(self, event_id: bytes) -> EventLogRef | None:
         """Return the tape of another front that this event is on; None if nothing more is to come
         on it."""
         match = _ID.fullmatch(event_id.strip(b" \t"))
         if match is None or match["nonce"] == self.memory.nonce:
             return None
         request = _decode_id(match["request"] or b"")
-        return Lost(_name(match), request) if request else None
+        return EventLogRef(_name(match), request) if request else None
 
-    def find(self, event_id: bytes) -> "tuple[Tape, list[bytes]] | None":
+    def find(self, event_id: bytes) -> "tuple[EventLog, list[bytes]] | None":
         """Return the tape with this event, and the events behind it; None if the event is not
         known."""
         match = _ID.fullmatch(event_id.strip(b" \t"))
@@ -161,7 +161,7 @@ class Tapes:
 
     # --- for tapes ----------------------------------------------------------------------------
 
-    def count(self, tape: "Tape", events: int, size_bytes: int) -> None:
+    def count(self, tape: "EventLog", events: int, size_bytes: int) -> None:
         self.events += events
         self.size_bytes += size_bytes
         self.memory.size_bytes += size_bytes
@@ -180,13 +180,13 @@ class Tapes:
         while self._filled and self.memory.full():
             next(iter(self._filled)).drop()
 
-    def remove(self, tape: "Tape") -> None:
+    def remove(self, tape: "EventLog") -> None:
         self._tapes.pop(tape.number, None)
         for name in [name for name, heir in self._heirs.items() if heir is tape]:
             del self._heirs[name]
 
 
-class Tape:
+class EventLog:
     """Events of one stream. `name`, `request`: texts for the tape and for its request in the ids of
     its events; `last`: place of the youngest event; `events`: events that are kept, the youngest
     last; `over`: no event follows."""
@@ -197,14 +197,14 @@ class Tape:
     )  # fmt: skip
 
     def __init__(
-        self, tapes: Tapes, number: int, reader: TapeReader, events_max: int, request: bytes
+        self, tapes: EventLogs, number: int, reader: EventLogReader, events_max: int, request: bytes
     ) -> None:
         self.number = number
         self.name = b"%b-%d" % (tapes.memory.nonce, number)
         self.last = 0
         self.events: deque[bytes] = deque()
         self.size_bytes = 0
-        self.reader: TapeReader | None = reader
+        self.reader: EventLogReader | None = reader
         self.over = False
         self._tapes = tapes
         self._events_max = events_max
@@ -232,12 +232,12 @@ class Tape:
         else:
             self._tapes.memory.over[self] = now + RESUME_S
 
-    def lose(self, reader: TapeReader) -> None:
+    def lose(self, reader: EventLogReader) -> None:
         """Go on without this connection, which is gone."""
         if self.reader is reader:
             self.reader = None
 
-    def resume(self, reader: TapeReader, events: list[bytes]) -> None:
+    def resume(self, reader: EventLogReader, events: list[bytes]) -> None:
         """Go on at this connection, with these events. The connection before, if it is still there,
         is ended: its client has lost it."""
         if self.over:

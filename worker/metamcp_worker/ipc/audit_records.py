@@ -140,7 +140,7 @@ class ChainRow(Struct, frozen=True, gc=False):
     hash: bytes
 
 
-class Break(Struct, frozen=True):
+class ChainBreak(Struct, frozen=True):
     """First place at which a chain does not hold. `seq`: of the row; `why`: a sentence."""
 
     seq: int
@@ -159,14 +159,14 @@ def iter_chain_rows(before: bytes, seq: int, bodies: Iterable[bytes]) -> Iterato
         yield ChainRow(seq, body, before)
 
 
-def check(before: bytes, seq: int, rows: Iterable[ChainRow]) -> Break | None:
+def check(before: bytes, seq: int, rows: Iterable[ChainRow]) -> ChainBreak | None:
     """Return the first break of a chain behind the row `seq` with the hash `before`."""
     for row in rows:
         seq += 1
         if row.seq != seq:
-            return Break(seq, f"record {seq} is missing; the next one is {row.seq}")
+            return ChainBreak(seq, f"record {seq} is missing; the next one is {row.seq}")
         if row.hash != row_hash(before, seq, row.body):
-            return Break(seq, f"record {seq}, or one of its neighbours, was changed")
+            return ChainBreak(seq, f"record {seq}, or one of its neighbours, was changed")
         before = row.hash
     return None
 

@@ -27,7 +27,7 @@ HITS = 10
 """Tools that `search_tools` returns if the client gives no `limit`."""
 
 
-class OwnTool(Struct, frozen=True):
+class BuiltinTool(Struct, frozen=True):
     """Definition of one built-in tool. `properties`: its arguments as JSON Schema; `required`: the
     arguments that a client must send; `changes`: a call changes the view or the stored tool sets;
     `destroys`: a call may lose stored data; `forwards`: a call calls a tool of a server, which may
@@ -64,7 +64,7 @@ class OwnTool(Struct, frozen=True):
 
 def of(
     exposure: Exposure, *, code: bool = False, builtins: Iterable[str] = ()
-) -> Sequence[OwnTool]:
+) -> Sequence[BuiltinTool]:
     """Return the built-in tools of an endpoint in the order of the list. `code`: whether it has
     code mode, which gives the exposure `search` its tools and the agent too; `builtins`: names of
     FAMILIES that it has beside those of its exposure."""
@@ -88,7 +88,7 @@ def size(exposure: Exposure, *, code: bool = False, builtins: tuple[str, ...] = 
 
 _SERVER = {"type": "string", "description": "The name of the server, as gateway_status shows it."}
 _SERVERS = (
-    OwnTool(
+    BuiltinTool(
         "gateway_activate",
         "Activate a server",
         "Bring the tools of one server into view. They are in the list of tools at once.",
@@ -96,7 +96,7 @@ _SERVERS = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "gateway_deactivate",
         "Deactivate a server",
         "Take the tools of one server out of view. The server runs on and can be activated again"
@@ -105,7 +105,7 @@ _SERVERS = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "gateway_status",
         "Servers and their states",
         "All servers: whether each is warming, ready, active (its tools are in view) or in error,"
@@ -128,13 +128,13 @@ _REFERENCE = {
 _OFFSET = {"type": "integer", "description": "Go on where an answer ended."}
 _ONLY = {"type": "string", "description": "Only this server's."}
 _TOOLSETS = (
-    OwnTool(
+    BuiltinTool(
         "discover-all-tools",
         "Discover all tools",
         "All tools of all servers, equipped or not: names, what they do, what they cost.",
         {"server": _ONLY, "offset": _OFFSET},
     ),
-    OwnTool(
+    BuiltinTool(
         "build-toolset",
         "Build a toolset",
         'Save chosen tools of any servers as a toolset, such as {"name": "dev", "tools":'
@@ -148,7 +148,7 @@ _TOOLSETS = (
         ("name", "tools"),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "equip-toolset",
         "Equip a toolset",
         "Bring the tools of this toolset into the list of tools, in place of others.",
@@ -156,24 +156,24 @@ _TOOLSETS = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "unequip-toolset",
         "Unequip the toolset",
         "Take the tools of the equipped toolset out of the list.",
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "get-active-toolset",
         "The equipped toolset",
         "Which toolset is equipped, its tools, and which of them are missing.",
     ),
-    OwnTool(
+    BuiltinTool(
         "list-saved-toolsets",
         "Saved toolsets",
         "All toolsets that can be equipped.",
         {"offset": _OFFSET},
     ),
-    OwnTool(
+    BuiltinTool(
         "delete-toolset",
         "Delete a toolset",
         "Forget a toolset, for everybody.",
@@ -188,7 +188,7 @@ _NAME = {"type": "string", "description": "As search_tools tells it."}
 _NAMES = {"anyOf": [_NAME, {"type": "array", "items": {"type": "string"}}]}
 _SET = {"type": "string", "description": "Of the tool set."}
 _SEARCH = (
-    OwnTool(
+    BuiltinTool(
         "search_tools",
         "Search tools",
         "Find tools by name or by what they should do.",
@@ -204,7 +204,7 @@ _SEARCH = (
         },
         ("query",),
     ),
-    OwnTool(
+    BuiltinTool(
         "load_tool",
         "Load tools",
         "Bring tools into the list of tools.",
@@ -212,7 +212,7 @@ _SEARCH = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "unload_tool",
         "Unload tools",
         "Take loaded tools out of the list of tools.",
@@ -220,7 +220,7 @@ _SEARCH = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "load_tool_set",
         "Load a tool set",
         "Bring all tools of a saved tool set into the list of tools.",
@@ -228,7 +228,7 @@ _SEARCH = (
         ("name",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "save_tool_set",
         "Save a tool set",
         "Save what is loaded as a tool set, in place of one of that name.",
@@ -237,20 +237,20 @@ _SEARCH = (
         changes=True,
         destroys=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "list_loaded_tools",
         "Loaded tools",
         "What is loaded, what it costs, and the saved tool sets.",
         {"offset": _OFFSET},
     ),
-    OwnTool(
+    BuiltinTool(
         "describe_tool",
         "Describe a tool",
         "The whole definition of a tool, with its arguments.",
         {"name": _NAME},
         ("name",),
     ),
-    OwnTool(
+    BuiltinTool(
         "call_tool",
         "Call a tool",
         "Call any tool, loaded or not.",
@@ -261,7 +261,7 @@ _SEARCH = (
 )
 _SCRIPT = {"type": "string", "description": "Of the script."}
 SCRIPTS = (
-    OwnTool(
+    BuiltinTool(
         "save_script",
         "Save a script",
         "Save code as a script, or a new version of one; what is left out stays as it is.",
@@ -276,7 +276,7 @@ SCRIPTS = (
         ("name", "code"),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "run_script",
         "Run a script",
         "Run a saved script.",
@@ -284,14 +284,14 @@ SCRIPTS = (
         ("name",),
         forwards=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "list_scripts",
         "Saved scripts",
         "All saved scripts with their parameters, or one with its code.",
         {"name": {"type": "string", "description": "Only this, with its code."}, "offset": _OFFSET},
     ),
 )
-DELETE_SCRIPT = OwnTool(
+DELETE_SCRIPT = BuiltinTool(
     "delete_script",
     "Delete a script",
     "Forget a script with all of its versions, for everybody.",
@@ -301,7 +301,7 @@ DELETE_SCRIPT = OwnTool(
     destroys=True,
 )
 """With the exposure `search` it can be called, but is not listed: few clients delete scripts."""
-RUN_CODE = OwnTool(
+RUN_CODE = BuiltinTool(
     "run_code",
     "Run code",
     "Run a program that calls tools, in place of one call after the other: only what it returns"
@@ -324,7 +324,7 @@ CODE = (RUN_CODE, *SCRIPTS)
 """Tools of endpoints with code mode."""
 _TASK = {"type": "string", "description": "In plain words."}
 _RUN = {"type": "string", "description": "Id of the run, as run_workflow returns it."}
-RUN_AGENT = OwnTool(
+RUN_AGENT = BuiltinTool(
     "run_agent",
     "Run an agent",
     "Give a whole task to a model, which finds and calls the tools behind this gateway until it is"
@@ -350,14 +350,14 @@ RUN_AGENT = OwnTool(
     ("task",),
     forwards=True,
 )
-GET_CATALOG = OwnTool(
+GET_CATALOG = BuiltinTool(
     "get_catalog",
     "The catalogue",
     "All servers with their commands and descriptions, prompts and resources, also of servers that"
     " are down.",
     {"server": _ONLY},
 )
-SUGGEST_WORKFLOW = OwnTool(
+SUGGEST_WORKFLOW = BuiltinTool(
     "suggest_workflow",
     "Suggest a workflow",
     "A sequence of tools for a task, as a workflow that run_workflow takes. Nothing is run.",
@@ -368,7 +368,7 @@ SUGGEST_WORKFLOW = OwnTool(
     ("task",),
 )
 WORKFLOWS = (
-    OwnTool(
+    BuiltinTool(
         "run_workflow",
         "Run a workflow",
         "Run a workflow by its name, or by a definition. The run goes on when this client leaves;"
@@ -385,13 +385,13 @@ WORKFLOWS = (
         forwards=True,
         task=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "workflow_status",
         "State of a run",
         "State, steps and output of a run of a workflow; without an id, the latest runs.",
         {"run": _RUN},
     ),
-    OwnTool(
+    BuiltinTool(
         "cancel_workflow",
         "Cancel a run",
         "End a run of a workflow; what its steps have done stays done.",
@@ -399,13 +399,13 @@ WORKFLOWS = (
         ("run",),
         changes=True,
     ),
-    OwnTool(
+    BuiltinTool(
         "list_workflows",
         "Workflows",
         "All workflows that can be run, with their inputs.",
     ),
 )
-READ_RESULT = OwnTool(
+READ_RESULT = BuiltinTool(
     "read_result",
     "Read a kept result",
     "Read more of a large result that the gateway keeps: a piece, the value at a path, or what"
@@ -419,14 +419,14 @@ READ_RESULT = OwnTool(
     },
     ("handle",),
 )
-FAMILIES: Mapping[str, Sequence[OwnTool]] = {
+FAMILIES: Mapping[str, Sequence[BuiltinTool]] = {
     "catalog": (GET_CATALOG, SUGGEST_WORKFLOW),
     "workflows": WORKFLOWS,
     "agent": (RUN_AGENT,),
     "results": (READ_RESULT,),
 }
 """Tools that an endpoint of any exposure can have, by the names of `builtins`."""
-_OWN: Mapping[Exposure, Sequence[OwnTool]] = {
+_OWN: Mapping[Exposure, Sequence[BuiltinTool]] = {
     "all": (),
     "toolset": _TOOLSETS,
     "servers": _SERVERS,
@@ -443,7 +443,7 @@ TOKEN_BYTES = 4
 """Bytes of JSON per token: the usual ratio of models for English and JSON."""
 
 
-class Saving(Struct, frozen=True):
+class TokenSavings(Struct, frozen=True):
     """Tokens saved by a list that does not have all tools. `everything`: tokens of all definitions
     behind an endpoint; `shown`: tokens of the definitions in the list."""
 

@@ -46,7 +46,7 @@ class ViewOwner(Struct, frozen=True, array_like=True, gc=False):
     session: str = ""
 
 
-class Shown(Struct, frozen=True, omit_defaults=True):
+class ViewContent(Struct, frozen=True, omit_defaults=True):
     """Content of a view beside the built-in tools. `toolset`: name of the equipped tool set; then
     `tools` are its tools. `servers`: all servers whose tools are in view. `own`: the session's own
     view is empty, whatever its principal sees."""
@@ -57,13 +57,13 @@ class Shown(Struct, frozen=True, omit_defaults=True):
     own: bool = False
 
 
-def within(view: Shown, exposure: Exposure) -> Shown:
+def within(view: ViewContent, exposure: Exposure) -> ViewContent:
     """Return the part of a view that counts under an exposure: the part that its built-in tools can
     change, because a client could not take the rest out. The rest comes back with its exposure."""
     if exposure in ("toolset", "search"):
         return structs.replace(view, servers=()) if view.servers else view
     if exposure in ("all", "code"):
-        return Shown()
+        return ViewContent()
     return structs.replace(view, tools=(), toolset="") if view.tools or view.toolset else view
 
 
@@ -187,8 +187,8 @@ class DeleteScript(Order, frozen=True):
 
 
 AnyOrder = (
-    Equip | Unequip | Activate | Deactivate | Load | Unload | Build | Save | Amend | Delete
-    | SaveScript | DeleteScript
+    Equip | Unequip | Activate | Deactivate | Load | Unload | Build | Save
+    | Amend | Delete | SaveScript | DeleteScript
 )  # fmt: skip
 
 
@@ -197,8 +197,8 @@ class OrderOutcome(Struct, frozen=True):
     `before`, `after`: the view; `toolset`, `script`: those of the order, as they are now."""
 
     error: str = ""
-    before: Shown = Shown()
-    after: Shown = Shown()
+    before: ViewContent = ViewContent()
+    after: ViewContent = ViewContent()
     toolset: ToolSet | None = None
     script: Script | None = None
 
@@ -206,97 +206,97 @@ class OrderOutcome(Struct, frozen=True):
 # --- messages ---------------------------------------------------------------------------------
 
 
-class Wish(Struct, frozen=True):
-    """Content of `Change`: an order, and the view that it is for."""
+class ViewOrder(Struct, frozen=True):
+    """Content of `OrderRequest`: an order, and the view that it is for."""
 
     whose: ViewOwner
     order: AnyOrder
 
 
-class Change(Message, frozen=True, kw_only=True):
-    """From a front: carry out an order. Descriptor: blob with a `Wish`. `ticket`: chosen by the
-    front, comes back with the outcome."""
+class OrderRequest(Message, frozen=True, kw_only=True):
+    """From a front: carry out an order. Descriptor: blob with a `ViewOrder`. `ticket`: chosen by
+    the front, comes back with the outcome."""
 
     ticket: int
 
 
-class Changed(Message, frozen=True, kw_only=True):
-    """To the front that asked, after `Disclosed` if anything changed. Descriptor: blob with an
-    `OrderOutcome`."""
+class OrderReply(Message, frozen=True, kw_only=True):
+    """To the front that asked, after `DisclosureUpdate` if anything changed. Descriptor: blob with
+    an `OrderOutcome`."""
 
     ticket: int
 
 
-class Disclosed(Message, frozen=True, kw_only=True):
-    """To a front: what is in view now, and the tool sets. Descriptor: blob with `Everything` if it
-    is `whole`, else with `Shift`. `number`: comes back with `Applied`; 0: the supervisor does not
-    wait for `Applied`."""
+class DisclosureUpdate(Message, frozen=True, kw_only=True):
+    """To a front: what is in view now, and the tool sets. Descriptor: blob with `DisclosureState`
+    if it is `whole`, else with `DisclosureDelta`. `number`: comes back with `DisclosureApplied`; 0:
+    the supervisor does not wait for `DisclosureApplied`."""
 
     number: int = 0
     whole: bool = True
 
 
-class Applied(Message, frozen=True, kw_only=True):
-    """From a front: its lists are as `Disclosed` with this number wants them; it has not notified
-    clients yet."""
+class DisclosureApplied(Message, frozen=True, kw_only=True):
+    """From a front: its lists are as `DisclosureUpdate` with this number wants them; it has not
+    notified clients yet."""
 
     number: int
 
 
-class News(Message, frozen=True, kw_only=True):
+class ServerListsChanged(Message, frozen=True, kw_only=True):
     """From a front: servers have changed its lists, and it has not notified clients yet; begin a
     round. `number`: of the last round that it has carried out; the next round has the news."""
 
     number: int
 
 
-class Announce(Message, frozen=True, kw_only=True):
-    """To a front: the lists of all fronts are as `Disclosed` with this number wants them; notify
-    the clients."""
+class AnnounceLists(Message, frozen=True, kw_only=True):
+    """To a front: the lists of all fronts are as `DisclosureUpdate` with this number wants them;
+    notify the clients."""
 
     number: int
 
 
-class Told(Message, frozen=True, kw_only=True):
-    """From a front: it has carried out `Announce` with this number."""
+class ListsAnnounced(Message, frozen=True, kw_only=True):
+    """From a front: it has carried out `AnnounceLists` with this number."""
 
     number: int
 
 
-class Everything(Struct, frozen=True):
+class DisclosureState(Struct, frozen=True):
     """All views that are not empty, all tool sets and the newest versions of all scripts, both in
     the order of their names. A view, tool set or script that is missing here is gone."""
 
-    views: tuple[tuple[ViewOwner, Shown], ...] = ()
+    views: tuple[tuple[ViewOwner, ViewContent], ...] = ()
     toolsets: tuple[ToolSet, ...] = ()
     scripts: tuple[Script, ...] = ()
 
 
-class Shift(Struct, frozen=True):
+class DisclosureDelta(Struct, frozen=True):
     """Differences from before. `views`: new contents, each with the owners of the views that have
     it; `put`: tool sets that are new or changed; `drop`: names of the tool sets that are gone;
     `scripts`, `drop_scripts`: the same of scripts."""
 
-    views: tuple[tuple[Shown, tuple[ViewOwner, ...]], ...] = ()
+    views: tuple[tuple[ViewContent, tuple[ViewOwner, ...]], ...] = ()
     put: tuple[ToolSet, ...] = ()
     drop: tuple[str, ...] = ()
     scripts: tuple[Script, ...] = ()
     drop_scripts: tuple[str, ...] = ()
 
 
-def shift(before: Everything, after: Everything) -> Shift:
+def shift(before: DisclosureState, after: DisclosureState) -> DisclosureDelta:
     """Compute the differences. Views are compared by identity first, which is quick for thousands
     of views when few of them changed."""
     old = dict(before.views)
-    groups: dict[Shown, list[ViewOwner]] = {}
+    groups: dict[ViewContent, list[ViewOwner]] = {}
     for whose, view in after.views:
         old_view = old.pop(whose, None)
         if old_view is not view and old_view != view:
             groups.setdefault(view, []).append(whose)
     if old:
-        groups[Shown()] = list(old)
+        groups[ViewContent()] = list(old)
     views = tuple((view, tuple(those)) for view, those in groups.items())
-    return Shift(
+    return DisclosureDelta(
         views,
         *_news(before.toolsets, after.toolsets),
         *_news(before.scripts, after.scripts),

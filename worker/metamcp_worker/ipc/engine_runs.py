@@ -86,7 +86,7 @@ class EngineOrder(Message, frozen=True, kw_only=True):
     samples: bool = False
 
 
-class Leave(Message, frozen=True, kw_only=True):
+class AbandonOrder(Message, frozen=True, kw_only=True):
     """Front: nobody waits for this order. Agents and suggestions end; a workflow goes on."""
 
     id: int
@@ -104,7 +104,7 @@ class OrderProgress(Message, frozen=True, kw_only=True):
     state: str = ""
 
 
-class Done(Message, frozen=True, kw_only=True):
+class OrderDone(Message, frozen=True, kw_only=True):
     """Engine: an order is over. `text`: for a model or a person; `structured`: raw, the same as an
     object; `failed`: the tool reports a failure."""
 
@@ -289,7 +289,7 @@ class WorkflowGraph(Struct, frozen=True, kw_only=True):
     steps: tuple[GraphStep, ...]
 
 
-class Loaded(Struct):
+class LoadedFiles(Struct):
     """Content of files. `definitions`: by workspace and name, `rules`: of suggestions, both plain
     data; `files`: files and folders that were looked at."""
 

@@ -47,7 +47,7 @@ class KnownRequest(Envelope, gc=False):
     members: dict[str, Raw] = {}
 
 
-class Glimpse(Struct, frozen=True):
+class ScannedId(Struct, frozen=True):
     """Id of a message that was not decoded. `raw_id`: empty if it was not found; `answer`: the
     message answers a request of the other side."""
 
@@ -55,19 +55,19 @@ class Glimpse(Struct, frozen=True):
     answer: bool = False
 
 
-def glimpse(beginning: bytes, end: bytes) -> Glimpse:
+def glimpse(beginning: bytes, end: bytes) -> ScannedId:
     """Find the id of a message by its first and last bytes, without decoding the message."""
     first = _BEGINNING.match(beginning[:ENDS_BYTES])
     last = _END.search(end[-ENDS_BYTES:])
     raw_id = (first and first["id"]) or (last and last["id"]) or b""
-    return Glimpse(raw_id, bool(first and first["answer"]))
+    return ScannedId(raw_id, bool(first and first["answer"]))
 
 
 class OverlongLine(Struct, frozen=True):
     """Line above the limit, passed over except for the glimpse that shows whom it is for."""
 
     size_bytes: int
-    seen: Glimpse
+    seen: ScannedId
 
 
 class Message(Struct, frozen=True, kw_only=True, tag=True):

@@ -2,9 +2,8 @@
 
 Owns: the figures of finished calls, the list of calls under way and the question for it, the
 buckets of histograms, the calls of a day that count against quotas, and the notice in which a
-worker reports to a front how long it had a sampled call (`NOTICE`, `Timed`). Never: sending them,
-counting, arguments and answers.
-"""
+worker reports to a front how long it had a sampled call (`NOTICE`, `WorkerCallTimes`). Never:
+sending them, counting, arguments and answers."""
 
 import struct
 from typing import Final, Literal, NamedTuple
@@ -109,7 +108,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     consent: dict[str, int] = {}
 
 
-class Answers(Message, frozen=True, kw_only=True):
+class AnswerTimes(Message, frozen=True, kw_only=True):
     """Answer times of a server, from its worker, every second or two if anything is new."""
 
     stats: tuple[AnswerStats, ...]
@@ -351,7 +350,7 @@ of a call never begins with that byte."""
 _LAYOUT = struct.Struct("!Qdd")
 
 
-class Timed(NamedTuple):
+class WorkerCallTimes(NamedTuple):
     """Times of call `id` in a worker. `total_s`: seconds from its frame to the frame of its answer;
     `own_s`: the worker's own seconds among these, without the server and without waiting for a
     turn."""
@@ -361,12 +360,12 @@ class Timed(NamedTuple):
     own_s: float
 
 
-def pack(timed: Timed) -> bytes:
+def pack(timed: WorkerCallTimes) -> bytes:
     return _LAYOUT.pack(*timed)
 
 
-def unpack(data: bytes) -> Timed | None:
+def unpack(data: bytes) -> WorkerCallTimes | None:
     """Return the times in a notice; None if the bytes are not such a notice."""
     if len(data) != _LAYOUT.size:
         return None
-    return Timed(*_LAYOUT.unpack(data))
+    return WorkerCallTimes(*_LAYOUT.unpack(data))

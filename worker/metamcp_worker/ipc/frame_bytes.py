@@ -18,23 +18,23 @@ from metamcp_worker.ipc.frames import (
     METHOD_BYTES_MAX,
     NOBODY,
     VERSION,
-    Ask,
     CallFrame,
     Cancel,
-    Claim,
-    Down,
+    ClientNotice,
     Error,
     Frame,
-    Keep,
+    KeepCall,
     KeptFrame,
     Kind,
     Notice,
     Progress,
-    Release,
+    QuestionFrame,
+    RecoverCall,
+    ReleaseCalls,
     ReplyFrame,
     Result,
-    Tell,
-    Withdraw,
+    ServerGone,
+    WithdrawQuestion,
 )
 
 _PREFIX: Final = Layout("!i")
@@ -93,23 +93,23 @@ def _other_parts(frame: Frame) -> tuple[bytes, bytes]:
             return _head(Kind.CANCEL, id, len(reason)), reason
         case Notice(method, body, id):
             return _pack_method_head(Kind.NOTICE, id, 0, method, body), body
-        case Down(body):
+        case ServerGone(body):
             return _head(Kind.DOWN, 0, len(body)), body
-        case Ask(id, question, method, params):
+        case QuestionFrame(id, question, method, params):
             return _pack_method_head(Kind.ASK, id, question, method, params), params
         case ReplyFrame(question, body, failed):
             return _head(Kind.REPLY, 0, len(body), failed, question), body
-        case Withdraw(question):
+        case WithdrawQuestion(question):
             return _head(Kind.WITHDRAW, 0, 0, 0, question), b""
-        case Tell(method, body):
+        case ClientNotice(method, body):
             return _pack_method_head(Kind.TELL, 0, 0, method, body), body
         case KeptFrame(id, note):
             return _head(Kind.KEPT, id, len(note)), note
-        case Keep(id, owner, name, note):
+        case KeepCall(id, owner, name, note):
             return _pack_owner_head(Kind.KEEP, id, 0, owner, name, note), note
-        case Claim(id, owner, name, peer):
+        case RecoverCall(id, owner, name, peer):
             return _pack_owner_head(Kind.CLAIM, id, peer, owner, name), b""
-        case Release(owner):
+        case ReleaseCalls(owner):
             return _pack_owner_head(Kind.RELEASE, 0, 0, owner), b""
 
 
@@ -212,20 +212,20 @@ _PLAIN: Mapping[int, Callable[[int, bytes], Frame]] = {
     Kind.ERROR: Error,
     Kind.PROGRESS: Progress,
     Kind.CANCEL: Cancel,
-    Kind.DOWN: lambda _, body: Down(body),
+    Kind.DOWN: lambda _, body: ServerGone(body),
     Kind.KEPT: KeptFrame,
 }
 #: Kinds that have a method as well.
 _NAMED: Mapping[int, Callable[[int, int, str, bytes], Frame]] = {
     Kind.NOTICE: lambda call, _, method, body: Notice(method, body, call),
-    Kind.ASK: Ask,
-    Kind.TELL: lambda _, __, method, body: Tell(method, body),
+    Kind.ASK: QuestionFrame,
+    Kind.TELL: lambda _, __, method, body: ClientNotice(method, body),
 }
 #: Kinds about calls that outlive their front: owner, name and note.
 _OWNED: Mapping[int, Callable[[int, int, bytes, bytes, bytes], Frame]] = {
-    Kind.KEEP: lambda call, _, owner, name, note: Keep(call, owner, name, note),
-    Kind.CLAIM: lambda call, peer, owner, name, _: Claim(call, owner, name, peer),
-    Kind.RELEASE: lambda _, __, owner, ___, ____: Release(owner),
+    Kind.KEEP: lambda call, _, owner, name, note: KeepCall(call, owner, name, note),
+    Kind.CLAIM: lambda call, peer, owner, name, _: RecoverCall(call, owner, name, peer),
+    Kind.RELEASE: lambda _, __, owner, ___, ____: ReleaseCalls(owner),
 }
 
 
@@ -248,7 +248,7 @@ def _frame(head: _Head, front: bytes, body: bytes) -> Frame:
     if kind == Kind.REPLY:
         return ReplyFrame(number, body, bool(deadline))
     if kind == Kind.WITHDRAW:
-        return Withdraw(number)
+        return WithdrawQuestion(number)
     if kind in _OWNED:
         return _OWNED[kind](id, number, front[:second], front[second:], body)
     raise FrameBroken(f"unknown kind of frame: {kind}")

@@ -71,10 +71,9 @@ class CallFrame(Struct, frozen=True, gc=False):
     `deadline_ms`: how long the answer may take, 0 for the server's own timeout.
     `wants_progress`: the client sent a progress token. `peer`: the front's number of the caller;
     all calls of one session have the same number, 0 is a call that stands alone. `traced`: the
-    front wants to know when the server had the call (`messages.Leg`). `payer`: who takes a turn for
-    it in the queue of the server. `results`: raw JSON, where a large result is kept
-    (`results.result_summary.ResultPlace`), empty where every result passes whole.
-    """
+    front wants to know when the server had the call (`messages.ServerCallTimes`). `payer`: who
+    takes a turn for it in the queue of the server. `results`: raw JSON, where a large result is
+    kept (`results.result_summary.ResultPlace`), empty where every result passes whole."""
 
     id: int
     method: str
@@ -128,13 +127,13 @@ class Notice(Struct, frozen=True, gc=False):
     id: int = 0
 
 
-class Down(Struct, frozen=True, gc=False):
+class ServerGone(Struct, frozen=True, gc=False):
     """worker -> front: the server is gone; the body is `{"reason": …, "message": …}`."""
 
     body: bytes
 
 
-class Ask(Struct, frozen=True, gc=False):
+class QuestionFrame(Struct, frozen=True, gc=False):
     """worker -> front: the server asks the client that made call `id` something. `question`: the
     worker's number for it, never used again; `params`: raw, as the server sent them."""
 
@@ -152,23 +151,23 @@ class ReplyFrame(Struct, frozen=True, gc=False):
     failed: bool = False
 
 
-class Withdraw(Struct, frozen=True, gc=False):
+class WithdrawQuestion(Struct, frozen=True, gc=False):
     """worker -> front: the server does not wait for the answer to this question any more."""
 
     question: int
 
 
-class Tell(Struct, frozen=True, gc=False):
+class ClientNotice(Struct, frozen=True, gc=False):
     """front -> worker: a notification of a client for the server, with raw params or nothing."""
 
     method: str
     body: bytes = b""
 
 
-class Keep(Struct, frozen=True, gc=False):
+class KeepCall(Struct, frozen=True, gc=False):
     """front -> worker: keep call `id` if this front ends, so that the client can get the answer
-    from another front. `owner` and `name`: identify the call in the `Claim` of that front; `note`:
-    data that the other front needs, never empty. The last `Keep` of a call counts."""
+    from another front. `owner` and `name`: identify the call in the `RecoverCall` of that front;
+    `note`: data that the other front needs, never empty. The last `KeepCall` of a call counts."""
 
     id: int
     owner: bytes
@@ -176,7 +175,7 @@ class Keep(Struct, frozen=True, gc=False):
     note: bytes
 
 
-class Claim(Struct, frozen=True, gc=False):
+class RecoverCall(Struct, frozen=True, gc=False):
     """front -> worker: go on under this `id` with the call that was kept for this owner under this
     name. `peer`: as in `CallFrame`. The worker answers with `KeptFrame`; then the frames follow
     that came for the call in between."""
@@ -188,22 +187,23 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class KeptFrame(Struct, frozen=True, gc=False):
-    """worker -> front: answer to `Claim`, with the note of the call; an empty note means that the
-    call is not here."""
+    """worker -> front: answer to `RecoverCall`, with the note of the call; an empty note means that
+    the call is not here."""
 
     id: int
     note: bytes = b""
 
 
-class Release(Struct, frozen=True, gc=False):
+class ReleaseCalls(Struct, frozen=True, gc=False):
     """front -> worker: drop the calls that fronts which are gone kept for this owner; no client
-    comes back for them. An empty owner: forget each `Keep` of the sending front instead, which
+    comes back for them. An empty owner: forget each `KeepCall` of the sending front instead, which
     ends and answers all its calls itself."""
 
     owner: bytes = b""
 
 
 Frame = (
-    CallFrame | Result | Error | Cancel | Progress | Notice | Down | Ask | ReplyFrame | Withdraw
-    | Tell | Keep | Claim | KeptFrame | Release
+    CallFrame | Result | Error | Cancel | Progress | Notice | ServerGone | QuestionFrame
+    | ReplyFrame | WithdrawQuestion | ClientNotice | KeepCall | RecoverCall | KeptFrame |
+    ReleaseCalls
 )  # fmt: skip

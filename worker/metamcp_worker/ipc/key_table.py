@@ -43,7 +43,7 @@ class KeyChanges(Struct, frozen=True, kw_only=True):
     gone: tuple[str, ...] = ()
 
 
-class Keys(Message, frozen=True, kw_only=True):
+class ChangeKeys(Message, frozen=True, kw_only=True):
     """Change the table of keys, end all that belongs to keys which are gone, and answer with
     `KeysApplied`. Descriptor: blob with `KeyChanges`. `generation`: goes up by one with every
     change. A front gets the whole table before `Listen`."""

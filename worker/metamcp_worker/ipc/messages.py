@@ -21,32 +21,37 @@ from metamcp_worker.ipc.consent_records import (
     ConsentGrants,
     ConsentOpened,
 )
-from metamcp_worker.ipc.disclosure import Announce, Applied, News, Told
-from metamcp_worker.ipc.disclosure import Change as Change  # noqa: PLC0414 - re-exported
-from metamcp_worker.ipc.disclosure import Changed as Changed  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.disclosure import Disclosed as Disclosed  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.disclosure import (
+    AnnounceLists,
+    DisclosureApplied,
+    ListsAnnounced,
+    ServerListsChanged,
+)
+from metamcp_worker.ipc.disclosure import DisclosureUpdate as DisclosureUpdate  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.disclosure import OrderReply as OrderReply  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.disclosure import OrderRequest as OrderRequest  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.embedding import Embed, Embedded
 from metamcp_worker.ipc.envelope import Message as Message  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.figures import BUCKETS_S as BUCKETS_S  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.figures import (
     OVERHEAD_BUCKETS_S as OVERHEAD_BUCKETS_S,  # noqa: PLC0414 - and so are these
 )
-from metamcp_worker.ipc.figures import Answers as Answers  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import AnswerStats as AnswerStats  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import AnswerStats as AnswerStats  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import AnswerTimes as AnswerTimes  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.figures import CallsShown as CallsShown  # noqa: PLC0414 - and so are these
-from metamcp_worker.ipc.figures import CallStats as CallStats  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import CallUnderWay as CallUnderWay  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import DayCounts as DayCounts  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import Durations as Durations  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import CallStats as CallStats  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import CallUnderWay as CallUnderWay  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import DayCounts as DayCounts  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import Durations as Durations  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import Figures as Figures  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import FrontStats as FrontStats  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import ShowCalls as ShowCalls  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.figures import ShowKeyUse
-from metamcp_worker.ipc.figures import ShowPath as ShowPath  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import ShowTools as ShowTools  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - and this
-from metamcp_worker.ipc.key_table import Keys, KeysApplied
-from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - and this
+from metamcp_worker.ipc.figures import ShowPath as ShowPath  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import ShowTools as ShowTools  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.figures import ToolStats as ToolStats  # noqa: PLC0414 - re-exported
+from metamcp_worker.ipc.key_table import ChangeKeys, KeysApplied
+from metamcp_worker.ipc.process_names import By as By  # noqa: PLC0414 - re-exported
 from metamcp_worker.ipc.roots import Asked
 
 # --- supervisor -> nursery ------------------------------------------------------------------
@@ -73,7 +78,7 @@ class Signal(Message, frozen=True, kw_only=True):
 # --- nursery -> supervisor ------------------------------------------------------------------
 
 
-class Born(Message, frozen=True, kw_only=True):
+class NurseryReady(Message, frozen=True, kw_only=True):
     """The nursery is ready to fork. `missing`: modules that it could not preload, with reasons."""
 
     pid: int
@@ -129,7 +134,7 @@ class Stop(Message, frozen=True, kw_only=True):
 # --- any worker -> supervisor ---------------------------------------------------------------
 
 
-class Beat(Message, frozen=True, kw_only=True):
+class Heartbeat(Message, frozen=True, kw_only=True):
     """Heartbeat of the event loop, once a second; the worker of a server that has nothing to report
     has a pulse instead (`runtime.after_fork`). `lag_ms`: how late the loop was with it. `idle_s`:
     seconds since the server was last used, 0 while it is in use. `probes_missed`: by the server, in
@@ -204,7 +209,7 @@ class ServerReady(Message, frozen=True, kw_only=True):
     list_hash: str
 
 
-class Listed(Message, frozen=True, kw_only=True):
+class CatalogueChanged(Message, frozen=True, kw_only=True):
     """The lists changed. Descriptor: blob with the whole new catalogue."""
 
 
@@ -238,19 +243,19 @@ class LogLines(Message, frozen=True, kw_only=True):
 
 
 HTTP = "http_"
-"""Prefix of a counter in `Counted`, before a status: requests that a remote server answered with
-this status and without a message."""
+"""Prefix of a counter in `EventCounts`, before a status: requests that a remote server answered
+with this status and without a message."""
 REFUSED = "refused_"
-"""Prefix of a counter in `Counted` for a right that a sandbox refused, which
+"""Prefix of a counter in `EventCounts` for a right that a sandbox refused, which
 `confinement.denials.denied_of` reads."""
 LEARNT = "learnt_"
 """The same for a right that the server used in a trial, in which it had all of them."""
 THROTTLED = "throttled"
-"""Counter in `Counted`: checks of a worker, several a second, that found its server over its budget
-of messages and so not read from."""
+"""Counter in `EventCounts`: checks of a worker, several a second, that found its server over its
+budget of messages and so not read from."""
 
 
-class Counted(Message, frozen=True, kw_only=True):
+class EventCounts(Message, frozen=True, kw_only=True):
     """Events since the last message, by the name of the counter: `stray_stdout`, `late_reply`,
     `broken_reply`, `unknown_id`, `unroutable_request`, `unattributed_log`; `contested_request`: the
     unroutable requests that several callers could have caused. For failed requests to remote
@@ -360,7 +365,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
     modern: bool = False
 
 
-class Wanted(Message, frozen=True, kw_only=True):
+class ServerWanted(Message, frozen=True, kw_only=True):
     """A client called this server, which is not ready: a reason to start it now. Sent at most once
     a second per server; the supervisor starts it at its own pace. `tenant`: client of a process
     that is not for all; each client of a process for a project is reported once."""
@@ -369,7 +374,7 @@ class Wanted(Message, frozen=True, kw_only=True):
     tenant: Tenant | None = None
 
 
-class Rooted(Message, frozen=True, kw_only=True):
+class RootsChanged(Message, frozen=True, kw_only=True):
     """The client with this word has new roots. `roots`: as in `Tenant`."""
 
     who: str
@@ -406,10 +411,11 @@ class SessionsOver(Message, frozen=True, kw_only=True):
 
 
 ToNursery = Fork | Signal | Tune
-FromNursery = Born | Forked | ForkFailed | Exited | Halted | Resumed
+FromNursery = NurseryReady | Forked | ForkFailed | Exited | Halted | Resumed
 ToChild = RunServer | Tune | AttachFront | ShowCalls | Stop
 FromChild = (
-    Spawned | ServerReady | Listed | ServerDown | LogLines | Counted | Beat | Answers | AttachFailed
+    Spawned | ServerReady | CatalogueChanged | ServerDown | LogLines | EventCounts | Heartbeat
+    | AnswerTimes | AttachFailed
 )  # fmt: skip
 
 
@@ -444,12 +450,12 @@ class HandOver(Message, frozen=True, kw_only=True):
         return structs.replace(self, hops=HOPS_MAX)
 
 
-class Taken(Message, frozen=True, kw_only=True):
+class ConnectionTaken(Message, frozen=True, kw_only=True):
     """Acknowledgement of a front: from now on it reads the oldest connection that was handed to it
     and not yet acknowledged. Sent before a byte of the connection counts."""
 
 
-class Adopt(Message, frozen=True, kw_only=True):
+class AdoptSessions(Message, frozen=True, kw_only=True):
     """Sessions of a front that is gone, to be served by this one. Descriptor: blob with a JSON list
     of `SessionRecord`. A new front gets it before `Listen`. `untold`: the front that is gone may
     not have notified their clients that lists changed."""
@@ -510,7 +516,7 @@ class Spans(Message, frozen=True, kw_only=True):
     lost: int = 0
 
 
-class Leg(NamedTuple):
+class ServerCallTimes(NamedTuple):
     """The server's part of call `id`. `sent`, `heard`: monotonic seconds when the call was sent to
     the server and when the answer came; `far`: the server is reached over the network."""
 
@@ -520,27 +526,28 @@ class Leg(NamedTuple):
     far: bool
 
 
-def pack_leg(leg: Leg) -> bytes:
+def pack_leg(leg: ServerCallTimes) -> bytes:
     return _LAYOUT.pack(*leg)
 
 
-def unpack_leg(data: bytes) -> Leg | None:
+def unpack_leg(data: bytes) -> ServerCallTimes | None:
     """Return the times in a notice; None if the bytes are not such a notice."""
     if len(data) != _LAYOUT.size:
         return None
-    return Leg(*_LAYOUT.unpack(data))
+    return ServerCallTimes(*_LAYOUT.unpack(data))
 
 
 #: Answers of a front; the part of the supervisor that asked takes them.
-Answered = CallsShown | Applied | Told
+Answered = CallsShown | DisclosureApplied | ListsAnnounced
 ToFront = (
     ServeOn | Listen | Reconfigure | Catalogue | AttachServer | AttachRole | ServerState
-    | ForgetServer | Adopt | HandOver | ShowCalls | Changed | Disclosed | Announce | Embedded | Keys
-    | DayCounts | ConsentGrants | ConsentDecided | ShowPath | ShowTools | ShowKeyUse | Stop
+    | ForgetServer | AdoptSessions | HandOver | ShowCalls | OrderReply | DisclosureUpdate
+    | AnnounceLists | Embedded | ChangeKeys | DayCounts | ConsentGrants | ConsentDecided | ShowPath
+    | ShowTools | ShowKeyUse | Stop
 )  # fmt: skip
 FromFront = (
-    FrontReady | Wanted | Rooted | FrontStats | Beat | AttachFailed | SessionKept | SessionsOver
-    | HandOver | Taken | Spans | Change | Embed | News
+    FrontReady | ServerWanted | RootsChanged | FrontStats | Heartbeat | AttachFailed | SessionKept
+    | SessionsOver | HandOver | ConnectionTaken | Spans | OrderRequest | Embed | ServerListsChanged
     | KeysApplied | DayCounts | ConsentOpened | ConsentClosed | ConsentGiven
 )  # fmt: skip
 

@@ -109,7 +109,7 @@ class ListsChanged(Message, frozen=True, kw_only=True):
     server: str
 
 
-class Parting(Message, frozen=True, kw_only=True):
+class MiddlewareReplaced(Message, frozen=True, kw_only=True):
     """Process: it is being replaced. New requests go to the next one, on a new connection; those
     under way go on."""
 

@@ -69,7 +69,7 @@ _SIZED: Mapping[str, Callable[[Any], bool]] = {
 """Values that a limit of a count is for, by the end of its keyword."""
 
 
-class _Endless(Exception):
+class _StepsExhausted(Exception):
     """The judgement has no step left, or goes too deep."""
 
 
@@ -86,7 +86,7 @@ def unfit(text: str) -> str:
     definitions = schema.get("$defs", {})
     try:
         return next(_faults(schema, "$", definitions, 0), "")
-    except _Endless:
+    except _StepsExhausted:
         return f"the parameters have schemas more than {DEPTH_MAX} deep in one another"
 
 
@@ -100,15 +100,15 @@ def wrong(text: str, arguments: Raw) -> str:
     the place in both; else an empty string. Raises codec.Malformed."""
     schema, value = codec.value(text.encode()), codec.value(arguments)
     try:
-        return _Judge(schema).fault(schema, value, "$", "args", 0)
-    except _Endless:
+        return _ArgumentChecker(schema).fault(schema, value, "$", "args", 0)
+    except _StepsExhausted:
         return "it takes too long to check the arguments by the parameters; make them smaller"
 
 
 def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]:
     """Yield sentences about what is wrong with a schema, at this place in the parameters."""
     if depth > DEPTH_MAX:
-        raise _Endless
+        raise _StepsExhausted
     if isinstance(schema, bool):
         return
     if not _is_table(schema):
@@ -153,7 +153,7 @@ def _fits(word: str, value: Any, definitions: Any) -> bool:
     return word != "enum" or _is_list(value)
 
 
-class _Judge:
+class _ArgumentChecker:
     """Judgement with its steps. `root`: the whole schema, for references."""
 
     def __init__(self, root: Any) -> None:
@@ -164,7 +164,7 @@ class _Judge:
         """Return what is wrong first, or an empty string. `at`: place in the parameters; `path`:
         place in the arguments."""
         if depth > DEPTH_MAX:
-            raise _Endless
+            raise _StepsExhausted
         self._spend(1)
         if isinstance(schema, bool):
             return "" if schema else f"{path} is not allowed (parameters: {at})"
@@ -275,7 +275,7 @@ class _Judge:
     def _key(self, value: Any, depth: int = 0) -> object:
         """Return a value that is equal for equal JSON only: 1 and 1.0 are, 1 and true are not."""
         if depth > DEPTH_MAX:
-            raise _Endless
+            raise _StepsExhausted
         self._spend(1)
         if _is_table(value):
             return frozenset((name, self._key(each, depth + 1)) for name, each in value.items())
@@ -286,7 +286,7 @@ class _Judge:
     def _spend(self, steps: int) -> None:
         self._steps -= steps
         if self._steps < 0:
-            raise _Endless
+            raise _StepsExhausted
 
 
 def _cut(text: str) -> str:

@@ -25,7 +25,8 @@ NONE = b'{"roots":[]}'
 ROOTS_MAX = 64
 """Maximum roots of one client."""
 ROOTS_BYTES_MAX = 16 * 1024
-"""Maximum bytes of a client's answer, which crosses the control socket in `messages.Wanted`."""
+"""Maximum bytes of a client's answer, which crosses the control socket in
+`messages.ServerWanted`."""
 PATH_BYTES_MAX = 4096
 
 

@@ -60,7 +60,7 @@ def gateways(result: Mapping[str, Raw]) -> tuple[str, ...]:
     return tuple(filter(None, map(codec.text, ids[:GATEWAYS_MAX])))
 
 
-class Hint(Struct, frozen=True):
+class CachingHint(Struct, frozen=True):
     """How long, and by whom, a result may be cached. Without a hint of the server, a result is not
     cached."""
 
@@ -104,7 +104,7 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
     prompts: tuple[Raw, ...] = ()
     resources: tuple[Raw, ...] = ()
     resourceTemplates: tuple[Raw, ...] = ()  # noqa: N815 - as above
-    hints: dict[str, Hint] = {}
+    hints: dict[str, CachingHint] = {}
     asksRoots: Asked = ""  # noqa: N815 - as above
     gateways: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -120,21 +120,23 @@ class ServerCatalogue(Struct, frozen=True, kw_only=True):
         }[kind]
 
 
-def hint(result: Mapping[str, Raw]) -> Hint:
+def hint(result: Mapping[str, Raw]) -> CachingHint:
     """Read the cache hint of a decoded result; an invalid member counts as absent."""
     ttl = bytes(result.get("ttlMs", b""))
     public = codec.text(result.get("cacheScope", b"null")) == "public"
     is_valid = ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX
-    return Hint(int(ttl) if is_valid else 0, "public" if public else "private")
+    return CachingHint(int(ttl) if is_valid else 0, "public" if public else "private")
 
 
-def strictest(hints: Sequence[Hint]) -> Hint:
+def strictest(hints: Sequence[CachingHint]) -> CachingHint:
     """Return the hint of a result that is combined from results with these hints; without any, it
     is not cached."""
     if not hints:
-        return Hint()
+        return CachingHint()
     public = all(cache_hint.cacheScope == "public" for cache_hint in hints)
-    return Hint(min(cache_hint.ttlMs for cache_hint in hints), "public" if public else "private")
+    return CachingHint(
+        min(cache_hint.ttlMs for cache_hint in hints), "public" if public else "private"
+    )
 
 
 class KeyedDefinition(NamedTuple):

@@ -19,7 +19,7 @@ First = Literal["auto", "modern", "legacy", "legacy-first"]
 `legacy-first` the other way round; `modern` and `legacy` try one only."""
 
 
-class Discreet(Struct, frozen=True):
+class SecretStruct(Struct, frozen=True):
     """Base of values with secrets in them: their repr, which may get into a log, is the name of
     the class alone."""
 
@@ -27,7 +27,7 @@ class Discreet(Struct, frozen=True):
         return f"{type(self).__name__}(…)"
 
 
-class LogSpec(Discreet, frozen=True, kw_only=True):
+class LogSpec(SecretStruct, frozen=True, kw_only=True):
     """How a process logs. `format`: `auto` (text on a terminal, else JSON), `text` or `json`;
     `level`: of the gateway's own rooms; `levels`: of single rooms and of loggers of libraries.
     `secrets`: values that must not appear in the log."""
@@ -38,7 +38,7 @@ class LogSpec(Discreet, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()
 
 
-class RecordingSpec(Discreet, frozen=True, kw_only=True):
+class RecordingSpec(SecretStruct, frozen=True, kw_only=True):
     """How a front records finished calls. `servers`: `metadata` or `full`, for each server whose
     calls are recorded. `folder`: where the files are. Limits: `file_bytes` of one file; `files` of
     all fronts; `body_bytes` of the arguments and of the result. `secrets`: of the servers with
@@ -57,7 +57,7 @@ CALLBACK_PORT = 6273
 accept an address only as it was registered; next to the ports of the gateway."""
 
 
-class OAuthSpec(Discreet, frozen=True, kw_only=True):
+class OAuthSpec(SecretStruct, frozen=True, kw_only=True):
     """How to authorize towards a remote server.
 
     `client_id`, `client_secret`: of a client that was registered beforehand. `client_metadata_url`:
@@ -144,7 +144,7 @@ class ConfinementSpec(Struct, frozen=True, kw_only=True):
     trial: bool = False
 
 
-class ServerSpec(Discreet, frozen=True, kw_only=True):
+class ServerSpec(SecretStruct, frozen=True, kw_only=True):
     """Configuration of one MCP server for its worker.
 
     Exactly one of `command`, `module`, `url` is set, or none of them with a custom transport.
@@ -269,7 +269,7 @@ RESOURCE_METADATA = "/.well-known/oauth-protected-resource"
 """Beginning of the path of the document about a protected resource (RFC 9728, section 3)."""
 
 
-class IssuerSpec(Discreet, frozen=True, kw_only=True):
+class IssuerSpec(SecretStruct, frozen=True, kw_only=True):
     """Authorization server whose tokens an endpoint accepts. `issuer`: its identifier, a URL (RFC
     8414, section 2); `audience`: URL of the endpoint, for which the tokens must be; `scopes`: that
     each token must have; `introspection`: URL to ask about tokens that are not JWTs (RFC 7662),
@@ -377,7 +377,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
         return f"/metamcp/{self.path or self.name}"
 
 
-class MeaningSpec(Struct, frozen=True, kw_only=True):
+class SemanticSearchSpec(Struct, frozen=True, kw_only=True):
     """Search by meaning beside the search by words. `model`: identifies vectors that can be
     compared; `weight`: of the ranking by meaning; the ranking by words has 1."""
 
@@ -385,11 +385,11 @@ class MeaningSpec(Struct, frozen=True, kw_only=True):
     weight: float
 
 
-class EmbeddingsSpec(Discreet, frozen=True, kw_only=True):
+class EmbeddingsSpec(SecretStruct, frozen=True, kw_only=True):
     """Source of vectors. `url`: of an embeddings endpoint like OpenAI's; empty: `folder` is the
     folder of a model on this machine. `model`: name of the model at the endpoint; `key`: a bearer
-    token, or empty. `id`: as `MeaningSpec.model`. `store`: file of stored vectors. `timeout_s`: of
-    a request; `batch`: maximum texts of one request."""
+    token, or empty. `id`: as `SemanticSearchSpec.model`. `store`: file of stored vectors.
+    `timeout_s`: of a request; `batch`: maximum texts of one request."""
 
     url: str = ""
     model: str = ""
@@ -411,7 +411,7 @@ class TlsSpec(Struct, frozen=True, kw_only=True):
     client_ca: str = ""
 
 
-class AuditSpec(Discreet, frozen=True, kw_only=True):
+class AuditSpec(SecretStruct, frozen=True, kw_only=True):
     """How a front audits calls. `level`: `metadata`, `redacted` or `full`, or `off`: nothing is
     audited. `required`: whether calls are refused while their
     records cannot be written. `salt`: of pseudonyms. `spools`: as in `audit_link.AuditLink`."""
@@ -468,7 +468,7 @@ class ConsentSpec(Struct, frozen=True, kw_only=True):
     trusted: tuple[str, ...] = ()
 
 
-class FrontSpec(Discreet, frozen=True, kw_only=True):
+class FrontSpec(SecretStruct, frozen=True, kw_only=True):
     """Configuration of a front. `handle_key`: key of the state directory for ids and states that
     are of use to one client alone. `hosts`: values of `Host` and of the host part of `Origin` that
     are accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
@@ -496,7 +496,7 @@ class FrontSpec(Discreet, frozen=True, kw_only=True):
     held: tuple[str, ...] = ()
     """Servers with approved definitions: a tool that such a server does not list cannot be called.
     """
-    meaning: MeaningSpec | None = None
+    meaning: SemanticSearchSpec | None = None
     """Search by meaning; None: searches use words alone."""
     several: bool = False
     """Whether there are other fronts; then clients hear of changed lists when all fronts show

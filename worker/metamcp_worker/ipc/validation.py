@@ -153,7 +153,7 @@ class Fault(Struct, frozen=True, gc=False):
         return f"{self.place}: {self.reason}"
 
 
-class Invalid(Struct, frozen=True):
+class InvalidDefinition(Struct, frozen=True):
     """Definition that lists leave out. `name`: its name or URI, empty if it has none."""
 
     kind: str
@@ -188,12 +188,12 @@ def fault(kind: str, definition: bytes | Raw) -> Fault | None:
     return Fault(problem.place, problem.reason, legacy=True)
 
 
-def invalid(catalogue: ServerCatalogue) -> Iterator[Invalid]:
+def invalid(catalogue: ServerCatalogue) -> Iterator[InvalidDefinition]:
     """Yield the definitions of one server that lists leave out."""
     for kind in KINDS:
         for definition in catalogue.of(kind):
             if (problem := fault(kind, definition)) is not None:
-                yield Invalid(kind, _name(kind, definition), bytes(definition), problem)
+                yield InvalidDefinition(kind, _name(kind, definition), bytes(definition), problem)
 
 
 def explain_refusal(kind: str, server: str, name: str, fault: Fault) -> str:

@@ -32,9 +32,9 @@ from metamcp_worker.ipc.middleware_calls import (
     HookNext,
     ListsChanged,
     MiddlewareReady,
+    MiddlewareReplaced,
     MiddlewareSpec,
     NextDone,
-    Parting,
     StartHook,
     role_of,
 )
@@ -62,7 +62,7 @@ _LARGE = f"cannot get more than {BODY_BYTES_MAX:,} bytes"
 
 log = logging.getLogger("metamcp.front")
 _NUMBERS = itertools.count(1)
-_read = codec.reader(MiddlewareReady | HookNext | HookEnded | Parting)
+_read = codec.reader(MiddlewareReady | HookNext | HookEnded | MiddlewareReplaced)
 
 
 class HookFacts(Struct, frozen=True):
@@ -81,7 +81,7 @@ class HookFacts(Struct, frozen=True):
 class _Connection:
     """Connection to one process of a middleware. `requests`: what the process has, by id."""
 
-    def __init__(self, line: "MiddlewareLine") -> None:
+    def __init__(self, line: "MiddlewareClient") -> None:
         self._line = line
         self.ready = False
         self.parting = False
@@ -130,7 +130,7 @@ class _Connection:
             request.on_failure(level, _GONE, "gone")
 
 
-class MiddlewareLine:
+class MiddlewareClient:
     """Middleware. `ready`: what its process said last; None if none has run yet. `changed`: called
     when it has other hooks than before; `ready_s`: as READY_S_MAX; `connect`: makes a connection
     to its process, as in `FrameLink`."""
@@ -245,13 +245,13 @@ class MiddlewareLine:
             request.give(level, self._connection)
 
 
-class _Place:
+class _HookCall:
     """Part of one middleware in a request. `left_s`: time that it has left; `since`: moment from
     which that time runs, None while it stands still."""
 
     __slots__ = ("arguments", "connection", "left_s", "line", "number", "since", "timer")
 
-    def __init__(self, line: MiddlewareLine) -> None:
+    def __init__(self, line: MiddlewareClient) -> None:
         self.line = line
         self.number = next(_NUMBERS)
         self.connection: _Connection | None = None
@@ -267,7 +267,7 @@ class HookedRequest:
 
     def __init__(
         self,
-        lines: Sequence[MiddlewareLine],
+        lines: Sequence[MiddlewareClient],
         facts: HookFacts,
         call: Callable[[bytes], None],
         leave: Callable[[str], None],
@@ -278,7 +278,7 @@ class HookedRequest:
         self._leave = leave
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._places = [_Place(line) for line in lines]
+        self._places = [_HookCall(line) for line in lines]
         levels = [line.facts for line in lines]
         self.chain = Chain(levels, self, tool=facts.hook == "on_call_tool")
 
@@ -368,7 +368,7 @@ class HookedRequest:
         hook.since = self._loop.time()
         hook.timer = self._loop.call_later(hook.left_s, self._on_timeout, level)
 
-    def _halt(self, hook: _Place) -> None:
+    def _halt(self, hook: _HookCall) -> None:
         if hook.timer is not None and hook.since is not None:
             hook.timer.cancel()
             hook.left_s = max(0.0, hook.left_s - self._loop.time() + hook.since)
@@ -379,7 +379,7 @@ class HookedRequest:
         self.on_failure(level, _SLOW.format(seconds), "timeout")
 
 
-class MiddlewareLines:
+class MiddlewareClients:
     """All middleware of a front, in the order in which requests go through it. `ready_s`: as
     READY_S_MAX."""
 
@@ -387,7 +387,7 @@ class MiddlewareLines:
         self._connectors = connectors
         self._ready_s = ready_s
         self.changed: Callable[[], None] = lambda: None
-        self._lines: dict[str, MiddlewareLine] = {}
+        self._lines: dict[str, MiddlewareClient] = {}
         self._gone: Counter[tuple[str, Outcome]] = Counter()
 
     def configure(self, specs: Sequence[MiddlewareSpec]) -> None:
@@ -402,12 +402,12 @@ class MiddlewareLines:
         for line in before.values():
             self._retire(line)
 
-    def select_lines(self, names: Sequence[str], hook: Hook) -> list[MiddlewareLine]:
+    def select_lines(self, names: Sequence[str], hook: Hook) -> list[MiddlewareClient]:
         """Return the middleware of these names through which requests of a hook go."""
         lines = (self._lines.get(name) for name in names)
         return [line for line in lines if line is not None and line.has(hook)]
 
-    def all(self) -> Iterable[MiddlewareLine]:
+    def all(self) -> Iterable[MiddlewareClient]:
         return self._lines.values()
 
     def tell(self, server: str) -> None:
@@ -430,13 +430,13 @@ class MiddlewareLines:
     def close(self) -> None:
         self.configure(())
 
-    def _new(self, spec: MiddlewareSpec) -> MiddlewareLine:
+    def _new(self, spec: MiddlewareSpec) -> MiddlewareClient:
         connect = partial(self._connectors.connect, role_of(spec.name))
-        line = MiddlewareLine(spec, self._ready_s, connect)
+        line = MiddlewareClient(spec, self._ready_s, connect)
         line.changed = lambda: self.changed()  # noqa: PLW0108 - it is set later
         return line
 
-    def _retire(self, line: MiddlewareLine) -> None:
+    def _retire(self, line: MiddlewareClient) -> None:
         line.close()
         for outcome, count in line.counts.items():
             self._gone[line.spec.name, outcome] += count

@@ -21,8 +21,8 @@ from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
     HookFacts,
-    MiddlewareLine,
-    MiddlewareLines,
+    MiddlewareClient,
+    MiddlewareClients,
 )
 
 _WAITS = "The middleware {!r} has not seen this tool yet; try again."
@@ -54,7 +54,7 @@ class _HookedList(Struct):
     sentence why no tool is shown."""
 
     plain: tuple[bytes, ...]
-    lines: tuple[MiddlewareLine, ...]
+    lines: tuple[MiddlewareClient, ...]
     shown: tuple[bytes, ...] | None = None
     why_none: str = ""
 
@@ -64,7 +64,7 @@ class HookedLists:
     object."""
 
     def __init__(
-        self, lines: MiddlewareLines, lists: ToolLists, changed: Callable[[], None]
+        self, lines: MiddlewareClients, lists: ToolLists, changed: Callable[[], None]
     ) -> None:
         self._lines = lines
         self._lists = lists
@@ -131,8 +131,8 @@ class HookedLists:
 
 
 def _through(
-    lines: Sequence[MiddlewareLine], server: str, plain: Sequence[bytes]
-) -> tuple[MiddlewareLine, ...]:
+    lines: Sequence[MiddlewareClient], server: str, plain: Sequence[bytes]
+) -> tuple[MiddlewareClient, ...]:
     """Return the middleware that matches one of these tools."""
     names = [tool.key for tool in iter_definitions("tools", map(Raw, plain))]
     return tuple(line for line in lines if any(line.matches(server, name) for name in names))

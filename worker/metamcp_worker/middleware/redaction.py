@@ -17,7 +17,7 @@ from metamcp_worker.middleware.api import (
     ToolResult,
 )
 from metamcp_worker.middleware.hook_options import flag, refuse_unknown, words
-from metamcp_worker.runtime.masking import Masks
+from metamcp_worker.runtime.masking import SecretMasker
 
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
 _IBAN = re.compile(r"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
@@ -26,7 +26,7 @@ _PHONE = re.compile(
     r"(?<![\w+.-])(?:(?:\+|00)[1-9](?:[ ()./-]{0,2}[0-9]){6,14}"
     r"|\(?[2-9][0-9]{2}\)?[ .-][2-9][0-9]{2}[ .-][0-9]{4})(?![\w-])"
 )
-_MASKS = Masks()
+_MASKS = SecretMasker()
 
 
 def _is_card(text: str) -> bool:

@@ -38,8 +38,8 @@ from metamcp_worker.ipc.middleware_calls import (
     MiddlewareFigures,
     MiddlewareOn,
     MiddlewareReady,
+    MiddlewareReplaced,
     NextDone,
-    Parting,
     StartHook,
 )
 from metamcp_worker.middleware.api import (
@@ -204,7 +204,7 @@ class MiddlewareWorker(RoleWorker):
             return
         self.deafen()
         for front in self._fronts:
-            front.send(Parting())
+            front.send(MiddlewareReplaced())
         self._loop.call_later(within_s, self.finish, 0)
         self._finish_when_idle()
 

@@ -36,7 +36,7 @@ REDIRECTS_MAX = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-class Guarded:
+class CheckedHttpClient:
     """HTTP client for the addresses that a server names. `server_url`: URL of the server, chosen by
     the operator; no address that the server names may be nearer to this machine. `ca_file`:
     certificates to trust instead of the system's; `reach`: of the server, if its addresses do not

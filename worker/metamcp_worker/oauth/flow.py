@@ -37,7 +37,7 @@ from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 from metamcp_worker.oauth import checked_http
 from metamcp_worker.oauth.callback import PERSON_S_MAX, Callback
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
-from metamcp_worker.oauth.checked_http import Guarded
+from metamcp_worker.oauth.checked_http import CheckedHttpClient
 from metamcp_worker.oauth.provider_storage import ProviderStorage
 from metamcp_worker.oauth.vault import TokenRecord, Vault, VaultUnfit, bare, vault_of
 
@@ -77,7 +77,7 @@ _METADATA = ("/.well-known/oauth-authorization-server", "/.well-known/openid-con
 logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
 
 
-class _Said(Struct, frozen=True):
+class _IssuerAnswer(Struct, frozen=True):
     """Latest answer of an authorization server, as far as it may be shown."""
 
     origin: str = ""
@@ -103,11 +103,11 @@ class Flow:
         self._oauth: OAuthSpec = spec.oauth
         self._show = show
         self._shelf = ProviderStorage(spec, vault)
-        self._guarded = Guarded(spec.url or "")
+        self._guarded = CheckedHttpClient(spec.url or "")
         self._callback: Callback | None = None
         self._state = ""
         self._person_s = PERSON_S_MAX
-        self._last_answer = _Said()
+        self._last_answer = _IssuerAnswer()
 
     async def refresh(self, token: str) -> TokenRecord | None:
         """Get newer tokens than this access token; None if a new authorization is needed. Only one
@@ -169,20 +169,20 @@ class Flow:
 
     # --- the provider -----------------------------------------------------------------------
 
-    def _provider(self) -> "_Person | _Machine":
+    def _provider(self) -> "_AuthorizationCodeGrant | _ClientCredentialsGrant":
         oauth, shelf = self._oauth, self._shelf
         if oauth.grant == "client_credentials":
             with warnings.catch_warnings():
                 # The storage decides which issuer may get the credentials.
                 warnings.simplefilter("ignore", MCPDeprecationWarning)
-                machine = _Machine(
+                machine = _ClientCredentialsGrant(
                     shelf.url, shelf, oauth.client_id or "", oauth.client_secret or ""
                 )
             machine.shelf = shelf
             return machine
         scope = shelf.record.scope if shelf.record is not None else ""
         back = shelf.callback_url or f"http://127.0.0.1:{oauth.callback_port}"
-        person = _Person(
+        person = _AuthorizationCodeGrant(
             shelf.url,
             OAuthClientMetadata(
                 client_name="MetaMCP",
@@ -227,7 +227,11 @@ class Flow:
 
     # --- the flow ---------------------------------------------------------------------------
 
-    async def _drive(self, provider: "_Person | _Machine", challenge: Challenge | None) -> None:
+    async def _drive(
+        self,
+        provider: "_AuthorizationCodeGrant | _ClientCredentialsGrant",
+        challenge: Challenge | None,
+    ) -> None:
         """Run the provider as if a request met this refusal. Without a refusal the provider only
         prepares the token. Raises NotAuthorized and Unreachable."""
         protocol = challenge.protocol if challenge is not None else ""
@@ -308,7 +312,7 @@ class Flow:
         )
 
 
-class _Ours(OAuthClientProvider):
+class _OAuthProvider(OAuthClientProvider):
     """Changes to the SDK that both grants need."""
 
     shelf: ProviderStorage
@@ -330,11 +334,11 @@ class _Ours(OAuthClientProvider):
         return await super()._perform_authorization()
 
 
-class _Person(_Ours):
+class _AuthorizationCodeGrant(_OAuthProvider):
     """Grant `authorization_code`: a person agrees in a browser."""
 
 
-class _Machine(_Ours, ClientCredentialsOAuthProvider):
+class _ClientCredentialsGrant(_OAuthProvider, ClientCredentialsOAuthProvider):
     """Grant `client_credentials`: the gateway has a credential of its own."""
 
 
@@ -343,7 +347,7 @@ def _refusal(challenge: Challenge, request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(challenge.status, headers=headers, request=request)
 
 
-def _parse_answer(request: httpx2.Request, answer: httpx2.Response) -> _Said:
+def _parse_answer(request: httpx2.Request, answer: httpx2.Response) -> _IssuerAnswer:
     origin = checked_http.origin(request.url)
     try:
         oauth_error = codec.decode_as(_Error, answer.content)
@@ -354,7 +358,9 @@ def _parse_answer(request: httpx2.Request, answer: httpx2.Response) -> _Said:
     secrets = [value for name in _SECRETS for value in form.get(name, [])]
     has_secret = any(secret in oauth_error.error_description for secret in secrets if secret)
     description = "" if has_secret or answer.is_success else _plain(oauth_error.error_description)
-    return _Said(origin, answer.status_code, "" if answer.is_success else error, description)
+    return _IssuerAnswer(
+        origin, answer.status_code, "" if answer.is_success else error, description
+    )
 
 
 class _Error(Struct):

@@ -26,7 +26,7 @@ BESIDE_CHARACTERS = 100
 COMMAND = (sys.executable, "-P", "-m", "metamcp_worker.results.result_parts")
 
 
-class PartWanted(Struct, frozen=True):
+class PartRequest(Struct, frozen=True):
     """Part to take. `path`: of the file; `pointer`: None for the whole text; `grep`: empty for
     none."""
 
@@ -48,7 +48,7 @@ class PartMissing(Exception):
     """Raised for a part that is not there. The text is a sentence."""
 
 
-def read_part(request: PartWanted) -> Piece:
+def read_part(request: PartRequest) -> Piece:
     """Return the part. Raises PartMissing, OSError, MemoryError and RecursionError."""
     with open(request.path, "rb") as file:
         data = file.read()
@@ -139,7 +139,7 @@ def main() -> None:
     cpu_s = int(PART_S_MAX) + 1  # for the case that its front has ended
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     try:
-        answer = PartAnswer(read_part(codec.decode_as(PartWanted, sys.argv[1].encode())))
+        answer = PartAnswer(read_part(codec.decode_as(PartRequest, sys.argv[1].encode())))
     except PartMissing as error:
         answer = PartAnswer(error=str(error))
     except OSError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.results import result_files
-from metamcp_worker.results.result_parts import COMMAND, PART_S_MAX, PartAnswer, PartWanted
+from metamcp_worker.results.result_parts import COMMAND, PART_S_MAX, PartAnswer, PartRequest
 from metamcp_worker.results.result_summary import Piece
 
 PARTS_MAX = 4
@@ -40,7 +40,7 @@ class ResultReader:
         done: Callable[[Piece | str], None],
     ) -> None:
         """Read a part of the result with this handle in the folder of its principal; the part is as
-        in `result_parts.PartWanted`. `done` is called with the piece, at once or later, or with a
+        in `result_parts.PartRequest`. `done` is called with the piece, at once or later, or with a
         sentence why there is none."""
         if result_files.about(folder, handle) is None:
             done(UNKNOWN.format(handle[:64]))
@@ -54,17 +54,17 @@ class ResultReader:
         elif len(self._under_way) >= PARTS_MAX:
             done(_FULL)
         else:
-            request = PartWanted(path, offset, length, pointer, grep)
+            request = PartRequest(path, offset, length, pointer, grep)
             task = asyncio.get_running_loop().create_task(_take(request, self._part_s, done))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
 
-async def _take(request: PartWanted, part_s: float, done: Callable[[Piece | str], None]) -> None:
+async def _take(request: PartRequest, part_s: float, done: Callable[[Piece | str], None]) -> None:
     done(await _read_in_process(request, part_s))
 
 
-async def _read_in_process(request: PartWanted, part_s: float) -> Piece | str:
+async def _read_in_process(request: PartRequest, part_s: float) -> Piece | str:
     """Let a process take the part, and end the process if it takes too long."""
     pipe = asyncio.subprocess.PIPE
     try:

@@ -67,11 +67,11 @@ class _Finder:
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in self._names else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Reader(spec.loader)
+            spec.loader = _LazyLoader(spec.loader)
         return spec
 
 
-class _Reader(Loader):
+class _LazyLoader(Loader):
     """Loader that reads a module once. If reading fails, the next use tries again."""
 
     def __init__(self, loader: Loader) -> None:
@@ -80,7 +80,7 @@ class _Reader(Loader):
         self._reads = self._has_read = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Unread(spec.name)
+        return _LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave the module unread at its import; read it if it was read before (a reload)."""
@@ -100,12 +100,14 @@ class _Reader(Loader):
                 self._reads = False
 
 
-class _Unread(ModuleType):
+class _LazyModule(ModuleType):
     """Module that is not read yet; reading turns it into an ordinary module."""
 
     def __getattr__(self, name: str) -> object:
         reader = self.__loader__
-        if name.startswith("__") or not isinstance(reader, _Reader):  # what debuggers ask of all
+        if name.startswith("__") or not isinstance(
+            reader, _LazyLoader
+        ):  # what debuggers ask of all
             raise AttributeError(name)
         reader.read(self)
         return ModuleType.__getattribute__(self, name)

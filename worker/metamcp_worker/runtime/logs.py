@@ -30,7 +30,7 @@ from metamcp_worker.ipc.records import (
     room_of,
 )
 from metamcp_worker.ipc.spec import LogSpec
-from metamcp_worker.runtime.masking import Held, Masks, Repeats
+from metamcp_worker.runtime.masking import RepeatCounter, SecretMasker, SuppressedLines
 
 FORMAT = "METAMCP_NURSERY_LOG"
 """Environment variable of a nursery: the format of log lines until the first order to change it."""
@@ -46,7 +46,7 @@ reports room."""
 _FIELDS = ("server", "call", "front", "generation")
 
 
-class Lines(logging.Handler):
+class LogHandler(logging.Handler):
     """Handler of the process. `put`: takes whole lines and must not wait. `text`: format for
     people, with `journal` for the journal of systemd; else JSON."""
 
@@ -56,9 +56,9 @@ class Lines(logging.Handler):
         super().__init__()
         self._put = put
         self.text, self.journal = text, journal
-        self.masks = Masks()
+        self.masks = SecretMasker()
         self.fields: dict[str, str | int] = {}
-        self._repeats = Repeats()
+        self._repeats = RepeatCounter()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -89,13 +89,13 @@ class Lines(logging.Handler):
 
     def forget(self) -> None:
         """Drop the counts of repeated lines after a fork; the parent process will log them."""
-        self._repeats = Repeats()
+        self._repeats = RepeatCounter()
 
     def close(self) -> None:
         self._tell(self._repeats.rest())
         super().close()
 
-    def _tell(self, counts: Iterable[Held]) -> None:
+    def _tell(self, counts: Iterable[SuppressedLines]) -> None:
         for left_out in counts:
             room, template = left_out.kind
             message = (
@@ -175,7 +175,7 @@ class Stderr:
         return bool(poll.poll(WRITE_S_MAX * 1000))
 
 
-_lines: list[Lines] = []
+_lines: list[LogHandler] = []
 """Handler of this process after `begin`; at most one."""
 _spec: list[LogSpec] = [LogSpec()]
 """Configuration in force; exactly one."""
@@ -189,7 +189,7 @@ def begin(
     *,
     with_libraries: bool = True,
     about: Mapping[str, str | int] | None = None,
-) -> Lines:
+) -> LogHandler:
     """Install the handler, in place of an earlier one of this process. `put`: where lines go; None:
     to stderr. `with_libraries`: also log records of libraries; not in a process that runs the code
     of a server, whose loggers are its own. `about`: fields for all lines of this process."""
@@ -199,7 +199,7 @@ def begin(
         fields |= older.fields
         own.removeHandler(older)
         root.removeHandler(older)
-    lines = Lines(put or Stderr().put)
+    lines = LogHandler(put or Stderr().put)
     lines.fields = {**fields, **(about or {})}
     _lines[:] = [lines]
     own.propagate = False
@@ -228,7 +228,7 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
     for lines in _lines:
         lines.text = spec.format == "text" or (spec.format != "json" and os.isatty(FD))
         lines.journal = lines.text and _is_journal()
-        lines.masks = Masks(spec.secrets)
+        lines.masks = SecretMasker(spec.secrets)
         lines.fields |= about or {}
     rooms = {"metamcp": spec.level, **spec.levels}
     numbers = logging.getLevelNamesMapping()

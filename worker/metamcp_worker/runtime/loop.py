@@ -50,7 +50,7 @@ def _tell(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
         loop.call_exception_handler({"message": message, "exception": error, "task": task})
 
 
-class Chores:
+class BackgroundTasks:
     """Group of background tasks. `failed(error)`: called for a task that ended with an error; its
     process ends for that."""
 

@@ -89,7 +89,7 @@ def looks_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) and not _POINTS_ELSEWHERE.search(name)
 
 
-class Masks:
+class SecretMasker:
     """Masks secrets in texts. `secrets`: known secrets; those that are too short to be
     distinguished from a word are ignored."""
 
@@ -243,7 +243,7 @@ Kind = tuple[str, str]
 OTHERS: Kind = ("", "")
 
 
-class Held(Struct, frozen=True):
+class SuppressedLines(Struct, frozen=True):
     """Lines of one kind that were left out. `count`: how many; `seconds`: length of the period."""
 
     kind: Kind
@@ -257,7 +257,7 @@ class _Window(Struct):
     held: int = 0
 
 
-class Repeats:
+class RepeatCounter:
     """Counter of equal lines. `now`: seconds of any clock that only goes forward."""
 
     def __init__(self) -> None:
@@ -277,15 +277,15 @@ class Repeats:
         window.held += 1
         return False
 
-    def due(self, now: float) -> list[Held]:
+    def due(self, now: float) -> list[SuppressedLines]:
         """Return and forget the counts of the periods that are over."""
         if now < self._next_end:
             return []
         over = [kind for kind, window in self._windows.items() if window.ends <= now]
-        counts = [Held(kind, self._windows.pop(kind).held, PERIOD_S) for kind in over]
+        counts = [SuppressedLines(kind, self._windows.pop(kind).held, PERIOD_S) for kind in over]
         self._next_end = min((each.ends for each in self._windows.values()), default=float("inf"))
         return [left_out for left_out in counts if left_out.count]
 
-    def rest(self) -> list[Held]:
+    def rest(self) -> list[SuppressedLines]:
         """Return all counts that are left, at the end of the process."""
         return self.due(float("inf"))

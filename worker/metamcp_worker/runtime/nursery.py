@@ -30,12 +30,12 @@ from typing import NoReturn
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone
 from metamcp_worker.ipc.messages import (
-    Born,
     Exited,
     Fork,
     Forked,
     ForkFailed,
     Halted,
+    NurseryReady,
     Resumed,
     Signal,
     Tune,
@@ -75,7 +75,8 @@ REPORT_S_MAX = 1.0
 SWEEP_RETRY_S = 0.05
 """Seconds between two checks while an orphan that was killed has not died."""
 REASON_CHARS_MAX = 200
-"""Maximum characters of an import error in `Born`, so that all of them fit into a packet."""
+"""Maximum characters of an import error in `NurseryReady`, so that all of them fit into a
+packet."""
 log = logging.getLogger("metamcp.nursery")
 
 _DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -141,7 +142,7 @@ class NurseryLoop:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
-            self._tell(Born(pid=self._pid, missing=tuple(missing)))
+            self._tell(NurseryReady(pid=self._pid, missing=tuple(missing)))
             while True:
                 self._turn()
         except PeerGone:

@@ -15,11 +15,11 @@ from msgspec import structs
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone, TooLarge
-from metamcp_worker.ipc.messages import Beat, Stop, Tune
+from metamcp_worker.ipc.messages import Heartbeat, Stop, Tune
 from metamcp_worker.ipc.packets import Channel
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.loop import Chores
+from metamcp_worker.runtime.loop import BackgroundTasks
 
 BEAT_S = 1.0
 END_S = 1.0
@@ -43,7 +43,7 @@ class RoleWorker:
         self._read = read
         self._levels = LogSpec()
         self._acceptor: socket.socket | None = None
-        self._chores = Chores(self.faulty)
+        self._chores = BackgroundTasks(self.faulty)
         self._channel = Channel(sock, self._packet, lambda: self.retire(RETIRE_S_MAX))
 
     async def run(self) -> int:
@@ -160,7 +160,7 @@ class RoleWorker:
             due = self._loop.time() + BEAT_S
             await asyncio.sleep(BEAT_S)
             self.on_heartbeat()
-            self.tell(Beat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
+            self.tell(Heartbeat(seq=number, lag_ms=(self._loop.time() - due) * 1000))
             figures = self.figures()
             if figures != last_figures:
                 last_figures = figures

@@ -119,7 +119,7 @@ class Postings:
         return self.impacts[at] if has_document else 0.0
 
 
-class Sought(Struct, frozen=True):
+class QueryTerm(Struct, frozen=True):
     """A term of a query. `weight`: factor of its impacts."""
 
     postings: Postings
@@ -131,7 +131,7 @@ class Sought(Struct, frozen=True):
         return self.weight * self.postings.peak
 
 
-class Best(Struct, frozen=True):
+class TopScores(Struct, frozen=True):
     """Result of `best`. `scores`: of the best documents and of some others. `matching`: number of
     documents with at least one of the terms; a lower bound unless `counted`."""
 
@@ -143,7 +143,7 @@ class Best(Struct, frozen=True):
 Allowed = Callable[[int], bool]
 
 
-def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
+def best(query: Sequence[QueryTerm], depth: int, allowed: Allowed | None) -> TopScores:
     """Return at least the `depth` allowed documents with the highest scores, or all allowed
     documents if there are fewer. All documents that tie for the last place are included."""
     ordered = _sort_terms(query)
@@ -156,13 +156,13 @@ def best(query: Sequence[Sought], depth: int, allowed: Allowed | None) -> Best:
                 if _rest(ordered[at:]) < least:
                     matching = len(scores)
                     scores = _finish_scores(scores, ordered[at:], depth)
-                    return Best(scores, matching, counted=False)
+                    return TopScores(scores, matching, counted=False)
         _add(scores, sought)
     scores = _filter_allowed(scores, allowed)
-    return Best(scores, len(scores), counted=True)
+    return TopScores(scores, len(scores), counted=True)
 
 
-def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float]:
+def scores(documents: Iterable[int], query: Sequence[QueryTerm]) -> dict[int, float]:
     """Return the scores of these documents, equal to those of `best`."""
     totals = dict.fromkeys(documents, 0.0)
     for sought in _sort_terms(query):
@@ -171,16 +171,16 @@ def scores(documents: Iterable[int], query: Sequence[Sought]) -> dict[int, float
     return totals
 
 
-def _sort_terms(query: Sequence[Sought]) -> list[Sought]:
+def _sort_terms(query: Sequence[QueryTerm]) -> list[QueryTerm]:
     return sorted(query, key=lambda sought: (-sought.score_max, sought.postings.term))
 
 
-def _rest(query: Sequence[Sought]) -> float:
+def _rest(query: Sequence[QueryTerm]) -> float:
     """Return the most that these terms add to the score of a document."""
     return MARGIN * sum(sought.score_max for sought in query)
 
 
-def _add(scores: dict[int, float], sought: Sought) -> None:
+def _add(scores: dict[int, float], sought: QueryTerm) -> None:
     documents, impacts, weight = sought.postings.documents, sought.postings.impacts, sought.weight
     if not scores:
         scores.update(zip(documents, map(mul, impacts, repeat(weight)), strict=True))
@@ -197,7 +197,7 @@ def _filter_allowed(scores: dict[int, float], allowed: Allowed | None) -> dict[i
 
 
 def _finish_scores(
-    scores: dict[int, float], query: Sequence[Sought], depth: int
+    scores: dict[int, float], query: Sequence[QueryTerm], depth: int
 ) -> dict[int, float]:
     """Add these terms to the scores; leave out documents that can no longer be among the best."""
     for at, sought in enumerate(query):

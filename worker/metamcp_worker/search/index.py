@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from metamcp_worker.ipc.exposed_names import Pair
 from metamcp_worker.search import bm25, words
-from metamcp_worker.search.bm25 import SATURATION, Postings, Sought, weights
+from metamcp_worker.search.bm25 import SATURATION, Postings, QueryTerm, weights
 from metamcp_worker.search.synonyms import synonyms
-from metamcp_worker.search.words import Beginnings, NameMatch, misspelt
+from metamcp_worker.search.words import NameMatch, PrefixSearch, misspelt
 
 RANK_OFFSET = 10
 """Places added to each place in a fusion; the smaller, the more the first places count. The usual
@@ -137,7 +137,7 @@ Allowed = AbstractSet[str] | Callable[[Pair], bool]
 """Servers whose tools may be found, or whether a tool may be found."""
 
 
-class _Shelf(Struct, frozen=True):
+class _ServerDocuments(Struct, frozen=True):
     """The documents of one server: `first` to before `end`. `ordered`: by name; `touched`: the
     postings of their terms."""
 
@@ -151,12 +151,12 @@ class Index:
     """The tools of all servers. The time to put or drop a server depends on its tools only."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str, _ServerDocuments] = {}
         self._documents: dict[int, ToolDocument] = {}
         self._numbers: dict[Pair, int] = {}
         self._next = 0
         self._postings: dict[str, Postings] = {}
-        self._begun = Beginnings()
+        self._begun = PrefixSearch()
         self._tools: NameMatch[int] = NameMatch()
         self._servers: NameMatch[str] = NameMatch()
         self._plain_tools: NameMatch[int] = NameMatch()
@@ -201,7 +201,7 @@ class Index:
             postings.invalidate()
             if at % STEP_TERMS == 0:
                 yield
-        self._shelves[server] = _Shelf(first, self._next, array("Q", ordered), touched)
+        self._shelves[server] = _ServerDocuments(first, self._next, array("Q", ordered), touched)
         self._servers.add(words.key(server), server)
         self._plain_servers.add(words.plain(server), server)
 
@@ -306,9 +306,9 @@ class Index:
         servers = allowed
         return lambda number: documents[number].pair[0] in servers
 
-    def _sought(self, query_terms: Sequence[str]) -> list[tuple[str, Sought]]:
+    def _sought(self, query_terms: Sequence[str]) -> list[tuple[str, QueryTerm]]:
         """Return each term of the query with the indexed term used for it, the rarest first."""
-        sought: list[tuple[str, Sought]] = []
+        sought: list[tuple[str, QueryTerm]] = []
         guesses = 0
         others: dict[str, float] = {}
         for term in query_terms:
@@ -328,7 +328,7 @@ class Index:
         sought.sort(key=lambda pair: (-pair[1].weight, pair[0], pair[1].postings.term))
         return sought[:TERMS_MAX]
 
-    def _guess_terms(self, term: str) -> list[Sought]:
+    def _guess_terms(self, term: str) -> list[QueryTerm]:
         """Return terms for one that no document has: those that begin with it, or else its most
         frequent correction."""
         begun = self._begun.of(term, self._postings, NAMES_MAX)
@@ -343,12 +343,12 @@ class Index:
         likely = min(meant, key=lambda candidate: (-len(self._postings[candidate]), candidate))
         return [self._weigh_term(self._postings[likely], MISSPELT_WEIGHT)]
 
-    def _weigh_term(self, postings: Postings, weight: float) -> Sought:
+    def _weigh_term(self, postings: Postings, weight: float) -> QueryTerm:
         """Multiply the rarity of a term into its weight: terms of few documents weigh more."""
         rarity = math.log(1 + (len(self) - len(postings) + 0.5) / (len(postings) + 0.5))
-        return Sought(postings, weight * rarity)
+        return QueryTerm(postings, weight * rarity)
 
-    def _score_names(self, query: str, sought: Sequence[tuple[str, Sought]]) -> dict[int, float]:
+    def _score_names(self, query: str, sought: Sequence[tuple[str, QueryTerm]]) -> dict[int, float]:
         """Return the bonus of each document whose name or server's name is the query, or begins
         with it."""
         if len(query.split()) > NAME_WORDS_MAX:

@@ -49,7 +49,7 @@ def vector(data: bytes) -> Vector:
     return Vector(signs, numbers, math.sqrt(sum(map(mul, numbers, numbers))) or 1.0)
 
 
-class Near:
+class NearestVectors:
     """Search for the vectors nearest to a sought one. Vectors of a different size are not found."""
 
     def __init__(self, vectors: Sequence[Vector]) -> None:

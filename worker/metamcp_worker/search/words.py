@@ -82,7 +82,7 @@ def plain(text: str) -> str:
     return "".join(words(_even(joined))).casefold()  # even, some letters are several words
 
 
-class _Remembered(dict[str, T]):
+class _WordCache(dict[str, T]):
     """Results of `find` by word, each calculated once; emptied when there are too many."""
 
     def __init__(self, find: Callable[[str], T]) -> None:
@@ -110,8 +110,8 @@ def _key(word: str) -> str:
     return "".join([stem(piece) for piece in pieces(word)])
 
 
-_TERMS = _Remembered(_terms)
-_KEYS = _Remembered(_key)
+_TERMS = _WordCache(_terms)
+_KEYS = _WordCache(_key)
 
 
 def pieces(word: str) -> list[str]:
@@ -181,7 +181,7 @@ PREFIX_CHARACTERS_MIN = 2
 Thing = TypeVar("Thing")
 
 
-class Beginnings:
+class PrefixSearch:
     """Search for the strings that begin with a prefix. Sorts at the first search after a change."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class NameMatch(Generic[Thing]):
 
     def __init__(self) -> None:
         self._things: dict[str, list[Thing]] = {}
-        self._beginnings = Beginnings()
+        self._beginnings = PrefixSearch()
 
     def add(self, key: str, thing: Thing) -> None:
         if not key:
