@@ -152,16 +152,16 @@ class Stage:
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")
-        self.hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
+        self.heartbeats = Heartbeats(self.signal, asyncio.get_running_loop().time)
         self.fronts = Fronts(
-            self, self.hearts, self.journal, self, self.spec, [],
+            self, self.heartbeats, self.journal, self, self.spec, [],
             ready_s_max=ready_s_max, dice=lambda: 0.0,
         )  # fmt: skip
         self.routes = Routes(self.fronts)
         self.catalogues = Catalogues(state_dir, self._note)
-        self.tree = ServerManager(
+        self.manager = ServerManager(
             forker=self,
-            hearts=self.hearts,
+            heartbeats=self.heartbeats,
             routes=self.routes,
             catalogues=self.catalogues,
             journal=self.journal,
@@ -169,15 +169,15 @@ class Stage:
             metrics=self.metrics,
             bounds=LimitEnforcer(None, self.journal),
             tokens=TokenKeys(state_dir, {}),
-            pinned=ToolQuarantine(state_dir, self.journal, self.fronts.reconfigure),
+            approvals=ToolQuarantine(state_dir, self.journal, self.fronts.reconfigure),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
             gateway_id=lambda: GATEWAY_ID,
         )
 
     def spec(self) -> FrontSpec:
-        kept = self.tree.pinned.list_quarantined()
-        held = self.tree.pinned.enforced_servers()
+        kept = self.manager.approvals.list_quarantined()
+        held = self.manager.approvals.enforced_servers()
         return FrontSpec(
             version="1", endpoints=(), hosts=("localhost",), quarantined=kept, held=held
         )
@@ -209,7 +209,7 @@ class Stage:
         asyncio.get_running_loop().call_soon(self._exited, end)
 
     def _exited(self, end: WorkerExit) -> None:
-        assert self.fronts.on_exit(end) or self.tree.crew.on_exit(end)
+        assert self.fronts.on_exit(end) or self.manager.copies.on_exit(end)
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)
@@ -217,7 +217,7 @@ class Stage:
     # The house of the fronts
 
     def welcome(self, front: FrontProcess) -> None:
-        self.tree.welcome(front)
+        self.manager.welcome(front)
         if self.views is not None:
             self.views.welcome(front)
         if self.keys is not None:
@@ -231,13 +231,13 @@ class Stage:
         return {}
 
     def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
-        self.tree.on_server_wanted(server, tenant)
+        self.manager.on_server_wanted(server, tenant)
 
     def on_roots_changed(self, who: str, roots: str) -> None:
-        self.tree.apart.on_roots_changed(who, roots)
+        self.manager.per_client.on_roots_changed(who, roots)
 
     def on_sessions_ended(self, sessions: Sequence[str]) -> None:
-        self.tree.apart.on_sessions_ended(sessions)
+        self.manager.per_client.on_sessions_ended(sessions)
         if self.views is not None:
             self.views.on_sessions_ended(sessions)
 
@@ -252,13 +252,13 @@ class Stage:
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
-            self.tree.deliveries.connect_again(server, front.number)
+            self.manager.deliveries.connect_again(server, front.number)
         else:
-            self.tree.deliveries.offer_again(server, front.number)
+            self.manager.deliveries.offer_again(server, front.number)
 
     def on_front_stats(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self.figures.append(figures)
-        self.tree.on_call_stats(front.number, figures.calls)
+        self.manager.on_call_stats(front.number, figures.calls)
 
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         assert self.quotas is not None
@@ -297,7 +297,7 @@ class Stage:
 
     async def phase(self, name: str, phase: str) -> None:
         await until(
-            lambda: name in self.tree.entries and self.tree.entries[name].life.phase == phase,
+            lambda: name in self.manager.entries and self.manager.entries[name].life.phase == phase,
             f"{name} is {phase}: {self.told(name)}",
         )
 
@@ -306,12 +306,12 @@ class Stage:
         return [event.what for event in self.journal.since(0) if event.who == who]
 
     async def close(self) -> None:
-        self.tree.abandon()
+        self.manager.abandon()
         self.routes.close()
         await self.fronts.close()
         await self.catalogues.close()
-        await self.tree.pinned.close()
-        self.hearts.close()
+        await self.manager.approvals.close()
+        self.heartbeats.close()
         for player in self.players:
             player.close()
 

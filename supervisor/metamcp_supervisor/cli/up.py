@@ -393,7 +393,7 @@ def _run(
         )  # fmt: skip
         del handed  # it may be large
         if command_line.outdated:
-            gateway.succession.read_again()
+            gateway.upgrade_handover.read_again()
         works = (logs.count_every_second(), memory.trim_every(TRIM_S))
         tasks = [asyncio.create_task(work) for work in works]
         on_up = watch(gateway)
@@ -454,7 +454,7 @@ def _say(sentence: str) -> None:
 def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = lines.event
     gateway.logs.sink = lines.log_line
-    gateway.succession.flush = lines.flush
+    gateway.upgrade_handover.flush = lines.flush
     return lambda: None
 
 
@@ -479,7 +479,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
             lines.tell(event)
 
     def watch() -> None:
-        if gateway.succession.upgrades:
+        if gateway.upgrade_handover.upgrades:
             return  # the screen goes on as it is
         count = len(gateway.config.servers)
         servers = f"{count} server" if count == 1 else f"{count} servers"
@@ -499,7 +499,7 @@ def _friendly(outlet: "LogOutput", gateway: "Gateway") -> Callable[[], None]:
         gateway.journal.sink = tell_and_look
 
     gateway.journal.sink = tell
-    gateway.succession.flush = outlet.flush
+    gateway.upgrade_handover.flush = outlet.flush
     if sys.stdin.isatty() and sys.stdout.isatty():
         gateway.ask_with(TerminalQuestions(gateway, write_stdout))
     return watch

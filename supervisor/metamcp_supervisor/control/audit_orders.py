@@ -92,16 +92,16 @@ class AuditPage(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-async def audit(steering: GatewayControl, line: ControlStream, params: AuditQuery) -> object:
+async def audit(gateway: GatewayControl, line: ControlStream, params: AuditQuery) -> object:
     """Return the newest records that fit, the newest last. Raises ProtocolError."""
     if not 1 <= params.limit <= RECORDS_MAX:
         raise ProtocolError(Exit.USAGE, f"limit is a number from 1 to {RECORDS_MAX}")
     question = AuditQuestion(
         since=params.since, until=params.until, workspace=params.workspace,
-        keys=await _keys(steering, params.key), server=params.server, tool=params.tool,
+        keys=await _keys(gateway, params.key), server=params.server, tool=params.tool,
         event=params.event, outcome=params.outcome, limit=params.limit,
     )  # fmt: skip
-    result = await _read(audit_segments.find_records, _folder(steering), question, SEARCHED_MAX)
+    result = await _read(audit_segments.find_records, _folder(gateway), question, SEARCHED_MAX)
     return AuditRecords(
         records=tuple(_format_record(record, bodies=False) for record in result.records),
         searched=result.searched,
@@ -109,45 +109,41 @@ async def audit(steering: GatewayControl, line: ControlStream, params: AuditQuer
     )
 
 
-async def show(steering: GatewayControl, line: ControlStream, params: RecordWanted) -> object:
+async def show(gateway: GatewayControl, line: ControlStream, params: RecordWanted) -> object:
     """Return one record, for developers with arguments and result. Raises ProtocolError."""
-    record = await _read(audit_segments.one, _folder(steering), params.seq)
+    record = await _read(audit_segments.one, _folder(gateway), params.seq)
     bodies = line.role >= Role.DEVELOPER
     return AuditRecords(records=(_format_record(record, bodies=bodies),), searched=1, whole=True)
 
 
-async def verify(steering: GatewayControl, line: ControlStream, params: ChainCheck) -> object:
+async def verify(gateway: GatewayControl, line: ControlStream, params: ChainCheck) -> object:
     """Check the whole chain. Raises ProtocolError."""
     if params.expect and not audit_segments.CHECKPOINT.fullmatch(params.expect):
         raise ProtocolError(Exit.USAGE, audit_segments.CHECKPOINT_FORM)
     async with _verifying:
-        proof: ChainCheckResult = await _read(
-            audit_segments.proof, _folder(steering), params.expect
-        )
+        proof: ChainCheckResult = await _read(audit_segments.proof, _folder(gateway), params.expect)
     return proof
 
 
-async def export(steering: GatewayControl, line: ControlStream, params: PageWanted) -> object:
+async def export(gateway: GatewayControl, line: ControlStream, params: PageWanted) -> object:
     """Return the next records with all of their members. Raises ProtocolError."""
-    records, more = await _read(
-        audit_segments.page, _folder(steering), params.after, PAGE_BYTES_MAX
-    )
+    records, more = await _read(audit_segments.page, _folder(gateway), params.after, PAGE_BYTES_MAX)
     if params.after == 0:
-        steering.journal.add("gateway", "audit", f"export begun by {line.caller}")
+        gateway.journal.add("gateway", "audit", f"export begun by {line.caller}")
     return AuditPage(records=tuple(Raw(codec.dump(record)) for record in records), more=more)
 
 
-def _folder(steering: GatewayControl) -> Path:
-    return Path(steering.status().state_dir) / audit_records.FOLDER
+def _folder(gateway: GatewayControl) -> Path:
+    return Path(gateway.status().state_dir) / audit_records.FOLDER
 
 
-async def _keys(steering: GatewayControl, name: str) -> tuple[str, ...]:
+async def _keys(gateway: GatewayControl, name: str) -> tuple[str, ...]:
     """Return the words by which records name a key or a principal; none for an empty name."""
     if not name:
         return ()
     plain = name.removeprefix("key:")
     try:
-        keys = (await steering.keys.list_keys([plain])).keys
+        keys = (await gateway.keys.list_keys([plain])).keys
     except MetaMCPError:  # a principal of OAuth, or a key that is revoked
         keys = ()
     return (name, plain, *(key.id for key in keys))

@@ -211,10 +211,10 @@ class _VerbOutput(Struct, frozen=True):
     error: _Failure | None = None
 
 
-async def settings(steering: GatewayControl, line: ControlStream, params: SettingsWanted) -> object:
+async def settings(gateway: GatewayControl, line: ControlStream, params: SettingsWanted) -> object:
     """Return the settings in force. Raises ProtocolError for a table that does not exist."""
-    config = steering.settings.config
-    age_s = steering.status().config_age_s
+    config = gateway.settings.config
+    age_s = gateway.status().config_age_s
     all_settings = await asyncio.to_thread(lambda: list(origins.settings(config)))
     keys, written = Counter[str](), Counter[str]()
     for setting in all_settings:
@@ -239,10 +239,10 @@ async def settings(steering: GatewayControl, line: ControlStream, params: Settin
     )
 
 
-async def diff(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
+async def diff(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Return what a reload would do and which settings differ. Raises ConfigInvalid."""
-    now = steering.settings.written_config
-    plan, new = await steering.settings.plan_reload()
+    now = gateway.settings.written_config
+    plan, new = await gateway.settings.plan_reload()
     changes = await asyncio.to_thread(_changes, now, new)
     return ConfigDiff(
         plan=plan,
@@ -253,16 +253,16 @@ async def diff(steering: GatewayControl, line: ControlStream, params: NoParams) 
     )
 
 
-async def preview(steering: GatewayControl, line: ControlStream, params: FileEdit) -> object:
+async def preview(gateway: GatewayControl, line: ControlStream, params: FileEdit) -> object:
     """Return what an edit would change. Raises ProtocolError."""
-    return await _run_edit(steering, line, params, ["--dry-run"])
+    return await _run_edit(gateway, line, params, ["--dry-run"])
 
 
-async def edit(steering: GatewayControl, line: ControlStream, params: FileEdit) -> object:
+async def edit(gateway: GatewayControl, line: ControlStream, params: FileEdit) -> object:
     """Edit the file of the configuration, or those of a client. Raises ProtocolError."""
-    done = await _run_edit(steering, line, params, [])
+    done = await _run_edit(gateway, line, params, [])
     text = " ".join(about_edit(params, done))
-    steering.journal.add("gateway", "edit", f"'{text}' by {line.caller}")
+    gateway.journal.add("gateway", "edit", f"'{text}' by {line.caller}")
     return done
 
 
@@ -272,7 +272,7 @@ def about_edit(params: FileEdit, result: object) -> Sequence[str]:
 
 
 async def _run_edit(
-    steering: GatewayControl, line: ControlStream, params: FileEdit, last: Sequence[str]
+    gateway: GatewayControl, line: ControlStream, params: FileEdit, last: Sequence[str]
 ) -> FileEdited:
     """Run the verb in a process of its own. Raises ProtocolError."""
     rule = EDITS.get(params.verb)
@@ -285,7 +285,7 @@ async def _run_edit(
             f"'{params.verb}' can bring a command that runs as the user of the gateway: 'metamcp"
             " console' on its machine opens a session that may, one of an API key may not",
         )
-    config = steering.settings.written_config
+    config = gateway.settings.written_config
     if not config.files:
         raise ProtocolError(
             Exit.CONFIG, "the gateway has no file; 'metamcp init' makes metamcp.toml in a folder"
@@ -327,30 +327,28 @@ def _outcome(printed: Sequence[str], failure: str) -> FileEdited:
     return FileEdited(said=tuple(lines), warnings=tuple(warnings))
 
 
-async def drift(steering: GatewayControl, line: ControlStream, params: DriftWanted) -> object:
+async def drift(gateway: GatewayControl, line: ControlStream, params: DriftWanted) -> object:
     """Return the tools that are not as approved. Raises UnknownName, and ProtocolError for a tool
     that is as approved."""
     if params.server:
-        find_servers(steering, [params.server])
+        find_servers(gateway, [params.server])
     drifts: list[DriftShown] = []
-    for server in [params.server] if params.server else steering.settings.list_drifted_servers():
-        tools, mark = await steering.settings.drift(server)
+    for server in [params.server] if params.server else gateway.settings.list_drifted_servers():
+        tools, mark = await gateway.settings.drift(server)
         selected = [tool for tool in tools if params.tool in {"", tool.tool}]
-        drifts += [
-            _drift(steering, tool, mark, with_details=bool(params.tool)) for tool in selected
-        ]
+        drifts += [_drift(gateway, tool, mark, with_details=bool(params.tool)) for tool in selected]
     if params.tool and not drifts:
         message = f"{params.server}.{params.tool[:100]} is as approved, or it is not known"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
     return DriftList(tools=tuple(drifts[:DRIFT_MAX]), more=max(0, len(drifts) - DRIFT_MAX))
 
 
-async def approve(steering: GatewayControl, line: ControlStream, params: Approval) -> object:
+async def approve(gateway: GatewayControl, line: ControlStream, params: Approval) -> object:
     """Approve what a server offers. Raises UnknownName and ReloadRefused."""
-    find_servers(steering, [params.name])
-    count = await steering.settings.approve(params.name, params.tool, params.offered)
+    find_servers(gateway, [params.name])
+    count = await gateway.settings.approve(params.name, params.tool, params.offered)
     subject = f"{params.name}.{params.tool}" if params.tool else f"all tools of {params.name}"
-    steering.journal.add("gateway", "approved", f"{subject} by {line.caller}")
+    gateway.journal.add("gateway", "approved", f"{subject} by {line.caller}")
     return ApprovalResult(server=params.name, tool=params.tool, tools=count)
 
 
@@ -389,7 +387,7 @@ def _short(text: str, most: int = VALUE_CHARACTERS_MAX) -> str:
 
 
 def _drift(
-    steering: GatewayControl, tool_drift: ToolDrift, mark: str, *, with_details: bool
+    gateway: GatewayControl, tool_drift: ToolDrift, mark: str, *, with_details: bool
 ) -> DriftShown:
     findings = (
         tool_drift.comparison.findings if with_details and tool_drift.comparison is not None else ()
@@ -399,8 +397,8 @@ def _drift(
         tool=tool_drift.tool,
         word=tool_drift.word,
         why=tool_drift.difference_text,
-        kept=(tool_drift.server, tool_drift.tool) in steering.shelf.list_quarantined(),
-        locked=steering.settings.has_lock_entry(tool_drift.server),
+        kept=(tool_drift.server, tool_drift.tool) in gateway.shelf.list_quarantined(),
+        locked=gateway.settings.has_lock_entry(tool_drift.server),
         offered=mark,
         before=_pretty(tool_drift.old) if with_details else "",
         after=_pretty(tool_drift.new) if with_details else "",

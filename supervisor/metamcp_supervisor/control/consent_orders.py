@@ -33,30 +33,30 @@ def about(params: ConsentOrder, result: object) -> Sequence[str]:
     return (params.what, *params.ids)
 
 
-async def consent(steering: GatewayControl, line: ControlStream, params: ConsentQuery) -> object:
+async def consent(gateway: GatewayControl, line: ControlStream, params: ConsentQuery) -> object:
     """Return the open questions and the grants."""
-    consents = steering.consents
+    consents = gateway.consents
     return ConsentList(questions=consents.questions(), grants=consents.grants())
 
 
 async def consent_change(
-    steering: GatewayControl, line: ControlStream, params: ConsentOrder
+    gateway: GatewayControl, line: ControlStream, params: ConsentOrder
 ) -> object:
     """Carry out an order. Raises ProtocolError."""
     try:
         if params.what == "revoke":
-            revoked = steering.consents.revoke(params.ids)
-            _note(steering, line, f"{len(revoked)} grants revoked")
+            revoked = gateway.consents.revoke(params.ids)
+            _note(gateway, line, f"{len(revoked)} grants revoked")
             return ConsentList(grants=revoked)
         (name,) = params.ids or ("",)
         scope = params.scope if params.what == "approve" else None
-        question = steering.consents.decide(name, scope, line.caller)
+        question = gateway.consents.decide(name, scope, line.caller)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
     done = f"approved ({scope})" if scope else "denied"
-    _note(steering, line, f"{question.server}/{question.tool} {done}")
+    _note(gateway, line, f"{question.server}/{question.tool} {done}")
     return ConsentList(questions=(question,))
 
 
-def _note(steering: GatewayControl, line: ControlStream, text: str) -> None:
-    steering.journal.add("gateway", "consent", f"{text} by {line.caller}")
+def _note(gateway: GatewayControl, line: ControlStream, text: str) -> None:
+    gateway.journal.add("gateway", "consent", f"{text} by {line.caller}")

@@ -87,23 +87,23 @@ class SessionList(Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionShown, ...]
 
 
-async def console(steering: GatewayControl, line: ControlStream, params: ConsoleParams) -> object:
+async def console(gateway: GatewayControl, line: ControlStream, params: ConsoleParams) -> object:
     role = Role.parse_role(params.role) or Role.VIEWER
-    return ConsoleLink(url=steering.console.open(role), role=str(role))
+    return ConsoleLink(url=gateway.console.open(role), role=str(role))
 
 
 def about_link(params: ConsoleParams, result: ConsoleLink) -> Sequence[str]:
     return (result.role,)
 
 
-async def login(steering: GatewayControl, line: ControlStream, params: ConsoleLogin) -> object:
-    console_sessions = steering.console.sessions
+async def login(gateway: GatewayControl, line: ControlStream, params: ConsoleLogin) -> object:
+    console_sessions = gateway.console.sessions
     if params.key:
-        key = steering.keys.find_valid_key(params.key)
+        key = gateway.keys.find_valid_key(params.key)
         token, session = console_sessions.login_by_key(key, params.address)
     else:
         token, session = console_sessions.login(params.link, params.address)
-    steering.journal.add(
+    gateway.journal.add(
         "console", "login", f"{session.description} from {params.address or 'here'}"
     )
     return ConsoleLoginResult(token=token, id=session.id, role=str(session.role), key=session.key)
@@ -113,17 +113,17 @@ def about_login(params: ConsoleLogin, result: ConsoleLoginResult) -> Sequence[st
     return tuple(filter(None, (result.id, result.role, result.key)))
 
 
-async def logout(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
+async def logout(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """End the session that asks."""
     if line.session is None:
         raise ProtocolError(Exit.USAGE, "only a session of the console can log out")
-    steering.console.sessions.end([line.session.id])
-    steering.journal.add("console", "logout", line.session.description)
+    gateway.console.sessions.end([line.session.id])
+    gateway.journal.add("console", "logout", line.session.description)
     return {"v": VERSION}
 
 
-async def sessions(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
-    open_sessions, now = steering.console.sessions.all(), steering.console.sessions.read_clock()
+async def sessions(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
+    open_sessions, now = gateway.console.sessions.all(), gateway.console.sessions.read_clock()
     return SessionList(
         sessions=tuple(
             SessionShown(
@@ -135,16 +135,16 @@ async def sessions(steering: GatewayControl, line: ControlStream, params: NoPara
     )  # fmt: skip
 
 
-async def revoke(steering: GatewayControl, line: ControlStream, params: ConsoleRevoke) -> object:
-    ids = {session.id for session in steering.console.sessions.all()}
+async def revoke(gateway: GatewayControl, line: ControlStream, params: ConsoleRevoke) -> object:
+    ids = {session.id for session in gateway.console.sessions.all()}
     if unknown := [name for name in params.names if name not in ids]:
         raise ProtocolError(
             Exit.UNKNOWN_NAME,
             f"no session has the id '{unknown[0][:16]}'; 'metamcp console sessions' lists them",
         )
-    ended = steering.console.sessions.end(params.names)
+    ended = gateway.console.sessions.end(params.names)
     for session in ended:
-        steering.journal.add("console", "revoke", f"{session.description} asked by {line.caller}")
+        gateway.journal.add("console", "revoke", f"{session.description} asked by {line.caller}")
     return {"v": VERSION, "ended": [session.id for session in ended]}
 
 
@@ -165,33 +165,33 @@ def kind_of(event: JournalEvent) -> str:
     return "servers"
 
 
-async def news(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
+async def news(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Push the kinds of what has happened, and how much waits for a person, not more often than
     every NEWS_S, until the client leaves or its session ends. `logs:NAME` reports new lines of a
     server."""
 
     def push(kinds: list[str]) -> None:
-        line.push("news", {"kinds": kinds, "waiting": sum(steering.count_waiting().values())})
+        line.push("news", {"kinds": kinds, "waiting": sum(gateway.count_waiting().values())})
 
-    follower = steering.journal.follow(line.wake)
-    seen = _FigureChanges(steering)
+    follower = gateway.journal.follow(line.wake)
+    seen = _FigureChanges(gateway)
     try:
         await line.answer({"v": VERSION})
         push([])
-        while line.session is None or steering.console.sessions.goes_on(line.session):
+        while line.session is None or gateway.console.sessions.goes_on(line.session):
             begun = time.monotonic()
             await line.wait_for_wake(LOOK_S)
             kinds = {kind_of(event) for event in follower.take()} | seen.new()
             if follower.lagged:
-                steering.journal.unfollow(follower)
-                follower = steering.journal.follow(line.wake)
+                gateway.journal.unfollow(follower)
+                follower = gateway.journal.follow(line.wake)
             push(sorted(kinds))
             remaining_s = NEWS_S - (time.monotonic() - begun)
             while remaining_s > 0:
                 await line.wait_for_wake(remaining_s)
                 remaining_s = NEWS_S - (time.monotonic() - begun)
     finally:
-        steering.journal.unfollow(follower)
+        gateway.journal.unfollow(follower)
     line.push("ended", {})
     return None
 
@@ -199,8 +199,8 @@ async def news(steering: GatewayControl, line: ControlStream, params: NoParams) 
 class _FigureChanges:
     """Figures that one page knows and no event reports: calls, lines, consent, views."""
 
-    def __init__(self, steering: GatewayControl) -> None:
-        self._steering = steering
+    def __init__(self, gateway: GatewayControl) -> None:
+        self._gateway = gateway
         self._figures: dict[str, object] = {}
         self._again: set[str] = set()
         """Kinds that are new once more at the next look: fronts write recorded calls a moment
@@ -209,12 +209,12 @@ class _FigureChanges:
 
     def new(self) -> set[str]:
         """Return the kinds with news since the last time."""
-        steering = self._steering
+        gateway = self._gateway
         figures: dict[str, object] = {
-            "calls": steering.latencies(),
-            "approvals": (steering.consents.questions(), steering.consents.grants()),
-            "views": steering.views(),
-            **{f"logs:{name}": last for name, last in steering.logs.lasts().items()},
+            "calls": gateway.latencies(),
+            "approvals": (gateway.consents.questions(), gateway.consents.grants()),
+            "views": gateway.views(),
+            **{f"logs:{name}": last for name, last in gateway.logs.lasts().items()},
         }
         kinds = {name for name, value in figures.items() if self._figures.get(name) != value}
         again, self._again = self._again, kinds & {"calls"}

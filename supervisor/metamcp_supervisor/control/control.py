@@ -96,12 +96,12 @@ class Hello(Struct, frozen=True):
 
 
 class Control:
-    """Control socket, which listens from `start` to `close`. `steering`: the gateway; `config`: its
+    """Control socket, which listens from `start` to `close`. `gateway`: the gateway; `config`: its
     main file; `group`: id of the group that may share the socket, else `access_io.GROUP` may."""
 
     def __init__(
         self,
-        steering: GatewayControl,
+        gateway: GatewayControl,
         runtime_dir: Path,
         version: str,
         limits: ControlLimits | None = None,
@@ -110,7 +110,7 @@ class Control:
         state_dir: Path | None = None,
         config: str = "",
     ) -> None:
-        self._steering = steering
+        self._gateway = gateway
         self._group = group
         self._refusals = EntryRateLimiter(PER_MINUTE_MAX)
         self._limits = limits or ControlLimits()
@@ -302,7 +302,7 @@ class Control:
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
         if hello.session:
-            session = self._steering.console.sessions.use_session(hello.session)
+            session = self._gateway.console.sessions.use_session(hello.session)
             if session is None:
                 raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
@@ -317,11 +317,11 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
-        if line.session is not None and not self._steering.console.sessions.goes_on(line.session):
+        if line.session is not None and not self._gateway.console.sessions.goes_on(line.session):
             raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(
-                self._steering, line, self._refusals, request.method, bytes(request.params)
+                self._gateway, line, self._refusals, request.method, bytes(request.params)
             )
         except (ProtocolError, PeerGone):
             raise

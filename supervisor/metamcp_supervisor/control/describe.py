@@ -44,11 +44,11 @@ _PRIVATE = frozenset(
 )
 
 
-async def describe(steering: GatewayControl, server: ServerStatus, *, private: bool) -> Description:
+async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bool) -> Description:
     """Return everything about one server. `private`: with commands, environment and addresses, for
     a caller who may steer the gateway."""
-    particulars = steering.particulars(server.name)
-    history = steering.journal.histories.of(server.name)
+    particulars = gateway.particulars(server.name)
+    history = gateway.journal.histories.of(server.name)
     tries = structs.replace(particulars.tries, because=history.because)
     roots = _workers(server)
     trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
@@ -85,13 +85,13 @@ async def describe(steering: GatewayControl, server: ServerStatus, *, private: b
         overrides=particulars.overrides,
         drift=particulars.drift,
         left_out=particulars.left_out,
-        log=tuple(steering.logs.tail(server.name, LAST_LINES)),
+        log=tuple(gateway.logs.tail(server.name, LAST_LINES)),
     )
 
 
-async def load(steering: GatewayControl) -> TopFigures:
+async def load(gateway: GatewayControl) -> TopFigures:
     """Return the figures of every server at this moment, for `top`."""
-    status = steering.status()
+    status = gateway.status()
     roots = {server.name: _workers(server) for server in status.servers}
     trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
     processes_by_server = {
@@ -101,8 +101,8 @@ async def load(steering: GatewayControl) -> TopFigures:
     return TopFigures(
         clock=time.monotonic(),
         status=status,
-        latencies=steering.latencies(),
-        longest_s=steering.longest_s(),
+        latencies=gateway.latencies(),
+        longest_s=gateway.longest_s(),
         bounds_s=BUCKETS_S,
         footprints={
             name: _sum(processes) for name, processes in processes_by_server.items() if processes
@@ -110,10 +110,10 @@ async def load(steering: GatewayControl) -> TopFigures:
     )
 
 
-def views(steering: GatewayControl, endpoints: Sequence[str]) -> ViewsShown:
+def views(gateway: GatewayControl, endpoints: Sequence[str]) -> ViewsShown:
     """Return the figures of the views of these endpoints, or of all. Raises ProtocolError for an
     unknown endpoint."""
-    urls = steering.status().endpoints
+    urls = gateway.status().endpoints
     for name in endpoints:
         if name not in urls:
             short_name = name[:NAME_CHARACTERS_MAX]
@@ -124,7 +124,7 @@ def views(steering: GatewayControl, endpoints: Sequence[str]) -> ViewsShown:
         token_bytes=builtin_definitions.TOKEN_BYTES,
         views=tuple(
             _view(stats)
-            for stats in steering.views()
+            for stats in gateway.views()
             if stats.endpoint in urls and (not endpoints or stats.endpoint in endpoints)
         ),
     )

@@ -60,9 +60,9 @@ class EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[int, float] | None = None
 
 
-async def logs(steering: GatewayControl, line: ControlStream, params: LogsParams) -> object:
-    find_servers(steering, [params.name])
-    server_logs = steering.logs
+async def logs(gateway: GatewayControl, line: ControlStream, params: LogsParams) -> object:
+    find_servers(gateway, [params.name])
+    server_logs = gateway.logs
     word = params.grep.casefold()
 
     def fits(item: LogLine) -> bool:
@@ -83,8 +83,8 @@ async def logs(steering: GatewayControl, line: ControlStream, params: LogsParams
     return None
 
 
-async def events(steering: GatewayControl, line: ControlStream, params: EventsParams) -> object:
-    journal = steering.journal
+async def events(gateway: GatewayControl, line: ControlStream, params: EventsParams) -> object:
+    journal = gateway.journal
 
     def fits(item: JournalEvent) -> bool:
         return params.type in item.what and params.who in ("", item.who)
@@ -164,13 +164,13 @@ class Wait(Struct, frozen=True, forbid_unknown_fields=True, rename={"wanted": "f
     above: dict[str, int] = {}
 
 
-async def wait(steering: GatewayControl, line: ControlStream, params: Wait) -> object:
-    find_servers(steering, params.names)
+async def wait(gateway: GatewayControl, line: ControlStream, params: Wait) -> object:
+    find_servers(gateway, params.names)
     timeout_s = min(max(params.timeout_s, 0.0), WAIT_S_MAX)
-    follower = steering.journal.follow(line.wake)
+    follower = gateway.journal.follow(line.wake)
     clock = asyncio.get_running_loop().time
     end = clock() + timeout_s
-    missing = _Missing(steering, params)
+    missing = _Missing(gateway, params)
     try:
         async with asyncio.timeout_at(end):
             looked = clock()
@@ -184,7 +184,7 @@ async def wait(steering: GatewayControl, line: ControlStream, params: Wait) -> o
                 else:
                     missing.look(end - clock(), about)
             if params.wanted in _UP:
-                await steering.reach_fronts()  # they show now what these servers have
+                await gateway.reach_fronts()  # they show now what these servers have
     except TimeoutError:
         missing.look(0.0)
         if missing.sentences:
@@ -193,15 +193,15 @@ async def wait(steering: GatewayControl, line: ControlStream, params: Wait) -> o
                 Exit.TIMEOUT, f"not {params.wanted} after {timeout_s:g} s: {reasons}"
             ) from None
     finally:
-        steering.journal.unfollow(follower)
+        gateway.journal.unfollow(follower)
     return {"v": VERSION}
 
 
 class _Missing:
     """The servers that do not fulfil the condition yet."""
 
-    def __init__(self, steering: GatewayControl, params: Wait) -> None:
-        self._steering = steering
+    def __init__(self, gateway: GatewayControl, params: Wait) -> None:
+        self._gateway = gateway
         self._params = params
         self._starting = ""
         self._reasons: dict[str, str] = {}
@@ -218,7 +218,7 @@ class _Missing:
         condition by waiting."""
         named = set(self._params.names)
         names = named or None if about is None else named & set(about) if named else about
-        status = self._steering.status(names)
+        status = self._gateway.status(names)
         up = self._params.wanted in _UP
         self._starting = "the gateway is starting" if status.state == "starting" and up else ""
         for name in list(self._reasons) if names is None else names:

@@ -90,89 +90,89 @@ class NameParams(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-async def _status(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
-    return steering.status()
+async def _status(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
+    return gateway.status()
 
 
-async def _start(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    servers = find_servers(steering, params.names)
+async def _start(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    servers = find_servers(gateway, params.names)
     # A server that runs already counts as it is; the others only after a new start.
     above = {s.name: s.generation for s in servers if s.state not in {"ready", "active"}}
-    _record(steering, line, params.names, "start")
-    steering.start(params.names)
+    _record(gateway, line, params.names, "start")
+    gateway.start(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _stop(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    find_servers(steering, params.names)
-    _record(steering, line, params.names, "stop")
-    steering.stop(params.names)
+async def _stop(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    find_servers(gateway, params.names)
+    _record(gateway, line, params.names, "stop")
+    gateway.stop(params.names)
     return {"v": VERSION, "names": params.names, "above": {}}
 
 
-async def _restart(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    above = {s.name: s.generation for s in find_servers(steering, params.names)}
-    _record(steering, line, params.names, "restart")
-    steering.restart(params.names)
+async def _restart(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    above = {s.name: s.generation for s in find_servers(gateway, params.names)}
+    _record(gateway, line, params.names, "restart")
+    gateway.restart(params.names)
     return {"v": VERSION, "names": params.names, "above": above}
 
 
-async def _drain(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    for server in find_servers(steering, params.names):
+async def _drain(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    for server in find_servers(gateway, params.names):
         if server.phase != "ready":
             raise ProtocolError(
                 Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
             )
-    _record(steering, line, params.names, "drain")
-    steering.part(params.names, yes=True)
+    _record(gateway, line, params.names, "drain")
+    gateway.part(params.names, yes=True)
     return {"v": VERSION, "names": params.names}
 
 
-async def _undrain(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    find_servers(steering, params.names)
-    _record(steering, line, params.names, "undrain")
-    steering.part(params.names, yes=False)
+async def _undrain(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    find_servers(gateway, params.names)
+    _record(gateway, line, params.names, "undrain")
+    gateway.part(params.names, yes=False)
     return {"v": VERSION, "names": params.names}
 
 
 async def _quarantine(
-    steering: GatewayControl, line: ControlStream, params: QuarantineParams
+    gateway: GatewayControl, line: ControlStream, params: QuarantineParams
 ) -> object:
-    find_servers(steering, params.names)
-    _record(steering, line, params.names, "quarantine")
-    steering.quarantine(params.names, params.why or "an operator put it there")
+    find_servers(gateway, params.names)
+    _record(gateway, line, params.names, "quarantine")
+    gateway.quarantine(params.names, params.why or "an operator put it there")
     return {"v": VERSION, "names": params.names}
 
 
-async def _clear(steering: GatewayControl, line: ControlStream, params: ServerNames) -> object:
-    for server in find_servers(steering, params.names):
+async def _clear(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+    for server in find_servers(gateway, params.names):
         if server.phase != "quarantined":
             raise ProtocolError(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
-    _record(steering, line, params.names, "clear")
-    steering.start(params.names)
+    _record(gateway, line, params.names, "clear")
+    gateway.start(params.names)
     return {"v": VERSION, "names": params.names}
 
 
-async def _roll(steering: GatewayControl, line: ControlStream, params: ChangeParams) -> object:
-    steering.journal.add("gateway", "roll", f"asked by {line.caller}")
-    await steering.roll()
+async def _roll(gateway: GatewayControl, line: ControlStream, params: ChangeParams) -> object:
+    gateway.journal.add("gateway", "roll", f"asked by {line.caller}")
+    await gateway.roll()
     return {"v": VERSION}
 
 
-async def _stacks(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
-    return {"v": VERSION, "name": params.name, "stacks": await steering.stacks(params.name)}
+async def _stacks(gateway: GatewayControl, line: ControlStream, params: NameParams) -> object:
+    return {"v": VERSION, "name": params.name, "stacks": await gateway.stacks(params.name)}
 
 
-async def _upgrade(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
-    steering.journal.add("gateway", "upgrade", f"asked by {line.caller}")
-    await steering.upgrade(lambda facts: line.push("upgrading", facts))
+async def _upgrade(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
+    gateway.journal.add("gateway", "upgrade", f"asked by {line.caller}")
+    await gateway.upgrade(lambda facts: line.push("upgrading", facts))
     raise AssertionError("another program runs")
 
 
-async def _reload(steering: GatewayControl, line: ControlStream, params: Reload) -> object:
+async def _reload(gateway: GatewayControl, line: ControlStream, params: Reload) -> object:
     if not params.dry_run:
-        steering.journal.add("gateway", "reload", f"asked by {line.caller}")
-    return await steering.reload(params.dry_run, params.expect, params.yes)
+        gateway.journal.add("gateway", "reload", f"asked by {line.caller}")
+    return await gateway.reload(params.dry_run, params.expect, params.yes)
 
 
 class KeysWanted(Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,58 +194,58 @@ _DONE: dict[type[Struct], str] = {
 }  # fmt: skip
 
 
-async def _keys(steering: GatewayControl, line: ControlStream, params: KeysWanted) -> object:
+async def _keys(gateway: GatewayControl, line: ControlStream, params: KeysWanted) -> object:
     try:
-        return await steering.keys.list_keys(params.names, params.after)
+        return await gateway.keys.list_keys(params.names, params.after)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
 
 
-async def _key_use(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
+async def _key_use(gateway: GatewayControl, line: ControlStream, params: NameParams) -> object:
     try:
-        use = await steering.keys.read_key_use(params.name)
-        key = (await steering.keys.list_keys([params.name])).keys[0].id
+        use = await gateway.keys.read_key_use(params.name)
+        key = (await gateway.keys.list_keys([params.name])).keys[0].id
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
-    ours = sum(session.key == key for session in steering.console.sessions.all())
+    ours = sum(session.key == key for session in gateway.console.sessions.all())
     return structs.replace(use, sessions=use.sessions + ours)
 
 
-async def _keys_change(steering: GatewayControl, line: ControlStream, params: KeysChange) -> object:
+async def _keys_change(gateway: GatewayControl, line: ControlStream, params: KeysChange) -> object:
     try:
-        changed = await steering.keys.carry_out_order(params.order, line.caller)
+        changed = await gateway.keys.carry_out_order(params.order, line.caller)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
-    steering.results.look()
+    gateway.results.look()
     action = _DONE[type(params.order)]
-    steering.journal.add("gateway", "keys", f"{changed.id} {action} by {line.caller}")
+    gateway.journal.add("gateway", "keys", f"{changed.id} {action} by {line.caller}")
     return changed
 
 
-async def _describe(steering: GatewayControl, line: ControlStream, params: NameParams) -> object:
-    (server,) = find_servers(steering, [params.name])
-    return await describe.describe(steering, server, private=line.role > Role.VIEWER)
+async def _describe(gateway: GatewayControl, line: ControlStream, params: NameParams) -> object:
+    (server,) = find_servers(gateway, [params.name])
+    return await describe.describe(gateway, server, private=line.role > Role.VIEWER)
 
 
-async def _calls(steering: GatewayControl, line: ControlStream, params: CallsParams) -> object:
-    return await steering.calls(params.names, params.slow_s)
+async def _calls(gateway: GatewayControl, line: ControlStream, params: CallsParams) -> object:
+    return await gateway.calls(params.names, params.slow_s)
 
 
-async def _views(steering: GatewayControl, line: ControlStream, params: EndpointsParams) -> object:
-    return describe.views(steering, params.names)
+async def _views(gateway: GatewayControl, line: ControlStream, params: EndpointsParams) -> object:
+    return describe.views(gateway, params.names)
 
 
-async def _tree(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
-    return steering.tree()
+async def _tree(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
+    return gateway.tree()
 
 
-async def _top(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
-    return await describe.load(steering)
+async def _top(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
+    return await describe.load(gateway)
 
 
-def _record(steering: GatewayControl, line: ControlStream, names: Sequence[str], verb: str) -> None:
+def _record(gateway: GatewayControl, line: ControlStream, names: Sequence[str], verb: str) -> None:
     for name in names:
-        steering.journal.add(name, verb, f"asked by {line.caller}")
+        gateway.journal.add(name, verb, f"asked by {line.caller}")
 
 
 class Verb(Struct, frozen=True):
@@ -355,7 +355,7 @@ VERBS: dict[str, Verb] = {
 
 
 async def carry_out(
-    steering: GatewayControl,
+    gateway: GatewayControl,
     line: ControlStream,
     refusals: EntryRateLimiter,
     method: str,
@@ -366,20 +366,20 @@ async def carry_out(
     client without the right."""
     verb = VERBS.get(method)
     try:
-        result = await _carried_out(steering, line, method, params)
+        result = await _carried_out(gateway, line, method, params)
         if verb is not None and verb.least > Role.VIEWER and not verb.reads:
             about = verb.about(codec.decode_as(verb.params, params or b"{}"), result)
-            _record_order(steering, line, method, params, about)
+            _record_order(gateway, line, method, params, about)
         return result
     except ProtocolError as refusal:
         changes = verb is not None and verb.least > Role.VIEWER and not verb.reads
         if verb is not None and (changes or refusal.code == Exit.DENIED):
-            _record_refusal(steering, line, refusals, method, params, refusal)
+            _record_refusal(gateway, line, refusals, method, params, refusal)
         raise
 
 
 def _record_order(
-    steering: GatewayControl, line: ControlStream, method: str, params: bytes, about: Sequence[str]
+    gateway: GatewayControl, line: ControlStream, method: str, params: bytes, about: Sequence[str]
 ) -> None:
     """Report an order that was carried out to the audit."""
     try:
@@ -388,11 +388,11 @@ def _record_order(
         aimed = access.TargetParams()
     if not aimed.dry_run:
         words = (*aimed.all, *about)
-        steering.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
+        gateway.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
 
 
 def _record_refusal(
-    steering: GatewayControl,
+    gateway: GatewayControl,
     line: ControlStream,
     refusals: EntryRateLimiter,
     method: str,
@@ -409,7 +409,7 @@ def _record_refusal(
     reason = access.reason(refusal.message, _problems(refusal.data))
     sentence = access.sentence(method, aimed.all, line.caller, reason, left_out)
     # The client may have written any names, so no server's history is to hold the refusal.
-    steering.journal.add("gateway", "order refused", sentence)
+    gateway.journal.add("gateway", "order refused", sentence)
 
 
 def _problems(data: bytes) -> tuple[str, ...]:
@@ -420,7 +420,7 @@ def _problems(data: bytes) -> tuple[str, ...]:
 
 
 async def _carried_out(
-    steering: GatewayControl, line: ControlStream, method: str, params: bytes
+    gateway: GatewayControl, line: ControlStream, method: str, params: bytes
 ) -> object:
     verb = VERBS.get(method)
     if verb is None:
@@ -442,7 +442,7 @@ async def _carried_out(
     except codec.Malformed as error:
         raise ProtocolError(Code.INVALID_PARAMS, f"parameters of {method}: {error}") from None
     try:
-        return await verb.run(steering, line, arguments)
+        return await verb.run(gateway, line, arguments)
     except UnknownName as error:
         data = codec.dump({"names": error.names, "nearest": error.nearest})
         raise ProtocolError(Exit.UNKNOWN_NAME, str(error), data) from None

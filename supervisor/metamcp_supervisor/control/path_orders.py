@@ -73,11 +73,11 @@ class TrialUpdate(Struct, frozen=True, kw_only=True):
     rights: tuple[DeniedRight, ...]
 
 
-async def trial(steering: GatewayControl, line: ControlStream, params: TrialParams) -> object:
+async def trial(gateway: GatewayControl, line: ControlStream, params: TrialParams) -> object:
     """Run a server without its sandbox until the client leaves or the time is over, and report
     which rights it uses that it would lack. Raises ProtocolError and PeerGone."""
-    (server,) = find_servers(steering, [params.name])
-    if server.sandbox != "basic" or steering.settings.config.servers[params.name].sandbox_required:
+    (server,) = find_servers(gateway, [params.name])
+    if server.sandbox != "basic" or gateway.settings.config.servers[params.name].sandbox_required:
         reason = "it is not confined" if server.sandbox in ("", "none") else "its sandbox stays on"
         raise ProtocolError(Exit.USAGE, f"{params.name} has nothing to learn: {reason}")
     if server.phase in NO_CALL:
@@ -86,13 +86,13 @@ async def trial(steering: GatewayControl, line: ControlStream, params: TrialPara
         raise ProtocolError(Exit.USAGE, f"a trial takes at most {TRIAL_S_MAX / 60:g} minutes")
     rights, sent = set[DeniedRight](), set[DeniedRight]()
     cause = f"it runs without its sandbox, asked by {line.caller}"
-    steering.trial(params.name, rights)
-    steering.journal.add(params.name, "trial", cause)
+    gateway.trial(params.name, rights)
+    gateway.journal.add(params.name, "trial", cause)
     end = time.monotonic() + params.for_s
     try:
         while time.monotonic() < end:
             await line.wait_for_wake(NEWS_S)
-            (server,) = find_servers(steering, [params.name])
+            (server,) = find_servers(gateway, [params.name])
             records = server.achieved == RECORDING and server.state in READY_STATES
             new = sorted(rights - sent)[:NEWS_MAX]
             sent.update(new)
@@ -100,29 +100,29 @@ async def trial(steering: GatewayControl, line: ControlStream, params: TrialPara
             line.push("trial", news)
     finally:
         with contextlib.suppress(UnknownName, NotNow):  # it was removed, or the gateway ends
-            steering.trial(params.name, None)
-            steering.journal.add(params.name, "trial over", "it runs in its sandbox again")
+            gateway.trial(params.name, None)
+            gateway.journal.add(params.name, "trial over", "it runs in its sandbox again")
     return {"v": VERSION, "name": params.name}
 
 
-async def path(steering: GatewayControl, line: ControlStream, params: PathQuery) -> object:
+async def path(gateway: GatewayControl, line: ControlStream, params: PathQuery) -> object:
     """Return the path of a call. Raises ProtocolError for unknown names."""
-    check_endpoint(steering, params.endpoint)
+    check_endpoint(gateway, params.endpoint)
     if len(params.arguments) > PATH_ARGUMENTS_BYTES_MAX:
         message = f"arguments to be explained have at most {PATH_ARGUMENTS_BYTES_MAX} bytes"
         raise ProtocolError(Exit.USAGE, message)
-    call_path = await steering.path(
+    call_path = await gateway.path(
         ShowPath(
             ticket=0,
             name=params.tool[:NAME_CHARACTERS_MAX],
             endpoint=params.endpoint,
-            key=await key_id(steering, params.key),
+            key=await key_id(gateway, params.key),
             arguments=bytes(params.arguments).decode(),
         )
     )
     if not call_path.server:
-        raise unknown_tool(steering, params.tool, call_path.endpoint, call_path.names)
-    steps = (*_locate_overrides(steering, call_path), *_server(steering, call_path))
+        raise unknown_tool(gateway, params.tool, call_path.endpoint, call_path.names)
+    steps = (*_locate_overrides(gateway, call_path), *_server(gateway, call_path))
     return PathShown(
         endpoint=call_path.endpoint,
         server=call_path.server,
@@ -136,18 +136,18 @@ async def path(steering: GatewayControl, line: ControlStream, params: PathQuery)
 
 
 def unknown_tool(
-    steering: GatewayControl, name: str, endpoint: str, names: Collection[str]
+    gateway: GatewayControl, name: str, endpoint: str, names: Collection[str]
 ) -> ProtocolError:
     """Return why no tool has this name at an endpoint: its server is not there, the configuration
     switches the tool off, or neither. `names`: of all tools that there are."""
     near = hint(name, names)
-    for server in _servers(steering, endpoint):
+    for server in _servers(gateway, endpoint):
         label = process_names.label(server)
         mark = next((mark for mark in MARKS if name.startswith(label + mark)), "")
         tool = name.removeprefix(label + mark)
         if not mark or not tool:
             continue
-        by = _places(steering, endpoint, server, tool)
+        by = _places(gateway, endpoint, server, tool)
         enabled = {
             words: tool_config.enabled
             for words, tool_config in by
@@ -157,16 +157,16 @@ def unknown_tool(
             message = f"{label}.{tool} is switched off: {last[0]}"
             return ProtocolError(Exit.FAILED, f"{message}; {near}" if "*" in last[0] else message)
         if not any(tool_name.startswith(label + mark) for tool_name in names) and (
-            state := _state(steering, server)
+            state := _state(gateway, server)
         ):
             return ProtocolError(Exit.FAILED, f"the tools of {label} are not known now: {state}")
     location = f" at the endpoint {endpoint}" if endpoint else ""
     return ProtocolError(Exit.UNKNOWN_NAME, f"no tool is named {name[:64]!r}{location}; {near}")
 
 
-def _servers(steering: GatewayControl, endpoint: str) -> Sequence[str]:
+def _servers(gateway: GatewayControl, endpoint: str) -> Sequence[str]:
     """Return the servers of an endpoint, those with long names first."""
-    config = steering.settings.config
+    config = gateway.settings.config
     endpoint_config = config.endpoints.get(endpoint)
     servers = (
         () if endpoint_config is None else config.namespaces[endpoint_config.namespace].servers
@@ -175,17 +175,17 @@ def _servers(steering: GatewayControl, endpoint: str) -> Sequence[str]:
 
 
 def _places(
-    steering: GatewayControl, endpoint: str, server: str, tool: str
+    gateway: GatewayControl, endpoint: str, server: str, tool: str
 ) -> list[tuple[str, ToolConfig]]:
-    config = steering.settings.config
+    config = gateway.settings.config
     endpoint_config = config.endpoints.get(endpoint)
     return [] if endpoint_config is None else tools.places(config, endpoint_config, server, tool)
 
 
-def _locate_overrides(steering: GatewayControl, call_path: CallPath) -> Iterator[PathStep]:
+def _locate_overrides(gateway: GatewayControl, call_path: CallPath) -> Iterator[PathStep]:
     """Yield the steps that a front knows; one about an override says where it is written."""
     for step in call_path.steps:
-        by = _places(steering, call_path.endpoint, call_path.server, call_path.tool)
+        by = _places(gateway, call_path.endpoint, call_path.server, call_path.tool)
         if step.step == "override" and step.text != "none" and by:
             words = "; ".join(words for words, _ in by)
             yield structs.replace(step, text=f"{step.text}: {words}")
@@ -193,49 +193,49 @@ def _locate_overrides(steering: GatewayControl, call_path: CallPath) -> Iterator
             yield step
 
 
-def _state(steering: GatewayControl, name: str) -> str:
+def _state(gateway: GatewayControl, name: str) -> str:
     """Return the state of a server that cannot be used now, and why; empty for another one."""
-    server = next((server for server in steering.status().servers if server.name == name), None)
-    return "" if server is None or server.state in READY_STATES else _reason(steering, server)
+    server = next((server for server in gateway.status().servers if server.name == name), None)
+    return "" if server is None or server.state in READY_STATES else _reason(gateway, server)
 
 
-def _reason(steering: GatewayControl, server: ServerStatus) -> str:
-    facts = steering.particulars(server.name)
-    history = steering.journal.histories.of(server.name)
+def _reason(gateway: GatewayControl, server: ServerStatus) -> str:
+    facts = gateway.particulars(server.name)
+    history = gateway.journal.histories.of(server.name)
     reason = explain.explain_state(server, structs.replace(facts.tries, because=history.because))
     return f"{server.name} is {server.state}: {reason}"
 
 
-def check_endpoint(steering: GatewayControl, name: str) -> None:
+def check_endpoint(gateway: GatewayControl, name: str) -> None:
     """Raise ProtocolError for the name of an endpoint that does not exist. An empty name is that of
     the default one."""
-    endpoints = steering.shelf.endpoints()
+    endpoints = gateway.shelf.endpoints()
     if name and name not in endpoints:
         message = f"no endpoint is named {name[:64]!r}; {hint(name, endpoints)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-async def key_id(steering: GatewayControl, name: str) -> str:
+async def key_id(gateway: GatewayControl, name: str) -> str:
     """Return the id of the API key that is meant; empty without a name. Raises ProtocolError."""
     if not name:
         return ""
     try:
-        keys = (await steering.keys.list_keys([name])).keys
+        keys = (await gateway.keys.list_keys([name])).keys
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
     return keys[0].id
 
 
-def _server(steering: GatewayControl, call_path: CallPath) -> tuple[PathStep, ...]:
+def _server(gateway: GatewayControl, call_path: CallPath) -> tuple[PathStep, ...]:
     """Return the steps about the server of a tool and its confinement."""
     server = next(
-        (server for server in steering.status().servers if server.name == call_path.server), None
+        (server for server in gateway.status().servers if server.name == call_path.server), None
     )
     if server is None:
         return ()
     waits = server.state in READY_STATES | {"warming"}
     down = server.phase in NO_CALL or not waits
-    state = PathStep("server", _reason(steering, server), stops=down)
+    state = PathStep("server", _reason(gateway, server), stops=down)
     if not server.sandbox:
         return (state,)
     refused = (f"; refused {explain.refused_text(refusal)}" for refusal in server.refusals)

@@ -81,8 +81,8 @@ def about(params: ResultsPurge, result: object) -> Sequence[str]:
     return ("purged", *(params.handles or ("all",)))
 
 
-async def results(steering: GatewayControl, line: ControlStream, params: ResultsParams) -> object:
-    all_results = await steering.results.list_results()
+async def results(gateway: GatewayControl, line: ControlStream, params: ResultsParams) -> object:
+    all_results = await gateway.results.list_results()
     listed = tuple(map(_describe_result, all_results[-LISTED_MAX:]))
     return ResultList(
         results=listed,
@@ -92,25 +92,25 @@ async def results(steering: GatewayControl, line: ControlStream, params: Results
     )
 
 
-async def show(steering: GatewayControl, line: ControlStream, params: ResultWanted) -> object:
+async def show(gateway: GatewayControl, line: ControlStream, params: ResultWanted) -> object:
     try:
-        stored = await steering.results.read_beginning(params.handle)
+        stored = await gateway.results.read_beginning(params.handle)
     except OSError as error:
         raise ProtocolError(Exit.FAILED, f"the result cannot be read: {error.strerror}") from None
     if stored is None:
         raise _unknown(params.handle)
     result, piece = stored
-    steering.journal.add("gateway", "results", f"{result.handle} shown to {line.caller}")
+    gateway.journal.add("gateway", "results", f"{result.handle} shown to {line.caller}")
     return ResultList(
         results=(_describe_result(result),), bytes=result.size_bytes, text=truncate_text(piece.text)
     )
 
 
-async def purge(steering: GatewayControl, line: ControlStream, params: ResultsPurge) -> object:
-    count = await steering.results.purge(params.handles)
+async def purge(gateway: GatewayControl, line: ControlStream, params: ResultsPurge) -> object:
+    count = await gateway.results.purge(params.handles)
     if not count and params.handles:
         raise _unknown(params.handles[0])
-    steering.journal.add("gateway", "results", f"{count} purged by {line.caller}")
+    gateway.journal.add("gateway", "results", f"{count} purged by {line.caller}")
     return ResultsPurged(purged=count)
 
 

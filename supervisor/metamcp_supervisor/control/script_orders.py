@@ -62,25 +62,25 @@ def about(params: ScriptsChange, result: object) -> Sequence[str]:
     return (action, within(params.workspace, params.order.script))
 
 
-async def scripts(steering: GatewayControl, line: ControlStream, params: ScriptsParams) -> object:
-    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    return list_scripts(steering.shelf, params.workspace)
+async def scripts(gateway: GatewayControl, line: ControlStream, params: ScriptsParams) -> object:
+    check_workspace(params.workspace, [workspace.name for workspace in gateway.tree().workspaces])
+    return list_scripts(gateway.shelf, params.workspace)
 
 
-async def show(steering: GatewayControl, line: ControlStream, params: ScriptWanted) -> object:
-    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    return await find_script(steering.shelf, params)
+async def show(gateway: GatewayControl, line: ControlStream, params: ScriptWanted) -> object:
+    check_workspace(params.workspace, [workspace.name for workspace in gateway.tree().workspaces])
+    return await find_script(gateway.shelf, params)
 
 
 async def scripts_change(
-    steering: GatewayControl, line: ControlStream, params: ScriptsChange
+    gateway: GatewayControl, line: ControlStream, params: ScriptsChange
 ) -> object:
-    check_workspace(params.workspace, [workspace.name for workspace in steering.tree().workspaces])
-    changed = await carry_out_order(steering.shelf, params)
+    check_workspace(params.workspace, [workspace.name for workspace in gateway.tree().workspaces])
+    changed = await carry_out_order(gateway.shelf, params)
     action = "deleted" if changed.script is None else f"saved as version {changed.script.version}"
     name = with_full_name(params.order, params.workspace)
     assert isinstance(name, SaveScript | DeleteScript)
-    steering.journal.add("gateway", "scripts", f"{name.script!r} {action} by {line.caller}")
+    gateway.journal.add("gateway", "scripts", f"{name.script!r} {action} by {line.caller}")
     return changed
 
 

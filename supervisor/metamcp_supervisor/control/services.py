@@ -444,9 +444,9 @@ class ControlStream(Protocol):
         ...
 
 
-def find_servers(steering: GatewayControl, names: Sequence[str]) -> list[ServerStatus]:
+def find_servers(gateway: GatewayControl, names: Sequence[str]) -> list[ServerStatus]:
     """Return the status of the named servers. Raises UnknownName."""
-    servers = {server.name: server for server in steering.status().servers}
+    servers = {server.name: server for server in gateway.status().servers}
     unknown = [name for name in names if name not in servers]
     if unknown:
         raise UnknownName(unknown, servers)

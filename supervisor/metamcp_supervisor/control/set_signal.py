@@ -57,39 +57,39 @@ def about(params: SetParams, result: object) -> Sequence[str]:
     return ["clear"] if params.clear else [*params.settings]
 
 
-async def set_(steering: GatewayControl, line: ControlStream, params: SetParams) -> object:
+async def set_(gateway: GatewayControl, line: ControlStream, params: SetParams) -> object:
     own = params.name == GATEWAY
-    find_servers(steering, [] if own else [params.name])
+    find_servers(gateway, [] if own else [params.name])
     if params.clear is bool(params.settings):
         raise ProtocolError(Exit.USAGE, "say what to set, as in timeout=5s, or else --clear")
     if not 0 < params.for_s <= SET_S_MAX:
         raise ProtocolError(Exit.USAGE, f"a setting can be for at most {SET_S_MAX / 3600:g} h")
     if params.clear:
-        overridden = steering.as_written(params.name)
+        overridden = gateway.as_written(params.name)
         _record(
-            steering, line, params.name, "set over", [f"{o.key} {o.written}" for o in overridden]
+            gateway, line, params.name, "set over", [f"{o.key} {o.written}" for o in overridden]
         )
     else:
         try:
             if own:
                 _check_rooms(params.settings)
-            steering.override(params.name, params.settings, params.for_s)
+            gateway.override(params.name, params.settings, params.for_s)
         except ConfigInvalid as error:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
             raise ProtocolError(Exit.CONFIG, "nothing is set", data) from None
         name = params.name
-        overridden = steering.status().overrides if own else steering.particulars(name).overrides
+        overridden = gateway.status().overrides if own else gateway.particulars(name).overrides
         new = [sentence(override) for override in overridden if override.key in params.settings]
-        _record(steering, line, params.name, "set", new)
+        _record(gateway, line, params.name, "set", new)
     return {"v": VERSION, "name": params.name, "overrides": () if params.clear else overridden}
 
 
-async def signal_(steering: GatewayControl, line: ControlStream, params: SignalParams) -> object:
-    find_servers(steering, [params.name])
+async def signal_(gateway: GatewayControl, line: ControlStream, params: SignalParams) -> object:
+    find_servers(gateway, [params.name])
     number = number_of(params.signal)
-    pid = steering.signal(params.name, number)
+    pid = gateway.signal(params.name, number)
     text = f"{name_of(number)} to process {pid}"
-    _record(steering, line, params.name, "signal", [text])
+    _record(gateway, line, params.name, "signal", [text])
     return {"v": VERSION, "name": params.name, "pid": pid, "signal": name_of(number)}
 
 
@@ -127,6 +127,6 @@ def _check_rooms(settings: Mapping[str, str]) -> None:
 
 
 def _record(
-    steering: GatewayControl, line: ControlStream, name: str, event: str, details: Iterable[str]
+    gateway: GatewayControl, line: ControlStream, name: str, event: str, details: Iterable[str]
 ) -> None:
-    steering.journal.add(name or "gateway", event, "; ".join([*details, f"asked by {line.caller}"]))
+    gateway.journal.add(name or "gateway", event, "; ".join([*details, f"asked by {line.caller}"]))

@@ -102,18 +102,18 @@ class RecordingsShown(Struct, frozen=True, kw_only=True):
     folder: str
 
 
-async def tool_try(steering: GatewayControl, line: ControlStream, params: ToolTry) -> object:
+async def tool_try(gateway: GatewayControl, line: ControlStream, params: ToolTry) -> object:
     """Return where to call a tool. The client that asked makes the call itself, at an endpoint,
     like every other client. Raises ProtocolError for an unknown endpoint."""
-    check_endpoint(steering, params.endpoint)
-    status = steering.status()
-    endpoint = params.endpoint or next(iter(steering.shelf.endpoints()), "")
+    check_endpoint(gateway, params.endpoint)
+    status = gateway.status()
+    endpoint = params.endpoint or next(iter(gateway.shelf.endpoints()), "")
     url = status.endpoints.get(endpoint, "")
     if not url:
         raise ProtocolError(Exit.UNKNOWN_NAME, f"the endpoint {endpoint[:64]!r} is not served now")
     once_more = f" as {params.replay[:64]} was" if params.replay else ""
     text = f"{params.name[:NAME_CHARACTERS_MAX]} at {endpoint}{once_more}, by {line.caller}"
-    steering.journal.add("gateway", "replay" if params.replay else "call", text)
+    gateway.journal.add("gateway", "replay" if params.replay else "call", text)
     ca = Path(status.state_dir, "tls", "ca.pem")
     there = await asyncio.to_thread(ca.is_file)
     return TryPlace(endpoint=endpoint, url=url, ca=str(ca) if there else "")
@@ -124,25 +124,25 @@ def about_try(params: ToolTry, result: object) -> Sequence[str]:
     return [word for word in (params.endpoint, params.replay) if word]
 
 
-async def recordings(steering: GatewayControl, line: ControlStream, params: NoParams) -> object:
+async def recordings(gateway: GatewayControl, line: ControlStream, params: NoParams) -> object:
     """Return where recorded calls are, for a caller who may read what was said in them."""
-    return RecordingsShown(folder=str(Path(steering.status().state_dir, FOLDER)))
+    return RecordingsShown(folder=str(Path(gateway.status().state_dir, FOLDER)))
 
 
-async def tools(steering: GatewayControl, line: ControlStream, params: ToolQuery) -> object:
+async def tools(gateway: GatewayControl, line: ControlStream, params: ToolQuery) -> object:
     """Return the tools. Raises ProtocolError for unknown names."""
-    check_endpoint(steering, params.endpoint)
-    servers = {server.name: server for server in steering.status().servers}
+    check_endpoint(gateway, params.endpoint)
+    servers = {server.name: server for server in gateway.status().servers}
     if params.key and line.role < Role.OPERATOR:
         raise ProtocolError(Exit.DENIED, "what a key sees needs the role operator")
     if params.server and params.server not in servers:
         message = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
-    shown_tools = await steering.tools(
+    shown_tools = await gateway.tools(
         ShowTools(
             ticket=0,
             endpoint=params.endpoint,
-            key=await key_id(steering, params.key),
+            key=await key_id(gateway, params.key),
             query=params.query[:QUERY_CHARACTERS_MAX],
             order=params.order,
             server=params.server[:NAME_CHARACTERS_MAX],
@@ -151,12 +151,12 @@ async def tools(steering: GatewayControl, line: ControlStream, params: ToolQuery
         )
     )
     if params.name and not shown_tools.tools and not shown_tools.refused:
-        raise unknown_tool(steering, params.name, shown_tools.endpoint, shown_tools.names)
-    counts = _counts(steering)
+        raise unknown_tool(gateway, params.name, shown_tools.endpoint, shown_tools.names)
+    counts = _counts(gateway)
     # The particulars of a server take a while to collect, and nearly none has such tools.
     seen = {tool.server for tool in shown_tools.tools}
     drifts = {
-        name: _drifts(steering, name)
+        name: _drifts(gateway, name)
         for name, server in servers.items()
         if server.drift and name in seen
     }
@@ -168,17 +168,17 @@ async def tools(steering: GatewayControl, line: ControlStream, params: ToolQuery
     )
 
 
-def _counts(steering: GatewayControl) -> Mapping[tuple[str, str], tuple[int, int]]:
+def _counts(gateway: GatewayControl) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the calls and errors of each tool that was called."""
     return {
         (server, tool): (calls, errors)
-        for server, stats in steering.tool_stats().items()
+        for server, stats in gateway.tool_stats().items()
         for tool, calls, errors in zip(stats.tools, stats.counts, stats.errors, strict=True)
     }
 
 
-def _drifts(steering: GatewayControl, server: str) -> Mapping[str, str]:
-    lines = (line.partition(": ") for line in steering.particulars(server).drift)
+def _drifts(gateway: GatewayControl, server: str) -> Mapping[str, str]:
+    lines = (line.partition(": ") for line in gateway.particulars(server).drift)
     return {tool: words for tool, _, words in lines}
 
 

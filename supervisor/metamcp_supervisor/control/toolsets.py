@@ -76,8 +76,8 @@ class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-async def toolsets(steering: GatewayControl, line: ControlStream, params: ToolsetsParams) -> object:
-    everything = steering.shelf.read_everything()
+async def toolsets(gateway: GatewayControl, line: ControlStream, params: ToolsetsParams) -> object:
+    everything = gateway.shelf.read_everything()
     for name in params.names:
         _check_there(name, everything)
     chosen = [
@@ -85,7 +85,7 @@ async def toolsets(steering: GatewayControl, line: ControlStream, params: Toolse
         for toolset in everything.toolsets
         if not params.names or toolset.name in set(params.names)
     ]
-    names, exposures = {toolset.name for toolset in chosen}, steering.shelf.endpoints()
+    names, exposures = {toolset.name for toolset in chosen}, gateway.shelf.endpoints()
     return ToolSets(
         toolsets=tuple(map(describe_toolset, chosen)),
         equipped=tuple(
@@ -102,9 +102,9 @@ async def toolsets(steering: GatewayControl, line: ControlStream, params: Toolse
 
 
 async def toolsets_change(
-    steering: GatewayControl, line: ControlStream, params: ToolsetsChange
+    gateway: GatewayControl, line: ControlStream, params: ToolsetsChange
 ) -> object:
-    shelf, order = steering.shelf, params.order
+    shelf, order = gateway.shelf, params.order
     everything = shelf.read_everything()
     endpoint = ""
     equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
@@ -117,13 +117,13 @@ async def toolsets_change(
     new_tools = order.tools if isinstance(order, Build) else ()
     new_tools = order.add if isinstance(order, Amend) else new_tools
     if not params.force:
-        _check_offered(steering, new_tools)
+        _check_offered(gateway, new_tools)
     if params.dry_run:
         return {"v": VERSION}
     outcome = await shelf.carry_out(ViewOrder(ViewOwner(endpoint, PRINCIPAL), order))
     if outcome.error:
         raise ProtocolError(Exit.FAILED, outcome.error)
-    steering.journal.add(
+    gateway.journal.add(
         "gateway", "tool sets", f"{_describe_order(params, endpoint)} by {line.caller}"
     )
     return ToolSetChanged(
@@ -131,7 +131,7 @@ async def toolsets_change(
         endpoint=endpoint,
         before=outcome.before.toolset,
         after=outcome.after.toolset,
-        warnings=tuple(_explain_skipped(steering, outcome.after.tools)) if equips else (),
+        warnings=tuple(_explain_skipped(gateway, outcome.after.tools)) if equips else (),
         tools_before=len(outcome.before.tools),
         servers_before=len(outcome.before.servers),
         exposure=shelf.endpoints().get(endpoint, ""),
@@ -193,10 +193,10 @@ def _endpoint(shelf: ViewStore, name: str, *, equips: bool) -> str:
     return endpoint
 
 
-def _check_offered(steering: GatewayControl, tools: Iterable[Pair]) -> None:
+def _check_offered(gateway: GatewayControl, tools: Iterable[Pair]) -> None:
     """Raise ProtocolError for all tools that no server offers, each with the name that was probably
     meant."""
-    servers = {server.name for server in steering.status().servers}
+    servers = {server.name for server in gateway.status().servers}
     offered: dict[str, frozenset[str]] = {}
     problems: list[str] = []
     for server, tool in tools:
@@ -204,7 +204,7 @@ def _check_offered(steering: GatewayControl, tools: Iterable[Pair]) -> None:
             problems.append(f"no server is named {_quote_name(server)}; {hint(server, servers)}")
             continue
         if server not in offered:
-            offered[server] = steering.shelf.tools(server)
+            offered[server] = gateway.shelf.tools(server)
         if not offered[server]:
             problems.append(f"{server} has not said yet what it offers; start it first")
         elif tool not in offered[server]:
@@ -222,10 +222,10 @@ def _check_offered(steering: GatewayControl, tools: Iterable[Pair]) -> None:
         )
 
 
-def _explain_skipped(steering: GatewayControl, tools: Iterable[Pair]) -> Iterator[str]:
+def _explain_skipped(gateway: GatewayControl, tools: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each server that is away or has tools in quarantine, with its tools."""
-    states = {server.name: server.state for server in steering.status().servers}
-    quarantined = steering.shelf.list_quarantined()
+    states = {server.name: server.state for server in gateway.status().servers}
+    quarantined = gateway.shelf.list_quarantined()
     skipped: dict[str, list[str]] = {}
     for pair in tools:
         server = pair[0]

@@ -68,16 +68,16 @@ def about(params: WorkflowOrder, result: object) -> Sequence[str]:
 
 
 async def workflow(
-    steering: GatewayControl, line: ControlStream, params: WorkflowQuery | WorkflowOrder
+    gateway: GatewayControl, line: ControlStream, params: WorkflowQuery | WorkflowOrder
 ) -> object:
     """Give an order to the engine, and report its progress. Raises ProtocolError."""
     places = {
         endpoint: space.name
-        for space in steering.tree().workspaces
+        for space in gateway.tree().workspaces
         for namespace in space.namespaces
         for endpoint in namespace.endpoints
     }
-    name = params.endpoint or next(iter(steering.shelf.endpoints()), "")
+    name = params.endpoint or next(iter(gateway.shelf.endpoints()), "")
     if name not in places:
         message = f"no endpoint is named {name[:64]!r}; {hint(name, places)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
@@ -87,7 +87,7 @@ async def workflow(
     )
     body = codec.dump(order)
     try:
-        if (sock := steering.engine_connection()) is None:
+        if (sock := gateway.engine_connection()) is None:
             raise ProtocolError(Exit.FAILED, NONE)
         reader, writer = await asyncio.open_unix_connection(sock=sock)
         try:

@@ -137,7 +137,7 @@ class Fronts:
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         house: FrontServices,
         spec: Callable[[], FrontSpec],
@@ -149,9 +149,9 @@ class Fronts:
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._forker = forker
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._journal = journal
-        self._house = house
+        self._services = house
         self._spec = spec
         self._listeners = listeners
         self._spans = spans
@@ -180,7 +180,7 @@ class Fronts:
         )
         front = FrontProcess(snapshot.number, snapshot.slot, worker, snapshot.since, self)
         self.roster.slots[front.slot] = front
-        self._hearts.watch(front.pid, partial(self._on_verdict, front), halted=snapshot.halted)
+        self._heartbeats.watch(front.pid, partial(self._on_verdict, front), halted=snapshot.halted)
         front.adopt(snapshot)
 
     def find_blocker(self) -> str:
@@ -202,7 +202,7 @@ class Fronts:
         message, data = Reconfigure(vital=bool(spec.quarantined or spec.held)), codec.dump(spec)
         for front in self.list_serving():
             try:
-                front.attach(self._house.connectors())
+                front.attach(self._services.connectors())
                 front.send(message, [packets.blob(data)])
             except OSError as error:
                 self.untold(front, error)
@@ -224,7 +224,7 @@ class Fronts:
         front = self.roster.of(end.pid)
         if front is None:
             return False
-        self._hearts.forget(front.pid)
+        self._heartbeats.forget(front.pid)
         beside = front in self.roster.beside
         if beside:
             self.roster.beside.discard(front)
@@ -341,7 +341,7 @@ class Fronts:
             return 0.0
         delay_s, hopeless = self.roster.count_crash(front, self._loop.time(), self._dice())
         if hopeless:
-            self._house.hopeless(hopeless)
+            self._services.hopeless(hopeless)
         return delay_s
 
     def _relaunch(self, slot: int, delay_s: float) -> None:
@@ -354,7 +354,7 @@ class Fronts:
             del self._launches[slot]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._journal.add(f"front-{slot}", "bug", repr(error))
-            self._house.hopeless(f"front-{slot} could not be started: {error!r}")
+            self._services.hopeless(f"front-{slot} could not be started: {error!r}")
 
     async def _launch(self, slot: int, delay_s: float) -> None:
         """Fork the front of this slot; try again until that succeeds."""
@@ -377,7 +377,7 @@ class Fronts:
         self.roster.last += 1
         front = FrontProcess(self.roster.last, slot, worker, self._loop.time(), self)
         front.deadline = self._loop.call_later(self._ready_s_max, self._on_ready_timeout, front)
-        self._hearts.watch(front.pid, lambda verdict: self._on_verdict(front, verdict))
+        self._heartbeats.watch(front.pid, lambda verdict: self._on_verdict(front, verdict))
         self._journal.add(front.process_name, "warming", f"process {front.pid}")
         return front
 
@@ -385,9 +385,9 @@ class Fronts:
         """Send a new front everything that it has to know."""
         try:
             blob = packets.blob(codec.dump(self._spec()))
-            front.attach(self._house.connectors())
+            front.attach(self._services.connectors())
             front.send(ServeOn(front=front.number), [blob, *listen.copies(self._listeners, blob)])
-            self._house.welcome(front)
+            self._services.welcome(front)
             self._bequeath(front)
             front.send(Listen())
         except OSError as error:
@@ -417,24 +417,26 @@ class Fronts:
     def on_message(self, front: FrontProcess, message: FromFront, blob: bytes) -> None:
         match message:
             case Heartbeat():
-                self._hearts.beat(front.pid, "front", message.lag_ms)
+                self._heartbeats.beat(front.pid, "front", message.lag_ms)
             case FrontReady():
                 self._ready(front)
             case ServerWanted(server=server, tenant=tenant):
-                self._house.on_server_wanted(server, tenant)
+                self._services.on_server_wanted(server, tenant)
             case RootsChanged(who=who, roots=roots):
-                self._house.on_roots_changed(who, roots)
+                self._services.on_roots_changed(who, roots)
             case OrderRequest() | Embed() | ServerListsChanged():
-                self._house.on_request(front, message, blob)
+                self._services.on_request(front, message, blob)
             case AttachFailed(what=server, number=generation):
-                self._house.on_attach_failed(front, server, generation)
+                self._services.on_attach_failed(front, server, generation)
             case FrontStats():
-                self._house.on_front_stats(front, codec.decode_as(Figures, blob or b"{}"), message)
+                self._services.on_front_stats(
+                    front, codec.decode_as(Figures, blob or b"{}"), message
+                )
                 front.summary = message
             case ConsentOpened() | ConsentClosed() | ConsentGiven():
-                self._house.consent(front, message)
+                self._services.consent(front, message)
             case DayCounts(counts=counts):
-                self._house.on_day_counts(front, counts)
+                self._services.on_day_counts(front, counts)
             case KeysApplied(generation=number):
                 front.keys = max(front.keys, number)
                 self._changed.set()
@@ -444,7 +446,7 @@ class Fronts:
                 self.sessions.keep(front.number, blob)
             case SessionsOver(ids=ids):
                 self.sessions.on_sessions_end(front.number, ids)
-                self._house.on_sessions_ended(ids)
+                self._services.on_sessions_ended(ids)
             case Spans(count=count, lost=lost):
                 self._spans(blob, count, lost)
             case HandOver():
@@ -488,7 +490,7 @@ class Fronts:
         self.sessions.on_front_gone(front.number, untold=front.owes > 0)
         self.handovers.on_front_gone(front.number)
         self._settle()
-        self._house.on_front_gone(front.number)
+        self._services.on_front_gone(front.number)
 
     def _kill(self, front: FrontProcess) -> None:
         front.give_up()

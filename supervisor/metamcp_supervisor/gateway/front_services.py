@@ -62,10 +62,10 @@ LOST = (
 
 
 class GatewayFrontServices:
-    """An implementation of `fronts.ports.FrontServices`. `tree`, `views` and so on: set later, but
-    before the first front starts, because `Fronts` needs this object first."""
+    """An implementation of `fronts.ports.FrontServices`. `manager`, `views` and so on: set later,
+    but before the first front starts, because `Fronts` needs this object first."""
 
-    tree: ServerManager
+    manager: ServerManager
     views: Views
     keys: ApiKeys
     quotas: Quotas
@@ -89,12 +89,12 @@ class GatewayFrontServices:
         metrics: Metrics,
         hopeless: Callable[[str], None],
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
     ) -> None:
         self._metrics = metrics
         self._hopeless = hopeless
         self._forker = forker
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._handle_key = b""
 
     def furnish(
@@ -115,7 +115,12 @@ class GatewayFrontServices:
 
         database = Database(config().gateway.state_dir)
         self.views = Views(
-            fronts, routes, journal, config, database, lambda: self.tree.pinned.quarantined_tools
+            fronts,
+            routes,
+            journal,
+            config,
+            database,
+            lambda: self.manager.approvals.quarantined_tools,
         )
         self.keys = ApiKeys(
             database,
@@ -138,14 +143,11 @@ class GatewayFrontServices:
             note,
             lambda sentence: note(sentence, WAITING),
         )
+        shared = self._forker, self._heartbeats, journal
         self.embedder = Embedder(
-            self._forker,
-            self._hearts,
-            journal,
-            lambda: specs.embeddings_spec(config()),
-            self._metrics.count_embeddings,
+            *shared, lambda: specs.embeddings_spec(config()), self._metrics.count_embeddings
         )
-        own = self._forker, self._hearts, journal, config
+        own = *shared, config
         roles: dict[str, RoleProcess] = {}
         self.middlewares = Middlewares(*own, roles)
         self.audit = AuditWriter(*own, self._metrics.count_audit_records)
@@ -199,20 +201,20 @@ class GatewayFrontServices:
         return {"run": self.engine.waiting_count, "consent": self.consents.waiting_count}
 
     def welcome(self, front: FrontProcess) -> None:
-        self.tree.welcome(front)
+        self.manager.welcome(front)
         self.views.welcome(front)
         self.keys.welcome(front)
         self.quotas.welcome(front)
         self.consents.welcome(front)
 
     def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
-        self.tree.on_server_wanted(server, tenant)
+        self.manager.on_server_wanted(server, tenant)
 
     def on_roots_changed(self, who: str, roots: str) -> None:
-        self.tree.apart.on_roots_changed(who, roots)
+        self.manager.per_client.on_roots_changed(who, roots)
 
     def on_sessions_ended(self, sessions: Sequence[str]) -> None:
-        self.tree.apart.on_sessions_ended(sessions)
+        self.manager.per_client.on_sessions_ended(sessions)
         self.views.on_sessions_ended(sessions)
 
     def on_request(
@@ -227,13 +229,13 @@ class GatewayFrontServices:
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
-            self.tree.deliveries.connect_again(server, front.number)
+            self.manager.deliveries.connect_again(server, front.number)
         else:
-            self.tree.deliveries.offer_again(server, front.number)
+            self.manager.deliveries.offer_again(server, front.number)
 
     def on_front_stats(self, front: FrontProcess, figures: Figures, summary: FrontStats) -> None:
         self._metrics.front_stats(front.number, figures, summary)
-        self.tree.on_call_stats(front.number, figures.calls)
+        self.manager.on_call_stats(front.number, figures.calls)
 
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         self.quotas.on_day_counts(front, counts)
@@ -246,7 +248,7 @@ class GatewayFrontServices:
     def on_front_gone(self, number: int) -> None:
         self.consents.on_front_gone(number)
         self._metrics.front_gone(number)
-        self.tree.front_left(number)
+        self.manager.front_left(number)
         self.views.on_front_gone(number)
 
     def on_exit(self, end: WorkerExit) -> bool:

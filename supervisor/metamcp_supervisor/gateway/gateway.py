@@ -1,7 +1,7 @@
 """The gateway: all parts joined, started in order, steered, reloaded, and stopped in order.
 
 Owns: the order of start and stop, the exit code. Never: rules of restarting (`server`), processes
-(`crew`, `fronts`), the configuration (`sources`, `reload`), the meaning of signals (`signals`),
+(`copies`, `fronts`), the configuration (`sources`, `reload`), the meaning of signals (`signals`),
 printing (`cli`).
 
 Start: lock and control socket, listeners, nursery, then fronts and servers in parallel. Stop: the
@@ -137,8 +137,8 @@ class Gateway:
         self.version, self._handed = version, handed
         self._loop = asyncio.get_running_loop()
         self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
-        self.metrics = Metrics(version)
-        self._traces = Traces(version, self.metrics.spans)
+        metrics = self.metrics = Metrics(version)
+        self._traces = Traces(version, metrics.spans)
         notifier = notify or SystemdNotifier()
         self._service = Service(notifier, inherited or {}, self.status, self.journal)
         self.listen, self.ops_listen = config.gateway.listen, config.gateway.ops_listen
@@ -156,29 +156,27 @@ class Gateway:
             on_lost=self.hopeless,
             on_event=lambda sentence: self._note("nursery", sentence),
         )
-        self._hearts = Heartbeats(nursery.signal, self._loop.time, self.metrics.lag, nursery.pulse)
-        self._house = GatewayFrontServices(self.metrics, self.hopeless, self._nursery, self._hearts)
+        self._heartbeats = Heartbeats(nursery.signal, self._loop.time, metrics.lag, nursery.pulse)
+        self._services = GatewayFrontServices(metrics, self.hopeless, nursery, self._heartbeats)
         self._fronts = Fronts(
-            self._nursery, self._hearts, self.journal, self._house,
+            self._nursery, self._heartbeats, self.journal, self._services,
             self._front_spec, self._listeners, spans=self._traces.take,
-            crowded_out=lambda number: self._tree.crowded_out(signal=number),
+            crowded_out=lambda number: self._manager.crowded_out(signal=number),
         )  # fmt: skip
         self._routes = Routes(self._fronts)
         self._catalogues = Catalogues(config.gateway.state_dir, self._note)
-        self._house.tree = self._tree = self._make_tree(config, environ)
+        self._services.manager = self._manager = self._make_manager(config, environ)
         self._reloads = self.settings = Reloads(
-            config, load, permit, self._check_not_ending, fronts=self._fronts, tree=self._tree,
-            service=self._service, metrics=self.metrics, journal=self.journal, traces=self._traces,
+            config, load, permit, self._check_not_ending,
+            fronts=self._fronts, manager=self._manager, service=self._service,
+            metrics=self.metrics, journal=self.journal, traces=self._traces,
         )  # fmt: skip
         self._reloads.processes = self._pids
         self._control = self._make_control(config)
-        self.succession = self._prepare_succession(environ)
-        own = self._nursery, self._house.roles
-        self._gauges = Gauges(self._tree, self.metrics, self.journal, self._fronts, *own)
-        running = self._fronts, self._hearts, *own, self._listeners, self._house.count_waiting
-        reader = scrape.StateReader(self._tree.entries, *running)
-        admin_arguments = self.ops_listen, self._loop.time, config.gateway.allowed_hosts
-        admin = Admin(self.status, reader, self.metrics, *admin_arguments)
+        self.upgrade_handover = self._prepare_handover(environ)
+        own = self._nursery, self._services.roles
+        self._gauges = Gauges(self._manager, self.metrics, self.journal, self._fronts, *own)
+        admin = self._make_admin(config)
         self._admin = HttpServer(admin, reserve=DESCRIPTORS_KEPT)
         self._health = HttpServer(admin.health, reserve=DESCRIPTORS_KEPT)
 
@@ -188,28 +186,36 @@ class Gateway:
 
     @property
     def shelf(self) -> Views:
-        return self._house.views
+        return self._services.views
 
     @property
     def keys(self) -> ApiKeys:
-        return self._house.keys
+        return self._services.keys
 
     @property
     def results(self) -> ResultKeeper:
-        return self._house.results
+        return self._services.results
 
     @property
     def consents(self) -> Consents:
-        return self._house.consents
+        return self._services.consents
 
     @property
     def console(self) -> ConsoleProcess:
-        return self._house.console
+        return self._services.console
 
-    def _make_tree(self, config: Config, environ: Mapping[str, str]) -> ServerManager:
+    def _make_admin(self, config: Config) -> Admin:
+        reader = scrape.StateReader(
+            self._manager.entries, self._fronts, self._heartbeats, self._nursery,
+            self._services.roles, self._listeners, self._services.count_waiting,
+        )  # fmt: skip
+        hosts = config.gateway.allowed_hosts
+        return Admin(self.status, reader, self.metrics, self.ops_listen, self._loop.time, hosts)
+
+    def _make_manager(self, config: Config, environ: Mapping[str, str]) -> ServerManager:
         return ServerManager(
             forker=self._nursery,
-            hearts=self._hearts,
+            heartbeats=self._heartbeats,
             routes=self._routes,
             catalogues=self._catalogues,
             journal=self.journal,
@@ -222,10 +228,12 @@ class Gateway:
                 lambda: specs.private_places(self.config, (self.listen, self.ops_listen)),
             ),
             tokens=TokenKeys(config.gateway.state_dir, environ),
-            pinned=ToolQuarantine(config.gateway.state_dir, self.journal, self._fronts.reconfigure),
+            approvals=ToolQuarantine(
+                config.gateway.state_dir, self.journal, self._fronts.reconfigure
+            ),
             environ=environ,
             version=self.version,
-            gateway_id=self._house.gateway_id,
+            gateway_id=self._services.gateway_id,
         )
 
     def _make_control(self, config: Config) -> Control:
@@ -237,18 +245,18 @@ class Gateway:
             config=str(config.files[0]) if config.files else "",
         )
 
-    def _prepare_succession(self, environ: Mapping[str, str]) -> UpgradeHandover:
-        self._house.furnish(
+    def _prepare_handover(self, environ: Mapping[str, str]) -> UpgradeHandover:
+        self._services.furnish(
             self._fronts, self._routes, self.journal, lambda: self.config, self.version, environ
         )
         parts = SurvivingParts(
-            self._nursery, self._hearts, self._fronts, self._routes, self._catalogues, self._tree,
-            self._control, self.journal, self.logs, self.metrics,
+            self._nursery, self._heartbeats, self._fronts, self._routes, self._catalogues,
+            self._manager, self._control, self.journal, self.logs, self.metrics,
         )  # fmt: skip
         return UpgradeHandover(
             self.version, parts, self._listeners, lambda: (self.listen, self.ops_listen),
             reloads=self._reloads, service=self._service, views=self.shelf, keys=self.keys,
-            quotas=self._house.quotas, roles=self._house.sockets,
+            quotas=self._services.quotas, roles=self._services.sockets,
             signals=self._signals, check=self._check_not_ending,
         )  # fmt: skip
 
@@ -281,24 +289,24 @@ class Gateway:
                 self._handed = None  # the state may be large
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
-                await self._house.quotas.begin()
-                self._house.results.begin(fresh=False)
+                await self._services.quotas.begin()
+                self._services.results.begin(fresh=False)
                 await self.consents.begin()
-                self._starting = await self.succession.go_on(handed)
+                self._starting = await self.upgrade_handover.go_on(handed)
                 self.consents.tell_all()
-                await self._admin.start(self.succession.ops)
+                await self._admin.start(self.upgrade_handover.ops)
                 await self._begin_health()
                 self._renew_again()
                 return True
             self._check_tls()
             await self._control.start(admits=False)  # until every server is known
-            await self._tree.pinned.begin(self.config)
-            self._tree.bounds.adopt()
+            await self._manager.approvals.begin(self.config)
+            self._manager.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
             await self.shelf.begin()
             await self.keys.begin()
-            await self._house.quotas.begin()
-            self._house.results.begin(fresh=True)
+            await self._services.quotas.begin()
+            self._services.results.begin(fresh=True)
             await self.consents.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
@@ -355,24 +363,26 @@ class Gateway:
     def _populate(self) -> None:  # fronts and servers wait for the nursery themselves
         self._fronts.start(self.config.gateway.fronts)
         for server in self.config.servers.values():
-            self._tree.add(server)
+            self._manager.add(server)
         self._reloads.begin(self._signals.hangup)
 
     async def _begin_health(self) -> None:
         """Listen on `health_listen` and `console_listen`, if they are set. Raises CannotBind."""
-        self._house.begin()
+        self._services.begin()
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
 
     def engine_connection(self) -> socket.socket | None:
-        engine = self._house.engine
+        engine = self._services.engine
         engine.adapt()
         return None if engine.connector is None else packets.connect(engine.connector)
 
     def _front_spec(self) -> FrontSpec:
-        pinned = self._tree.pinned
-        spec = specs.front_spec(self.config, self.version, self.listen, pinned)
-        return structs.replace(self._house.with_roles(spec), handle_key=self._house.handle_key())
+        approvals = self._manager.approvals
+        spec = specs.front_spec(self.config, self.version, self.listen, approvals)
+        return structs.replace(
+            self._services.with_roles(spec), handle_key=self._services.handle_key()
+        )
 
     def _pids(self) -> list[int]:
         fronts = [front.pid for front in self._fronts.slots if front is not None]
@@ -382,7 +392,7 @@ class Gateway:
         """Listen for clients; return the listeners of the ops port. Raises CannotBind."""
         clients, self.listen, ops, self.ops_listen = self._service.listeners(self.config.gateway)
         self._listeners += clients
-        self.succession.ops = ops
+        self.upgrade_handover.ops = ops
         self._tell_start()
         return ops
 
@@ -403,7 +413,7 @@ class Gateway:
         for listener in self._listeners:
             listener.close()  # the fronts' own copies are the last ones: new clients are refused
         await self._unless_now(self._fronts.drain(FRONT_GRACE_S), FRONT_GRACE_S * 2)
-        await self._unless_now(self._tree.close(), SERVERS_S_MAX)
+        await self._unless_now(self._manager.close(), SERVERS_S_MAX)
 
     async def _close(self) -> None:
         """End all remaining parts at once."""
@@ -412,15 +422,15 @@ class Gateway:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        self._tree.abandon()
+        self._manager.abandon()
         self._routes.close()
         await self._fronts.close()
-        await self._house.close()
-        self._hearts.close()
+        await self._services.close()
+        self._heartbeats.close()
         await self._nursery.close()
         await self._traces.close()
         await self._catalogues.close()
-        await self._tree.pinned.close()
+        await self._manager.approvals.close()
         await self._admin.drain(ADMIN_GRACE_S)
         await self._health.drain(ADMIN_GRACE_S)
         for listener in self._listeners:
@@ -442,8 +452,8 @@ class Gateway:
             version=self.version,
             state=state,
             now=self._loop.time(),
-            started=self.succession.started,
-            upgrades=self.succession.upgrades,
+            started=self.upgrade_handover.started,
+            upgrades=self.upgrade_handover.upgrades,
             listen=self.listen,
             ops_listen=self.ops_listen,
             config=self.config,
@@ -451,19 +461,19 @@ class Gateway:
             config_read=self._reloads.read_at,
             reload_refused=self._reloads.refused,
             nursery_pid=self._nursery.pid,
-            roles=tuple(each.status() for each in self._house.roles.values() if each.is_wanted),
+            roles=tuple(each.status() for each in self._services.roles.values() if each.is_wanted),
             overrides=self._reloads.overridden(),
-            drift=self._tree.pinned.drift,
-            missing=self._tree.deliveries.missing,
+            drift=self._manager.approvals.drift,
+            missing=self._manager.deliveries.missing,
             key_limits=self.keys.limits,
-            calls_today=self._house.quotas.today(),
+            calls_today=self._services.quotas.today(),
         )
-        every = self._tree.entries
+        every = self._manager.entries
         entries = every if names is None else {name: every[name] for name in every.keys() & names}
         return status.collect(facts, entries, slots, self.metrics, self._gauges.usages)
 
     def count_waiting(self) -> dict[str, int]:
-        return self._house.count_waiting()
+        return self._services.count_waiting()
 
     def longest_s(self) -> dict[str, float]:
         return self.metrics.longest_s()
@@ -481,36 +491,38 @@ class Gateway:
         return structs.replace(tree, limits=gateway_status.limits)
 
     def particulars(self, name: str) -> ServerDetails:
-        particulars = status.particulars(self.config, self._tree.entries[name], self._loop.time())
+        particulars = status.particulars(
+            self.config, self._manager.entries[name], self._loop.time()
+        )
         lines = [line.text for line in self.logs.tail(name, LAST_LINES)]
         return structs.replace(
             particulars,
             overrides=self._reloads.overridden(name),
-            drift=self._tree.pinned.describe_drift(name),
-            withheld=self._tree.crew.withheld(self._tree.entries[name], lines),
+            drift=self._manager.approvals.describe_drift(name),
+            withheld=self._manager.copies.withheld(self._manager.entries[name], lines),
         )
 
     def start(self, names: Sequence[str]) -> None:
-        self._each(names, self._tree.start)
+        self._each(names, self._manager.start)
 
     def stop(self, names: Sequence[str]) -> None:
-        self._each(names, self._tree.stop)
+        self._each(names, self._manager.stop)
 
     def restart(self, names: Sequence[str]) -> None:
-        self._each(names, self._tree.restart)
+        self._each(names, self._manager.restart)
 
     def part(self, names: Sequence[str], *, yes: bool) -> None:
-        self._each(names, partial(self._tree.part, yes=yes))
+        self._each(names, partial(self._manager.part, yes=yes))
 
     def quarantine(self, names: Sequence[str], reason: str) -> None:
-        self._each(names, partial(self._tree.quarantine, reason=reason))
+        self._each(names, partial(self._manager.quarantine, reason=reason))
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
-        self._each([name], partial(self._tree.trial, rights=rights))
+        self._each([name], partial(self._manager.trial, rights=rights))
 
     def signal(self, name: str, number: int) -> int:
         self._each([name], lambda _: None)
-        return server_io.send(self._tree.entries[name], number)
+        return server_io.send(self._manager.entries[name], number)
 
     def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
         self._reloads.override(name, settings, for_s)
@@ -520,11 +532,11 @@ class Gateway:
 
     async def stacks(self, name: str) -> str:
         self._each([name], lambda _: None)
-        return await self._tree.crew.stacks(self._tree.entries[name], self._nursery.dump)
+        return await self._manager.copies.stacks(self._manager.entries[name], self._nursery.dump)
 
     async def calls(self, names: Sequence[str], slow_s: float) -> CallsUnderWay:
         self._check_known(names)
-        every = self._tree.entries.values()
+        every = self._manager.entries.values()
         return await reports.calls(self._fronts.list_serving(), every, names, slow_s)
 
     async def reach_fronts(self) -> None:
@@ -565,8 +577,8 @@ class Gateway:
 
     def _check_known(self, names: Sequence[str]) -> None:
         """Check that all servers exist. Raises UnknownName."""
-        if unknown := [name for name in names if name not in self._tree.entries]:
-            raise UnknownName(unknown, self._tree.entries)
+        if unknown := [name for name in names if name not in self._manager.entries]:
+            raise UnknownName(unknown, self._manager.entries)
 
     def _check_not_ending(self) -> None:
         """Check that the gateway does not stop. Raises NotNow."""
@@ -574,7 +586,7 @@ class Gateway:
             raise NotNow("nothing is changed: the gateway stops")
 
     async def upgrade(self, on_execute: Callable[[Upgrade], None]) -> None:
-        await self.succession.upgrade(on_execute)
+        await self.upgrade_handover.upgrade(on_execute)
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:
         return await self._reloads.reload(dry_run, expect, yes)
@@ -591,13 +603,13 @@ class Gateway:
         self._stopping.set()
 
     def _on_worker_exit(self, end: WorkerExit) -> None:
-        if not (self._closed or self._fronts.on_exit(end) or self._house.on_exit(end)):
-            self._tree.crew.on_exit(end)
+        if not (self._closed or self._fronts.on_exit(end) or self._services.on_exit(end)):
+            self._manager.copies.on_exit(end)
 
     def _on_halt_changed(self, pid: int, yes: bool) -> None:
-        self._hearts.on_halt(pid, yes)
+        self._heartbeats.on_halt(pid, yes)
         self._fronts.on_halt(pid, yes)
-        self._tree.crew.on_halt(pid, yes)
+        self._manager.copies.on_halt(pid, yes)
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)

@@ -97,7 +97,7 @@ class Reloads:
         check: Callable[[], None],
         *,
         fronts: Fronts,
-        tree: ServerManager,
+        manager: ServerManager,
         service: Service,
         metrics: Metrics,
         journal: Journal,
@@ -120,7 +120,7 @@ class Reloads:
         supervisor."""
         self._check = check
         self._fronts = fronts
-        self._tree = tree
+        self._manager = manager
         self._service = service
         self._metrics = metrics
         self._journal = journal
@@ -134,7 +134,7 @@ class Reloads:
         does a changed file if `watch` is set."""
         self._provide()
         self._await_end()
-        self._tree.crew.tune()  # workers of the previous program log as that program did
+        self._manager.copies.tune()  # workers of the previous program log as that program did
         self._metrics.on_reload(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
@@ -188,7 +188,7 @@ class Reloads:
                 if new.unrun:
                     raise ReloadRefused("the files changed while they were confirmed; try again")
                 self._check()  # reading took its time
-                self._tree.pinned.adopt(draft)
+                self._manager.approvals.adopt(draft)
                 self._apply(new, reload_plan)
             question = "" if refusal is None else refusal.question
             mistakes = tuple(map(str, new.problems))
@@ -208,16 +208,16 @@ class Reloads:
 
     def list_drifted_servers(self) -> tuple[str, ...]:
         """Return the servers with tools that are not as approved."""
-        return tuple(sorted(self._tree.pinned.drift))
+        return tuple(sorted(self._manager.approvals.drift))
 
     async def drift(self, server: str) -> tuple[tuple[ToolDrift, ...], str]:
         """Return the tools of a server that are not as approved, with both definitions, and the
         mark of what it offers now."""
-        return await self._tree.pinned.compare_tools(server)
+        return await self._manager.approvals.compare_tools(server)
 
     def has_lock_entry(self, server: str) -> bool:
         """Whether `metamcp.lock` in force has an entry of a server."""
-        return process_names.base(server) in self._tree.pinned.lock.servers
+        return process_names.base(server) in self._manager.approvals.lock.servers
 
     async def approve(self, server: str, tool: str, expect: str) -> int:
         """Approve what a server offers now, all of it or one tool, in `metamcp.lock` and in force.
@@ -226,18 +226,18 @@ class Reloads:
         changed."""
         async with self._changing:
             self._check()
-            path, pinned = lock_io.find_lock_path(self.config), self._tree.pinned
+            path, approvals = lock_io.find_lock_path(self.config), self._manager.approvals
             there = await asyncio.to_thread(lock_io.load, path) or Lock()
             try:
-                entry = await pinned.approval(there, server, tool, expect)
-                now = await pinned.approval(pinned.lock, server, tool, expect)
+                entry = await approvals.approval(there, server, tool, expect)
+                now = await approvals.approval(approvals.lock, server, tool, expect)
                 await asyncio.to_thread(lock_io.save, path, Lock({**there.servers, server: entry}))
             except OSError as error:
                 raise ReloadRefused(f"{path} cannot be written: {error.strerror}") from None
             except ApprovalRefused as refusal:
                 raise ReloadRefused(str(refusal)) from None
-            lock = Lock({**pinned.lock.servers, server: now})
-            pinned.adopt(await pinned.draft(self.config, lock))
+            lock = Lock({**approvals.lock.servers, server: now})
+            approvals.adopt(await approvals.draft(self.config, lock))
             self._fronts.reconfigure()
             return len(now.tools)
 
@@ -254,9 +254,9 @@ class Reloads:
                 self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
                 self._metrics.on_reload(ok=False, now=time.time())
             raise
-        draft = await self._tree.pinned.draft(new, lock)
+        draft = await self._manager.approvals.draft(new, lock)
         reload_plan = with_overrides(plan(self._written, new), self._overrides)
-        return new, draft, self._tree.pinned.with_lock_change(reload_plan, draft)
+        return new, draft, self._manager.approvals.with_lock_change(reload_plan, draft)
 
     def _refusal(self, new: Config, yes: bool) -> NotConfirmed | None:
         """Return the reason why `new` needs a yes that was not given, or None."""
@@ -294,12 +294,12 @@ class Reloads:
         self._fronts.reconfigure()
         for change in reload_plan.changes:
             if change.action == "add" and change.server in new.servers:
-                self._tree.add(self.config.servers[change.server])
-            elif change.action == "remove" and change.server in self._tree.entries:
-                self._tree.remove(change.server)
+                self._manager.add(self.config.servers[change.server])
+            elif change.action == "remove" and change.server in self._manager.entries:
+                self._manager.remove(change.server)
             elif change.action in ("restart", "in-place") and change.server in new.servers:
                 server, restart = self.config.servers[change.server], change.action == "restart"
-                self._tree.change(server, restart=restart)
+                self._manager.change(server, restart=restart)
         self._metrics.on_reload(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
         for override in levels_set:
@@ -320,7 +320,7 @@ class Reloads:
         """Set log levels, masking of secrets and tracing as in the configuration in force."""
         spec = specs.own_log_spec(self.config)
         logs.tune(spec)
-        self._tree.crew.tune()
+        self._manager.copies.tune()
         self._journal.shown = SecretMasker(spec.secrets).text
         self._traces.adjust(self.config.traces)
 
@@ -400,8 +400,8 @@ class Reloads:
         self._speak()
         self._fronts.reconfigure()
         for name in servers:
-            if name in self.config.servers and name in self._tree.entries:
-                self._tree.change(self.config.servers[name], restart=False)
+            if name in self.config.servers and name in self._manager.entries:
+                self._manager.change(self.config.servers[name], restart=False)
         self._await_end()
 
     def _await_end(self) -> None:

@@ -56,11 +56,11 @@ class SurvivingParts(NamedTuple):
     """Parts of the gateway whose state survives an upgrade."""
 
     nurseries: Nurseries
-    hearts: Heartbeats
+    heartbeats: Heartbeats
     fronts: Fronts
     routes: Routes
     catalogues: Catalogues
-    tree: ServerManager
+    manager: ServerManager
     control: Control
     journal: Journal
     logs: ServerLogs
@@ -71,7 +71,7 @@ def find_blocker(parts: SurvivingParts) -> str:
     """Return why the state cannot be handed over now, as a sentence, or ""."""
     if reason := parts.nurseries.find_blocker() or parts.fronts.find_blocker():
         return reason
-    for entry in parts.tree.entries.values():
+    for entry in parts.manager.entries.values():
         if entry.trial is not None:
             return f"{entry.name} is in a trial without its sandbox"
         for copy in entry.copies:
@@ -80,9 +80,9 @@ def find_blocker(parts: SurvivingParts) -> str:
                 return f"{entry.name} is being started"
             if instance.silent or instance.end is not None:
                 return f"a worker of {entry.name} ends"
-    if parts.tree.pinned.busy:
+    if parts.manager.approvals.busy:
         return "tools are compared with what was approved"
-    if parts.tree.deliveries.owed:
+    if parts.manager.deliveries.owed:
         return "a front waits for a descriptor"
     return "a catalogue is being written" if parts.catalogues.busy else ""
 
@@ -99,7 +99,7 @@ def collect(
         control=parts.control.take_snapshot(),
         nurseries=parts.nurseries.take_snapshot(),
         fronts=_fronts_of(parts),
-        servers=tuple(_server(parts, entry) for entry in parts.tree.entries.values()),
+        servers=tuple(_server(parts, entry) for entry in parts.manager.entries.values()),
         events=tuple(parts.journal.since(0)),
         last_event=parts.journal.last,
         histories=_histories_of(parts),
@@ -110,10 +110,10 @@ def collect(
 
 
 def _fronts_of(parts: SurvivingParts) -> FrontsSnapshot:
-    roster, hearts = parts.fronts.roster, parts.hearts
+    roster, heartbeats = parts.fronts.roster, parts.heartbeats
     return FrontsSnapshot(
         fronts=tuple(
-            front.take_snapshot(halted=hearts.is_halted(front.pid))
+            front.take_snapshot(halted=heartbeats.is_halted(front.pid))
             for front in roster.list_serving()
         ),
         last=roster.last,
@@ -156,19 +156,21 @@ def _server(parts: SurvivingParts, entry: ServerEntry) -> ServerSnapshot:
         asks_roots=entry.offer.asks_roots,
         removed=entry.removed,
         answered=entry.answered,
-        copies=tuple(_copies(parts.hearts, entry)),
+        copies=tuple(_copies(parts.heartbeats, entry)),
         catalogue=published.catalogue,
         from_cache=entry.offer.from_cache,
         listed=published.listed,
         list_changes=published.changes,
         list_turns_at=published.turns_at,
-        kept=tuple((each.tool, each.reason) for each in parts.tree.pinned.last(entry.name).kept)
+        kept=tuple(
+            (each.tool, each.reason) for each in parts.manager.approvals.last(entry.name).kept
+        )
         if entry.own
         else (),
     )
 
 
-def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
+def _copies(heartbeats: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
     for copy in entry.copies:
         assert copy.instance is not None, "nothing is handed over while a copy is forked"
         serves, spare = copy is entry.serving, copy is entry.spare
@@ -178,7 +180,7 @@ def _copies(hearts: Heartbeats, entry: ServerEntry) -> Iterator[CopySnapshot]:
             instance=copy.instance.take_snapshot(),
             ready=copy.ready,
             stopping=copy.stopping,
-            halted=hearts.is_halted(copy.instance.pid),
+            halted=heartbeats.is_halted(copy.instance.pid),
             lists=copy.lists,
             leaf=str(copy.leaf.path) if copy.leaf is not None else "",
             due=copy.due,
@@ -198,7 +200,7 @@ def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: 
         history.ends.extend(each.ends)
         parts.journal.histories.go_on(each.name, history)
     copies = [copy for server in state.servers for copy in server.copies]
-    parts.tree.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
+    parts.manager.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
     parts.nurseries.adopt(state.nurseries)
     _fronts(parts.fronts, state.fronts)
     snapshots = {server.name: server for server in state.servers}
@@ -208,7 +210,7 @@ def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: 
             _entry(parts, snapshots[name], per_client.find_settings(config.servers, name))
     for name in order:
         if not words.parse_client(name):  # processes for single clients follow their server
-            _reconcile(parts.tree, name, snapshots.get(name), config.servers.get(name))
+            _reconcile(parts.manager, name, snapshots.get(name), config.servers.get(name))
 
 
 def _fronts(fronts: Fronts, snapshot: FrontsSnapshot) -> None:
@@ -224,20 +226,20 @@ def _fronts(fronts: Fronts, snapshot: FrontsSnapshot) -> None:
 def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server | None) -> None:
     """Restore a server as it was. `configured`: its current configuration; None if it was
     removed."""
-    tree = parts.tree
+    manager = parts.manager
     server = configured or Server(name=snapshot.name, source="the program before")
     server = replace(server, enabled=snapshot.enabled)
-    base = tree.entries.get(words.base(snapshot.name))
+    base = manager.entries.get(words.base(snapshot.name))
     legacy = words.parse_client(snapshot.name) == words.LEGACY
     figures = CatalogueFigures() if base is None or legacy else base.offer
     if snapshot.catalogue:
         figures = offer(snapshot.catalogue, from_cache=snapshot.from_cache)
     figures = replace(figures, asks_roots=wider(figures.asks_roots, snapshot.asks_roots))
-    entry = tree.entries[snapshot.name] = ServerEntry(server, figures)
+    entry = manager.entries[snapshot.name] = ServerEntry(server, figures)
     entry.go_on(snapshot)
-    tree.pinned.go_on(snapshot.name, snapshot.kept)
+    manager.approvals.go_on(snapshot.name, snapshot.kept)
     if snapshot.catalogue:
-        tree.pinned.on_catalogue(snapshot.name, snapshot.catalogue)
+        manager.approvals.on_catalogue(snapshot.name, snapshot.catalogue)
     parts.routes.go_on(snapshot, figures.list_hash)
     if not entry.own:
         parts.routes.share(snapshot.name, entry.division)
@@ -251,31 +253,31 @@ def _entry(parts: SurvivingParts, snapshot: ServerSnapshot, configured: Server |
             entry.spare = copy
         else:
             entry.leaving.add(copy)
-        tree.crew.adopt(copy, saved)
+        manager.copies.adopt(copy, saved)
     serves = next((each for each in snapshot.copies if each.role == SERVING), None)
     if entry.life.degraded and not (serves and serves.halted):
-        tree.feed(entry, WorkerResponds(yes=True))  # the full time to respond begins again
+        manager.feed(entry, WorkerResponds(yes=True))  # the full time to respond begins again
     if entry.life.retry_at is not None:
         when = max(entry.life.retry_at, asyncio.get_running_loop().time())
-        entry.retry_at(when, tree.retry)
+        entry.retry_at(when, manager.retry)
     if entry.life.phase is ServerPhase.QUEUED:
-        tree.starting.join(entry)
-    tree.apart.drop_if_idle(entry)
+        manager.starting.join(entry)
+    manager.per_client.drop_if_idle(entry)
 
 
 def _reconcile(
-    tree: ServerManager, name: str, snapshot: ServerSnapshot | None, configured: Server | None
+    manager: ServerManager, name: str, snapshot: ServerSnapshot | None, configured: Server | None
 ) -> None:
     """Bring a server in line with the current configuration: remove, add or change it."""
     if configured is None:
-        tree.remove(name)
+        manager.remove(name)
     elif snapshot is None or snapshot.removed:
-        tree.add(configured)
+        manager.add(configured)
     else:
         other = hash_launch(configured) != snapshot.launched
         if other:
-            tree.entries[name].unknown()
-        tree.change(configured, restart=other or configured.enabled != snapshot.enabled)
+            manager.entries[name].unknown()
+        manager.change(configured, restart=other or configured.enabled != snapshot.enabled)
 
 
 class UpgradeHandover:
@@ -340,7 +342,7 @@ class UpgradeHandover:
         parts, before = self._parts, state.gateway
         offered = {each.name: each.catalogue for each in state.servers if each.catalogue}
         lock = state.gateway.lock
-        if await parts.tree.pinned.begin(self._reloads.config, lock, offered):
+        if await parts.manager.approvals.begin(self._reloads.config, lock, offered):
             self.read_again()
         self.started, self.upgrades = before.started, before.upgrades
         self._clients += [socket.socket(fileno=fd) for fd in before.clients]
@@ -415,6 +417,6 @@ class UpgradeHandover:
             roles={name: role.take_snapshot() for name, role in self._roles.items()},
             overrides=self._reloads.take_snapshot(),
             config=upgrade_state.pack_config(self._reloads.written_config),
-            lock=self._parts.tree.pinned.pack_lock(),
+            lock=self._parts.manager.approvals.pack_lock(),
         )
         return collect(self._parts, gateway)

@@ -2,7 +2,7 @@
 
 Owns: finding the subtree that was delegated to the gateway, the leaves in it, the files in a leaf.
 Never: the limits themselves (`limits`), putting a process into a leaf (the worker does that for its
-server), the decision to kill or remove a leaf (`crew`).
+server), the decision to kill or remove a leaf (`server_copies`).
 
 Theory. Control groups of version 2 have one writer for each subtree. A subtree belongs to the
 gateway when systemd says so in an attribute of its directory (`Delegate=`). Permission to write is

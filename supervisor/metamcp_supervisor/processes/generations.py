@@ -1,7 +1,8 @@
 """The nursery that forks, and nurseries of previous programs that still have workers.
 
 Owns: which nursery a worker belongs to, replacing the nursery that forks, closing nurseries without
-workers. Never: a nursery itself (`nursery`), the choice of processes to fork (`crew`, `fronts`).
+workers. Never: a nursery itself (`nursery`), the choice of processes to fork (`server_copies`,
+`fronts`).
 
 A nursery is a copy of the program that started it, and so are its workers. After an upgrade the
 new program starts a nursery of its own: from then on it forks there, and an older nursery ends

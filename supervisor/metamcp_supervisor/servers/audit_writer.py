@@ -67,12 +67,12 @@ class AuditWriter(SocketProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], bool | None], None],
     ) -> None:
-        super().__init__(forker, hearts, journal, config, _read, _order)
+        super().__init__(forker, heartbeats, journal, config, _read, _order)
         self._count = count
         self._link: AuditLink[object] | None = None
         self._follower: Follower[JournalEvent] | None = None

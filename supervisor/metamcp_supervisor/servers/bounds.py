@@ -2,7 +2,7 @@
 
 Owns: making and removing the control group (leaf) of each copy, the records of what copies use, the
 journal's notes about limits that are not enforced. Never: the rules (`limits`), the files of the
-kernel (`cgroups`), stopping anything (`gauges`, `crew`).
+kernel (`cgroups`), stopping anything (`gauges`, `server_copies`).
 """
 
 from collections.abc import Callable, Collection

@@ -39,12 +39,12 @@ class CodeProcess(SocketProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], CodeFigures | None], None],
     ) -> None:
-        super().__init__(forker, hearts, journal, config, _read, _order)
+        super().__init__(forker, heartbeats, journal, config, _read, _order)
         self._count = count
         self._now = CodeFigures(counts={})
 

@@ -53,13 +53,13 @@ class ConsoleProcess(SocketProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         version: str,
         has_key: Callable[[str], bool],
     ) -> None:
-        super().__init__(forker, hearts, journal, config, _read, self._settings)
+        super().__init__(forker, heartbeats, journal, config, _read, self._settings)
         self.sessions = ConsoleSessions(self._loop.time, has_key)
         self._version = version
         self._now = ConsoleFigures()

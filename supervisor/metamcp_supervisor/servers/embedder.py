@@ -51,14 +51,14 @@ class Embedder(RoleProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         spec: Callable[[], EmbeddingsSpec | None],
         count: Callable[[Mapping[str, int]], None],
         *,
         dice: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(forker, hearts, journal, _read, dice)
+        super().__init__(forker, heartbeats, journal, _read, dice)
         self._spec = spec
         self._count = count
         self._tickets = itertools.count(1)

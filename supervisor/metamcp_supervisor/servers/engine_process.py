@@ -49,13 +49,13 @@ class EngineProcess(SocketProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         count: Callable[[Mapping[str, int], EngineFigures | None], None],
         reconfigure: Callable[[], None],
     ) -> None:
-        super().__init__(forker, hearts, journal, config, _read, settings)
+        super().__init__(forker, heartbeats, journal, config, _read, settings)
         self._count = count
         self._reconfigure = reconfigure
         self._now = EngineFigures(counts={})

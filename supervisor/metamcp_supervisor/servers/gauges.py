@@ -42,7 +42,7 @@ class Gauges:
 
     def __init__(
         self,
-        tree: ServerManager,
+        manager: ServerManager,
         metrics: Metrics,
         journal: Journal,
         fronts: Fronts,
@@ -50,7 +50,7 @@ class Gauges:
         roles: Mapping[str, SingletonProcess],
     ) -> None:
         self.usages: Mapping[MeasuredProcess, Usage] = {}
-        self._tree = tree
+        self._manager = manager
         self._metrics = metrics
         self._journal = journal
         self._fronts = fronts
@@ -72,7 +72,7 @@ class Gauges:
             await asyncio.sleep(USAGE_S - self._loop.time() % USAGE_S)
 
     async def _look(self) -> None:
-        entries = self._tree.entries
+        entries = self._manager.entries
         roots = status.roots(entries, self._fronts.slots, self._nursery.pid, self._roles)
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
@@ -82,16 +82,16 @@ class Gauges:
         self._note_measurable(bool(self.usages))
         self._metrics.usage(self.usages)
         self._metrics.remember(self._loop.time())
-        self._tree.bounds.look()
+        self._manager.bounds.look()
         self._judge()
 
     def _own_folders(self) -> dict[_Key, tuple[str, str]]:
         """Return the folder of each confined copy, and the link to that of its temporary files."""
-        private = self._tree.bounds.private()
+        private = self._manager.bounds.private()
         folders: dict[_Key, tuple[str, str]] = {}
         if private is None:
             return folders
-        for name, entry in self._tree.entries.items():
+        for name, entry in self._manager.entries.items():
             if entry.server.command and sandboxes.profile(entry.server) != "none":
                 folder = private.folder / process_names.base(name)
                 for copy in entry.copies:
@@ -126,20 +126,20 @@ class Gauges:
 
     def _judge(self) -> None:
         now = self._loop.time()
-        every = {name: limits_of(entry.server) for name, entry in self._tree.entries.items()}
+        every = {name: limits_of(entry.server) for name, entry in self._manager.entries.items()}
         bounds = {name: bound for name, bound in every.items() if bound.any}
         copies = {
             (name, copy.generation): copy
             for name in bounds
-            for copy in self._tree.entries[name].copies
+            for copy in self._manager.entries[name].copies
         }
         samples = [measured for copy in copies.values() if (measured := self._sample(copy, now))]
-        for sample, verdict in self._tree.bounds.limiter.look(samples, bounds, now):
+        for sample, verdict in self._manager.bounds.limiter.look(samples, bounds, now):
             copy = copies[sample.server, sample.generation]
             if verdict.fate is LimitAction.KILL:
-                self._tree.crew.condemn(copy, ExitClass.LIMIT, verdict.why)
+                self._manager.copies.condemn(copy, ExitClass.LIMIT, verdict.why)
             else:
-                self._tree.recycle(sample.server, verdict.why)
+                self._manager.recycle(sample.server, verdict.why)
 
     def _sample(self, copy: Copy, now: float) -> Sample | None:
         instance, server = copy.instance, copy.entry.server

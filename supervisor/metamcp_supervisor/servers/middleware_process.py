@@ -56,12 +56,12 @@ class MiddlewareProcess(SocketProcess):
         self,
         name: str,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
     ) -> None:
         self.who, self.role = role_of(name), ROLE
-        super().__init__(forker, hearts, journal, config, _read, partial(_order, name))
+        super().__init__(forker, heartbeats, journal, config, _read, partial(_order, name))
         self._now = MiddlewareFigures()
 
     def status(self) -> RoleStatus:
@@ -91,12 +91,12 @@ class Middlewares:
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         roles: dict[str, RoleProcess],
     ) -> None:
-        self._make = partial(_make_process, forker, hearts, journal, config)
+        self._make = partial(_make_process, forker, heartbeats, journal, config)
         self._config = config
         self._roles = roles
         self._processes: dict[str, MiddlewareProcess] = {}
@@ -115,9 +115,13 @@ class Middlewares:
 
 
 def _make_process(
-    forker: Forker, hearts: Heartbeats, journal: Journal, config: Callable[[], Config], name: str
+    forker: Forker,
+    heartbeats: Heartbeats,
+    journal: Journal,
+    config: Callable[[], Config],
+    name: str,
 ) -> MiddlewareProcess:
-    return MiddlewareProcess(name, forker, hearts, journal, config)
+    return MiddlewareProcess(name, forker, heartbeats, journal, config)
 
 
 def _order(name: str, config: Config) -> MiddlewareOn | None:

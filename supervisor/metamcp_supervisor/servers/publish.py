@@ -351,7 +351,7 @@ class Deliveries:
         self,
         entries: Mapping[str, ServerEntry],
         routes: Routes,
-        pinned: ToolQuarantine,
+        approvals: ToolQuarantine,
         journal: Journal,
         gateway_id: Callable[[], str],
     ) -> None:
@@ -359,7 +359,7 @@ class Deliveries:
         self.missing: dict[str, str] = {}
         self._arriving: dict[str, asyncio.TimerHandle] = {}
         """By server: when a pipe that was sent again counts as there."""
-        self._pinned = pinned
+        self._approvals = approvals
         self._entries = entries
         self._routes = routes
         self._journal = journal
@@ -415,7 +415,7 @@ class Deliveries:
             # Once a server asked for roots, that counts until it may be a different server.
             asks_roots = wider(figures.asks_roots, entry.offer.asks_roots)
             entry.offer = replace(figures, asks_roots=asks_roots)
-            self._pinned.on_catalogue(entry.name, data)
+            self._approvals.on_catalogue(entry.name, data)
             if entry.own and not entry.legacy:
                 return None  # its client gets the lists of the server itself
             before = self._routes.offers(entry.name, data, entry.offer.list_hash)

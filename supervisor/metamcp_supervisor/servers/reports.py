@@ -1,8 +1,8 @@
 """The reports of workers: log lines of servers, counters of workers, and the calls in flight.
 
 Owns: which answers prove that a server works; which processes are asked for their calls in flight,
-the time limit for answers, and merging them. Never: the processes (`crew`), the calls of a front
-(the front reports them), the fields of a call (`metamcp_worker.ipc.figures`), printing.
+the time limit for answers, and merging them. Never: the processes (`server_copies`), the calls of a
+front (the front reports them), the fields of a call (`metamcp_worker.ipc.figures`), printing.
 
 The front knows the client of a call, the worker knows whether the call was already sent to the
 server: both are asked at once, and a call that the worker has not sent yet is `queued`.

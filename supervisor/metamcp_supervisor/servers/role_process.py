@@ -40,13 +40,13 @@ class RoleProcess:
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         read: Callable[[bytes], Message],
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._forker = forker
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._journal = journal
         self._read = read
         self._dice = dice
@@ -144,7 +144,7 @@ class RoleProcess:
         if self._channel is not None:
             self._channel.close()
         if self._pid:
-            self._hearts.forget(self._pid)
+            self._heartbeats.forget(self._pid)
         self._channel, self._pid = None, 0
 
     def _count_failure(self) -> None:
@@ -177,7 +177,7 @@ class RoleProcess:
     def _begin(self, worker: ForkedWorker) -> None:
         self._pid, self._figures, self._since = worker.pid, {}, self._loop.time()
         self._channel = packets.Channel(worker.sock, self._packet, self._silent)
-        self._hearts.watch(worker.pid, lambda verdict: None)
+        self._heartbeats.watch(worker.pid, lambda verdict: None)
         self._journal.add(self.who, "ready", f"process {worker.pid}")
         try:
             self._send_first_messages()
@@ -195,7 +195,7 @@ class RoleProcess:
         try:
             message = self._read(data)
             if isinstance(message, Heartbeat):
-                self._hearts.beat(self._pid, self.role or self.who, message.lag_ms)
+                self._heartbeats.beat(self._pid, self.role or self.who, message.lag_ms)
                 self._settle()
             else:
                 self._on_message(message, fds)

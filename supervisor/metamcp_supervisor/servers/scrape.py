@@ -37,7 +37,7 @@ class StateReader:
         self,
         entries: Mapping[str, ServerEntry],
         fronts: Fronts,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         nursery: SingletonProcess,
         roles: Mapping[str, SingletonProcess],
         listeners: Sequence[socket.socket],
@@ -45,7 +45,7 @@ class StateReader:
     ) -> None:
         self._entries = entries
         self._fronts = fronts
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._nursery = nursery
         self._roles = roles
         self._listeners = listeners
@@ -55,7 +55,7 @@ class StateReader:
         every = list(self._entries.values())
         copies = [copy for entry in every for copy in entry.copies]
         return Readings(
-            beat_ages_s=_ages(copies, self._fronts.slots, self._roles, self._hearts.ages_s()),
+            beat_ages_s=_ages(copies, self._fronts.slots, self._roles, self._heartbeats.ages_s()),
             queued=_sums(
                 (copy.entry.base, copy.instance.queued) for copy in copies if copy.instance
             ),
@@ -79,7 +79,7 @@ class StateReader:
         return GatewayPulse(
             fronts=tuple(map(front_state, self._fronts.slots)),
             nursery_pid=self._nursery.pid,
-            loop_lag_s=self._hearts.lag_s(),
+            loop_lag_s=self._heartbeats.lag_s(),
         )
 
 

@@ -29,7 +29,6 @@ from metamcp_supervisor.servers.catalogues import (
     fill_unread_lists,
     offer,
 )
-from metamcp_supervisor.servers.crew import CopySupervisor, Spares
 from metamcp_supervisor.servers.entry import Copy, ServerEntry, describe_failure, news, patience
 from metamcp_supervisor.servers.per_client_io import PerClientProcesses
 from metamcp_supervisor.servers.publish import Deliveries, Routes
@@ -51,6 +50,7 @@ from metamcp_supervisor.servers.server import (
     WorkerResponds,
     step,
 )
+from metamcp_supervisor.servers.server_copies import CopySupervisor, Spares
 from metamcp_supervisor.servers.start_gate_io import Outages, StartQueue
 from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, format_move
 from metamcp_supervisor.servers.tokens import TokenKeys
@@ -83,7 +83,7 @@ class ServerManager:
         self,
         *,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         routes: Routes,
         catalogues: Catalogues,
         journal: Journal,
@@ -91,14 +91,16 @@ class ServerManager:
         metrics: Metrics,
         tokens: TokenKeys,
         bounds: LimitEnforcer,
-        pinned: ToolQuarantine,
+        approvals: ToolQuarantine,
         environ: Mapping[str, str],
         version: str,
         gateway_id: Callable[[], str],
     ) -> None:
-        self.crew = CopySupervisor(self, forker, hearts, journal, tokens, bounds, environ, version)
+        self.copies = CopySupervisor(
+            self, forker, heartbeats, journal, tokens, bounds, environ, version
+        )
         self.bounds = bounds
-        self.pinned = pinned
+        self.approvals = approvals
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
@@ -108,11 +110,11 @@ class ServerManager:
         self._drain_s = DRAIN_S
         self._closed = False
         self.entries: dict[str, ServerEntry] = {}
-        self.deliveries = Deliveries(self.entries, routes, pinned, journal, gateway_id)
+        self.deliveries = Deliveries(self.entries, routes, approvals, journal, gateway_id)
         self.starting = StartQueue(self.entries, self._admit)
         self.outages = Outages(self.entries, self.starting, self.feed)
-        self.spares = Spares(self.crew, journal, self.feed)
-        self.apart = PerClientProcesses(self, routes, catalogues, journal)
+        self.spares = Spares(self.copies, journal, self.feed)
+        self.per_client = PerClientProcesses(self, routes, catalogues, journal)
 
     # Requests of the configuration and of operators
 
@@ -126,8 +128,8 @@ class ServerManager:
                 self.feed(existing, Start("boot"), "configured again")
             return
         entry = self.entries[server.name] = self.make(server)
-        self.apart.recall(entry)
-        self.apart.share(entry)
+        self.per_client.recall(entry)
+        self.per_client.share(entry)
         self._routes.show(server, entry.life)
         if server.enabled and not (entry.offer.from_cache and server.lazy):
             self.feed(entry, Start("boot"), "started with the gateway")
@@ -141,7 +143,7 @@ class ServerManager:
         self.deliveries.report_left_out(entry, CatalogueFigures(), entry.offer)
         if data and not (entry.legacy and entry.offer.modern):
             # Calls by names that are already known wait until the server is ready.
-            self.pinned.on_catalogue(server.name, data)
+            self.approvals.on_catalogue(server.name, data)
             try:
                 self._routes.offers(server.name, data, entry.offer.list_hash)
             except OSError:  # no free descriptor: the server starts as if nothing was known of it
@@ -155,14 +157,14 @@ class ServerManager:
 
     def stop(self, name: str) -> None:
         self.feed(self.entries[name], StopServer(), "stopped by an operator")
-        self.apart.end_of(name, "its server was stopped by an operator")
+        self.per_client.end_of(name, "its server was stopped by an operator")
 
     def restart(self, name: str) -> None:
         """Restart a server: without a gap if it may have two copies."""
         cause, base = "restarted by an operator", self.entries[name]
         base.one_era = ""  # it may be a different server by now
-        self.apart.share(base)
-        for entry in (base, *self.apart.of(name)):
+        self.per_client.share(base)
+        for entry in (base, *self.per_client.of(name)):
             if not entry.removed and (entry.is_running or not entry.legacy):
                 self.spares.renew(entry, cause)
 
@@ -172,7 +174,7 @@ class ServerManager:
         if rights is not None and self.entries[name].trial is not None:
             raise NotNow(f"{name} is in a trial already")
         cause = "its sandbox is on" if rights is None else "a trial without its sandbox"
-        for entry in (self.entries[name], *self.apart.of(name)):
+        for entry in (self.entries[name], *self.per_client.of(name)):
             entry.trial = rights
             if not entry.removed:
                 self.feed(entry, StopServer(restarting=True), cause)
@@ -186,8 +188,8 @@ class ServerManager:
     def quarantine(self, name: str, reason: str) -> None:
         entry = self.entries[name]
         self.feed(entry, OperatorQuarantine(reason), reason)
-        self.crew.let_go(entry)
-        self.apart.end_of(name, "its server is in quarantine")
+        self.copies.let_go(entry)
+        self.per_client.end_of(name, "its server is in quarantine")
 
     def crowded_out(self, signal: int) -> str:
         """Return words if the kernel killed a process because the gateway's control group was out
@@ -198,14 +200,14 @@ class ServerManager:
 
     def part(self, name: str, *, yes: bool) -> None:
         """Keep new calls from a server, or let them through again."""
-        for entry in (self.entries[name], *self.apart.of(name)):
+        for entry in (self.entries[name], *self.per_client.of(name)):
             self.feed(entry, CallsBlocked(yes))
 
     def change(self, server: Server, *, restart: bool) -> None:
         """Apply a changed configuration of a known server."""
         entry = self.entries[server.name]
         before, entry.server = entry.server, server
-        self.apart.apply_config_change(entry, before, restart=restart)
+        self.per_client.apply_config_change(entry, before, restart=restart)
         tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
         self.feed(entry, tuned, "it is eager now")
         was_stopped = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
@@ -223,7 +225,7 @@ class ServerManager:
         entry.removed = True
         self.feed(entry, StopServer(), cause)
         self._drop_removed(entry)
-        self.apart.end_of(name, cause)
+        self.per_client.end_of(name, cause)
 
     async def close(self) -> None:
         """Stop every server, without waiting for calls. Each has its own time to shut down, and
@@ -235,7 +237,7 @@ class ServerManager:
             for entry in list(self.entries.values()):
                 if entry.name not in stopping and not self.starting.dependents(entry):
                     stopping.add(entry.name)
-                    self.crew.hurry(entry)
+                    self.copies.hurry(entry)
                     self.feed(entry, StopServer(), "the gateway stops")
             if not any(entry.is_running for entry in self.entries.values()):
                 break
@@ -265,10 +267,10 @@ class ServerManager:
 
     def on_server_wanted(self, server: str, tenant: Tenant | None = None) -> None:
         if entry := self.entries.get(server):
-            self.apart.note_use(entry, 0.0, tenant)
+            self.per_client.note_use(entry, 0.0, tenant)
             self.feed(entry, Start("client"), "started by a call")
         else:
-            self.apart.on_server_wanted(server, tenant)
+            self.per_client.on_server_wanted(server, tenant)
 
     def on_call_stats(self, front: int, stats: Sequence[CallStats]) -> None:
         """Take in cumulative figures of a front: a server that answered a call is proven to
@@ -297,7 +299,7 @@ class ServerManager:
                 self._reports.on_message(copy, message)
             case EventCounts(counts=counts):
                 self._reports.on_counters(copy, message)
-                self.apart.on_counters(entry, counts)
+                self.per_client.on_counters(entry, counts)
             case AttachFailed(number=number):
                 self.deliveries.connect_again(entry.name, number)
             case _:
@@ -306,7 +308,7 @@ class ServerManager:
     def went_down(self, copy: Copy, fact: WentDown) -> None:
         entry = copy.entry
         if copy is entry.serving:
-            if not self.apart.detect_one_era(entry, fact):
+            if not self.per_client.detect_one_era(entry, fact):
                 self.feed(entry, replace(fact, spare=self.spares.generation(entry)))
         elif copy is entry.spare:
             self.spares.on_spare_down(copy, fact)
@@ -323,13 +325,13 @@ class ServerManager:
             entry.serving = None
             self.feed(entry, WorkerLeft())
         self._drop_removed(entry)
-        self.apart.drop_if_idle(entry)
+        self.per_client.drop_if_idle(entry)
         self._ended.set()
         self.starting.schedule_check()
 
     def idle(self, copy: Copy, idle_s: float) -> None:
         entry, server = copy.entry, copy.entry.server
-        self.apart.note_use(entry, idle_s)
+        self.per_client.note_use(entry, idle_s)
         if (
             copy is entry.serving
             and server.lazy
@@ -344,7 +346,7 @@ class ServerManager:
             copy.ready = True
             copy.no_deadline()
             self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {entry.offer.tools}")
-            self.apart.ready(entry)
+            self.per_client.ready(entry)
 
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
@@ -354,11 +356,11 @@ class ServerManager:
         if broken is None:
             if entry.legacy or not entry.own:
                 self._catalogues.keep(entry.server, blob)
-            self.apart.on_catalogue(entry)
+            self.per_client.on_catalogue(entry)
         if not entry.own:
-            self.apart.share(entry)
+            self.per_client.share(entry)
         if broken is not None and entry.serving is not None and entry.instance is not None:
-            self.crew.condemn(entry.serving, *broken)
+            self.copies.condemn(entry.serving, *broken)
         return broken is None
 
     # Lives
@@ -387,7 +389,7 @@ class ServerManager:
             cause = describe_failure(life, now) if down else cause
             self._journal.add(entry.name, event, cause, life.generation)
         self.outages.on_life_change(entry, before)
-        self.apart.drop_if_idle(entry)
+        self.per_client.drop_if_idle(entry)
 
     def _act(self, entry: ServerEntry, action: Action) -> None:
         match action:
@@ -400,14 +402,14 @@ class ServerManager:
             case Action.FORK:
                 self._reports.count_restart(entry)
                 entry.serving = Copy(entry, entry.life.generation)
-                self.crew.fork(entry.serving)
+                self.copies.fork(entry.serving)
             case Action.ROUTE:
                 self.deliveries.connect(entry.name, None)
             case Action.PROMOTE:
                 self._promote(entry)
             case Action.ASK_TO_STOP if entry.serving is not None:
                 draining = entry.life.phase is ServerPhase.DRAINING
-                self.crew.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
+                self.copies.ask_to_stop(entry.serving, self._drain_s if draining else 0.0)
             case Action.ARM_RETRY:
                 if entry.life.retry_at is not None:
                     entry.retry_at(entry.life.retry_at, self.retry)
@@ -424,14 +426,14 @@ class ServerManager:
             self._offers(entry, entry.serving.lists)
         self.deliveries.connect(entry.name, None)
         if old is not None and old.instance is not None and not old.instance.reported:
-            self.crew.ask_to_stop(old, self._drain_s)
+            self.copies.ask_to_stop(old, self._drain_s)
 
     def _admit(self, entry: ServerEntry) -> None:
         self.feed(entry, Admitted(entry.new_generation()), "the start gate is open")
 
     def retry(self, entry: ServerEntry) -> None:
         entry.no_retry()
-        if not self.apart.forgotten(entry):
+        if not self.per_client.forgotten(entry):
             self.feed(entry, Start("timer"), "its next start is due")
 
     def _drop_removed(self, entry: ServerEntry) -> None:
@@ -448,7 +450,7 @@ class ServerManager:
             self.starting.leave(entry)
             del self.entries[entry.name]
             self._routes.forget(entry.name)
-            self.pinned.forget(entry.name)
+            self.approvals.forget(entry.name)
             self._reports.forget(entry)
 
 

@@ -35,13 +35,13 @@ class SocketProcess(RoleProcess):
     def __init__(
         self,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         config: Callable[[], Config],
         read: Callable[[bytes], Message],
         order: Callable[[Config], Message | None],
     ) -> None:
-        super().__init__(forker, hearts, journal, read)
+        super().__init__(forker, heartbeats, journal, read)
         self._config = config
         self._order = order
         self._listener: socket.socket | None = None

@@ -21,7 +21,7 @@ def known(state_dir: Path) -> None:
     """The catalogue of `git` is on the disk."""
 
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
 
     played(state_dir, play)
@@ -31,12 +31,12 @@ def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path)
     known(tmp_path)
 
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         front = await front_up(stage)
         await until(lambda: states(front) == [("idle", True)], "listed")
         assert [one.name for one in stage.players] == ["front-0"]
         assert front.told(ServerState)[-1].hold_ms == 7000
-        stage.tree.on_server_wanted("git")
+        stage.manager.on_server_wanted("git")
         await stage.up("git")
         await until(lambda: states(front)[-1] == ("ready", True), "ready")
 
@@ -45,7 +45,7 @@ def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path)
 
 def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
 
     played(tmp_path, play)
@@ -60,7 +60,7 @@ async def rested(stage: Stage, worker: Player) -> None:
 def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1))
         await rested(stage, worker)
@@ -76,8 +76,8 @@ def test_a_lazy_server_that_becomes_an_eager_one_starts(tmp_path: Path) -> None:
     known(tmp_path)
 
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
-        stage.tree.change(replace(GIT, start="eager"), restart=False)
+        stage.manager.add(GIT)
+        stage.manager.change(replace(GIT, start="eager"), restart=False)
         await stage.up("git")
 
     played(tmp_path, play)
@@ -85,13 +85,13 @@ def test_a_lazy_server_that_becomes_an_eager_one_starts(tmp_path: Path) -> None:
 
 def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         await rested(stage, worker)
-        stage.tree.on_server_wanted("git")
+        stage.manager.on_server_wanted("git")
         worker.down("clean", "it was stopped")
         await stage.up("git", 2)
-        assert not stage.tree.entries["git"].restarts, "it was woken up, that is all"
+        assert not stage.manager.entries["git"].restarts, "it was woken up, that is all"
 
     played(tmp_path, play)
 
@@ -100,14 +100,14 @@ def test_a_server_starts_after_those_that_it_depends_on_and_stops_before_them(
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(APP)
-        stage.tree.add(DB)
+        stage.manager.add(APP)
+        stage.manager.add(DB)
         database = await stage.player("db#1")
         await stage.phase("app", "queued")
         assert [one.name for one in stage.players] == ["db#1"]
         database.ready()
         app = await stage.up("app")
-        closing = asyncio.create_task(stage.tree.close())
+        closing = asyncio.create_task(stage.manager.close())
         await until(lambda: app.told(Stop), "the one that depends on it stops")
         assert not database.told(Stop)
         app.down("clean", "it was stopped")
@@ -122,13 +122,13 @@ def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_p
     known(tmp_path)
 
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
-        stage.tree.add(replace(APP, depends_on=("git",)))
+        stage.manager.add(GIT)
+        stage.manager.add(replace(APP, depends_on=("git",)))
         git = await stage.up("git")
         await stage.up("app")
         git.say(Heartbeat(seq=1, idle_s=GIT.rest_s))
         git.say(Heartbeat(seq=2, idle_s=0.0, inflight=7))
-        instance = stage.tree.entries["git"].instance
+        instance = stage.manager.entries["git"].instance
         await until(lambda: instance and instance.inflight == 7, "both were heard")
         assert not git.told(Stop)
 

@@ -34,7 +34,7 @@ def shown(stage: Stage, usages: Mapping[MeasuredProcess, Usage]) -> ServerStatus
         ops_listen=Address("127.0.0.1", 2), config=config(LINEAR), config_hash="", config_read=0.0,
         nursery_pid=0,
     )  # fmt: skip
-    found = status.collect(facts, stage.tree.entries, [], stage.metrics, usages)
+    found = status.collect(facts, stage.manager.entries, [], stage.metrics, usages)
     return found.servers[0]
 
 
@@ -45,7 +45,7 @@ async def told(worker: Player) -> ServerSpec:
 
 def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(LINEAR)
+        stage.manager.add(LINEAR)
         spec = await told(await stage.player("linear#1"))
         assert (spec.command, spec.url, spec.transport) == ((), LINEAR.url, "auto")
         assert (spec.headers, spec.oauth) == (LINEAR.headers, None)
@@ -56,11 +56,11 @@ def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:
 @pytest.mark.promise("M95")
 def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(LINEAR)
+        stage.manager.add(LINEAR)
         worker = await stage.player("linear#1")
         worker.say(Spawned(pid=0))
         await stage.up("linear")
-        roots = status.roots(stage.tree.entries, [], 0, {})
+        roots = status.roots(stage.manager.entries, [], 0, {})
         assert roots[MeasuredProcess("server", "linear")] == 0
         # The worker is played by this process, so that there is something to measure.
         usages = usage.sample({**roots, MeasuredProcess("worker", "linear"): os.getpid()})
@@ -79,10 +79,10 @@ def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
     tmp_path: Path, reason: str
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(LINEAR)
+        stage.manager.add(LINEAR)
         (await stage.up("linear")).down(reason, "it closed the connection")
         await stage.up("linear", 2)
-        life = stage.tree.entries["linear"].life
+        life = stage.manager.entries["linear"].life
         assert (life.reason, life.message) == ("connect", "it closed the connection")
         assert life.failures == 1
 
@@ -91,12 +91,12 @@ def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
 
 def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(LINEAR)
+        stage.manager.add(LINEAR)
         for generation, reason in enumerate(("protocol", "limit", "start_timeout"), 1):
             (await stage.player(f"linear#{generation}")).down(reason)
-            await until(lambda: stage.tree.entries["linear"].life.phase == "backoff", "down")
-            assert stage.tree.entries["linear"].life.reason == reason
-            stage.tree.start("linear")
+            await until(lambda: stage.manager.entries["linear"].life.phase == "backoff", "down")
+            assert stage.manager.entries["linear"].life.reason == reason
+            stage.manager.start("linear")
 
     played(tmp_path, play)
 
@@ -104,9 +104,9 @@ def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_pat
 def test_servers_on_the_same_host_recover_together(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         for name, path in (("a", "one"), ("b", "two")):
-            stage.tree.add(Server(name=name, source="x", url=f"https://mcp.example.com/{path}"))
-        stage.tree.add(Server(name="c", source="x", url="https://other.example.com/"))
-        launchers = [stage.tree.entries[name].launcher for name in "abc"]
+            stage.manager.add(Server(name=name, source="x", url=f"https://mcp.example.com/{path}"))
+        stage.manager.add(Server(name="c", source="x", url="https://other.example.com/"))
+        launchers = [stage.manager.entries[name].launcher for name in "abc"]
         assert launchers == ["https://mcp.example.com"] * 2 + ["https://other.example.com"]
 
     played(tmp_path, play)
@@ -114,18 +114,18 @@ def test_servers_on_the_same_host_recover_together(tmp_path: Path) -> None:
 
 def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="good", source="x", url="https://x/", oauth=OAuth()))
+        stage.manager.add(Server(name="good", source="x", url="https://x/", oauth=OAuth()))
         spec = await told(await stage.player("good#1"))
         assert spec.oauth is not None
         assert (spec.oauth.store, len(spec.oauth.key)) == (str(tmp_path / "oauth"), 44)
 
     async def without(stage: Stage) -> None:
         (tmp_path / FILE).chmod(0o644)
-        stage.tree.add(Server(name="bad", source="x", url="https://x/", oauth=OAuth()))
-        stage.tree.add(LINEAR)
+        stage.manager.add(Server(name="bad", source="x", url="https://x/", oauth=OAuth()))
+        stage.manager.add(LINEAR)
         await stage.up("linear")
         await stage.phase("bad", "failed")
-        life = stage.tree.entries["bad"].life
+        life = stage.manager.entries["bad"].life
         assert life.reason == "spawn"
         assert "chmod 600" in life.message
 
@@ -135,7 +135,7 @@ def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Pa
 
 def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(LINEAR)
+        stage.manager.add(LINEAR)
         worker = await stage.up("linear")
         for _ in range(3):
             worker.say(EventCounts(counts={"unroutable_request": 2, "unattributed_log": 1}))

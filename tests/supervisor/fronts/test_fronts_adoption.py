@@ -49,9 +49,9 @@ class House:
             keep=lambda: own,
             command=COMMAND,
         )
-        self.hearts = Heartbeats(self.nursery.signal, asyncio.get_running_loop().time)
+        self.heartbeats = Heartbeats(self.nursery.signal, asyncio.get_running_loop().time)
         spec = FrontSpec(version="1", endpoints=(), hosts=())
-        self.fronts = Fronts(self.nursery, self.hearts, self.journal, self, lambda: spec, [])
+        self.fronts = Fronts(self.nursery, self.heartbeats, self.journal, self, lambda: spec, [])
 
     def _exited(self, end: WorkerExit) -> None:
         assert self.fronts.on_exit(end)
@@ -101,7 +101,7 @@ class House:
     async def close(self) -> None:
         await self.fronts.drain(1.0)
         await self.fronts.close()
-        self.hearts.close()
+        self.heartbeats.close()
         await self.nursery.close()
 
 

@@ -20,14 +20,14 @@ class Watch:
         self.signals: list[int] = []
         self.verdicts: list[PulseVerdict] = []
         self.lags: list[tuple[str, float]] = []
-        self.hearts = Heartbeats(
+        self.heartbeats = Heartbeats(
             lambda pid, number: self.signals.append(number),
             lambda: self.now,
             lambda role, seconds: self.lags.append((role, seconds)),
             lambda pid: self.pulse,
         )
         self.rests = 0
-        self.hearts.watch(1, self.verdicts.append, on_rest=self._rest)
+        self.heartbeats.watch(1, self.verdicts.append, on_rest=self._rest)
 
     def _rest(self) -> None:
         self.rests += 1
@@ -36,14 +36,14 @@ class Watch:
         """Let time pass in ticks, as it does when nothing stands still."""
         for _ in range(round(seconds / TICK_S)):
             self.now += TICK_S
-            self.hearts.look()
+            self.heartbeats.look()
 
 
 def watched(act: Callable[[Watch], None]) -> Watch:
     async def play() -> Watch:
         watch = Watch()
         act(watch)
-        watch.hearts.close()
+        watch.heartbeats.close()
         return watch
 
     return asyncio.run(play())
@@ -51,7 +51,7 @@ def watched(act: Callable[[Watch], None]) -> Watch:
 
 def test_a_worker_that_never_beats_again_is_ended_with_its_stacks_first() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.wait(20)
 
     watch = watched(act)
@@ -65,9 +65,9 @@ def test_a_worker_that_has_not_beaten_yet_is_not_judged() -> None:
 
 def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.on_halt(1, True)
-        watch.hearts.on_halt(1, False)
-        watch.hearts.on_halt(1, True)
+        watch.heartbeats.on_halt(1, True)
+        watch.heartbeats.on_halt(1, False)
+        watch.heartbeats.on_halt(1, True)
         watch.wait(10)
 
     watch = watched(act)
@@ -82,11 +82,11 @@ def test_a_halted_worker_is_late_until_it_goes_on_and_killed_if_it_does_not() ->
 
 def test_when_the_supervisor_itself_stood_still_nobody_is_late() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.now += 3600.0
-        watch.hearts.look()
+        watch.heartbeats.look()
         assert PAUSE_S < 3600.0
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.wait(1)
 
     assert watched(act).verdicts == []
@@ -94,12 +94,12 @@ def test_when_the_supervisor_itself_stood_still_nobody_is_late() -> None:
 
 def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.wait(1)
         watch.now += 3600.0
-        watch.hearts.on_halt(1, True)  # all were stopped, and this was read first
-        watch.hearts.look()
-        watch.hearts.on_halt(1, False)
+        watch.heartbeats.on_halt(1, True)  # all were stopped, and this was read first
+        watch.heartbeats.look()
+        watch.heartbeats.on_halt(1, False)
         watch.wait(1)
 
     watch = watched(act)
@@ -109,13 +109,13 @@ def test_news_that_waited_while_the_supervisor_stood_still_kill_nobody() -> None
 
 def test_a_worker_without_news_is_judged_by_its_pulse_as_by_its_beats() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         for _ in range(5):
             watch.wait(2)
             watch.pulse = watch.now, 0.02
         watch.wait(2)
         assert watch.verdicts == []
-        assert watch.hearts.ages_s() == {1: 2.0}
+        assert watch.heartbeats.ages_s() == {1: 2.0}
         watch.wait(1)
         assert watch.verdicts == [PulseVerdict.LATE]
         watch.wait(3)
@@ -127,10 +127,10 @@ def test_a_worker_without_news_is_judged_by_its_pulse_as_by_its_beats() -> None:
 
 def test_a_worker_that_sleeps_is_judged_from_the_time_at_which_it_wakes_up() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.pulse = 9.0, 0.02  # it wakes up at 10
         watch.wait(10)
-        assert watch.hearts.ages_s() == {1: 1.0}
+        assert watch.heartbeats.ages_s() == {1: 1.0}
         assert watch.rests == 1
         watch.wait(1)
         assert watch.verdicts == []
@@ -146,7 +146,7 @@ def test_a_worker_that_sleeps_is_judged_from_the_time_at_which_it_wakes_up() -> 
 
 def test_a_worker_that_is_woken_and_hangs_is_late_after_three_seconds() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.pulse = 9.0, 0.0
         watch.wait(3)
         watch.pulse = 4.0, 0.0  # a call wakes it
@@ -160,7 +160,7 @@ def test_a_worker_that_is_woken_and_hangs_is_late_after_three_seconds() -> None:
 
 def test_a_pause_of_the_machine_is_not_the_fault_of_workers_that_slept_or_were_woken() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         for woken in False, True:
             watch.pulse = watch.now + 5.0, 0.0
             watch.wait(3)
@@ -174,10 +174,10 @@ def test_a_pause_of_the_machine_is_not_the_fault_of_workers_that_slept_or_were_w
 
 def test_a_worker_that_sleeps_and_is_stopped_is_killed_as_early_as_others() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.pulse = 9.0, 0.0
         watch.wait(3)
-        watch.hearts.on_halt(1, True)
+        watch.heartbeats.on_halt(1, True)
         watch.wait(6)
 
     assert watched(act).signals == [signal.SIGKILL]
@@ -185,11 +185,11 @@ def test_a_worker_that_sleeps_and_is_stopped_is_killed_as_early_as_others() -> N
 
 def test_a_worker_that_slept_goes_on_to_sleep_after_it_was_stopped() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.pulse = 9.0, 0.0
         watch.wait(3)
-        watch.hearts.on_halt(1, True)
-        watch.hearts.on_halt(1, False)
+        watch.heartbeats.on_halt(1, True)
+        watch.heartbeats.on_halt(1, False)
         watch.wait(6)
 
     assert watched(act).verdicts == [PulseVerdict.LATE, PulseVerdict.FINE]
@@ -198,7 +198,7 @@ def test_a_worker_that_slept_goes_on_to_sleep_after_it_was_stopped() -> None:
 @pytest.mark.parametrize("pulse", [(1e9, 0.0), (math.nan, 0.0), (-1.0, -1.0), None])
 def test_a_pulse_that_cannot_be_is_none(pulse: tuple[float, float] | None) -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
+        watch.heartbeats.beat(1)
         watch.pulse = pulse
         watch.wait(3)
 
@@ -207,10 +207,10 @@ def test_a_pulse_that_cannot_be_is_none(pulse: tuple[float, float] | None) -> No
 
 def test_a_forgotten_worker_is_nobody() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1)
-        watch.hearts.forget(1)
-        watch.hearts.beat(1)
-        watch.hearts.on_halt(1, True)
+        watch.heartbeats.beat(1)
+        watch.heartbeats.forget(1)
+        watch.heartbeats.beat(1)
+        watch.heartbeats.on_halt(1, True)
         watch.wait(10)
 
     watch = watched(act)
@@ -220,13 +220,13 @@ def test_a_forgotten_worker_is_nobody() -> None:
 
 def test_how_late_loops_are_is_told_for_workers_and_for_this_process_itself() -> None:
     def act(watch: Watch) -> None:
-        watch.hearts.beat(1, "front", 30.0)
+        watch.heartbeats.beat(1, "front", 30.0)
         watch.now += TICK_S
-        assert watch.hearts.ages_s() == {1: TICK_S}
-        watch.hearts.look()
+        assert watch.heartbeats.ages_s() == {1: TICK_S}
+        watch.heartbeats.look()
         watch.now += 10.0
-        assert watch.hearts.lag_s() == 10.0 - TICK_S
-        watch.hearts.beat(1, "worker", 0.0)  # read before the ticker runs
+        assert watch.heartbeats.lag_s() == 10.0 - TICK_S
+        watch.heartbeats.beat(1, "worker", 0.0)  # read before the ticker runs
 
     watch = watched(act)
     assert watch.lags == [("front", 0.03), ("worker", 0.0), ("supervisor", 10.0 - TICK_S)]
@@ -240,11 +240,11 @@ def test_a_long_pause_that_the_ticker_finds_is_told_once() -> None:
             lags.append(seconds)
             told.set()
 
-        hearts = Heartbeats(lambda pid, number: None, lambda: now, hear)
+        heartbeats = Heartbeats(lambda pid, number: None, lambda: now, hear)
         now = 10.0
         async with asyncio.timeout(30):
             await told.wait()
-        hearts.close()
+        heartbeats.close()
         return lags
 
     assert asyncio.run(play()) == [10.0 - TICK_S]

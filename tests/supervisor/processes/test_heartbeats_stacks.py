@@ -50,13 +50,13 @@ def test_a_worker_that_hangs_is_killed_and_its_last_stacks_are_told() -> None:
     async def live(house: House) -> None:
         pid, now = await spinning(house), 0.0
         verdicts: list[PulseVerdict] = []
-        hearts = Heartbeats(house.nursery.signal, lambda: now)
-        hearts.watch(pid, verdicts.append)
-        hearts.beat(pid)
+        heartbeats = Heartbeats(house.nursery.signal, lambda: now)
+        heartbeats.watch(pid, verdicts.append)
+        heartbeats.beat(pid)
         while PulseVerdict.HUNG not in verdicts:
             now += TICK_S
-            hearts.look()
-        hearts.close()
+            heartbeats.look()
+        heartbeats.close()
         report = await house.exits.get()
         assert report.signal == signal.SIGABRT
         assert "Fatal Python error: Aborted" in report.stacks

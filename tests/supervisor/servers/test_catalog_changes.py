@@ -51,7 +51,7 @@ def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",)))
+        stage.manager.add(Server(name="git", source="x", command=("x",)))
         (await stage.up("git")).down()
         second = await stage.player("git#2")
         second.ready(tools=3)
@@ -62,7 +62,7 @@ def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal
         ]
         second.down()
         (await stage.player("git#3")).ready(tools=3)
-        await until(lambda: stage.tree.entries["git"].life.generation == 3, "once more")
+        await until(lambda: stage.manager.entries["git"].life.generation == 3, "once more")
         await stage.phase("git", "ready")
         assert stage.told("git").count("lists changed") == 1
 
@@ -72,7 +72,7 @@ def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal
 @pytest.mark.process
 def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",)))
+        stage.manager.add(Server(name="git", source="x", command=("x",)))
         worker = await stage.up("git")
         for number in range(2, 50):
             worker.say(CatalogueChanged(), lists([b'{"name":"t%d"}' % number]))

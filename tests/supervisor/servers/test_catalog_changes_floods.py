@@ -61,17 +61,17 @@ def test_a_flood_is_quarantine_at_once_whatever_the_policy(restart: Restart) -> 
 @pytest.mark.promise("M15")
 def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",), spares=1))
+        stage.manager.add(Server(name="git", source="x", command=("x",), spares=1))
         worker = await stage.up("git")
         (await stage.player("git#2")).ready()
         await until(lambda: "spare ready" in stage.told("git"), "the spare")
         now = asyncio.get_running_loop().time()
-        copy = stage.tree.entries["git"].serving
+        copy = stage.manager.entries["git"].serving
         assert copy is not None
         copy.flood = Flood(now - FLOOD_S, now)
         worker.say(EventCounts(counts={THROTTLED: 1}))
         await stage.phase("git", "quarantined")
-        life = stage.tree.entries["git"].life
+        life = stage.manager.entries["git"].life
         assert life.reason == "flood"
         assert "throttled for 60 s" in life.message
         assert life.retry_at is None

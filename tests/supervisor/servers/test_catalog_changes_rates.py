@@ -40,7 +40,7 @@ def test_no_minute_has_more_changes_than_it_may_have() -> None:
 def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.0))
+        stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.0))
         (await stage.up("git")).down()
         await until(lambda: not states(front)[-1][1], "hidden")
         second = await stage.up("git", 2)
@@ -60,15 +60,15 @@ def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(tmp_pa
 def test_a_restart_that_an_operator_wants_is_shown_at_once_however_often(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",)))
+        stage.manager.add(Server(name="git", source="x", command=("x",)))
         (await stage.up("git")).down()
         for generation in (2, 3, 4, 5):
             worker = await stage.up("git", generation)
             await until(lambda: states(front)[-1] == ("ready", True), "listed")
-            stage.tree.stop("git")
+            stage.manager.stop("git")
             await until(lambda: not states(front)[-1][1], "hidden")
             worker.leave(0)
             await stage.phase("git", "disabled")
-            stage.tree.start("git")
+            stage.manager.start("git")
 
     played(tmp_path, play)

@@ -74,10 +74,10 @@ class CodeHouse:
         self.counts: list[tuple[dict[str, int], CodeFigures | None]] = []
         self.refuses = False
         self.journal = Journal(lambda: 0.0)
-        self._hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
+        self._heartbeats = Heartbeats(self.signal, asyncio.get_running_loop().time)
         base = config(runtime_dir=folder)
         self.process = CodeProcess(
-            self, self._hearts, self.journal, lambda: replace(base, code=self.code), self.count
+            self, self._heartbeats, self.journal, lambda: replace(base, code=self.code), self.count
         )
         self.role: SocketProcess = self.process
 
@@ -121,7 +121,7 @@ class CodeHouse:
 
     async def close(self) -> None:
         await self.process.close()
-        self._hearts.close()
+        self._heartbeats.close()
         for each in self.born:
             each.close()
 

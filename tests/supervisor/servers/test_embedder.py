@@ -65,10 +65,10 @@ class House:
         self.counts: list[dict[str, int]] = []
         self.refuses = False
         self.journal = Journal(lambda: 0.0)
-        hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
-        self._hearts = hearts
+        heartbeats = Heartbeats(self.signal, asyncio.get_running_loop().time)
+        self._heartbeats = heartbeats
         self.embedder = Embedder(
-            self, hearts, self.journal, lambda: self.spec,
+            self, heartbeats, self.journal, lambda: self.spec,
             lambda counts: self.counts.append(dict(counts)), dice=lambda: 0.0,
         )  # fmt: skip
         ours, theirs = packets.pair()
@@ -130,7 +130,7 @@ class House:
 
     async def close(self) -> None:
         await self.embedder.close()
-        self._hearts.close()
+        self._heartbeats.close()
         self.front.close()
         self.client.close()
         for each in self.born:

@@ -48,7 +48,7 @@ class EngineHouse(CodeHouse):
         self.figures: list[tuple[dict[str, int], EngineFigures | None]] = []
         self.engines: list[PlayedEngine] = []
         self.engine = EngineProcess(
-            self, self._hearts, self.journal, lambda: self.config, self.note, self.reconfigure
+            self, self._heartbeats, self.journal, lambda: self.config, self.note, self.reconfigure
         )
         self.role = self.engine
         self.reconfigured = 0

@@ -30,12 +30,12 @@ def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving, spare = await pair(stage)
         assert not spare.told(AttachFront)
         serving.down("signal", "SIGKILL ended it")
         await until(lambda: spare.told(AttachFront), "the spare is connected")
-        life = stage.tree.entries["git"].life
+        life = stage.manager.entries["git"].life
         assert (life.phase, life.generation, life.reason, life.failures) == (
             "ready",
             2,
@@ -47,25 +47,25 @@ def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
         assert not spare.told(Stop)
         await stage.player("git#3")
         assert stage.told("git").count("ready→ready") == 1
-        assert stage.tree.entries["git"].restarts == 1
+        assert stage.manager.entries["git"].restarts == 1
 
     played(tmp_path, play)
 
 
 def test_a_worker_that_is_killed_is_replaced_by_the_spare_too(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving, _ = await pair(stage)
         serving.leave(None, signal.SIGKILL)
-        await until(lambda: stage.tree.entries["git"].life.generation == 2, "the spare serves")
-        assert stage.tree.entries["git"].life.phase == "ready"
+        await until(lambda: stage.manager.entries["git"].life.generation == 2, "the spare serves")
+        assert stage.manager.entries["git"].life.phase == "ready"
 
     played(tmp_path, play)
 
 
 def test_a_server_without_a_ready_spare_starts_again_in_the_usual_way(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving = await stage.up("git")
         spare = await stage.player("git#2")
         serving.down()
@@ -80,11 +80,11 @@ def test_a_spare_that_does_not_come_up_changes_nothing_and_is_tried_again_later(
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
         (await stage.player("git#2")).down()
         await stage.player("git#3")
-        life = stage.tree.entries["git"].life
+        life = stage.manager.entries["git"].life
         assert (life.phase, life.generation, life.failures) == ("ready", 1, 0)
         assert "spare down" in stage.told("git")
 
@@ -97,16 +97,16 @@ def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finis
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving, spare = await pair(stage)
-        stage.tree.restart("git")
+        stage.manager.restart("git")
         await until(lambda: serving.told(Stop), "the old copy finishes")
         assert spare.told(AttachFront)
         assert serving.told(Stop)[-1].grace_s > 0
         serving.down("clean", "it was stopped")
-        await until(lambda: not stage.tree.entries["git"].leaving, "it is gone")
+        await until(lambda: not stage.manager.entries["git"].leaving, "it is gone")
         assert [state for state, _ in states(front)] == ["idle", "warming", "ready"]
-        assert stage.tree.entries["git"].life.failures == 0
+        assert stage.manager.entries["git"].life.failures == 0
 
     played(tmp_path, play)
 
@@ -114,16 +114,16 @@ def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finis
 @pytest.mark.promise("M78")
 def test_another_configuration_is_ready_before_the_old_copy_goes(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving, spare = await pair(stage)
-        stage.tree.change(replace(GIT, command=("other",)), restart=True)
+        stage.manager.change(replace(GIT, command=("other",)), restart=True)
         await until(lambda: spare.told(Stop), "the spare of the old configuration goes")
         assert not serving.told(Stop)
         spare.down("clean", "it was stopped")
         newer = await stage.player("git#3")
         newer.ready(tools=2)
         await until(lambda: serving.told(Stop), "the old copy finishes")
-        entry = stage.tree.entries["git"]
+        entry = stage.manager.entries["git"]
         assert (entry.life.generation, entry.offer.tools) == (3, 2)
 
     played(tmp_path, play)
@@ -131,19 +131,19 @@ def test_another_configuration_is_ready_before_the_old_copy_goes(tmp_path: Path)
 
 def test_who_is_stopped_or_may_have_no_spare_any_more_has_none(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         serving, spare = await pair(stage)
-        stage.tree.change(replace(GIT, spares=0), restart=False)
+        stage.manager.change(replace(GIT, spares=0), restart=False)
         await until(lambda: spare.told(Stop), "the spare goes")
         assert not serving.told(Stop)
         spare.down("clean", "it was stopped")
-        stage.tree.change(GIT, restart=False)
+        stage.manager.change(GIT, restart=False)
         another = await stage.player("git#3")
-        stage.tree.stop("git")
+        stage.manager.stop("git")
         await until(lambda: another.told(Stop) and serving.told(Stop), "both go")
         for player in (serving, another):
             player.down("clean", "it was stopped")
         await stage.phase("git", "disabled")
-        await until(lambda: not stage.tree.entries["git"].is_running, "nothing is left")
+        await until(lambda: not stage.manager.entries["git"].is_running, "nothing is left")
 
     played(tmp_path, play)

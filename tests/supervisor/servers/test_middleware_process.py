@@ -68,10 +68,10 @@ class House:
         self.forked: list[tuple[str, str]] = []
         self.journal = Journal(lambda: 0.0)
         self.roles: dict[str, RoleProcess] = {}
-        self._hearts = Heartbeats(self.signal, asyncio.get_running_loop().time)
+        self._heartbeats = Heartbeats(self.signal, asyncio.get_running_loop().time)
         base = config(runtime_dir=folder)
         self.middlewares = Middlewares(
-            self, self._hearts, self.journal, lambda: replace(base, middleware=self.lines),
+            self, self._heartbeats, self.journal, lambda: replace(base, middleware=self.lines),
             self.roles,
         )  # fmt: skip
 
@@ -107,7 +107,7 @@ class House:
     async def close(self) -> None:
         for each in self.roles.values():
             await each.close()
-        self._hearts.close()
+        self._heartbeats.close()
         for born in self.born:
             born.close()
 

@@ -35,7 +35,7 @@ ADA, BOB = (process_names.own("git", process_names.of_session(name)) for name in
 async def served(stage: Stage, server: Server = GIT) -> tuple[Player, Player]:
     """A front, and the worker of the server itself."""
     front = await front_up(stage)
-    stage.tree.add(server)
+    stage.manager.add(server)
     return front, await stage.up("git")
 
 
@@ -72,7 +72,7 @@ def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
         await until(lambda: hers.told(Stop), "asked to stop")
         hers.down("clean", "it was stopped")
         await until(lambda: ForgetServer(server=ADA) in front.heard, "the front forgets it")
-        assert list(stage.tree.entries) == ["git", BOB]
+        assert list(stage.manager.entries) == ["git", BOB]
         assert not his.told(Stop)
         assert stage.journal.histories.of(ADA).because == ""
         assert stage.journal.histories.of(BOB).because
@@ -89,13 +89,13 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
         worker.say(Heartbeat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop")
         front.say(ServerWanted(server=ADA))
-        await until(lambda: stage.tree.entries[ADA].life.restarting, "wanted again")
+        await until(lambda: stage.manager.entries[ADA].life.restarting, "wanted again")
         worker.down("clean", "it was stopped")
         worker = await stage.up(ADA, 2)
         worker.say(Heartbeat(seq=1, idle_s=300.0))
         await until(lambda: worker.told(Stop), "asked to stop again")
         worker.down("clean", "it was stopped")
-        await until(lambda: ADA not in stage.tree.entries, "nothing of it is kept")
+        await until(lambda: ADA not in stage.manager.entries, "nothing of it is kept")
         assert ADA not in stage.journal.histories.all()
 
     played(tmp_path, play)
@@ -109,7 +109,7 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         names = [f"git@{number:012x}" for number in range(1, SESSIONS_PROCESSES_MAX + 1)]
         for name in names:
             front.say(ServerWanted(server=name))
-        await until(lambda: len(stage.tree.entries) == len(names) + 1, "all are there")
+        await until(lambda: len(stage.manager.entries) == len(names) + 1, "all are there")
         front.say(ServerWanted(server=ADA))
         await until(lambda: ForgetServer(server=ADA) in front.heard, "refused")
         assert (last(front, ADA).state, last(front, ADA).reason) == (
@@ -118,10 +118,10 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         )
         (await stage.player(f"{names[0]}#1")).down()
         await stage.phase(names[0], "failed")
-        await until(lambda: not stage.tree.entries[names[0]].is_running, "nothing of it runs")
+        await until(lambda: not stage.manager.entries[names[0]].is_running, "nothing of it runs")
         front.say(ServerWanted(server=ADA))
-        await until(lambda: ADA in stage.tree.entries, "there is room")
-        assert names[0] not in stage.tree.entries
+        await until(lambda: ADA in stage.manager.entries, "there is room")
+        assert names[0] not in stage.manager.entries
 
     played(tmp_path, play)
 
@@ -131,15 +131,15 @@ def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path:
         front, server = await served(stage)
         worker = await called(stage, front)
         other = replace(GIT, command=("other-server",))
-        stage.tree.change(other, restart=True)
+        stage.manager.change(other, restart=True)
         await until(lambda: worker.told(Stop) and server.told(Stop), "both restart")
         worker.down("clean", "it was stopped")
         worker = await stage.up(ADA, 2)
-        assert stage.tree.entries[ADA].server.command == ("other-server",)
-        stage.tree.change(replace(other, sharing="shared"), restart=False)
+        assert stage.manager.entries[ADA].server.command == ("other-server",)
+        stage.manager.change(replace(other, sharing="shared"), restart=False)
         await until(lambda: worker.told(Stop), "nobody has its own any more")
         worker.down("clean", "it was stopped")
-        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+        await until(lambda: ADA not in stage.manager.entries, "it is gone")
         assert not last(front, "git").by
         front.say(ServerWanted(server=ADA))
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
@@ -165,9 +165,9 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
         )
         assert stage.told("git").count("sharing") == 1
         assert "contested" not in text(stage.metrics, SmallGateway().status())
-        stage.tree.change(replace(auto, timeout_s=5.0), restart=False)
-        assert stage.tree.entries["git"].division
-        stage.tree.change(replace(auto, command=("other-server",)), restart=True)
+        stage.manager.change(replace(auto, timeout_s=5.0), restart=False)
+        assert stage.manager.entries["git"].division
+        stage.manager.change(replace(auto, command=("other-server",)), restart=True)
         await until(lambda: not last(front, "git").by, "shared again")
 
     played(tmp_path, play)
@@ -179,11 +179,11 @@ def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
     async def play(stage: Stage) -> None:
         front, server = await served(stage)
         worker = await called(stage, front)
-        stage.tree.remove("git")
+        stage.manager.remove("git")
         await until(lambda: worker.told(Stop) and server.told(Stop), "both stop")
         for player in (worker, server):
             player.down("clean", "it was stopped")
-        await until(lambda: not stage.tree.entries, "nothing is left")
+        await until(lambda: not stage.manager.entries, "nothing is left")
 
     played(tmp_path, play)
 
@@ -198,12 +198,12 @@ def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
         hers, his = await stage.up(ADA), await stage.up(BOB)
         hers.down()
         await stage.phase(ADA, "failed")
-        stage.tree.quarantine(BOB, "it eats files")
+        stage.manager.quarantine(BOB, "it eats files")
         his.leave()
-        before = stage.tree.entries[ADA].used_at
+        before = stage.manager.entries[ADA].used_at
         front.say(ServerWanted(server=ADA))
-        await until(lambda: stage.tree.entries[ADA].used_at > before, "a call counts as use")
-        await until(lambda: list(stage.tree.entries) == ["git"], "nothing of both is kept")
+        await until(lambda: stage.manager.entries[ADA].used_at > before, "a call counts as use")
+        await until(lambda: list(stage.manager.entries) == ["git"], "nothing of both is kept")
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
 
     played(tmp_path, play)
@@ -215,9 +215,9 @@ def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_pa
         worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: worker.told(Stop), "asked to stop")
-        stage.tree.quarantine(ADA, "it eats files")
+        stage.manager.quarantine(ADA, "it eats files")
         worker.leave()
-        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+        await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
     played(tmp_path, play)
 
@@ -229,10 +229,10 @@ def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
         front, _ = await served(stage)
         front.say(ServerWanted(server=ADA))
         worker = await stage.player(f"{ADA}#1")
-        stage.tree.part("git", yes=True)
+        stage.manager.part("git", yes=True)
         worker.ready()
         await until(lambda: last(front, ADA).state == "draining", "no calls for it")
-        stage.tree.part("git", yes=False)
+        stage.manager.part("git", yes=False)
         await until(lambda: last(front, ADA).state == "ready", "they come again")
 
     played(tmp_path, play)
@@ -244,9 +244,9 @@ def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
         worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: worker.told(Stop), "asked to stop")
-        stage.tree.start(ADA)
+        stage.manager.start(ADA)
         worker.leave()
-        await until(lambda: ADA not in stage.tree.entries, "it is gone")
+        await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
     played(tmp_path, play)
 
@@ -265,8 +265,8 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
         assert "sharing" in stage.told("git")
         await stage.catalogues.close()
         assert offer(stage.catalogues.load(auto)).asks_roots == "ahead"
-        stage.tree.change(replace(auto, command=("other",)), restart=True)
-        assert not stage.tree.entries["git"].division.roots
+        stage.manager.change(replace(auto, command=("other",)), restart=True)
+        assert not stage.manager.entries["git"].division.roots
 
     played(tmp_path, play)
 
@@ -283,9 +283,9 @@ def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path
         front.say(ServerWanted(server=name, tenant=tenant("ada")))
         worker = await stage.up(name)
         front.say(ServerWanted(server=name, tenant=tenant("bob")))
-        await until(lambda: len(stage.tree.entries[name].tenants) == 2, "both are there")
+        await until(lambda: len(stage.manager.entries[name].tenants) == 2, "both are there")
         front.say(SessionsOver(ids=("ada",)))
-        await until(lambda: len(stage.tree.entries[name].tenants) == 1, "she has gone")
+        await until(lambda: len(stage.manager.entries[name].tenants) == 1, "she has gone")
         assert not worker.told(Stop)
         front.say(SessionsOver(ids=("bob",)))
         await until(lambda: worker.told(Stop), "so has he")
@@ -320,7 +320,7 @@ def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> 
         front.say(ServerWanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
         await stage.up(ADA)
         front.say(RootsChanged(who=who, roots='{"roots":[2]}'))
-        entry = stage.tree.entries[ADA]
+        entry = stage.manager.entries[ADA]
         await until(lambda: entry.tenant and entry.tenant.roots == '{"roots":[2]}', "they are")
 
     played(tmp_path, play)

@@ -36,7 +36,7 @@ def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         await until(lambda: ("ready", True) in states(front), "told that it is ready")
         kinds = [type(m) for m in front.heard if isinstance(m, Catalogue | AttachServer)]
@@ -55,7 +55,7 @@ def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         (await stage.up("git")).down()
         await stage.up("git", 2)
         await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
@@ -85,7 +85,7 @@ def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(tmp_path
 def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
         await until(lambda: ("error", True) in states(front), "down, but listed")
         await until(lambda: not states(front)[-1][1], "hidden after a while")
@@ -100,7 +100,7 @@ def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
+        stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
         await until(lambda: ("error", True) in states(front), "down, but listed")
         known = stage.routes.find_published("git")
@@ -127,7 +127,7 @@ def handed(known: PublishedServer) -> ServerSnapshot:
 def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(Server(name="git", source="x", command=("x",), strict_listing=True))
+        stage.manager.add(Server(name="git", source="x", command=("x",), strict_listing=True))
         (await stage.up("git")).down()
         await until(lambda: ("error", False) in states(front), "hidden")
         assert ("error", True) not in states(front)
@@ -146,7 +146,7 @@ def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_s
         server = Server(
             name="git", source="x", command=("x",), hide_after_s=0.2, strict_listing=strict
         )
-        stage.tree.add(server)
+        stage.manager.add(server)
         await until(lambda: ("warming", not strict) in states(front), "told that it starts")
         (await stage.up("git")).down()
         await until(lambda: not states(front)[-1][1], "hidden after a while")
@@ -158,13 +158,13 @@ def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_s
 def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(Heartbeat(seq=1))
-        stage.hearts.on_halt(worker.pid, True)
+        stage.heartbeats.on_halt(worker.pid, True)
         await until(lambda: states(front)[-1] == ("error", True), "not routed")
         assert front.told(ServerState)[-1].reason == "hang"
-        stage.hearts.on_halt(worker.pid, False)
+        stage.heartbeats.on_halt(worker.pid, False)
         await until(lambda: states(front)[-1] == ("ready", True), "routed again")
 
     played(tmp_path, play)
@@ -172,7 +172,7 @@ def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None
 
 def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         front = await front_up(stage)
         await until(lambda: front.told(AttachServer), "the pipe")
@@ -187,7 +187,7 @@ def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) ->
 def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         await until(lambda: front.told(AttachServer), "the first pipe")
         if who == "front":
@@ -205,9 +205,9 @@ def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failu
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
-        missing = stage.tree.deliveries.missing
+        missing = stage.manager.deliveries.missing
         await until(lambda: len(front.told(AttachServer)) == 1, "a pipe")
         assert not missing
         front.say(AttachFailed(what="git", number=1))
@@ -226,7 +226,7 @@ def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failu
 def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
         front.say(AttachFailed(what="git", number=0))
         await until(lambda: len(front.told(Catalogue)) == 2, "again")
@@ -246,15 +246,17 @@ def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_list
 ) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         told = len([m for m in front.heard if isinstance(m, Catalogue)])
         known = server_catalog.unpack(stage.routes.find_published("git").catalogue)
         worker.say(
             CatalogueChanged(), server_catalog.pack(structs.replace(known, gateways=gateways))
         )
-        await until(lambda: stage.tree.entries["git"].life.reason is ExitClass.LOOP, "recognized")
-        assert sentence in stage.tree.entries["git"].life.message
+        await until(
+            lambda: stage.manager.entries["git"].life.reason is ExitClass.LOOP, "recognized"
+        )
+        assert sentence in stage.manager.entries["git"].life.message
         assert len([m for m in front.heard if isinstance(m, Catalogue)]) == told
 
     played(tmp_path, play)

@@ -77,16 +77,16 @@ def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
     found = files(tmp_path, lock(git=approved(tool("a"), tool("b"), tool("c"))))
 
     async def play(stage: Stage) -> None:
-        assert not await stage.tree.pinned.begin(found)
+        assert not await stage.manager.approvals.begin(found)
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.player("git#1")
         ready(worker, tool("a"), tool("b"), tool("c"))
         await until(lambda: "catalogue" in quarantined(front), "as approved")
         assert quarantined(front) == [[], "catalogue"]
         other = tool("a"), tool("b", inputSchema=ADDITIVE), tool("c", inputSchema=BREAKING)
         worker.say(CatalogueChanged(), blob(*other))
-        await until(lambda: not stage.tree.pinned.busy and len(front.sent) > 4, "judged")
+        await until(lambda: not stage.manager.approvals.busy and len(front.sent) > 4, "judged")
         await until(lambda: len(quarantined(front)) == 5, "released")
         assert quarantined(front)[2:] == [["b", "c"], "catalogue", ["c"]]
         assert [m.vital for m in front.told(Reconfigure)] == [True, True]
@@ -102,10 +102,10 @@ def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(tmp_pat
     approves = lock(git=approved(tool("a")))
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, approves))
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, approves))
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         cases: tuple[tuple[Lock | None, Pinning | None, bool], ...] = (
             (None, None, False),
             (None, "enforce", True),
@@ -114,8 +114,11 @@ def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(tmp_pat
         )
         for there, pinning, held in cases:
             before = len(front.told(Reconfigure))
-            pinned.adopt(await pinned.draft(files(tmp_path, there, pinning), there))
-            assert (pinned.enforced_servers(), pinned.list_quarantined()) == (("git",) * held, ())
+            approvals.adopt(await approvals.draft(files(tmp_path, there, pinning), there))
+            assert (approvals.enforced_servers(), approvals.list_quarantined()) == (
+                ("git",) * held,
+                (),
+            )
             stage.fronts.reconfigure()
             await until(partial(_more_than, front, before), "it is told")
             assert front.told(Reconfigure)[-1].vital is held
@@ -143,7 +146,7 @@ def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
         stage.deaf = True
         before = len(front.heard)
         stage.fronts.untold(stage.fronts.list_serving()[0], OSError(24, "Too many open files"))
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         ready(await stage.player("git#1"), tool("a"))
         await stage.phase("git", "ready")
         assert len(front.heard) == before
@@ -155,20 +158,20 @@ def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
 
 def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        await stage.tree.pinned.begin(files(tmp_path, None, "enforce"))
-        stage.tree.pinned.on_catalogue("git", blob(tool("a"), tool("b")))
-        await until(lambda: not stage.tree.pinned.busy, "it is written")
+        await stage.manager.approvals.begin(files(tmp_path, None, "enforce"))
+        stage.manager.approvals.on_catalogue("git", blob(tool("a"), tool("b")))
+        await until(lambda: not stage.manager.approvals.busy, "it is written")
         seen = lock_io.load(tmp_path / lock_io.SEEN)
         (name,) = locks.definitions([GIT]).values()
         assert seen == lock(**{name: approved(tool("a"), tool("b"), name="", version="")})
 
     async def again(stage: Stage) -> None:
-        await stage.tree.pinned.begin(files(tmp_path, None, "enforce"))
-        stage.tree.pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
-        assert [each[1] for each in stage.tree.pinned.list_quarantined()] == ["a"]
-        await until(lambda: not stage.tree.pinned.busy, "judged")
-        assert [each[1] for each in stage.tree.pinned.list_quarantined()] == ["a"]
-        assert stage.tree.pinned.drift == {"git": {"quarantined": 1}}
+        await stage.manager.approvals.begin(files(tmp_path, None, "enforce"))
+        stage.manager.approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
+        assert [each[1] for each in stage.manager.approvals.list_quarantined()] == ["a"]
+        await until(lambda: not stage.manager.approvals.busy, "judged")
+        assert [each[1] for each in stage.manager.approvals.list_quarantined()] == ["a"]
+        assert stage.manager.approvals.drift == {"git": {"quarantined": 1}}
 
     played(tmp_path, play)
     played(tmp_path, again)
@@ -180,18 +183,18 @@ def test_a_process_for_one_client_is_held_to_what_it_offers_when_its_server_offe
     own = process_names.own("git", "word")
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
         for name in ("git", own):
-            pinned.on_catalogue(name, blob(tool("a", title="x")))
-        await until(lambda: not pinned.busy, "judged")
-        assert [each[0] for each in pinned.list_quarantined()] == ["git"], "it holds for both"
-        pinned.on_catalogue("git", blob(tool("a")))
-        assert [each[:2] for each in pinned.list_quarantined()] == [(own, "a")]
-        await until(lambda: not pinned.busy, "judged again")
-        assert [each[:2] for each in pinned.list_quarantined()] == [(own, "a")]
-        pinned.on_catalogue(own, blob(tool("a")))
-        assert pinned.list_quarantined() == ()
+            approvals.on_catalogue(name, blob(tool("a", title="x")))
+        await until(lambda: not approvals.busy, "judged")
+        assert [each[0] for each in approvals.list_quarantined()] == ["git"], "it holds for both"
+        approvals.on_catalogue("git", blob(tool("a")))
+        assert [each[:2] for each in approvals.list_quarantined()] == [(own, "a")]
+        await until(lambda: not approvals.busy, "judged again")
+        assert [each[:2] for each in approvals.list_quarantined()] == [(own, "a")]
+        approvals.on_catalogue(own, blob(tool("a")))
+        assert approvals.list_quarantined() == ()
 
     played(tmp_path, play)
 
@@ -200,19 +203,19 @@ def test_a_judgement_without_a_descriptor_to_load_what_compares_is_made_later(
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
         await asyncio.to_thread(os.getpid)  # there is a thread for it
         loaded = sys.modules.pop("metamcp_supervisor.approval.comparison", None)  # by other tests
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-            pinned.on_catalogue("git", blob(tool("a", inputSchema=ADDITIVE)))
+            approvals.on_catalogue("git", blob(tool("a", inputSchema=ADDITIVE)))
             await until(lambda: "error" in stage.told("git"), "it has no descriptor")
-            assert [each[1] for each in pinned.list_quarantined()] == ["a"]
+            assert [each[1] for each in approvals.list_quarantined()] == ["a"]
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        await until(lambda: not pinned.list_quarantined(), "judged, and released")
+        await until(lambda: not approvals.list_quarantined(), "judged, and released")
         if loaded is not None:
             sys.modules[loaded.__name__] = loaded
 
@@ -223,12 +226,12 @@ def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: P
     (tmp_path / lock_io.SEEN).write_text("{")
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, None, "enforce"))
-        pinned.on_catalogue("git", blob(tool("a")))
-        assert [each[1] for each in pinned.list_quarantined()] == ["a"]
-        await until(lambda: not pinned.busy, "judged")
-        assert [each[1] for each in pinned.list_quarantined()] == ["a"]
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, None, "enforce"))
+        approvals.on_catalogue("git", blob(tool("a")))
+        assert [each[1] for each in approvals.list_quarantined()] == ["a"]
+        await until(lambda: not approvals.busy, "judged")
+        assert [each[1] for each in approvals.list_quarantined()] == ["a"]
         assert "error" in stage.told("gateway")
         assert (tmp_path / lock_io.SEEN).read_text() == "{"
 
@@ -241,20 +244,20 @@ def test_another_lock_is_judged_before_it_is_in_force_and_releases_what_it_appro
     held = lock(git=approved(tool("a"), tool("b")))
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, held))
-        pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b", title="y")))
-        await until(lambda: not pinned.busy, "judged")
-        assert [each[1] for each in pinned.list_quarantined()] == ["a", "b"]
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, held))
+        approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b", title="y")))
+        await until(lambda: not approvals.busy, "judged")
+        assert [each[1] for each in approvals.list_quarantined()] == ["a", "b"]
         better = lock(git=approved(tool("a", title="x"), tool("b")))
-        draft = await pinned.draft(files(tmp_path, better), better)
-        assert [each[1] for each in pinned.list_quarantined()] == ["a", "b"], "not yet"
-        pinned.adopt(draft)
-        assert [each[1] for each in pinned.list_quarantined()] == ["b"]
-        pinned.adopt(await pinned.draft(files(tmp_path, None), None))
-        assert pinned.list_quarantined() == ()
+        draft = await approvals.draft(files(tmp_path, better), better)
+        assert [each[1] for each in approvals.list_quarantined()] == ["a", "b"], "not yet"
+        approvals.adopt(draft)
+        assert [each[1] for each in approvals.list_quarantined()] == ["b"]
+        approvals.adopt(await approvals.draft(files(tmp_path, None), None))
+        assert approvals.list_quarantined() == ()
         assert stage.told("gateway") == ["metamcp.lock", "metamcp.lock"]
-        assert pinned.drift == {}
+        assert approvals.drift == {}
 
     played(tmp_path, play)
 
@@ -265,16 +268,16 @@ def test_a_catalogue_that_comes_while_a_lock_is_read_is_held_to_the_new_one(
     one, other = lock(git=approved(tool("a"))), lock(git=approved(tool("a", title="x")))
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, one))
-        pinned.on_catalogue("git", blob(tool("a")))
-        await until(lambda: not pinned.busy, "judged")
-        draft = await pinned.draft(files(tmp_path, other), other)
-        pinned.on_catalogue("git", blob(tool("a", title="x")))
-        pinned.adopt(draft)
-        assert pinned.list_quarantined() == ()
-        await until(lambda: not pinned.busy, "judged again")
-        assert pinned.list_quarantined() == ()
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, one))
+        approvals.on_catalogue("git", blob(tool("a")))
+        await until(lambda: not approvals.busy, "judged")
+        draft = await approvals.draft(files(tmp_path, other), other)
+        approvals.on_catalogue("git", blob(tool("a", title="x")))
+        approvals.adopt(draft)
+        assert approvals.list_quarantined() == ()
+        await until(lambda: not approvals.busy, "judged again")
+        assert approvals.list_quarantined() == ()
 
     played(tmp_path, play)
 
@@ -285,7 +288,7 @@ def test_a_lock_that_cannot_be_read_is_refused_with_its_mistakes(tmp_path: Path)
 
     async def play(stage: Stage) -> None:
         with pytest.raises(ConfigInvalid, match="a conflict that a merge left"):
-            await stage.tree.pinned.begin(found)
+            await stage.manager.approvals.begin(found)
 
     played(tmp_path, play)
 
@@ -293,14 +296,14 @@ def test_a_lock_that_cannot_be_read_is_refused_with_its_mistakes(tmp_path: Path)
 def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         told: list[int] = []
-        pinned = ToolQuarantine(tmp_path, stage.journal, lambda: told.append(1))
-        await pinned.begin(files(tmp_path, lock(git=approved(tool("a")))))
-        pinned.on_catalogue("git", blob(tool("a", title="x")))
-        await until(lambda: not pinned.busy, "judged")
+        approvals = ToolQuarantine(tmp_path, stage.journal, lambda: told.append(1))
+        await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
+        approvals.on_catalogue("git", blob(tool("a", title="x")))
+        await until(lambda: not approvals.busy, "judged")
         before = len(told)
-        pinned.forget("git")
-        pinned.forget("git")
-        assert (pinned.list_quarantined(), len(told)) == ((), before + 1)
+        approvals.forget("git")
+        approvals.forget("git")
+        assert (approvals.list_quarantined(), len(told)) == ((), before + 1)
 
     played(tmp_path, play)
 
@@ -311,15 +314,18 @@ def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_t
     own = "git@0123456789ab"
 
     async def play(stage: Stage) -> None:
-        pinned = stage.tree.pinned
-        await pinned.begin(files(tmp_path, lock(git=approved(tool("a"), tool("b")))))
-        pinned.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
-        pinned.on_catalogue(own, blob(tool("a"), tool("b", title="y")))
-        await until(lambda: not pinned.busy, "judged")
-        assert [each[:2] for each in pinned.list_quarantined()] == [("git", "a"), (own, "b")]
-        pinned.on_catalogue(own, blob(tool("a", title="x"), tool("b")))
-        assert [each[:2] for each in pinned.list_quarantined()] == [("git", "a")]
-        assert not pinned.busy
+        approvals = stage.manager.approvals
+        await approvals.begin(files(tmp_path, lock(git=approved(tool("a"), tool("b")))))
+        approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
+        approvals.on_catalogue(own, blob(tool("a"), tool("b", title="y")))
+        await until(lambda: not approvals.busy, "judged")
+        assert [each[:2] for each in approvals.list_quarantined()] == [
+            ("git", "a"),
+            (own, "b"),
+        ]
+        approvals.on_catalogue(own, blob(tool("a", title="x"), tool("b")))
+        assert [each[:2] for each in approvals.list_quarantined()] == [("git", "a")]
+        assert not approvals.busy
 
     played(tmp_path, play)
 

@@ -21,7 +21,7 @@ def test_whether_the_gateway_lives_is_seen_without_its_servers(tmp_path: Path) -
     async def play(stage: Stage) -> None:
         stage.fronts.start(1)
         nobody: dict[str, ServerEntry] = {}
-        reader = StateReader(nobody, stage.fronts, stage.hearts, Single(7), {}, [])
+        reader = StateReader(nobody, stage.fronts, stage.heartbeats, Single(7), {}, [])
         seen = reader.pulse()
         assert (seen.fronts, seen.nursery_pid) == (("error",), 7)
         assert seen.loop_lag_s < 5.0
@@ -34,11 +34,11 @@ def test_whether_the_gateway_lives_is_seen_without_its_servers(tmp_path: Path) -
 def test_a_scrape_sees_who_makes_the_one_attempt_of_an_open_circuit(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         for name in ("git", "fs"):
-            stage.tree.add(Server(name=name, source="x", command=("npx", name)))
-        entries, hearts = stage.tree.entries, stage.hearts
-        reader = StateReader(entries, stage.fronts, hearts, Single(7), {}, [])
+            stage.manager.add(Server(name=name, source="x", command=("npx", name)))
+        entries, heartbeats = stage.manager.entries, stage.heartbeats
+        reader = StateReader(entries, stage.fronts, heartbeats, Single(7), {}, [])
         assert reader.read().probing == frozenset()
-        entry = stage.tree.entries["git"]
+        entry = stage.manager.entries["git"]
         entry.life = replace(entry.life, probing=True)
         assert reader.read().probing == frozenset({"git"})
 
@@ -48,11 +48,13 @@ def test_a_scrape_sees_who_makes_the_one_attempt_of_an_open_circuit(tmp_path: Pa
 @pytest.mark.process
 def test_a_scrape_sees_whether_the_process_of_vectors_lives(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        entries, hearts = stage.tree.entries, stage.hearts
-        reader = StateReader(entries, stage.fronts, hearts, Single(7), {"embedder": Single(8)}, [])
-        hearts.watch(8, lambda verdict: None)
+        entries, heartbeats = stage.manager.entries, stage.heartbeats
+        reader = StateReader(
+            entries, stage.fronts, heartbeats, Single(7), {"embedder": Single(8)}, []
+        )
+        heartbeats.watch(8, lambda verdict: None)
         assert reader.read().beat_ages_s == {}
-        hearts.beat(8, "embedder")
+        heartbeats.beat(8, "embedder")
         assert list(reader.read().beat_ages_s) == [("", "embedder")]
 
     played(tmp_path, play)

@@ -38,7 +38,7 @@ GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"}
 
 def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.player("git#1")
         await until(lambda: worker.fds, "the specification")
         assert worker.told(RunServer) == [RunServer(generation=1, version="1.2.3")]
@@ -52,23 +52,23 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
 
 def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
-        stage.tree.crew.on_exit(WorkerExit(worker.pid, 1, 0, 0, "exit"))
+        stage.manager.copies.on_exit(WorkerExit(worker.pid, 1, 0, 0, "exit"))
         worker.say(ServerDown(reason="protocol", message="it spoke French"))
         worker.close()
-        await until(lambda: not stage.tree.entries["git"].instance, "the end")
-        assert stage.tree.entries["git"].life.message == "it spoke French"
+        await until(lambda: not stage.manager.entries["git"].instance, "the end")
+        assert stage.manager.entries["git"].life.message == "it spoke French"
 
     played(tmp_path, play)
 
 
 def test_a_worker_that_dies_without_a_word_is_classed_by_its_signal(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         (await stage.up("git")).leave(None, signal.SIGSEGV)
-        await until(lambda: stage.tree.entries["git"].life.reason, "the reason")
-        life = stage.tree.entries["git"].life
+        await until(lambda: stage.manager.entries["git"].life.reason, "the reason")
+        life = stage.manager.entries["git"].life
         assert (life.reason, life.message) == ("signal", "its worker was ended by SIGSEGV (11)")
 
     played(tmp_path, play)
@@ -76,19 +76,19 @@ def test_a_worker_that_dies_without_a_word_is_classed_by_its_signal(tmp_path: Pa
 
 def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.close()
-        stage.tree.crew.on_exit(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
+        stage.manager.copies.on_exit(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
         await stage.up("git", 2)
-        assert stage.tree.entries["git"].life.failures == 0
+        assert stage.manager.entries["git"].life.failures == 0
 
     played(tmp_path, play)
 
 
 def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.player("git#1")
         worker.say(ServerDown(reason="exit", message="what?", probing=True))
         worker.leave()
@@ -97,26 +97,26 @@ def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: 
         assert (
             codec.decode_as(ServerSpec, os.pread(second.fds[0], 100_000, 0)).era == "legacy-first"
         )
-        assert stage.tree.entries["git"].life.failures == 0
+        assert stage.manager.entries["git"].life.failures == 0
 
     played(tmp_path, play)
 
 
 def test_a_worker_that_does_not_start_in_time_is_killed(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",), start_timeout_s=-4.9))
+        stage.manager.add(Server(name="git", source="x", command=("x",), start_timeout_s=-4.9))
         worker = await stage.player("git#1")
         await until(lambda: signal.SIGKILL in worker.signals, "killed")
-        assert stage.tree.entries["git"].life.reason == "start_timeout"
+        assert stage.manager.entries["git"].life.reason == "start_timeout"
 
     played(tmp_path, play)
 
 
 def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
+        stage.manager.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         worker = await stage.up("git")
-        stage.tree.stop("git")
+        stage.manager.stop("git")
         await until(lambda: worker.told(Stop), "asked")
         assert worker.told(Stop)[0].grace_s > 0
         await until(lambda: signal.SIGKILL in worker.signals, "killed: it does not leave")
@@ -128,9 +128,9 @@ def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
 def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
-        stage.tree.restart("git")
+        stage.manager.restart("git")
         await until(lambda: worker.told(Stop), "asked to stop")
         worker.say(ServerDown(reason="clean", message="it was stopped"))
         await stage.phase("git", "stopping")
@@ -144,9 +144,9 @@ def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Pa
 
 def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.phase("git", "warming")
-        stage.tree.stop("git")
+        stage.manager.stop("git")
         worker = await stage.player("git#1")
         await until(lambda: worker.told(Stop), "asked to stop")
         assert not worker.told(RunServer)
@@ -159,11 +159,11 @@ def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) 
 def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         stage.refuse = "no processes left"
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.phase("git", "backoff")
         stage.refuse = ""
         await stage.up("git", 2)
-        assert stage.tree.entries["git"].life.message == "no processes left"
+        assert stage.manager.entries["git"].life.message == "no processes left"
 
     played(tmp_path, play)
 
@@ -171,7 +171,7 @@ def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) ->
 def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         (await stage.player("git#1")).down("spawn", "no such program")
         await stage.phase("git", "failed")
         front.say(ServerWanted(server="git"))
@@ -184,14 +184,14 @@ def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
 def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         for name in ("one", "two"):
-            stage.tree.add(Server(name=name, source="x", command=("npx", name)))
+            stage.manager.add(Server(name=name, source="x", command=("npx", name)))
         for generation in range(1, 4):
             (await stage.player(f"two#{generation}")).down()
             await stage.phase("two", "backoff")
-        before = stage.tree.entries["two"].life.retry_at
+        before = stage.manager.entries["two"].life.retry_at
         (await stage.player("one#1")).down()
         await stage.up("one", 2)
-        after = stage.tree.entries["two"].life.retry_at
+        after = stage.manager.entries["two"].life.retry_at
         assert before is not None
         assert after is None or after <= before
 
@@ -200,13 +200,13 @@ def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> No
 
 def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_path: Path) -> None:
     async def first(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         (await stage.player("git#1")).ready(tools=3)
         await stage.phase("git", "ready")
 
     async def second(stage: Stage) -> None:
-        stage.tree.add(replace(GIT, enabled=False))
-        offer = stage.tree.entries["git"].offer
+        stage.manager.add(replace(GIT, enabled=False))
+        offer = stage.manager.entries["git"].offer
         assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 34)
 
     played(tmp_path, first)
@@ -215,7 +215,7 @@ def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_pat
 
 def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.player("git#1")
         tools = Raw(b'{"name":"t","inputSchema":{"type":"object"}}'), Raw(b'{"name":"no schema"}')
         offered = server_catalog.pack(ServerCatalogue(protocol="2025-11-25", tools=tools))
@@ -229,11 +229,11 @@ def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
 
 def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.player("git#1")
         worker.say(ServerReady(protocol="x", start_s=0, list_hash=""), b"[]")
-        await until(lambda: stage.tree.entries["git"].life.reason, "the reason")
-        assert stage.tree.entries["git"].life.reason == "protocol"
+        await until(lambda: stage.manager.entries["git"].life.reason, "the reason")
+        assert stage.manager.entries["git"].life.reason == "protocol"
         assert signal.SIGKILL in worker.signals
 
     played(tmp_path, play)
@@ -241,14 +241,14 @@ def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) ->
 
 def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(Spawned(pid=77))
         worker.say(LogLines(stream="stderr", lines=("hello",), dropped=2))
         worker.say(EventCounts(counts={"stray_stdout": 3}))
         await until(lambda: stage.logs.tail("git", 9), "the log")
         assert stage.logs.tail("git", 1)[0].text == "hello"
-        instance = stage.tree.entries["git"].instance
+        instance = stage.manager.entries["git"].instance
         assert instance is not None
         assert instance.server_pid == 77
 
@@ -258,7 +258,7 @@ def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
 def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
         figures = FrontStats(connections=0, streams=0, sessions={}, refused={})
         failed = CallStats("git", "tools/call", 2, 0.1, (2,), "-10001")
@@ -266,28 +266,28 @@ def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path)
         for calls in ((failed,), (failed, fine)):
             front.say(figures, codec.dump(Figures(calls=calls)))
         await until(lambda: len(stage.figures) == 2, "the figures")
-        assert stage.tree.entries["git"].answered == {0: 1}
-        assert stage.tree.entries["git"].life.proven
+        assert stage.manager.entries["git"].answered == {0: 1}
+        assert stage.manager.entries["git"].life.proven
 
     played(tmp_path, play)
 
 
 def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         never = Server(name="git", source="x", command=("git-server",), restart="never")
-        stage.tree.change(never, restart=False)
-        assert stage.tree.entries["git"].life.restart == "never"
+        stage.manager.change(never, restart=False)
+        assert stage.manager.entries["git"].life.restart == "never"
         await stage.phase("git", "ready")
-        stage.tree.change(GIT, restart=True)
+        stage.manager.change(GIT, restart=True)
         await until(lambda: worker.told(Stop), "asked to stop")
         worker.leave(0)
         await stage.up("git", 2)
         off = Server(name="git", source="x", command=("git-server",), enabled=False)
-        stage.tree.change(off, restart=True)
+        stage.manager.change(off, restart=True)
         await stage.phase("git", "draining")
-        assert not stage.tree.entries["git"].life.restarting
+        assert not stage.manager.entries["git"].life.restarting
 
     played(tmp_path, play)
 
@@ -295,16 +295,16 @@ def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
 def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         front = await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
-        stage.tree.remove("git")
-        assert "git" in stage.tree.entries
-        stage.tree.add(GIT)
+        stage.manager.remove("git")
+        assert "git" in stage.manager.entries
+        stage.manager.add(GIT)
         worker.leave(0)
         second = await stage.up("git", 2)
-        stage.tree.remove("git")
+        stage.manager.remove("git")
         second.leave(0)
-        await until(lambda: "git" not in stage.tree.entries, "forgotten")
+        await until(lambda: "git" not in stage.manager.entries, "forgotten")
         await until(lambda: front.told(ForgetServer), "the front forgets it as well")
 
     played(tmp_path, play)
@@ -313,9 +313,9 @@ def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(tmp_pat
 def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         for name in ("one", "two"):
-            stage.tree.add(Server(name=name, source="x", command=(name,)))
+            stage.manager.add(Server(name=name, source="x", command=(name,)))
         workers = [await stage.up(name) for name in ("one", "two")]
-        ending = asyncio.create_task(stage.tree.close())
+        ending = asyncio.create_task(stage.manager.close())
         for worker in workers:
             await until(partial(worker.told, Stop), "asked to stop")
             assert worker.told(Stop) == [Stop(grace_s=0.0)]
@@ -329,14 +329,14 @@ def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> No
 def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         await front_up(stage)
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await stage.up("git")
         counts: list[int] = []
-        writers = (stage.catalogues, stage.tree.pinned)
+        writers = (stage.catalogues, stage.manager.approvals)
         for generation in range(2, 8):
             stage.players[-1].down()
             await stage.phase("git", "backoff")
-            stage.tree.start("git")
+            stage.manager.start("git")
             await stage.up("git", generation)
             for player in stage.players:
                 packets.close_all(player.fds)
@@ -352,12 +352,12 @@ def test_a_server_that_is_back_in_the_configuration_runs_although_its_last_worke
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(ServerDown(reason="exit", message="it ended with status 1"))
         await stage.phase("git", "queued")
-        stage.tree.remove("git")
-        stage.tree.add(GIT)
+        stage.manager.remove("git")
+        stage.manager.add(GIT)
         worker.leave()
         await stage.up("git", 2)
 
@@ -367,13 +367,13 @@ def test_a_server_that_is_back_in_the_configuration_runs_although_its_last_worke
 def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         stage.refuse, stage.refuse_as = "the nursery died", NurseryGone
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         await until(lambda: "warming→error" in stage.told("git"), "the fork failed")
         stage.refuse = ""
         await until(lambda: stage.players, "a worker")
         stage.players[-1].ready()
         await stage.phase("git", "ready")
-        assert stage.tree.entries["git"].life.failures == 0
+        assert stage.manager.entries["git"].life.failures == 0
 
     played(tmp_path, play)
 
@@ -382,10 +382,10 @@ def test_a_worker_that_no_signal_ends_makes_the_nursery_prove_that_it_answers(
     tmp_path: Path,
 ) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
+        stage.manager.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         await stage.up("git")
         stage.deaf = True
-        stage.tree.stop("git")
+        stage.manager.stop("git")
         await until(lambda: stage.suspected, "the nursery is asked")
 
     played(tmp_path, play)

@@ -123,7 +123,7 @@ def test_one_of_many_that_wait_tries_for_all_and_wakes_them(tmp_path: Path) -> N
         looked = loop.time() + PACE_S
         await until(lambda: loop.time() > looked, "the look after the start found nobody")
         for name in names:
-            stage.tree.add(Server(name=name, source="x", command=("npx", name)))
+            stage.manager.add(Server(name=name, source="x", command=("npx", name)))
         for name in names:
             (await stage.player(f"{name}#1")).down()
             await stage.phase(name, "backoff")
@@ -139,7 +139,7 @@ def test_one_of_many_that_wait_tries_for_all_and_wakes_them(tmp_path: Path) -> N
 
 def wait_long(stage: Stage, name: str) -> None:
     """As after many failures."""
-    entry = stage.tree.entries[name]
+    entry = stage.manager.entries[name]
     entry.life = replace(entry.life, retry_at=asyncio.get_running_loop().time() + FAR_S)
     assert entry.life.retry_at is not None
-    entry.retry_at(entry.life.retry_at, stage.tree.retry)
+    entry.retry_at(entry.life.retry_at, stage.manager.retry)

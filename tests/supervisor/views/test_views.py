@@ -390,7 +390,7 @@ def test_what_operators_may_name_is_what_servers_offered_and_what_is_configured(
 ) -> None:
     async def play(stage: Stage, views: Views) -> None:
         await up(stage, "front-0")
-        stage.tree.add(server("git"))
+        stage.manager.add(server("git"))
         assert views.tools("git") == frozenset()
         await stage.up("git")
         assert views.tools("git") == {"t0"}

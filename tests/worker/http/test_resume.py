@@ -33,45 +33,45 @@ class Reader:
         return [event.partition(b"\n")[2] for event in self.events]
 
 
-def tape_of(tapes: EventLogs, *events: bytes) -> tuple[EventLog, Reader]:
+def tape_of(event_logs: EventLogs, *events: bytes) -> tuple[EventLog, Reader]:
     reader = Reader()
-    tape = tapes.open(reader)
+    event_log = event_logs.open(reader)
     for event in events:
-        tape.put(event)
-    return tape, reader
+        event_log.put(event)
+    return event_log, reader
 
 
 def test_events_have_ids_that_no_other_event_has() -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    readers = [tape_of(tapes, b"a", b"b")[1] for _ in range(2)]
+    event_logs = EventLogs(EventLogStore("n"))
+    readers = [tape_of(event_logs, b"a", b"b")[1] for _ in range(2)]
     ids = [name for reader in readers for name in reader.ids]
     assert len(set(ids)) == 4
     assert readers[0].told == [b"a", b"b"]
 
 
 def test_a_client_that_comes_back_gets_what_it_has_not_then_what_follows_then_the_end() -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape, first = tape_of(tapes, b"a", b"b")
-    tape.lose(first)
-    tape.put(b"c")
+    event_logs = EventLogs(EventLogStore("n"))
+    event_log, first = tape_of(event_logs, b"a", b"b")
+    event_log.lose(first)
+    event_log.put(b"c")
     second = Reader()
-    found = tapes.find(first.ids[0])
+    found = event_logs.find(first.ids[0])
     assert found is not None
-    assert found[0] is tape
-    tape.resume(second, found[1])
-    tape.put(b"d")
-    tape.end(b"e", 0.0)
+    assert found[0] is event_log
+    event_log.resume(second, found[1])
+    event_log.put(b"d")
+    event_log.end(b"e", 0.0)
     assert (second.told, second.ended) == ([b"b", b"c", b"d", b"e"], True)
     assert (first.told, first.ended) == ([b"a", b"b"], False)
 
 
 def test_the_newest_connection_of_a_stream_replaces_the_one_before() -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape, first = tape_of(tapes, b"a")
+    event_logs = EventLogs(EventLogStore("n"))
+    event_log, first = tape_of(event_logs, b"a")
     second = Reader()
-    tape.resume(second, tape.after(1))
-    tape.lose(first)  # it learns of its end later
-    tape.put(b"b")
+    event_log.resume(second, event_log.after(1))
+    event_log.lose(first)  # it learns of its end later
+    event_log.put(b"b")
     assert (first.told, first.ended, second.told) == ([b"a"], True, [b"b"])
 
 
@@ -79,14 +79,14 @@ def test_the_newest_connection_of_a_stream_replaces_the_one_before() -> None:
 def test_a_stream_that_ended_without_its_reader_can_still_be_read(
     known: int, told: list[bytes]
 ) -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape, first = tape_of(tapes, b"a", b"b")
+    event_logs = EventLogs(EventLogStore("n"))
+    event_log, first = tape_of(event_logs, b"a", b"b")
     if not known:
-        tape.lose(first)
+        event_log.lose(first)
         told = [b"b", *told]
-    tape.end(b"c", 0.0)
+    event_log.end(b"c", 0.0)
     second = Reader()
-    found = tapes.find(first.ids[0] if not known else first.ids[-1])
+    found = event_logs.find(first.ids[0] if not known else first.ids[-1])
     assert found is not None
     found[0].resume(second, found[1])
     assert (second.told, second.ended) == (told, True)
@@ -96,10 +96,10 @@ def test_a_stream_that_ended_without_its_reader_can_still_be_read(
     "name", [b"", b"n-1-", b"n-1-3", b"n-2-1", b"m-1-1", b"n-1-1-1", b"n--1", b"n-1-0x1", b"\xff"]
 )
 def test_no_other_id_names_an_event(name: bytes) -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape_of(tapes, b"a", b"b")
-    assert tapes.find(name) is None
-    assert tapes.find(b" n-1-1\t") is not None  # what stands around a header is not part of it
+    event_logs = EventLogs(EventLogStore("n"))
+    tape_of(event_logs, b"a", b"b")
+    assert event_logs.find(name) is None
+    assert event_logs.find(b" n-1-1\t") is not None  # what stands around a header is not part of it
 
 
 def test_no_session_finds_the_streams_of_another() -> None:
@@ -112,30 +112,30 @@ def test_no_session_finds_the_streams_of_another() -> None:
 
 @pytest.mark.promise("M98")
 def test_of_one_session_only_so_much_is_kept_and_the_youngest_last() -> None:
-    tapes = EventLogs(EventLogStore("n"))
+    event_logs = EventLogs(EventLogStore("n"))
     large = b"x" * (resume.RESUME_BYTES_MAX // 4)
-    old, reader = tape_of(tapes, *[b"o"] * 10)
-    over, _ = tape_of(tapes)
+    old, reader = tape_of(event_logs, *[b"o"] * 10)
+    over, _ = tape_of(event_logs)
     over.end(b"e", 0.0)
-    tape_of(tapes, *[b"n"] * resume.RESUME_EVENTS_MAX)
-    assert (tapes.events, len(old.events)) == (resume.RESUME_EVENTS_MAX, 0)
-    assert over not in tapes.memory.over  # with its last event it is gone altogether
-    new, _ = tape_of(tapes, *[large] * 5)
-    assert tapes.size_bytes <= resume.RESUME_BYTES_MAX
+    tape_of(event_logs, *[b"n"] * resume.RESUME_EVENTS_MAX)
+    assert (event_logs.events, len(old.events)) == (resume.RESUME_EVENTS_MAX, 0)
+    assert over not in event_logs.memory.over  # with its last event it is gone altogether
+    new, _ = tape_of(event_logs, *[large] * 5)
+    assert event_logs.size_bytes <= resume.RESUME_BYTES_MAX
     assert len(new.events) == 3  # with their ids four are too many
     assert new.after(1) == list(new.events)  # what is left of what was asked for
-    found = tapes.find(reader.ids[0])
+    found = event_logs.find(reader.ids[0])
     assert found is not None
     assert found[1] == []
 
 
 @pytest.mark.promise("M98")
 def test_an_answer_of_the_largest_size_is_kept_although_it_fills_everything() -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape, reader = tape_of(tapes, b"a")
-    tape.lose(reader)
-    tape.end(b"x" * (resume.RESUME_BYTES_MAX + 1), 0.0)
-    assert [len(event) > resume.RESUME_BYTES_MAX for event in tape.events] == [True]
+    event_logs = EventLogs(EventLogStore("n"))
+    event_log, reader = tape_of(event_logs, b"a")
+    event_log.lose(reader)
+    event_log.end(b"x" * (resume.RESUME_BYTES_MAX + 1), 0.0)
+    assert [len(event) > resume.RESUME_BYTES_MAX for event in event_log.events] == [True]
 
 
 @pytest.mark.promise("M98")
@@ -143,13 +143,13 @@ def test_of_all_sessions_together_only_so_much_is_kept_and_what_has_ended_goes_f
     memory = EventLogStore("n")
     ended, going = EventLogs(memory), EventLogs(memory)
     large = b"x" * (resume.RESUME_BYTES_MAX - 100)
-    for tapes in (ended, going):
-        tape, reader = tape_of(tapes)
-        tape.lose(reader)
-        if tapes is ended:
-            tape.end(large, 0.0)
+    for event_logs in (ended, going):
+        event_log, reader = tape_of(event_logs)
+        event_log.lose(reader)
+        if event_logs is ended:
+            event_log.end(large, 0.0)
         else:
-            tape.put(large)
+            event_log.put(large)
     others = [tape_of(EventLogs(memory), large)[0] for _ in range(4)]
     assert memory.size_bytes <= resume.FRONT_BYTES_MAX
     assert (ended.events, going.events) == (0, 1)
@@ -158,44 +158,44 @@ def test_of_all_sessions_together_only_so_much_is_kept_and_what_has_ended_goes_f
 
 
 def test_of_a_stream_that_never_ends_the_youngest_events_are_kept() -> None:
-    tapes = EventLogs(EventLogStore("n"))
-    tape = tapes.open(Reader(), 2)
+    event_logs = EventLogs(EventLogStore("n"))
+    event_log = event_logs.open(Reader(), 2)
     for event in (b"a", b"b", b"c"):
-        tape.put(event)
-    assert [event.partition(b"\n")[2] for event in tape.after(0)] == [b"b", b"c"]
-    assert tape.after(2) == list(tape.events)[1:]
+        event_log.put(event)
+    assert [event.partition(b"\n")[2] for event in event_log.after(0)] == [b"b", b"c"]
+    assert event_log.after(2) == list(event_log.events)[1:]
 
 
 def test_what_has_ended_is_kept_for_a_while_unless_it_is_large_and_was_read() -> None:
     memory = EventLogStore("n")
-    tapes = EventLogs(memory)
-    small, _ = tape_of(tapes)
-    large, _ = tape_of(tapes)
-    lost, reader = tape_of(tapes)
+    event_logs = EventLogs(memory)
+    small, _ = tape_of(event_logs)
+    large, _ = tape_of(event_logs)
+    lost, reader = tape_of(event_logs)
     lost.lose(reader)
     small.end(b"s", 0.0)
-    for tape in (large, lost):
-        tape.end(b"x" * resume.WHOLE_BYTES_MAX, 1.0)
-    assert [tapes.find(b"n-%d-1" % n) is not None for n in (1, 2, 3)] == [True, False, True]
+    for event_log in (large, lost):
+        event_log.end(b"x" * resume.WHOLE_BYTES_MAX, 1.0)
+    assert [event_logs.find(b"n-%d-1" % n) is not None for n in (1, 2, 3)] == [True, False, True]
     memory.expire(resume.RESUME_S)
-    assert [tapes.find(b"n-%d-1" % n) is not None for n in (1, 2, 3)] == [False, False, True]
+    assert [event_logs.find(b"n-%d-1" % n) is not None for n in (1, 2, 3)] == [False, False, True]
     memory.expire(resume.RESUME_S + 1)
-    assert (memory.size_bytes, tapes.events, tapes.size_bytes) == (0, 0, 0)
+    assert (memory.size_bytes, event_logs.events, event_logs.size_bytes) == (0, 0, 0)
 
 
 def test_the_end_of_a_session_frees_what_was_kept_of_it() -> None:
     memory = EventLogStore("n")
-    tapes = EventLogs(memory)
-    over, _ = tape_of(tapes, b"a")
+    event_logs = EventLogs(memory)
+    over, _ = tape_of(event_logs, b"a")
     over.end(b"b", 0.0)
-    going, _ = tape_of(tapes, b"a")
-    tapes.clear()
-    assert (memory.size_bytes, memory.over, tapes.find(b"n-1-1")) == (0, {}, None)
+    going, _ = tape_of(event_logs, b"a")
+    event_logs.clear()
+    assert (memory.size_bytes, memory.over, event_logs.find(b"n-1-1")) == (0, {}, None)
     going.forget()  # the request of it ends later
     assert memory.size_bytes == 0
 
 
 def test_the_first_event_of_a_stream_may_be_one_that_says_nothing() -> None:
-    tape, reader = tape_of(EventLogs(EventLogStore("n")))
-    tape.prime()
+    event_log, reader = tape_of(EventLogs(EventLogStore("n")))
+    event_log.prime()
     assert reader.events == [b"id: n-1-1\nretry: %d\ndata: \n\n" % resume.RETRY_MS]

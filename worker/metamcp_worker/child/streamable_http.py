@@ -72,8 +72,8 @@ class Streamable:
     def __init__(self, link: HttpTransport, version: str, elsewhere: Elsewhere | None) -> None:
         self._link = link
         self._elsewhere = elsewhere
-        self._seats = HttpSessionManager(link)
-        self._mirror = RequestHeaders()
+        self._sessions = HttpSessionManager(link)
+        self._headers = RequestHeaders()
         self._stamp = jsonrpc_lines.MetaBuilder(jsonrpc_lines.MODERN, version)
         self._own_s = max(link.spec.timeout_s, link.spec.start_timeout_s)
         self._legacy = False
@@ -91,11 +91,11 @@ class Streamable:
         self._link.ask(request.key, request.line, lambda: work(request))
 
     def write(self, line: bytes, via: int) -> bool:
-        session = self._seats.sessions.by_via(via)
+        session = self._sessions.sessions.by_via(via)
         if session is None or not self._legacy:
             return False  # Modern servers are sent nothing but requests.
         if not session.is_open and codec.envelope(line).method == "notifications/initialized":
-            self._seats.greet(line)
+            self._sessions.greet(line)
             return True
         return self._tell(session, line)
 
@@ -105,10 +105,10 @@ class Streamable:
         return session is None or self._tell(session, drop.line)
 
     def tick(self, now: float) -> None:
-        self._seats.tick(now)
+        self._sessions.tick(now)
 
     async def farewell(self) -> None:
-        await self._seats.farewell()
+        await self._sessions.farewell()
 
     def doubt(self) -> None:
         """Check whether the server is there at all, unless a check is under way."""
@@ -120,7 +120,7 @@ class Streamable:
     async def _alone(self, request: ServerRequest) -> None:
         """Send a request to a modern server, or to one whose era is not known."""
         try:
-            headers = self._mirror.headers(request.method, request.params)
+            headers = self._headers.headers(request.method, request.params)
         except TooLarge as error:
             problem = f"cannot be sent this: {error}"
             data: dict[str, object] = {"limit_bytes": error.limit_bytes, "may_have_run": False}
@@ -132,7 +132,7 @@ class Streamable:
         )  # fmt: skip
         async with exchange(self._link, post) as answer:
             if request.method == "tools/list":
-                answer.message, warnings = self._mirror.learn(answer.message)
+                answer.message, warnings = self._headers.learn(answer.message)
                 for text in warnings[:WARNINGS_MAX]:
                     self._link.warn(text)
             self._link.deliver(answer.message, request.key, 0)
@@ -152,7 +152,7 @@ class Streamable:
             async with exchange(self._link, post) as answer:
                 refusal = answer.message if answer.status in _OLDER and self._elsewhere else b""
                 if not refusal:
-                    if self._seats.begin(request.params, answer):
+                    if self._sessions.begin(request.params, answer):
                         self._legacy = self._met = True
                     self._link.deliver(answer.message, request.key, 0)
             if refusal and await self._try_older(request):
@@ -190,7 +190,7 @@ class Streamable:
         self._link.lose(structs.replace(failure, message=message))
 
     async def _in_session(self, request: ServerRequest) -> None:
-        session = self._seats.sessions.of(request)
+        session = self._sessions.sessions.of(request)
         if session is None:
             problem = (
                 f"has {SESSIONS_MAX} sessions for other kinds of clients in use; try again later"
@@ -213,7 +213,7 @@ class Streamable:
 
     async def _try_session(self, request: ServerRequest, session: HttpSession) -> bool:
         """Get the answer in this session. Return False if the session was over."""
-        await self._seats.ready(session)
+        await self._sessions.ready(session)
         session_id = session.id
         self._sent[request.key] = session
         post = Post(
@@ -229,7 +229,7 @@ class Streamable:
                 self._link.deliver(answer.message, request.key, post.via)
                 objection = http_exchange.objection(answer.message)
         except SessionOver:
-            self._seats.on_session_lost(session, session_id)
+            self._sessions.on_session_lost(session, session_id)
             return False
         if objection == Code.UNSUPPORTED_VERSION:
             revision = session.headers[request_headers.PROTOCOL]
@@ -255,7 +255,7 @@ class Streamable:
                 self._link.warn(f"a notification or an answer to it was lost: {error}")
             else:
                 if status == 404:
-                    self._seats.on_session_lost(session, session_id)
+                    self._sessions.on_session_lost(session, session_id)
                 elif status >= 400:
                     reason = http_exchange.format_status(status)
                     self._link.warn(f"it refused a notification, or an answer to it: {reason}")
@@ -266,14 +266,14 @@ class Streamable:
         """Check the server: a legacy server is there if it answers at all, a modern one only if it
         is still modern."""
         await asyncio.sleep(RECHECK_S)
-        key = self._seats.new_id()
+        key = self._sessions.new_id()
         prefix = f"it does not speak {jsonrpc_lines.MODERN} any more: it"
         try:
             if self._legacy:
                 await self._ping(key)
                 return
             line = jsonrpc_lines.request(key, "server/discover", b"{}", self._stamp.own())
-            headers = self._mirror.headers("server/discover", b"{}")
+            headers = self._headers.headers("server/discover", b"{}")
             async with exchange(
                 self._link, Post(key, line, headers, b"", answer_s=OPEN_S_MAX)
             ) as answer:
@@ -289,7 +289,7 @@ class Streamable:
 
     async def _ping(self, key: bytes) -> None:
         line = jsonrpc_lines.request(key, "ping", b"{}")
-        headers = self._seats.sessions.base.headers
+        headers = self._sessions.sessions.base.headers
         response = await self._link.origin.send("POST", headers, line, answer_s=OPEN_S_MAX)
         await response.close()
 

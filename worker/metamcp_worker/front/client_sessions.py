@@ -70,20 +70,42 @@ class ClientSession:
     log level; `level`: of the log messages that the client wants, or empty. `inflight`: requests by
     id. `asked`: open questions to the client. `watched`: URIs. `elicitations`: server and id of
     visits to URLs. `missed`: methods of notifications for which no stream was open. `stream`: for
-    messages that belong to no request; `tapes`: of its streams, None if they cannot be resumed.
-    `over`: the session has ended, so nothing may hold it any more. `adopted_at`: when the session
-    came from another front, None if it began here. `who`, `rooted`, `project`, `unasked`: as in
-    `server_processes.ProcessClient`; `principal`, `key`: as in `SessionRecord`. `answer`: of the
-    client to `roots/list`, empty until it was asked; `directory`: folder that the client works in,
-    if it says so.
-    """
+    messages that belong to no request; `event_logs`: of its streams, None if they cannot be
+    resumed. `over`: the session has ended, so nothing may hold it any more. `adopted_at`: when the
+    session came from another front, None if it began here. `who`, `rooted`, `project`, `unasked`:
+    as in `server_processes.ProcessClient`; `principal`, `key`: as in `SessionRecord`. `answer`: of
+    the client to `roots/list`, empty until it was asked; `directory`: folder that the client works
+    in, if it says so."""
 
     modern = False
     __slots__ = (
-        "_said", "_updates", "adopted_at", "answer", "asked", "caller", "directory", "elicitations",
-        "endpoint", "id", "inflight", "key", "level", "missed", "news", "number", "over",
-        "principal", "project", "protocol", "rooted", "stream", "tapes", "unasked", "used_at",
-        "watched", "who",
+        "_said",
+        "_updates",
+        "adopted_at",
+        "answer",
+        "asked",
+        "caller",
+        "directory",
+        "elicitations",
+        "endpoint",
+        "event_logs",
+        "id",
+        "inflight",
+        "key",
+        "level",
+        "missed",
+        "news",
+        "number",
+        "over",
+        "principal",
+        "project",
+        "protocol",
+        "rooted",
+        "stream",
+        "unasked",
+        "used_at",
+        "watched",
+        "who",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +113,7 @@ class ClientSession:
         record: SessionRecord,
         number: int,
         ids: Ids,
-        tapes: EventLogs | None,
+        event_logs: EventLogs | None,
         now: float,
     ) -> None:
         self.id = record.id
@@ -117,7 +139,7 @@ class ClientSession:
         self.news: EventLog | None = None
         self.over = False
         self.adopted_at: float | None = None
-        self.tapes = tapes
+        self.event_logs = event_logs
         self._updates: dict[bytes, None] = {}
         if record.level:
             self.set_level(record.level)
@@ -229,8 +251,8 @@ class ClientSession:
             call.cancel("the session has ended")
         if self.stream is not None:
             self.stream.end()
-        if self.tapes is not None:
-            self.tapes.clear()
+        if self.event_logs is not None:
+            self.event_logs.clear()
 
 
 class ClientSessions:
@@ -262,8 +284,8 @@ class ClientSessions:
         streams may go on at another connection."""
         if len(self._sessions) >= SESSIONS_MAX and not self._make_room(now):
             return None
-        tapes = EventLogs(self._memory) if resumable else None
-        session = ClientSession(record, next(self._numbers), self._ids, tapes, now)
+        event_logs = EventLogs(self._memory) if resumable else None
+        session = ClientSession(record, next(self._numbers), self._ids, event_logs, now)
         self._sessions[session.id] = session
         return session
 

@@ -249,8 +249,8 @@ class SessionRequest:
     keep; `kept_bytes`: its size."""
 
     __slots__ = (
-        "_gone", "_stream", "_tape", "_token", "as_task", "call", "driven", "kept", "kept_bytes",
-        "key", "outlet", "raw_id", "session", "view",
+        "_event_log", "_gone", "_stream", "_token", "as_task", "call", "driven", "kept",
+        "kept_bytes", "key", "outlet", "raw_id", "session", "view",
     )  # fmt: skip
 
     def __init__(
@@ -275,7 +275,7 @@ class SessionRequest:
         self._token = token
         self._gone = False
         self._stream: Stream | None = None
-        self._tape: EventLog | None = None
+        self._event_log: EventLog | None = None
 
     def on_progress(self, params: bytes) -> None:
         self._put(jsonrpc_bytes.progress(self._token, params))
@@ -311,8 +311,8 @@ class SessionRequest:
     def on_connection_lost(self) -> None:
         """Note that the connection is lost; the client may come back on another one."""
         self._gone = True
-        if self._tape is not None and self._stream is not None:
-            self._tape.lose(self._stream)
+        if self._event_log is not None and self._stream is not None:
+            self._event_log.lose(self._stream)
             self._stream.end()
 
     def begin(self) -> None:
@@ -321,15 +321,15 @@ class SessionRequest:
 
     def inherit(self, lost: EventLogRef) -> None:
         """Answer with a stream in place of the one that another front has lost."""
-        tape = self._open()
-        if tape is not None and self.session.tapes is not None:
-            self.session.tapes.inherit(lost, tape)
+        event_log = self._open()
+        if event_log is not None and self.session.event_logs is not None:
+            self.session.event_logs.inherit(lost, event_log)
 
     def on_call_sent(self, call: Call) -> None:
         """Note the call that answers this request now."""
         self.call = call
-        if self._tape is not None:
-            self._keep(self._tape)
+        if self._event_log is not None:
+            self._keep(self._event_log)
 
     def apply_note(self, note: front_recovery.CallRecoveryData) -> None:
         """Take over id and progress token of the request from another front's note."""
@@ -340,16 +340,16 @@ class SessionRequest:
         """Answer a request that no server gets with this error. The HTTP status shows nothing of it
         in this era."""
         body = jsonrpc_bytes.pack_refusal(self.raw_id, error)
-        if self._tape is None:
+        if self._event_log is None:
             self.outlet.json(200, body)
             return None
-        self._tape.end(jsonrpc_bytes.event(body), now)
+        self._event_log.end(jsonrpc_bytes.event(body), now)
         return self.outlet.settle()
 
     def finish(self, answer: CallAnswer | None, now: float) -> Pending:
         """Answer the request, after all that was sent before. None: it was cancelled."""
-        if self._tape is not None:
-            self._tape.end(jsonrpc_bytes.event(message(self.raw_id, answer)), now)
+        if self._event_log is not None:
+            self._event_log.end(jsonrpc_bytes.event(message(self.raw_id, answer)), now)
             return self.outlet.settle()
         if answer is None or answer.code:
             self.outlet.json(200, message(self.raw_id, answer))
@@ -359,44 +359,44 @@ class SessionRequest:
     def close(self) -> None:
         """Clean up after the request, whether it was answered or not."""
         self.call = None  # else the two would hold each other, and a large answer with them
-        if self._tape is not None and not self._tape.over:
-            self._tape.forget()
+        if self._event_log is not None and not self._event_log.over:
+            self._event_log.forget()
 
     def _reach(self, body: bytes) -> bool:
         """Put a question where the client is likely to read it soonest."""
-        heard = self._tape is None or self._tape.reader is not None
+        heard = self._event_log is None or self._event_log.reader is not None
         return (heard and self._put(body)) or self.session.tell(body) or self._put(body)
 
     def _put(self, body: bytes) -> bool:
         """Put a message on the stream of the request. Returns False if there is none and can be
         none."""
         event = jsonrpc_bytes.event(body)
-        if self.session.tapes is None:
+        if self.session.event_logs is None:
             return self.outlet.put(event)
-        tape = self._open()
-        if tape is not None:
-            tape.put(event)
-        return tape is not None
+        event_log = self._open()
+        if event_log is not None:
+            event_log.put(event)
+        return event_log is not None
 
     def _open(self) -> EventLog | None:
         """Return the tape of the request's own stream, and begin it if there is none yet; None if
         there can be none."""
-        tapes = self.session.tapes
-        if self._tape is None and tapes is not None and not self._gone:
+        event_logs = self.session.event_logs
+        if self._event_log is None and event_logs is not None and not self._gone:
             self._stream = self.outlet.begin_stream()
             if self._stream is not None:
-                self._tape = tapes.open(self._stream, request=self.raw_id)
-                self._keep(self._tape)
+                self._event_log = event_logs.open(self._stream, request=self.raw_id)
+                self._keep(self._event_log)
                 if self.session.can_be_primed:
-                    self._tape.prime()
-        return self._tape
+                    self._event_log.prime()
+        return self._event_log
 
-    def _keep(self, tape: EventLog) -> None:
+    def _keep(self, event_log: EventLog) -> None:
         """Keep the call, because there are events now for which a client can come back to another
         front."""
         if self.call is not None:
             session = self.session
-            front_recovery.keep(self.call, session.id, tape.name, self.raw_id, self._token)
+            front_recovery.keep(self.call, session.id, event_log.name, self.raw_id, self._token)
 
 
 def withdraw(session: ClientSession, raw_id: bytes, tell: Callable[[bytes], bool]) -> None:

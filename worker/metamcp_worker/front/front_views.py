@@ -69,7 +69,7 @@ class Viewers:
         self._shelf = PageCache()
         self._stale: set[str] = set()
         self._touched: set[ViewOwner] = set()
-        self._outlays = ListTokens()
+        self._list_tokens = ListTokens()
         self._noted: list[str] = []
         self._withheld: object = None
         """Withheld things of the configuration that the views are of."""
@@ -147,7 +147,7 @@ class Viewers:
 
     def stats(self) -> tuple[ViewStats, ...]:
         """Return figures of what is in view now."""
-        return self._outlays.stats(self._views, self._merged)
+        return self._list_tokens.stats(self._views, self._merged)
 
     def configure(self, spec: FrontSpec) -> None:
         self._version = spec.version

@@ -603,7 +603,7 @@ class App:
     def _report_session(self, session: ClientSession) -> None:
         """Report the data of a session that may outlive this front, unless the session is over. A
         session over HTTP+SSE cannot outlive the front, because it ends with its stream."""
-        if session.tapes is not None and not session.over:
+        if session.event_logs is not None and not session.over:
             self._on_kept(session.record())
 
     def _on_sessions_ended(self, sessions: list[ClientSession]) -> None:

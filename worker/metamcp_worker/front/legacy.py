@@ -77,24 +77,24 @@ class LegacyEra:
         rest of a stream whose connection was lost. Raises Declined and Elsewhere."""
         session = self._session(exchange, view)
         exchange.check_stream()
-        assert session.tapes is not None  # a session without tapes is not found by its id
+        assert session.event_logs is not None  # a session without tapes is not found by its id
         resume = exchange.facts.resume
-        tape, events = (resume and session.tapes.find(resume)) or (None, [])
-        if tape is not None and tape is not session.news:
-            await self._go_on(exchange, session, tape, events)
+        event_log, events = (resume and session.event_logs.find(resume)) or (None, [])
+        if event_log is not None and event_log is not session.news:
+            await self._go_on(exchange, session, event_log, events)
             return
         lost = (
-            session.tapes.find_lost_tape(resume)
+            session.event_logs.find_lost_tape(resume)
             if resume and session.adopted_at is not None
             else None
         )
-        if lost is not None and tape is None:
+        if lost is not None and event_log is None:
             await self._dialogue.go_on(exchange, session, lost, view)
             return
         exchange.check_staying(movable=False)
         stream = exchange.stream()
         if session.news is None:
-            session.news = session.tapes.open(stream, NEWS_EVENTS_MAX)
+            session.news = session.event_logs.open(stream, NEWS_EVENTS_MAX)
         else:
             session.news.resume(stream, events)
         session.attach(stream)
@@ -184,17 +184,17 @@ class LegacyEra:
         return session
 
     async def _go_on(
-        self, exchange: Exchange, session: ClientSession, tape: EventLog, events: list[bytes]
+        self, exchange: Exchange, session: ClientSession, event_log: EventLog, events: list[bytes]
     ) -> None:
         """Answer with the rest of the stream of a request."""
         stream = exchange.stream()
-        tape.resume(stream, events)
-        if session.can_be_primed and not tape.over:
-            tape.prime()
+        event_log.resume(stream, events)
+        if session.can_be_primed and not event_log.over:
+            event_log.prime()
         try:
             await exchange.follow(stream)
         finally:
-            tape.lose(stream)
+            event_log.lose(stream)
 
 
 def parameters(message: Envelope) -> tuple[dict[str, Raw], dict[str, Raw]]:

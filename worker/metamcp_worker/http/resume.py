@@ -106,13 +106,13 @@ class EventLogStore:
 class EventLogs:
     """Tapes of one session."""
 
-    __slots__ = ("_filled", "_heirs", "_tapes", "events", "memory", "size_bytes")
+    __slots__ = ("_event_logs", "_filled", "_heirs", "events", "memory", "size_bytes")
 
     def __init__(self, memory: EventLogStore) -> None:
         self.memory = memory
         self.events = 0
         self.size_bytes = 0
-        self._tapes: dict[int, EventLog] = {}
+        self._event_logs: dict[int, EventLog] = {}
         self._filled: dict[EventLog, None] = {}
         self._heirs: dict[bytes, EventLog] = {}
 
@@ -121,9 +121,9 @@ class EventLogs:
     ) -> "EventLog":
         """Begin a tape that keeps at most so many events. `request`: raw id of the request whose
         answer ends the tape."""
-        tape = EventLog(self, next(self.memory.numbers), reader, events_max, request)
-        self._tapes[tape.number] = tape
-        return tape
+        event_log = EventLog(self, next(self.memory.numbers), reader, events_max, request)
+        self._event_logs[event_log.number] = event_log
+        return event_log
 
     def inherit(self, lost: EventLogRef, heir: "EventLog") -> None:
         """Give a client that asks for the lost tape this one from now on."""
@@ -147,28 +147,28 @@ class EventLogs:
         if match["nonce"] != self.memory.nonce:
             heir = self._heirs.get(_name(match)) if match["request"] else None
             return None if heir is None else (heir, heir.after(0))
-        tape = self._tapes.get(int(match["tape"]))
-        if tape is None or int(match["place"]) > tape.last:
+        event_log = self._event_logs.get(int(match["tape"]))
+        if event_log is None or int(match["place"]) > event_log.last:
             return None
-        if match["request"] is not None and match["request"] != tape.request:
+        if match["request"] is not None and match["request"] != event_log.request:
             return None
-        return tape, tape.after(int(match["place"]))
+        return event_log, event_log.after(int(match["place"]))
 
     def clear(self) -> None:
         """Forget all tapes, because the session is over."""
-        for tape in list(self._tapes.values()):
-            tape.forget()
+        for event_log in list(self._event_logs.values()):
+            event_log.forget()
 
     # --- for tapes ----------------------------------------------------------------------------
 
-    def count(self, tape: "EventLog", events: int, size_bytes: int) -> None:
+    def count(self, event_log: "EventLog", events: int, size_bytes: int) -> None:
         self.events += events
         self.size_bytes += size_bytes
         self.memory.size_bytes += size_bytes
-        if tape.events:
-            self._filled[tape] = None
+        if event_log.events:
+            self._filled[event_log] = None
         else:
-            self._filled.pop(tape, None)
+            self._filled.pop(event_log, None)
 
     def shrink(self) -> None:
         """Keep to the limits: the events of the oldest tape go first. The very last event stays,
@@ -180,9 +180,9 @@ class EventLogs:
         while self._filled and self.memory.full():
             next(iter(self._filled)).drop()
 
-    def remove(self, tape: "EventLog") -> None:
-        self._tapes.pop(tape.number, None)
-        for name in [name for name, heir in self._heirs.items() if heir is tape]:
+    def remove(self, event_log: "EventLog") -> None:
+        self._event_logs.pop(event_log.number, None)
+        for name in [name for name, heir in self._heirs.items() if heir is event_log]:
             del self._heirs[name]
 
 
@@ -192,21 +192,26 @@ class EventLog:
     last; `over`: no event follows."""
 
     __slots__ = (
-        "_events_max", "_tapes", "events", "last", "name", "number", "over", "reader", "request",
-        "size_bytes",
+        "_event_logs", "_events_max", "events", "last", "name", "number", "over", "reader",
+        "request", "size_bytes",
     )  # fmt: skip
 
     def __init__(
-        self, tapes: EventLogs, number: int, reader: EventLogReader, events_max: int, request: bytes
+        self,
+        event_logs: EventLogs,
+        number: int,
+        reader: EventLogReader,
+        events_max: int,
+        request: bytes,
     ) -> None:
         self.number = number
-        self.name = b"%b-%d" % (tapes.memory.nonce, number)
+        self.name = b"%b-%d" % (event_logs.memory.nonce, number)
         self.last = 0
         self.events: deque[bytes] = deque()
         self.size_bytes = 0
         self.reader: EventLogReader | None = reader
         self.over = False
-        self._tapes = tapes
+        self._event_logs = event_logs
         self._events_max = events_max
         self.request = _encode_id(request)
 
@@ -230,7 +235,7 @@ class EventLog:
         if not self.events or (read and self.size_bytes > WHOLE_BYTES_MAX):
             self.forget()
         else:
-            self._tapes.memory.over[self] = now + RESUME_S
+            self._event_logs.memory.over[self] = now + RESUME_S
 
     def lose(self, reader: EventLogReader) -> None:
         """Go on without this connection, which is gone."""
@@ -262,7 +267,7 @@ class EventLog:
         """Drop the oldest event."""
         size = len(self.events.popleft()) + EVENT_BYTES
         self.size_bytes -= size
-        self._tapes.count(self, -1, -size)
+        self._event_logs.count(self, -1, -size)
         if self.over and not self.events:
             self.forget()
 
@@ -271,9 +276,9 @@ class EventLog:
         count, size = len(self.events), self.size_bytes
         self.events.clear()
         self.size_bytes = 0
-        self._tapes.count(self, -count, -size)
-        self._tapes.memory.over.pop(self, None)
-        self._tapes.remove(self)
+        self._event_logs.count(self, -count, -size)
+        self._event_logs.memory.over.pop(self, None)
+        self._event_logs.remove(self)
 
     @property
     def _first(self) -> int:
@@ -286,10 +291,10 @@ class EventLog:
         size = len(numbered) + EVENT_BYTES
         self.events.append(numbered)
         self.size_bytes += size
-        self._tapes.count(self, 1, size)
+        self._event_logs.count(self, 1, size)
         if len(self.events) > self._events_max:
             self.drop()
-        self._tapes.shrink()
+        self._event_logs.shrink()
         return numbered
 
 

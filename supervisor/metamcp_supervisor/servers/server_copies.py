@@ -100,7 +100,7 @@ class CopySupervisor:
         self,
         lives: CopyListener,
         forker: Forker,
-        hearts: Heartbeats,
+        heartbeats: Heartbeats,
         journal: Journal,
         tokens: TokenKeys,
         bounds: LimitEnforcer,
@@ -109,7 +109,7 @@ class CopySupervisor:
     ) -> None:
         self._lives = lives
         self._forker = forker
-        self._hearts = hearts
+        self._heartbeats = heartbeats
         self._journal = journal
         self._tokens = tokens
         self._bounds = bounds
@@ -230,7 +230,7 @@ class CopySupervisor:
             case Heartbeat():
                 instance.inflight, instance.queued = message.inflight, message.queued
                 self._report_probes(instance, message.probes_missed)
-                self._hearts.beat(instance.pid, "worker", message.lag_ms)
+                self._heartbeats.beat(instance.pid, "worker", message.lag_ms)
                 self._lives.idle(copy, message.idle_s)
             case Spawned():  # the instance has noted the pid
                 if message.lacking:
@@ -387,7 +387,9 @@ class CopySupervisor:
 
     def _watch(self, copy: Copy, instance: Instance, *, halted: bool | None = None) -> None:
         judged = partial(self._on_verdict, copy, instance)
-        self._hearts.watch(instance.pid, judged, on_rest=partial(self._rests, copy), halted=halted)
+        self._heartbeats.watch(
+            instance.pid, judged, on_rest=partial(self._rests, copy), halted=halted
+        )
 
     def _rests(self, copy: Copy) -> None:
         """Act on a worker that was not used since its last beat."""
@@ -407,7 +409,7 @@ class CopySupervisor:
         assert instance is not None
         assert instance.end is not None
         copy.no_deadline()
-        self._hearts.forget(instance.pid)
+        self._heartbeats.forget(instance.pid)
         instance.close()
         if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
             self._lives.on_message(copy, EventCounts(counts={"oom_kill": kills}), b"")
@@ -442,9 +444,12 @@ class Spares:
     """`feed(entry, fact, cause)`: reports a fact about a server."""
 
     def __init__(
-        self, crew: CopySupervisor, journal: Journal, feed: Callable[[ServerEntry, Fact, str], None]
+        self,
+        copies: CopySupervisor,
+        journal: Journal,
+        feed: Callable[[ServerEntry, Fact, str], None],
     ) -> None:
-        self._crew = crew
+        self._copies = copies
         self._journal = journal
         self._feed = feed
 
@@ -515,11 +520,11 @@ class Spares:
         entry.no_spare()
         if entry.life.phase is ServerPhase.READY and entry.spare is None:
             entry.spare = Copy(entry, entry.new_generation())
-            self._crew.fork(entry.spare)
+            self._copies.fork(entry.spare)
 
     def _dismiss(self, entry: ServerEntry) -> None:
         entry.no_spare()
         if entry.spare is not None:
             copy, entry.spare = entry.spare, None
             entry.leaving.add(copy)
-            self._crew.ask_to_stop(copy, 0.0)
+            self._copies.ask_to_stop(copy, 0.0)

@@ -20,7 +20,7 @@ def news(stage: Stage) -> list[tuple[str, str]]:
 
 def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         for seq, missed in enumerate((0, 1, 1, 2, 0, 0)):
             worker.say(Heartbeat(seq=seq, probes_missed=missed))
@@ -30,17 +30,17 @@ def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> N
             ("probe missed", "it did not answer, 1 in a row"),
             ("probe missed", "it did not answer, 2 in a row"),
         ]
-        assert not stage.tree.entries["git"].life.degraded
+        assert not stage.manager.entries["git"].life.degraded
 
     played(tmp_path, play)
 
 
 def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
-        stage.tree.add(GIT)
+        stage.manager.add(GIT)
         worker = await stage.up("git")
         text = "Fatal Python error: Aborted\n\n  File spin.py, line 3"
-        stage.tree.crew.on_exit(WorkerExit(worker.pid, None, 6, 0, "exit", text))
+        stage.manager.copies.on_exit(WorkerExit(worker.pid, None, 6, 0, "exit", text))
         lines = [(line.stream, line.text) for line in stage.logs.tail("git", 9)]
         assert lines == [("stacks", text.splitlines()[0]), ("stacks", text.splitlines()[2])]
         assert "stacks" in dict(news(stage))
