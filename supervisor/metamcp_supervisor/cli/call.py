@@ -32,13 +32,13 @@ from metamcp_supervisor.cli.ctl import Duration, complete_endpoints, json_option
 from metamcp_supervisor.cli.errors import Command, args_option, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
+from metamcp_supervisor.control.tool_orders import ToolList
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.figures import KEY_NEEDED
+from metamcp_worker.ipc.figures import KEY_NEEDED, ShownTool
 
 if TYPE_CHECKING:
     from metamcp_worker.bridge.http_client import Trust
@@ -425,7 +425,7 @@ def show_page(runtime_dir: str | None, word: str) -> bool:
     return bool(tools)
 
 
-def row(tool: ToolListed) -> tuple[str, ...]:
+def row(tool: ShownTool) -> tuple[str, ...]:
     about = tool.why or tool.description
     return (
         tool.name,
@@ -437,7 +437,7 @@ def row(tool: ToolListed) -> tuple[str, ...]:
     )
 
 
-def state(tool: ToolListed) -> str:
+def state(tool: ShownTool) -> str:
     """Return the state of a tool in words."""
     words = [tool.state if tool.available else "server away", tool.drift]
     return ", ".join(filter(None, words))
@@ -450,7 +450,7 @@ def _foot(listing: ToolList) -> str:
     return f"{more}'metamcp tools TOOL' shows the arguments of one, 'metamcp call TOOL' calls it"
 
 
-def _page(tool: ToolListed) -> None:
+def _page(tool: ShownTool) -> None:
     definition: dict[str, Any] = codec.value(tool.definition)
     about = definition.get("description")
     click.echo(show.printable(f"{tool.name}: {state(tool)}, {tool.tokens} tokens"))

@@ -25,7 +25,6 @@ from metamcp_supervisor.config.config import (
     Log,
     MetricsConfig,
     Namespace,
-    Naming,
     RecordingConfig,
     Server,
     Tools,
@@ -48,7 +47,7 @@ from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
-from metamcp_worker.ipc.spec import UNLIMITED, NamingSpec
+from metamcp_worker.ipc.spec import UNLIMITED
 
 _OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "notify",
             "metrics", "traces", "embeddings", "policies")  # fmt: skip
@@ -123,7 +122,7 @@ class EndpointCheck:
     def endpoint(self, endpoint: Endpoint, layers: Sequence[Iterable[ToolDraft]]) -> None:
         """Check the names at an endpoint. `layers`: settings of its tools; later layers win."""
         names, aliases = _collect_names(layers)
-        naming = spec_of(endpoint.naming)
+        naming = endpoint.naming
         definitions = builtin_definitions.of(
             endpoint.exposure, code=self._code, builtins=endpoint.families
         )
@@ -151,15 +150,6 @@ class EndpointCheck:
             self._said.add((str(named.site), flaw))
             message = f"'{shorten(named.name)}' {flaw}, at the endpoint '{endpoint.name}'"
             self._findings.error(named.site, message)
-
-
-def spec_of(naming: Naming) -> NamingSpec:
-    return NamingSpec(
-        style=naming.style,
-        separator=naming.separator,
-        hyphens=naming.hyphens,
-        length_max=naming.length_max,
-    )
 
 
 def _collect_names(

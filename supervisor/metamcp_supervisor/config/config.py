@@ -18,10 +18,12 @@ from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 from metamcp_worker.ipc.spec import (
     CALLBACK_PORT,
+    NAMESPACED,
     RESULTS,
     UNLIMITED,
     ConsentRule,
     IssuerSpec,
+    NamingSpec,
     PolicySpec,
     Profile,
     Unaskable,
@@ -34,7 +36,6 @@ Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
 Era = Literal["auto", "modern", "legacy"]
 Grant = Literal["authorization_code", "client_credentials"]
-Style = Literal["namespaced", "flat", "dotted", "bare"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
 AuditLevel = Literal["off", "metadata", "redacted", "full"]
@@ -439,14 +440,6 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
-    style: Style = "namespaced"
-    separator: str = ""
-    hyphens: Literal["keep", "underscore"] = "keep"
-    length_max: int = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
     """Named group of servers. `description`: text for clients; `tools`: settings of single tools in
     this group."""
@@ -477,7 +470,7 @@ class Endpoint:
     name: str
     namespace: str
     path: str = ""
-    naming: Naming = Naming()
+    naming: NamingSpec = NAMESPACED
     schemas: Literal["as-is", "safe"] = "as-is"
     """Whether the schemas of tools are as their servers made them, or as all clients take them."""
     sse: bool = True

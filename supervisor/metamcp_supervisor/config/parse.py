@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
@@ -30,7 +30,6 @@ from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
     Endpoint,
-    Naming,
     Pinning,
     Recorded,
     Restart,
@@ -38,7 +37,6 @@ from metamcp_supervisor.config.config import (
     Server,
     Sharing,
     Start,
-    Style,
     Tls,
     UnixAddress,
     ViewScope,
@@ -73,6 +71,7 @@ from metamcp_supervisor.config.show import certain_secrets
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.disclosure import Exposure
+from metamcp_worker.ipc.spec import NamingSpec
 
 CALLS_MAX = 65_536
 INHERITED_MAX = 100
@@ -548,7 +547,7 @@ def _endpoint(name: str, table: Table, resolving: ReferenceResolver) -> Endpoint
             name=name,
             namespace=namespace if namespace is not None else "default",
             path=segment(table),
-            naming=_read_naming(rules) if rules else Naming(),
+            naming=_read_naming(rules) if rules else NamingSpec(),
             schemas="safe" if table.choice("schemas") == "safe" else "as-is",
             rest=table.flag("rest", default=True),
             exposure=cast("Exposure", table.choice("exposure") or default.exposure),
@@ -581,16 +580,16 @@ def segment(table: Table) -> str:
     return ""
 
 
-def _read_naming(table: Table) -> Naming:
+def _read_naming(table: Table) -> NamingSpec:
     table.refuse_unknown()
-    default = Naming()
+    default = NamingSpec()
     separator = table.text("separator") or default.separator
     if not _SEPARATOR.fullmatch(separator):
         table.error("separator", "may have up to 8 letters, digits, '_', '.' and '-'")
-    return Naming(
-        style=cast("Style", table.choice("style") or default.style),
+    return NamingSpec(
+        style=table.choice("style") or default.style,
         separator=separator,
-        hyphens=cast("Literal['keep', 'underscore']", table.choice("hyphens") or default.hyphens),
+        hyphens=table.choice("hyphens") or default.hyphens,
         length_max=table.whole(
             "length_max", default=default.length_max, low=LENGTH_MIN, high=LENGTH_MAX
         ),

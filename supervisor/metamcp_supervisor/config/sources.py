@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from metamcp_supervisor.config import (
     code_mode,
@@ -37,7 +38,6 @@ from metamcp_supervisor.config.config import (
     Form,
     GatewayConfig,
     Problem,
-    Style,
     WorkflowFiles,
 )
 from metamcp_supervisor.config.document import (
@@ -306,7 +306,7 @@ def _shown_as(
         return build_table(flag, section, key, flags.get(flag)).choice(key)
 
     exposure = cast("Exposure | None", read_choice(EXPOSURE, "endpoints.*", "exposure"))
-    style = cast("Style | None", read_choice(NAMING, "endpoints.*.naming", "style"))
+    style = read_choice(NAMING, "endpoints.*.naming", "style")
     words = [word.strip() for word in flags.get(BUILTINS, "").split(",")]
     builtins = read_builtins(build_table(BUILTINS, "endpoints.*", BUILTINS, words))
     if exposure is None and style is None and not builtins:
@@ -317,7 +317,9 @@ def _shown_as(
             name: replace(
                 each,
                 exposure=exposure or each.exposure,
-                naming=replace(each.naming, style=style, separator="") if style else each.naming,
+                naming=structs.replace(each.naming, style=style, separator="")
+                if style
+                else each.naming,
                 builtins=builtins or each.builtins,
             )
             for name, each in config.endpoints.items()

@@ -19,10 +19,10 @@ from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
+from metamcp_supervisor.control.tool_orders import ToolList
 from metamcp_supervisor.verbs import Exit, GatewayStatus, PathShown
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.figures import KEY_NEEDED
+from metamcp_worker.ipc.figures import KEY_NEEDED, ShownTool
 
 SEARCH_S = 15.0
 """Seconds for an answer; a search may wait for an index."""
@@ -67,7 +67,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     return page(tool, definition, states, request, tab_content)
 
 
-async def _elsewhere(ask: Ask, tool: ToolListed, status: GatewayStatus) -> dict[str, str]:
+async def _elsewhere(ask: Ask, tool: ShownTool, status: GatewayStatus) -> dict[str, str]:
     """Return the state of a tool at the first endpoints; empty where it has another name."""
     states: dict[str, str] = {}
     for name in list(status.endpoints)[:ENDPOINTS_MAX]:
@@ -87,7 +87,7 @@ def _view_params(request: PageRequest) -> dict[str, str]:
     return {name: request.query.get(name, "") for name in ("endpoint", "key")}
 
 
-async def _find_tool(ask: Ask, request: PageRequest) -> tuple[ToolListed, dict[str, Any]]:
+async def _find_tool(ask: Ask, request: PageRequest) -> tuple[ShownTool, dict[str, Any]]:
     """Return the tool of a page and its definition. Raises Failed."""
     if len(request.path) != 1:
         raise Failed(Exit.UNKNOWN_NAME, "this page does not exist; tools are listed at /tools")
@@ -190,7 +190,7 @@ def _more(tool_list: ToolList, query: Mapping[str, str]) -> Node:
     return h.p[ui.link(path, f"{ui.amount(tool_list.more)} more")]
 
 
-def _row(tool: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
+def _row(tool: ShownTool, endpoint: str, key: str) -> Sequence[Node]:
     path = ui.address("tools", tool.name, query={"endpoint": endpoint, "key": key})
     words = tool.why or tool.description
     return (
@@ -204,7 +204,7 @@ def _row(tool: ToolListed, endpoint: str, key: str) -> Sequence[Node]:
     )
 
 
-def state(tool: ToolListed) -> Node:
+def state(tool: ShownTool) -> Node:
     """Return the state of a tool: where it is visible, and whether it is as approved."""
     if not tool.available:
         return ui.state("server away", "warn")
@@ -226,7 +226,7 @@ def _select(
 
 
 def page(
-    tool: ToolListed,
+    tool: ShownTool,
     definition: Mapping[str, Any],
     states: Mapping[str, str],
     request: PageRequest,
@@ -271,7 +271,7 @@ def page(
     ]
 
 
-def _visible(tool: ToolListed, states: Mapping[str, str]) -> Node:
+def _visible(tool: ShownTool, states: Mapping[str, str]) -> Node:
     return h.ul[
         [
             h.li[
@@ -287,7 +287,7 @@ def _visible(tool: ToolListed, states: Mapping[str, str]) -> Node:
 
 
 def form(
-    tool: ToolListed, definition: Mapping[str, Any], request: PageRequest, outcome: Node = None
+    tool: ShownTool, definition: Mapping[str, Any], request: PageRequest, outcome: Node = None
 ) -> Node:
     """Return the form of a tool. `outcome`: of the call that was tried last."""
     if request.role < Role.DEVELOPER:
@@ -319,7 +319,7 @@ def form(
     ]
 
 
-def _approval(tool: ToolListed, role: Role) -> str:
+def _approval(tool: ShownTool, role: Role) -> str:
     """Return the address at which a tool that is not as approved is approved; empty for others,
     and for a role that may not."""
     if not tool.drift or role < Role.OPERATOR:
@@ -327,7 +327,7 @@ def _approval(tool: ToolListed, role: Role) -> str:
     return ui.address("approvals", tool.server, tool.tool)
 
 
-def definition_tab(tool: ToolListed, definition: Mapping[str, Any]) -> Node:
+def definition_tab(tool: ShownTool, definition: Mapping[str, Any]) -> Node:
     """Return the definition of a tool as clients get it."""
     if not definition:
         return h.p(class_="empty")[f"Clients do not get this tool: it is {ui.shorten(tool.state)}."]

@@ -30,10 +30,11 @@ from metamcp_supervisor.calls.tool_form import ArgumentsUnfit, FormField
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, PageRequest
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolListed, TryPlace
+from metamcp_supervisor.control.tool_orders import TryPlace
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
+from metamcp_worker.ipc.figures import ShownTool
 
 TRY_S = 50.0
 """Seconds for an answer; the page itself waits a minute for the console."""
@@ -66,7 +67,7 @@ class TriedCall(Struct, frozen=True, kw_only=True):
 
 
 async def try_tool(
-    ask: Ask, request: PageRequest, tool: ToolListed, definition: Mapping[str, Any]
+    ask: Ask, request: PageRequest, tool: ShownTool, definition: Mapping[str, Any]
 ) -> TryOutcome:
     """Call a tool as the form of its page says, and return what came back. Raises Failed."""
     from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot

@@ -15,7 +15,7 @@ from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList, ToolListed
+from metamcp_supervisor.control.tool_orders import ToolList
 from metamcp_supervisor.verbs import (
     Exit,
     GatewayStatus,
@@ -34,6 +34,7 @@ from metamcp_worker.ipc.disclosure import (
     Unequip,
     read,
 )
+from metamcp_worker.ipc.figures import ShownTool
 
 SEARCH_S = 15.0
 """Seconds for a list of tools."""
@@ -257,7 +258,7 @@ def parse_draft(form: Mapping[str, str]) -> ToolSetDraft:
 
 def choose(tool_list: ToolList, draft: ToolSetDraft) -> Node:
     """Return the form in which tools are ticked."""
-    servers: dict[str, list[ToolListed]] = {}
+    servers: dict[str, list[ShownTool]] = {}
     for tool in tool_list.tools:
         if tool.server:
             servers.setdefault(tool.server, []).append(tool)
@@ -294,7 +295,7 @@ def _hidden_inputs(values: Mapping[str, str]) -> Node:
     return [h.input(type="hidden", name=name, value=value) for name, value in values.items()]
 
 
-def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> Element:
+def _server(server: str, tools: Sequence[ShownTool], ticked: Sequence[str]) -> Element:
     tokens = ui.amount(sum(tool.tokens for tool in tools))
     rows = [
         (
@@ -317,7 +318,7 @@ def _server(server: str, tools: Sequence[ToolListed], ticked: Sequence[str]) -> 
     return ui.table(caption, heads, rows, empty="", numbers=("Tokens",))
 
 
-def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
+def review(tools: Sequence[ShownTool], draft: ToolSetDraft) -> Node:
     """Return what a tool set would have and cost, and the button that saves it."""
     tools_by_name = {_full_name(tool): tool for tool in tools}
     everything = sum(tool.tokens for tool in tools)
@@ -349,7 +350,7 @@ def review(tools: Sequence[ToolListed], draft: ToolSetDraft) -> Node:
     ]
 
 
-def _full_name(tool: ToolListed) -> str:
+def _full_name(tool: ShownTool) -> str:
     return f"{tool.server}.{tool.tool}"
 
 

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor.control import audit_segments
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.audit_segments import (
+    AuditFilter,
     AuditQuestion,
     AuditUnread,
     ChainCheckResult,
@@ -41,19 +42,10 @@ _verifying = asyncio.Lock()
 """Held by the only check of a chain at a time, because a check keeps a processor busy."""
 
 
-class AuditQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of `audit`, as of `AuditQuestion`. `key`: name or id of an API key, or the name of
-    a principal."""
+class AuditQuery(AuditFilter, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of `audit`. `key`: name or id of an API key, or the name of a principal."""
 
-    since: float = 0.0
-    until: float = 0.0
-    workspace: str = ""
     key: str = ""
-    server: str = ""
-    tool: str = ""
-    event: str = ""
-    outcome: str = ""
-    limit: int = 50
 
 
 class RecordWanted(Struct, frozen=True, forbid_unknown_fields=True):

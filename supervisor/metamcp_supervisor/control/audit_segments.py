@@ -60,21 +60,26 @@ class ChainCheckResult(Struct, frozen=True):
     broken: ChainBreak | None = None
 
 
-class AuditQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Question for records; what is empty does not count. `since`, `until`: seconds since the
-    epoch; `keys`: ids of API keys and names of principals, one of which a record has; `server`:
-    of a call, or the subject of an event of the gateway; `tool`: as the server or as clients name
-    it; `limit`: number of the newest records that are wanted."""
+class AuditFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filter of records; what is empty does not count. `since`, `until`: seconds since the epoch;
+    `server`: of a call, or the subject of an event of the gateway; `tool`: as the server or as
+    clients name it; `limit`: number of the newest records that are wanted."""
 
     since: float = 0.0
     until: float = 0.0
     workspace: str = ""
-    keys: tuple[str, ...] = ()
     server: str = ""
     tool: str = ""
     event: str = ""
     outcome: str = ""
     limit: int = 50
+
+
+class AuditQuestion(AuditFilter, frozen=True, kw_only=True):
+    """Question for records. `keys`: ids of API keys and names of principals, one of which a record
+    has; any if empty."""
+
+    keys: tuple[str, ...] = ()
 
     def fits(self, record: AuditRecord) -> bool:
         """Whether a record is wanted."""

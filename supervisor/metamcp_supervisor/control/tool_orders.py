@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Raw, Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.naming import hint
@@ -47,32 +47,13 @@ class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     offset: int = 0
 
 
-class ToolListed(Struct, frozen=True, kw_only=True):
-    """Tool of an endpoint; members as in `figures.ShownTool`. `calls`, `errors`: since the fronts
-    were started; `drift`: how it differs from its approved definition, empty if it does not."""
-
-    name: str
-    server: str
-    tool: str
-    description: str
-    tokens: int
-    state: str
-    why: str
-    available: bool
-    reads: bool
-    calls: int = 0
-    errors: int = 0
-    drift: str = ""
-    definition: Raw = Raw(b"{}")
-
-
 class ToolList(Struct, frozen=True, kw_only=True):
     """Tools of an endpoint. `more`: number of tools that are not shown; `refused`: a sentence why
     the holder of the key sees none."""
 
     v: int = VERSION
     endpoint: str
-    tools: tuple[ToolListed, ...]
+    tools: tuple[ShownTool, ...]
     more: int = 0
     refused: str = ""
 
@@ -186,20 +167,8 @@ def _describe_tool(
     tool: ShownTool,
     counts: Mapping[tuple[str, str], tuple[int, int]],
     drifts: Mapping[str, Mapping[str, str]],
-) -> ToolListed:
+) -> ShownTool:
     calls, errors = counts.get((tool.server, tool.tool), (0, 0))
-    return ToolListed(
-        name=tool.name,
-        server=process_names.base(tool.server),
-        tool=tool.tool,
-        description=tool.description,
-        tokens=tool.tokens,
-        state=tool.state,
-        why=tool.why,
-        available=tool.available,
-        reads=tool.reads,
-        calls=calls,
-        errors=errors,
-        drift=drifts.get(tool.server, {}).get(shorten(tool.tool), ""),
-        definition=tool.definition,
-    )
+    drift = drifts.get(tool.server, {}).get(shorten(tool.tool), "")
+    server = process_names.base(tool.server)
+    return structs.replace(tool, server=server, calls=calls, errors=errors, drift=drift)

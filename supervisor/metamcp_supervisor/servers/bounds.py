@@ -46,7 +46,7 @@ class LimitEnforcer:
             self._cgroups = None
             self._journal.add("gateway", "note", f"no control groups: {error.strerror}")
 
-    def draw(self, copy: Copy) -> None:
+    def create_cgroup(self, copy: Copy) -> None:
         """Make the leaf of a copy that is about to start."""
         server = copy.entry.server
         limits = limits_of(server)

@@ -344,7 +344,7 @@ class CopySupervisor:
         copy.deadline(entry.server.start_timeout_s + START_S_MARGIN, self._overdue)
         try:
             oauth = self._tokens.spec(entry.server.oauth)
-            self._bounds.draw(copy)
+            self._bounds.create_cgroup(copy)
             spec = server_spec(
                 entry.server, self._environ, probe=entry.probe, oauth=oauth, leaf=copy.leaf,
                 log=logs.current(), tenant=entry.tenant, asks_roots=entry.offer.asks_roots,

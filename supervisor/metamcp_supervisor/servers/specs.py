@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 from msgspec import structs
 
 from metamcp_supervisor.config import (
-    assemble,
     code_mode,
     environment,
     network,
@@ -331,7 +330,7 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         servers=config.namespaces[endpoint.namespace].servers,
         namespace=endpoint.namespace,
         description=config.namespaces[endpoint.namespace].description,
-        naming=assemble.spec_of(endpoint.naming),
+        naming=endpoint.naming,
         safe_schemas=endpoint.schemas == "safe",
         disabled=tuple(
             pair

@@ -13,12 +13,12 @@ import pytest
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.up import serve
 from metamcp_supervisor.config import places, units
-from metamcp_supervisor.config.config import Endpoint, Naming, OAuth, Server, ToolConfig
+from metamcp_supervisor.config.config import Endpoint, OAuth, Server, ToolConfig
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.json_schema import schema
 from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.config.reload import plan
-from metamcp_worker.ipc.spec import UseLimits
+from metamcp_worker.ipc.spec import NamingSpec, UseLimits
 from tests.supervisor.configs import config, server
 
 jsonschema: Any = importlib.import_module("jsonschema")
@@ -127,9 +127,9 @@ def test_written_defaults_are_the_defaults_of_the_values() -> None:
             assert units.size(written.strip('"'), 0) == default, key
         else:
             assert written.strip('"') == str(default).lower(), key
-    for each in fields(Naming):
-        written = option("endpoints.*.naming", each.name).default
-        assert written.strip('"') == str(getattr(Naming(), each.name))
+    for name in NamingSpec.__struct_fields__:
+        written = option("endpoints.*.naming", name).default
+        assert written.strip('"') == str(getattr(NamingSpec(), name))
     endpoint = Endpoint(name="", namespace="")
     for key in ("sse", "rest"):
         assert option("endpoints.*", key).default == str(getattr(endpoint, key)).lower()

@@ -12,7 +12,6 @@ from metamcp_supervisor.config.config import (
     Endpoint,
     EngineConfig,
     Namespace,
-    Naming,
     OAuth,
     ResultsConfig,
     Tls,
@@ -21,7 +20,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import IssuerSpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, UseLimits
 from tests.supervisor.configs import loaded, messages
 
 ISSUER = IssuerSpec(
@@ -311,7 +310,7 @@ def test_every_option_arrives_at_its_place(tmp_path: Path) -> None:
         hidden=True, aliases=("old",), title="Status", description="What changed.",
         defaults={"path": '"."'},
     )  # fmt: skip
-    rules = Naming(style="flat", separator="-", hyphens="underscore", length_max=32)
+    rules = NamingSpec(style="flat", separator="-", hyphens="underscore", length_max=32)
     endpoint = Endpoint(
         name="dev", namespace="dev", path="Work.1", naming=rules, sse=False, rest=False,
         exposure="toolset", view_scope="session", call_hidden=False, schemas="safe",

@@ -14,12 +14,11 @@ from metamcp_supervisor.config.config import (
     Config,
     Endpoint,
     Namespace,
-    Naming,
     OAuth,
     ToolConfig,
 )
 from metamcp_supervisor.config.reload import fingerprint, plan
-from metamcp_worker.ipc.spec import UseLimits
+from metamcp_worker.ipc.spec import NamingSpec, UseLimits
 from tests.supervisor.configs import config, loaded, server
 
 
@@ -102,7 +101,7 @@ def test_namespaces_and_endpoints_change_in_place() -> None:
             )
         },
         endpoints={
-            "dev": Endpoint(name="dev", namespace="dev", naming=Naming(style="flat")),
+            "dev": Endpoint(name="dev", namespace="dev", naming=NamingSpec(style="flat")),
             "new": Endpoint(name="new", namespace="dev"),
         },
     )

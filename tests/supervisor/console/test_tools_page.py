@@ -17,7 +17,7 @@ from metamcp_supervisor.console.calls_page import RecentCalls
 from metamcp_supervisor.console.pages import PageRequest
 from metamcp_supervisor.console.views_page import ToolSetDraft
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.tool_orders import ToolList, ToolListed, TryPlace
+from metamcp_supervisor.control.tool_orders import ToolList, TryPlace
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
     EquippedView,
@@ -33,7 +33,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
-from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep
+from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep, ShownTool
 from metamcp_worker.ipc.records import FinishedCall, word
 from tests.live.console import Markup
 
@@ -69,13 +69,13 @@ def markup(node: Node) -> Markup:
     return found
 
 
-def tool(name: str = "git__log", **more: Any) -> ToolListed:
+def tool(name: str = "git__log", **more: Any) -> ShownTool:
     plain: dict[str, Any] = {
         "name": name, "server": "git", "tool": "log", "description": "Shows commits.",
         "tokens": 120, "state": "listed", "why": "", "available": True, "reads": True,
         "calls": 7, "errors": 1,
     }  # fmt: skip
-    return ToolListed(**{**plain, **more})
+    return ShownTool(**{**plain, **more})
 
 
 def status(*servers: str) -> GatewayStatus:

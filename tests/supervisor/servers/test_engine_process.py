@@ -35,7 +35,7 @@ class PlayedEngine(PlayedSandboxes):
     def _packet(self, data: bytes, fds: list[int]) -> None:
         if not hasattr(self, "told"):
             self.told: list[tuple[EngineOn, int]] = []
-        self.told.append((_read(packets.value(fds)), len(fds)))
+        self.told.append((_read(packets.read_value(fds)), len(fds)))
         packets.close_all(fds)
 
 

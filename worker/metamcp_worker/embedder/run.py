@@ -113,9 +113,9 @@ class EmbedderWorker(RoleWorker):
     def take(self, message: Message, fds: list[int]) -> None:
         match message:
             case EmbedOn():
-                self._begin(codec.decode_as(EmbeddingsSpec, packets.value(fds)))
+                self._begin(codec.decode_as(EmbeddingsSpec, packets.read_value(fds)))
             case Embed(ticket=ticket, query=query):
-                self._ask(ticket, codec.decode_as(list[str], packets.value(fds)), query=query)
+                self._ask(ticket, codec.decode_as(list[str], packets.read_value(fds)), query=query)
             case _:
                 pass
 

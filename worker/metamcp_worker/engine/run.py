@@ -99,7 +99,7 @@ class EngineWorker(RoleWorker):
 
     def take(self, message: Message, fds: list[int]) -> None:
         if isinstance(message, EngineSettings):
-            self._begin(_settings(packets.value(fds)), fds)
+            self._begin(_settings(packets.read_value(fds)), fds)
 
     def _begin(self, spec: EngineOn, fds: list[int]) -> None:
         """Begin, or go on with other settings. Raises OSError."""

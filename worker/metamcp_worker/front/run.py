@@ -249,7 +249,7 @@ class FrontWorker:
             case Reconfigure():
                 self._reconfigure(_read(FrontSpec, fds))
             case Catalogue(server=server):
-                self._calls.catalogue(server, server_catalog.unpack(packets.value(fds)))
+                self._calls.catalogue(server, server_catalog.unpack(packets.read_value(fds)))
             case AttachServer(server=server, generation=generation, legacy=legacy):
                 await self._calls.attach(server, generation, packets.take_fd(fds), legacy=legacy)
             case AttachRole(role=role):
@@ -259,14 +259,14 @@ class FrontWorker:
             case ForgetServer(server=server):
                 self._calls.forget(server)
             case DisclosureUpdate():
-                self._disclosing.on_disclosure(message, packets.value(fds))
+                self._disclosing.on_disclosure(message, packets.read_value(fds))
             case AnnounceLists(number=number):
                 self._disclosing.announce(number)
             case OrderReply(ticket=ticket):
                 self._calls.refresh()  # clients that hear of it find it done
                 self._calls.builtins.on_order_outcome(ticket, _read(OrderOutcome, fds))
             case Embedded(ticket=ticket):
-                self._calls.builtins.on_vectors(ticket, packets.value(fds))
+                self._calls.builtins.on_vectors(ticket, packets.read_value(fds))
             case ShowCalls():
                 self._show(message)
             case ShowPath(ticket=ticket):
@@ -591,7 +591,7 @@ def figures_of(calls: Calls, stats: Stats) -> Figures:
 def _read(kind: type[T], fds: list[int]) -> T:
     """Return the value of a message, which comes in its descriptor. Raises Malformed,
     TooLarge and OSError."""
-    return codec.decode_as(kind, packets.value(fds))
+    return codec.decode_as(kind, packets.read_value(fds))
 
 
 def summary(

@@ -275,7 +275,8 @@ class ShownTool(Struct, frozen=True, kw_only=True):
     itself; `tool`: the server's own name; `state`: `listed`, `callable` if it is in no list,
     `hidden` by its configuration, or `withheld`, with the reason in `why`; `available`: whether its
     server is there; `reads`: the tool says that it changes nothing; `definition`: raw, as in the
-    list, only if it was asked for by its name."""
+    list, only if it was asked for by its name. The supervisor adds `calls` and `errors`, since the
+    fronts were started, and `drift`: how the tool differs from its approved definition."""
 
     name: str
     server: str
@@ -286,6 +287,9 @@ class ShownTool(Struct, frozen=True, kw_only=True):
     why: str = ""
     available: bool = True
     reads: bool = False
+    calls: int = 0
+    errors: int = 0
+    drift: str = ""
     definition: Raw = Raw(b"{}")
 
 

@@ -164,7 +164,7 @@ def take_fd(fds: list[int]) -> int:
     return fds.pop(0)
 
 
-def value(fds: list[int]) -> bytes:
+def read_value(fds: list[int]) -> bytes:
     """Read the blob that came with a message. Raises codec.Malformed, TooLarge, OSError."""
     return read_blob(take_fd(fds))
 

@@ -211,6 +211,10 @@ class NamingSpec(Struct, frozen=True, kw_only=True):
     length_max: int = 64
 
 
+NAMESPACED = NamingSpec()
+"""Rules of an endpoint that says nothing about names."""
+
+
 class ToolOverride(Struct, frozen=True, kw_only=True):
     """Changes of an endpoint to one tool. For a field without a value, the server's definition
     counts. `tool`: the server's own name.
@@ -321,7 +325,7 @@ class EndpointSpec(Struct, frozen=True, kw_only=True):
     path: str = ""
     namespace: str = ""
     description: str = ""
-    naming: NamingSpec = NamingSpec()
+    naming: NamingSpec = NAMESPACED
     safe_schemas: bool = False
     """Whether lists leave out what clients and APIs of models refuse in the schemas of tools."""
     disabled: tuple[tuple[str, str], ...] = ()
