@@ -133,18 +133,12 @@ def start(
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. `processes_max`: number of processes that it may have; 0 if nobody is
     asked about new ones. Raises NotConfined, and OSError about the program."""
-    cell = _ProcessConfinement(spec, command, env, os.getpid(), counted=processes_max > 0)
+    confinement = _ProcessConfinement(spec, command, env, os.getpid(), processes_max)
     try:
-        pid, report, listener = cell.spawn(programs, streams)
+        return confinement.spawn(programs, streams)
     except (OSError, ValueError, NotConfined):
         _remove_temporary(spec, str(os.getpid()))
         raise
-    namespaces = report.sandboxed or spec.profile == "strict"
-    limit = ProcessLimit(processes_max, namespaces=namespaces)
-    achieved = RECORDING if spec.trial else report.achieved
-    return ConfinedProcess(
-        pid, achieved, report.lacking, report.granted, report.tmp, limit, listener
-    )
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -276,33 +270,9 @@ def _let_begin(listener: int, report: socket.socket) -> None:
             kernel.answer(listener, kernel.next_call(listener).id, goes_on=True)
 
 
-class _Report(NamedTuple):
-    """Report of a confined process to its worker: members of `ConfinedProcess`, and whether it
-    starts a browser that makes namespaces for a sandbox of its own."""
-
-    granted: rules.FileRights
-    lacking: tuple[str, ...]
-    achieved: str
-    tmp: str
-    sandboxed: bool
-
-
-def _pack_report(report: _Report) -> bytes:
-    """Return the bytes of a report: paths may be no UTF-8, and none contains a NUL."""
-    scalars = (report.achieved, report.tmp, *(["sandboxed"] if report.sandboxed else []))
-    return os.fsencode("\0\0".join(map("\0".join, (*report.granted, report.lacking, scalars))))
-
-
-def _parse_report(data: bytes) -> _Report:
-    *lists, lacking, scalars = [
-        tuple(filter(None, text.split("\0"))) for text in os.fsdecode(data).split("\0\0")
-    ]
-    return _Report(rules.FileRights(*lists), lacking, scalars[0], scalars[1], len(scalars) > 2)
-
-
 class _ProcessConfinement:
-    """Confinement of one process. `worker_pid`: of the process that starts it; `counted`: whether
-    the worker is asked about each new process.
+    """Confinement of one process. `worker_pid`: of the process that starts it; `processes_max`: as
+    in `start`. `_counted`: whether the worker is asked about each new process.
 
     The members of the second part are set in the forked process, before anything is prepared."""
 
@@ -312,13 +282,13 @@ class _ProcessConfinement:
         command: tuple[str, ...],
         env: Mapping[str, str],
         worker_pid: int,
-        *,
-        counted: bool,
+        processes_max: int,
     ) -> None:
         self._spec, self._command, self._env = spec, command, env
         self._worker_pid = worker_pid
         self._strict = spec.profile == "strict"
-        self._counted = counted
+        self._processes_max = processes_max
+        self._counted = processes_max > 0
 
         self._version, self._filters, self._asks = 0, False, False
         self._lacking: tuple[str, ...] = ()
@@ -365,13 +335,16 @@ class _ProcessConfinement:
         parts = ("bubblewrap" if self._strict else "", landlock, "seccomp" if self._filters else "")
         return " ".join(filter(None, parts)) or "none"
 
-    def _report(self, granted: rules.FileRights, tmp: str, listener: int) -> _Report:
+    def _pack_report(self, granted: rules.FileRights, tmp: str, listener: int) -> bytes:
+        """Return the bytes of the report. Paths may be no UTF-8, and none contains a NUL."""
         lacking = () if self._spec.trial else self._lacking
         if self._asks and listener < 0 and self._spec.profile == "basic":
             lacking = rules.find_unprotected(
                 self._spec, self._version, filters=self._filters, asks=False
             )
-        return _Report(granted, lacking, self._protection, tmp, self._sandboxed)
+        achieved = RECORDING if self._spec.trial else self._protection
+        scalars = achieved, tmp, *(["sandboxed"] if self._sandboxed else [])
+        return os.fsencode("\0\0".join(map("\0".join, (*granted, lacking, scalars))))
 
     def _prepare(self, granted: rules.FileRights) -> None:
         """Make the rules and the filter. Raises OSError."""
@@ -418,12 +391,9 @@ class _ProcessConfinement:
             return of_sockets
         return of_sockets | kernel.only_itself()
 
-    def spawn(
-        self, programs: Sequence[str], streams: tuple[int, int, int]
-    ) -> tuple[int, _Report, int]:
-        """Return the pid of the program, its report, and the descriptor that asks about what it
-        does. Raises NotConfined and OSError."""
-        report, report_sender = socket.socketpair()
+    def spawn(self, programs: Sequence[str], streams: tuple[int, int, int]) -> ConfinedProcess:
+        """Start the program. Raises NotConfined and OSError."""
+        own_end, report_sender = socket.socketpair()
         fds: list[int] = []
         try:
             with report_sender:
@@ -432,15 +402,21 @@ class _ProcessConfinement:
                     self._become(programs, streams, report_sender)
         finally:
             message = b""
-            with report:
-                while (received := socket.recv_fds(report, REPORT_BYTES_MAX, 1))[0]:
+            with own_end:
+                while (received := socket.recv_fds(own_end, REPORT_BYTES_MAX, 1))[0]:
                     message += received[0]
                     fds += received[1]
                     if fds and self._spec.trial:
-                        _let_begin(fds[0], report)
-        packed, confined, failure = message.rpartition(_CONFINED)
+                        _let_begin(fds[0], own_end)
+        report, confined, failure = message.rpartition(_CONFINED)
         if confined and not failure:
-            return pid, _parse_report(packed), fds[0] if fds else -1
+            *lists, lacking, (achieved, tmp, *sandboxed) = [
+                tuple(filter(None, text.split("\0"))) for text in os.fsdecode(report).split("\0\0")
+            ]
+            namespaces = bool(sandboxed) or self._strict
+            limit = ProcessLimit(self._processes_max, namespaces=namespaces)
+            granted, listener = rules.FileRights(*lists), fds[0] if fds else -1
+            return ConfinedProcess(pid, achieved, lacking, granted, tmp, limit, listener)
         packets.close_all(fds)
         os.waitpid(pid, 0)
         number, _, text = os.fsdecode(failure).partition(" ")
@@ -474,7 +450,7 @@ class _ProcessConfinement:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
                 signal.signal(number, signal.SIG_DFL)
             listener = self._confine()
-            report = _pack_report(self._report(granted, places.tmp, listener))
+            report = self._pack_report(granted, places.tmp, listener)
             fds = () if listener < 0 else (listener,)
             socket.send_fds(report_sender, [report + _CONFINED], fds)
             first_started(programs, lambda program: os.execve(program, list(argv), env))  # noqa: S606 - no shell
