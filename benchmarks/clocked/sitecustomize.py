@@ -63,7 +63,7 @@ def in_fronts() -> None:
 
     put_in(clocked, "decide", Builtins, "decide")
     put_in(clocked, "build", Viewers, "refresh")
-    put_in(clocked, "answer", Builtins, "changed")
+    put_in(clocked, "answer", Builtins, "on_order_outcome")
 
 
 def in_supervisor() -> None:

@@ -25,7 +25,7 @@ def take_out() -> None:
     for owner, name, instead in (
         (Stats, "observe", nothing),
         (jsonrpc_bytes, "is_error", nothing),  # opens answers to know what they count as
-        (Timing, "ended", nothing),
+        (Timing, "count_call", nothing),
         (figures, "MASK", NO_CALL),
         (figures, "NEXT", NO_CALL),
     ):
