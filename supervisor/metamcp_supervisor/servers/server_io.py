@@ -282,7 +282,7 @@ class ServerManager:
         for entry in self.entries.values():
             entry.answered.pop(front, None)
 
-    # Messages of workers: crew.Lives
+    # Messages of workers: `server_copies.CopyListener`
 
     def on_message(self, copy: Copy, message: FromChild, blob: bytes) -> None:
         entry = copy.entry

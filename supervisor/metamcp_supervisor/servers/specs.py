@@ -376,10 +376,10 @@ def front_spec(
     config: Config,
     version: str,
     listen: Address | None = None,
-    pinned: ToolQuarantine | None = None,
+    approvals: ToolQuarantine | None = None,
 ) -> FrontSpec:
     """Return the specification for fronts. `listen`: where the gateway listens, if that differs
-    from the configuration; `pinned`: knows the tools in quarantine."""
+    from the configuration; `approvals`: knows the tools in quarantine."""
     default = default_endpoint(config)
     return FrontSpec(
         version=version,
@@ -411,8 +411,8 @@ def front_spec(
             for server in config.servers.values()
             if server.limits != UNLIMITED
         },
-        quarantined=() if pinned is None else pinned.list_quarantined(),
-        held=() if pinned is None else pinned.enforced_servers(),
+        quarantined=() if approvals is None else approvals.list_quarantined(),
+        held=() if approvals is None else approvals.enforced_servers(),
     )
 
 

@@ -1,9 +1,9 @@
 """Errors for calls that their server does not answer, and the rule which calls are sent again.
 
 Owns: the errors of the gateway, each with a sentence and data; reading the code of an error and the
-reason of a `Down`; the retry policies of servers and the hints of their tools (`Retries`). Never:
-when an error is sent or a call is repeated (`call_router`), the errors of servers: they pass as
-they came.
+reason of a `ServerGone`; the retry policies of servers and the hints of their tools (`Retries`).
+Never: when an error is sent or a call is repeated (`call_router`), the errors of servers: they pass
+as they came.
 
 A caller cannot find out `may_have_run` for itself: false only for a call that reached no server,
 neither at its first nor at its second try.

@@ -379,7 +379,7 @@ class SessionRequest:
         return event_log is not None
 
     def _open(self) -> EventLog | None:
-        """Return the tape of the request's own stream, and begin it if there is none yet; None if
+        """Return the log of the request's own stream, and begin it if there is none yet; None if
         there can be none."""
         event_logs = self.session.event_logs
         if self._event_log is None and event_logs is not None and not self._gone:

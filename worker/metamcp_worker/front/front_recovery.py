@@ -112,7 +112,7 @@ class CallRecoveryData(Struct, frozen=True, gc=False):
 
 
 def keep(call: Call, session_id: str, stream: bytes, raw_id: bytes, token: bytes) -> None:
-    """Let this call outlive its front from now on. `stream`: name of its tape; `token`: raw or
+    """Let this call outlive its front from now on. `stream`: name of its log; `token`: raw or
     empty."""
     note = CallRecoveryData(Raw(raw_id), Raw(token or b"null"), call.label)
     call.kept = KeepCall(call.id, _word(session_id.encode()), _word(stream), codec.dump(note))

@@ -77,7 +77,7 @@ class LegacyEra:
         rest of a stream whose connection was lost. Raises Declined and Elsewhere."""
         session = self._session(exchange, view)
         exchange.check_stream()
-        assert session.event_logs is not None  # a session without tapes is not found by its id
+        assert session.event_logs is not None  # a session without logs is not found by its id
         resume = exchange.facts.resume
         event_log, events = (resume and session.event_logs.find(resume)) or (None, [])
         if event_log is not None and event_log is not session.news:

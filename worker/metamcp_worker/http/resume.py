@@ -3,17 +3,17 @@
 Owns: the ids of events, which events of which stream are kept and for how long. Never: connections,
 sending, the contents of events, the clock.
 
-A *tape* has the events of one stream, in order; the place of an event on its tape is its id. The
-*reader* of a tape is the connection that gets the events now, if there is one. When the connection
-breaks, the tape goes on without a reader. A client that comes back names the last event that it
-has, gets the events behind it, and is the reader from then on. An event is on one tape only, and a
-tape has at most one reader, so a client that truly names its last event gets nothing twice.
+An *event log* has the events of one stream, in order; the place of an event on its log is its id.
+The *reader* of a log is the connection that gets the events now, if there is one. When the
+connection breaks, the log goes on without a reader. A client that comes back names the last event
+that it has, gets the events behind it, and is the reader from then on. An event is on one log only,
+and a log has at most one reader, so a client that truly names its last event gets nothing twice.
 
 Limits hold per session, per front, and in time. Beyond a limit the oldest events go first. A client
 that asks for these gets the rest: the answer is the youngest event.
 
-A tape dies with its front. The id of an event names its tape, and the request that is still to be
-answered there. With these another front can go on, on a tape of its own: the *heir* of the lost
+A log dies with its front. The id of an event names its log, and the request that is still to be
+answered there. With these another front can go on, on a log of its own: the *heir* of the lost
 one, which holds all that the client does not have. The id of the last event does not name the
 request: a client that has this event has the answer.
 """
@@ -38,7 +38,7 @@ FRONT_BYTES_MAX = MESSAGE_BYTES + 16 * 1024 * 1024
 """Maximum bytes of the events of all sessions: the largest answer of most servers, and some small
 ones."""
 EVENT_BYTES = 1024
-"""Bytes that an event counts beside its own: as many as a tape takes that has only this event."""
+"""Bytes that an event counts beside its own: as many as a log takes that has only this event."""
 RESUME_S = 300.0
 """Seconds that a stream is kept after its end: long enough to wake up a laptop or to change the
 network."""
@@ -57,21 +57,21 @@ RETRY_MS = 1000
 a time."""
 
 _ID = re.compile(
-    rb"(?P<nonce>[0-9A-Za-z]{1,64})-(?P<tape>[0-9]{1,12})-(?P<place>[0-9]{1,12})"
+    rb"(?P<nonce>[0-9A-Za-z]{1,64})-(?P<log>[0-9]{1,12})-(?P<place>[0-9]{1,12})"
     rb"(?:-(?P<request>[0-9A-Za-z_-]{1,88}))?"
 )
 
 
 class EventLogRef(Struct, frozen=True):
-    """Tape of another front, as the client names it. `request`: raw id of the request whose answer
-    the client waits for."""
+    """Event log of another front, as the client names it. `request`: raw id of the request
+    whose answer the client waits for."""
 
     name: bytes
     request: bytes
 
 
 class EventLogReader(Protocol):
-    """Connection that gets the events of a tape."""
+    """Connection that gets the events of a log."""
 
     def put(self, event: bytes) -> None: ...
 
@@ -90,21 +90,21 @@ class EventLogStore:
         self.size_bytes = 0
         self.numbers = itertools.count(1)
         self.over: dict[EventLog, float] = {}
-        """Tapes that have ended, in order, each with the moment until which it is kept."""
+        """Event logs that have ended, in order, each with the moment until which it is kept."""
 
     def expire(self, now: float) -> None:
         while self.over and next(iter(self.over.values())) <= now:
             next(iter(self.over)).forget()
 
     def full(self) -> bool:
-        """Whether more is kept than may be, after ended tapes were forgotten to make room."""
+        """Whether more is kept than may be, after ended logs were forgotten to make room."""
         while self.size_bytes > FRONT_BYTES_MAX and self.over:
             next(iter(self.over)).forget()
         return self.size_bytes > FRONT_BYTES_MAX
 
 
 class EventLogs:
-    """Tapes of one session."""
+    """Event logs of one session."""
 
     __slots__ = ("_event_logs", "_filled", "_heirs", "events", "memory", "size_bytes")
 
@@ -119,18 +119,18 @@ class EventLogs:
     def open(
         self, reader: EventLogReader, events_max: int = RESUME_EVENTS_MAX, request: bytes = b""
     ) -> "EventLog":
-        """Begin a tape that keeps at most so many events. `request`: raw id of the request whose
-        answer ends the tape."""
+        """Begin a log that keeps at most so many events. `request`: raw id of the request whose
+        answer ends the log."""
         event_log = EventLog(self, next(self.memory.numbers), reader, events_max, request)
         self._event_logs[event_log.number] = event_log
         return event_log
 
     def inherit(self, lost: EventLogRef, heir: "EventLog") -> None:
-        """Give a client that asks for the lost tape this one from now on."""
+        """Give a client that asks for the lost log this one from now on."""
         self._heirs[lost.name] = heir
 
     def find_lost_tape(self, event_id: bytes) -> EventLogRef | None:
-        """Return the tape of another front that this event is on; None if nothing more is to come
+        """Return the log of another front that this event is on; None if nothing more is to come
         on it."""
         match = _ID.fullmatch(event_id.strip(b" \t"))
         if match is None or match["nonce"] == self.memory.nonce:
@@ -139,7 +139,7 @@ class EventLogs:
         return EventLogRef(_name(match), request) if request else None
 
     def find(self, event_id: bytes) -> "tuple[EventLog, list[bytes]] | None":
-        """Return the tape with this event, and the events behind it; None if the event is not
+        """Return the log with this event, and the events behind it; None if the event is not
         known."""
         match = _ID.fullmatch(event_id.strip(b" \t"))
         if match is None:
@@ -147,7 +147,7 @@ class EventLogs:
         if match["nonce"] != self.memory.nonce:
             heir = self._heirs.get(_name(match)) if match["request"] else None
             return None if heir is None else (heir, heir.after(0))
-        event_log = self._event_logs.get(int(match["tape"]))
+        event_log = self._event_logs.get(int(match["log"]))
         if event_log is None or int(match["place"]) > event_log.last:
             return None
         if match["request"] is not None and match["request"] != event_log.request:
@@ -155,11 +155,11 @@ class EventLogs:
         return event_log, event_log.after(int(match["place"]))
 
     def clear(self) -> None:
-        """Forget all tapes, because the session is over."""
+        """Forget all logs, because the session is over."""
         for event_log in list(self._event_logs.values()):
             event_log.forget()
 
-    # --- for tapes ----------------------------------------------------------------------------
+    # --- for logs ----------------------------------------------------------------------------
 
     def count(self, event_log: "EventLog", events: int, size_bytes: int) -> None:
         self.events += events
@@ -171,7 +171,7 @@ class EventLogs:
             self._filled.pop(event_log, None)
 
     def shrink(self) -> None:
-        """Keep to the limits: the events of the oldest tape go first. The very last event stays,
+        """Keep to the limits: the events of the oldest log go first. The very last event stays,
         unless the whole front has no room for it."""
         while self.events > 1 and (
             self.events > RESUME_EVENTS_MAX or self.size_bytes > RESUME_BYTES_MAX
@@ -187,7 +187,7 @@ class EventLogs:
 
 
 class EventLog:
-    """Events of one stream. `name`, `request`: texts for the tape and for its request in the ids of
+    """Events of one stream. `name`, `request`: texts for the log and for its request in the ids of
     its events; `last`: place of the youngest event; `events`: events that are kept, the youngest
     last; `over`: no event follows."""
 
@@ -272,7 +272,7 @@ class EventLog:
             self.forget()
 
     def forget(self) -> None:
-        """Drop everything, because no client can come back to this tape any more."""
+        """Drop everything, because no client can come back to this log any more."""
         count, size = len(self.events), self.size_bytes
         self.events.clear()
         self.size_bytes = 0
@@ -299,7 +299,7 @@ class EventLog:
 
 
 def _name(match: re.Match[bytes]) -> bytes:
-    return match["nonce"] + b"-" + match["tape"]
+    return match["nonce"] + b"-" + match["log"]
 
 
 def _encode_id(request: bytes) -> bytes:
