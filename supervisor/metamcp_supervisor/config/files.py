@@ -1,15 +1,17 @@
 """Reading files that users wrote: configuration, and secrets that it refers to.
 
 Owns: which files are read at all (regular, limited in size, text), and a sentence for each refused
-file; the temporary file for content that must be written whole or not at all. Never: the meaning of
-the content.
+file; the temporary file for content that must be written whole or not at all; noticing that files
+changed. Never: the meaning of the content.
 """
 
 import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from metamcp_supervisor.config.document import shorten
 from metamcp_supervisor.config.references import Unresolved, no_credentials
@@ -20,6 +22,15 @@ CONFIG_BYTES_MAX = 4 * 1024 * 1024
 SECRET_BYTES_MAX = 64 * 1024
 """Maximum bytes of a file with a secret; keys and certificates have a few KiB."""
 _CHUNK_BYTES = 64 * 1024
+QUIET_S = 1.0
+"""Seconds without a further change before changed files are read, because a file may be half
+written."""
+
+T = TypeVar("T")
+Stamp = tuple[int, int, int]
+"""Inode, size in bytes and modification time in nanoseconds of a file."""
+Stamps = dict[Path, Stamp | None]
+"""Stamps of files; None for a file whose state cannot be read."""
 
 
 class FileUnreadable(Exception):
@@ -213,3 +224,45 @@ def _decode_text(data: bytes) -> str:
     if "\0" in text:
         raise FileUnreadable("has NUL characters in it: it is not text")
     return text
+
+
+class FileChangeDetector:
+    """Detector of files that changed and then stayed the same for QUIET_S. `stamps`: of the files
+    as they were read."""
+
+    def __init__(self, stamps: Stamps) -> None:
+        self.known = self._seen = stamps
+        self._since = 0.0
+
+    def look(self, stamps: Stamps, now: float) -> bool:
+        """Whether to read the files again. `stamps`: of the files now; `now`: monotonic seconds."""
+        if stamps != self._seen:
+            self._seen, self._since = stamps, now
+        return stamps != self.known and now - self._since >= QUIET_S
+
+
+def stamp_files(files: Iterable[Path]) -> Stamps:
+    stamps: Stamps = {}
+    for path in files:
+        try:
+            state = os.stat(path)
+        except OSError:
+            stamps[path] = None
+        else:
+            stamps[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
+    return stamps
+
+
+def read_stamped(
+    read: Callable[[], tuple[T, Iterable[Path]]], expected: Iterable[Path]
+) -> tuple[T, Stamps]:
+    """Return what `read` read, and stamps of its files from before it read them: it reads again
+    until it names no file without such a stamp. `expected`: files that it will probably read."""
+    files = tuple(expected)
+    while True:
+        stamps = stamp_files(files)
+        content, named = read()
+        files = tuple(named)
+        if stamps.keys() >= set(files):
+            return content, {path: stamps[path] for path in files}
+        files = (*stamps, *files)

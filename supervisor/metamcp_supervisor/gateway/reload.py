@@ -10,7 +10,6 @@ Overrides of servers survive a reload; overrides of log levels do not.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import Config, ConfigInvalid
 from metamcp_supervisor.config.confirmation import NotConfirmed, refuse_empty_config
+from metamcp_supervisor.config.files import FileChangeDetector, read_stamped, stamp_files
 from metamcp_supervisor.config.overrides import GATEWAY, Override, TimedOverrides, text_of
 from metamcp_supervisor.config.reload import find_stopping_errors, fingerprint, plan, with_overrides
 from metamcp_supervisor.config.show import server_table
@@ -45,37 +45,16 @@ from metamcp_worker.runtime.masking import SecretMasker
 
 WATCH_S = 0.5
 """Seconds between two checks of the files."""
-QUIET_S = 1.0
-"""Seconds without a further change before changed files are read, because a file may be half
-written."""
-
 SPOILT = (
     "a server that runs would be stopped by a mistake in its configuration; the old one stays in"
     " force, and 'metamcp reload --yes' applies the new one"
 )
 
-Stamp = tuple[int, int, int]
-"""Inode, size in bytes and modification time in nanoseconds of a file."""
-Stamps = dict[Path, Stamp | None]
-"""Stamps of files; None for a file whose state cannot be read."""
+ConfigContent = tuple[Config, Lock | None]
+"""Configuration and content of its lock file, None without one."""
 
 Ask = Callable[[str, str], None]
 """Function that shows an operator a question; the answer yes applies the plan with this hash."""
-
-
-class FileChangeDetector:
-    """Detector of files that changed and then stayed the same for QUIET_S. `stamps`: of the files
-    as they were read."""
-
-    def __init__(self, stamps: Stamps) -> None:
-        self.known = self._seen = stamps
-        self._since = 0.0
-
-    def look(self, stamps: Stamps, now: float) -> bool:
-        """Whether to read the files again. `stamps`: of the files now; `now`: monotonic seconds."""
-        if stamps != self._seen:
-            self._seen, self._since = stamps, now
-        return stamps != self.known and now - self._since >= QUIET_S
 
 
 def nobody(question: str, plan: str) -> None:
@@ -104,7 +83,8 @@ class Reloads:
         traces: Traces,
     ) -> None:
         self.config = self._written = config
-        self._files = config.files
+        self._stamps = stamp_files(_list_files(config))
+        """Stamps of the files from before they were read."""
         self._overrides = TimedOverrides()
         self._ending: asyncio.TimerHandle | None = None
         self.hash = fingerprint(config)
@@ -138,8 +118,7 @@ class Reloads:
         self._metrics.on_reload(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
-            stamps = _stamps(self._watched_files())
-            self._attend(self._watch(stamps), "changed files")
+            self._attend(self._watch(), "changed files")
 
     @property
     def written_config(self) -> Config:
@@ -246,12 +225,16 @@ class Reloads:
     ) -> tuple[Config, ReloadDraft, ReloadPlan]:
         """Read the files, and return what a reload would do. Raises ConfigInvalid."""
         try:
-            new, lock = await asyncio.to_thread(self._read)
+            content, stamps = await asyncio.to_thread(read_stamped, self._read, self._stamps)
+            if not dry_run:
+                self._stamps = stamps
+            if isinstance(content, ConfigInvalid):
+                raise content
+            new, lock = content
             if not yes and (problems := find_stopping_errors(self._written, new)):
                 raise ConfigInvalid(problems, new.files, SPOILT)
-        except ConfigInvalid as error:
+        except ConfigInvalid:
             if not dry_run:
-                self._files = tuple(dict.fromkeys((*self.config.files, *error.files)))
                 self._metrics.on_reload(ok=False, now=time.time())
             raise
         draft = await self._manager.approvals.draft(new, lock)
@@ -268,13 +251,14 @@ class Reloads:
             return refusal
         return None
 
-    def _read(self) -> tuple[Config, Lock | None]:
-        """Read the configuration and its lock file. Raises ConfigInvalid."""
-        new = self._load()
-        return new, lock_io.load(lock_io.find_lock_path(new))
-
-    def _watched_files(self) -> tuple[Path, ...]:
-        return (*self._files, *self.config.workflows.files, lock_io.find_lock_path(self.config))
+    def _read(self) -> tuple[ConfigContent | ConfigInvalid, tuple[Path, ...]]:
+        """Read the configuration and its lock file; return them, or what is wrong, and the files
+        to watch."""
+        try:
+            new = self._load()
+            return (new, lock_io.load(lock_io.find_lock_path(new))), _list_files(new)
+        except ConfigInvalid as error:
+            return error, (*self._stamps, *error.files)
 
     def _apply(self, new: Config, reload_plan: ReloadPlan) -> None:
         """Put `new` into force; this cannot be refused any more."""
@@ -286,7 +270,6 @@ class Reloads:
         self._written = replace(new, gateway=self.config.gateway)
         levels_set, self._overrides = self._overrides.of(GATEWAY), self._overrides.restrict_to(new)
         self.config = self._overrides.apply(self._written)
-        self._files = new.files
         self.hash = fingerprint(self._written)
         self.read_at = self._loop.time()
         self._speak()
@@ -452,17 +435,18 @@ class Reloads:
             hangup.clear()
             await self._reload_unasked()
 
-    async def _watch(self, stamps: Stamps) -> None:
+    async def _watch(self) -> None:
         """Reload when a file has changed, once for each state of the files that lasts."""
-        quiet = FileChangeDetector(stamps)
+        stamps, detector = None, FileChangeDetector({})
         while True:
+            if stamps is not self._stamps:  # the files were read
+                stamps = self._stamps
+                detector = FileChangeDetector(stamps)
             await asyncio.sleep(WATCH_S)
-            now = await asyncio.to_thread(_stamps, tuple(quiet.known))
-            if quiet.look(now, self._loop.time()):
+            now = await asyncio.to_thread(stamp_files, stamps)
+            if stamps is self._stamps and detector.look(now, self._loop.time()):
+                detector = FileChangeDetector(now)
                 await self._reload_unasked()
-                # It may include other files now. Old ones may have changed during the reload.
-                others = await asyncio.to_thread(_stamps, self._watched_files())
-                quiet = FileChangeDetector({path: now.get(path, others[path]) for path in others})
 
     async def _reload_unasked(self) -> None:
         """Reload; write errors to the journal, because no caller waits for the result."""
@@ -483,13 +467,5 @@ def _sentence(error: ConfigInvalid | ReloadRefused) -> str:
     return f"{error.problems[0]}{f' (and {more} more)' if more else ''}"
 
 
-def _stamps(files: Sequence[Path]) -> Stamps:
-    stamps: Stamps = {}
-    for path in files:
-        try:
-            state = os.stat(path)
-        except OSError:
-            stamps[path] = None
-        else:
-            stamps[path] = (state.st_ino, state.st_size, state.st_mtime_ns)
-    return stamps
+def _list_files(config: Config) -> tuple[Path, ...]:
+    return (*config.files, *config.workflows.files, lock_io.find_lock_path(config))

@@ -7,8 +7,14 @@ import pytest
 
 from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.config.files import (
+    QUIET_S,
+    FileChangeDetector,
+    Stamps,
+    read_stamped,
+    stamp_files,
+)
 from metamcp_supervisor.config.reload import find_stopping_errors, plan
-from metamcp_supervisor.gateway.reload import QUIET_S, FileChangeDetector, Stamps
 from metamcp_supervisor.servers.server import (
     Retuned,
     ServerLife,
@@ -187,3 +193,24 @@ def test_a_file_is_read_when_it_has_been_left_alone_for_a_second() -> None:
     assert not quiet.look(whole, 1.4 + QUIET_S / 2)
     assert quiet.look(whole, 1.4 + QUIET_S)
     assert not quiet.look(old, 9.0), "it is as it was"
+
+
+def test_a_file_that_changes_just_after_it_was_read_has_the_stamp_from_before(
+    tmp_path: Path,
+) -> None:
+    main, included = tmp_path / "main", tmp_path / "included"
+    main.write_text("includes")
+    texts: list[str] = []
+
+    def read() -> tuple[str, tuple[Path, ...]]:
+        text = included.read_text() if included.exists() else "missing"
+        texts.append(text)
+        included.write_text(text + "!")
+        return text, (main, included)
+
+    text, stamps = read_stamped(read, (main, tmp_path / "no more"))
+    assert (text, texts) == ("missing!", ["missing", "missing!"])
+    assert list(stamps) == [main, included]
+    now = stamp_files(stamps)
+    assert stamps[main] == now[main]
+    assert stamps[included] != now[included]
