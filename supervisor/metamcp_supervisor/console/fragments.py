@@ -155,6 +155,10 @@ def table(
     if not all_rows:
         return h.p(class_="empty")[empty]
     kinds = ["number" if head in right else None for head in heads]
+    cells = [
+        h.th(scope="row") if number == head else h.td(class_=kind)
+        for number, kind in enumerate(kinds)
+    ]
     # A name says nothing about columns that are wide: the reader may scroll the table by keyboard.
     return h.div(class_="table", tabindex="0", role="region", aria_label=caption)[
         h.table[
@@ -167,7 +171,7 @@ def table(
                     ]
                 ]
             ],
-            h.tbody[[_row(row, kinds, head) for row in all_rows]],
+            h.tbody[[_row(cells, row) for row in all_rows]],
         ]
     ]
 
@@ -268,13 +272,10 @@ def _head(head: str, kind: str | None, path: str, order: Sorted | None) -> Eleme
     return h.th(scope="col", class_=kind, aria_sort=order)[link(path, head) if path else head]
 
 
-def _row(row: Sequence[Node], kinds: Sequence[str | None], head: int) -> Element:
-    return h.tr[
-        [
-            h.th(scope="row")[cell] if number == head else h.td(class_=kind)[cell]
-            for number, (cell, kind) in enumerate(zip(row, kinds, strict=True))
-        ]
-    ]
+def _row(cells: Sequence[Element], row: Sequence[Node]) -> str:
+    """Return a row as text. `cells`: element of each column. Written at once, because htpy passes
+    each piece of a page through a generator for each element around it."""
+    return h.tr[[cell[value] for cell, value in zip(cells, row, strict=True)]].__html__()
 
 
 def diff(before: str, after: str, label: str) -> Element:
