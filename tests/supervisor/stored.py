@@ -32,9 +32,9 @@ async def read(folder: Path, *living: str, steps: Steps = STEPS) -> DisclosureSt
         await store.close()
 
 
-async def written(folder: Path, *deltas: Delta) -> None:
+async def written(folder: Path, *deltas: Delta, busy_s: float = 0.1) -> None:
     """What a gateway leaves."""
-    store = Store(Database(folder, busy_s=0.1))
+    store = Store(Database(folder, busy_s=busy_s))
     await store.read(())
     try:
         for delta in deltas:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.store.copies import DatabaseContent, backup, restore
-from metamcp_supervisor.store.database import FILE, STEPS, StoreError
+from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, STEPS, StoreError
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc.disclosure import DisclosureState
 from tests.supervisor.stored import DEV, EQUIPPED, ME, PUT, read, sql, written
@@ -64,7 +64,7 @@ def test_copies_beside_a_gateway_that_writes_are_whole_and_do_not_stop_it(tmp_pa
 
     def write() -> None:
         while not ended.is_set():
-            asyncio.run(written(tmp_path, PUT, Delta(((ME, EQUIPPED),))))
+            asyncio.run(written(tmp_path, PUT, Delta(((ME, EQUIPPED),)), busy_s=BUSY_S_MAX))
             deltas.append(1)
 
     writer = threading.Thread(target=write)
