@@ -56,13 +56,14 @@ MAY_IMPORT = {
         "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes systemd telemetry",
+        "roles": "config control fronts processes servers systemd telemetry",
         "certificates": "config",
         "calls": "config control",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
         "gateway": (
-            "approval certificates config control fronts keys processes servers store systemd"
-            " telemetry views"
+            "approval certificates config control fronts keys processes roles servers store"
+            " systemd telemetry views"
         ),
         "cli": (
             "approval calls certificates client_files config control gateway keys processes servers"

@@ -22,7 +22,7 @@ from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, ServerDetails, UnknownName
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.servers.result_keeper import ResultKeeper
+from metamcp_supervisor.roles.result_keeper import ResultKeeper
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs

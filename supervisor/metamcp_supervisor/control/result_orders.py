@@ -1,7 +1,7 @@
 """The verbs about kept results: list, show and purge them.
 
 Owns: their parameters, the form of the answers, the journal's words. Never: files, and which
-results nobody can read any more (`servers.result_keeper`).
+results nobody can read any more (`roles.result_keeper`).
 """
 
 import time

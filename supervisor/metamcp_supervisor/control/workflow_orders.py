@@ -1,7 +1,7 @@
 """The verbs about workflows: an order to the engine for the local user, and what comes of it.
 
 Owns: their parameters, a connection to the engine, the relay of progress. Never: carrying an order
-out (`metamcp_worker.engine`), the engine's process (`servers.engine_process`).
+out (`metamcp_worker.engine`), the engine's process (`roles.engine_process`).
 
 The order acts for the local user at an endpoint, who sees all runs. If the client goes away, the
 connection ends: a workflow goes on, an agent ends.

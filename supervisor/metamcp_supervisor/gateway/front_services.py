@@ -20,18 +20,18 @@ from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import WorkerExit
+from metamcp_supervisor.roles.audit_writer import AuditWriter
+from metamcp_supervisor.roles.code_process import CodeProcess
+from metamcp_supervisor.roles.console_process import ConsoleProcess
+from metamcp_supervisor.roles.embedder import Embedder
+from metamcp_supervisor.roles.engine_process import EngineProcess
+from metamcp_supervisor.roles.middleware_process import Middlewares
+from metamcp_supervisor.roles.result_keeper import ResultKeeper
+from metamcp_supervisor.roles.role_process import RoleProcess
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.servers import specs
-from metamcp_supervisor.servers.audit_writer import AuditWriter
-from metamcp_supervisor.servers.code_process import CodeProcess
-from metamcp_supervisor.servers.console_process import ConsoleProcess
-from metamcp_supervisor.servers.embedder import Embedder
-from metamcp_supervisor.servers.engine_process import EngineProcess
-from metamcp_supervisor.servers.middleware_process import Middlewares
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.result_keeper import ResultKeeper
-from metamcp_supervisor.servers.role_process import RoleProcess
 from metamcp_supervisor.servers.server_io import ServerManager
-from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics

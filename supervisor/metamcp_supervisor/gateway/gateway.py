@@ -35,14 +35,14 @@ from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
+from metamcp_supervisor.roles.console_process import ConsoleProcess
+from metamcp_supervisor.roles.result_keeper import ResultKeeper
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
-from metamcp_supervisor.servers.console_process import ConsoleProcess
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
-from metamcp_supervisor.servers.result_keeper import ResultKeeper
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys

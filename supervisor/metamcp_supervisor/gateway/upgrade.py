@@ -28,13 +28,13 @@ from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server import WorkerResponds
 from metamcp_supervisor.servers.server_io import ServerManager
-from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service

@@ -23,8 +23,8 @@ from metamcp_supervisor.control.console_sessions import (
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.servers import specs
-from metamcp_supervisor.servers.socket_process import SocketProcess
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus

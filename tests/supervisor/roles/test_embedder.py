@@ -12,7 +12,7 @@ from msgspec import structs
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
-from metamcp_supervisor.servers.embedder import ASKS_MAX, WHO, Embedder
+from metamcp_supervisor.roles.embedder import ASKS_MAX, WHO, Embedder
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors

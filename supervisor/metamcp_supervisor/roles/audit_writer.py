@@ -23,7 +23,7 @@ from msgspec import structs
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.socket_process import SocketProcess
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Follower, Journal
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_worker.ipc import audit_records as audit

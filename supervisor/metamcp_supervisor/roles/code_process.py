@@ -13,7 +13,7 @@ from metamcp_supervisor.config import code_mode, installation
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.socket_process import SocketProcess
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec

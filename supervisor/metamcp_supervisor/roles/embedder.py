@@ -19,7 +19,7 @@ from msgspec import structs
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.role_process import RoleProcess
+from metamcp_supervisor.roles.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors

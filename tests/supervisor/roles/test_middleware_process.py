@@ -12,8 +12,8 @@ import pytest
 from metamcp_supervisor.config.config import MiddlewareConfig
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
-from metamcp_supervisor.servers.middleware_process import Middlewares
-from metamcp_supervisor.servers.role_process import RoleProcess
+from metamcp_supervisor.roles.middleware_process import Middlewares
+from metamcp_supervisor.roles.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.middleware_calls import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.role_process import RoleProcess
+from metamcp_supervisor.roles.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import messages, packets
 from metamcp_worker.ipc.envelope import Message

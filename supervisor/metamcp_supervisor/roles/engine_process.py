@@ -12,7 +12,7 @@ from msgspec import Raw, structs
 from metamcp_supervisor.config.config import AiConfig, Config
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.servers.socket_process import SocketProcess
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, messages, packets

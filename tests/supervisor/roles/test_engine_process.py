@@ -11,13 +11,13 @@ import pytest
 
 from metamcp_supervisor.config.config import AiConfig, Endpoint, EngineConfig, WorkflowFiles
 from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
-from metamcp_supervisor.servers.engine_process import EngineProcess
+from metamcp_supervisor.roles.engine_process import EngineProcess
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ParkedRun
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
-from tests.supervisor.servers.test_code_process import CodeHouse, PlayedSandboxes
+from tests.supervisor.roles.test_code_process import CodeHouse, PlayedSandboxes
 from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process

@@ -16,8 +16,8 @@ from metamcp_supervisor.config.config import CodeConfig
 from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
-from metamcp_supervisor.servers.code_process import CodeProcess
-from metamcp_supervisor.servers.socket_process import SocketProcess
+from metamcp_supervisor.roles.code_process import CodeProcess
+from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import CodeFigures, CodeOn
