@@ -59,6 +59,7 @@ MAY_IMPORT = {
         "roles": "config control fronts processes servers systemd telemetry",
         "certificates": "config",
         "calls": "config control",
+        "wording": "config control telemetry",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
         "gateway": (
@@ -67,12 +68,12 @@ MAY_IMPORT = {
         ),
         "cli": (
             "approval calls certificates client_files config control gateway keys processes servers"
-            " store systemd telemetry views"
+            " store systemd telemetry views wording"
         ),
         "doctor": (
             "approval certificates cli config control keys processes servers systemd telemetry"
         ),
-        "console": "calls cli client_files config control telemetry",
+        "console": "calls client_files config control telemetry wording",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.

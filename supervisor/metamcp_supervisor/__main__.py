@@ -77,7 +77,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.call:call",
         "Call a tool, and print what it returns.",
     ),
-    "replay": ("metamcp_supervisor.cli.replay:replay", "Repeat a recorded call."),
+    "replay": ("metamcp_supervisor.cli.recordings:replay", "Repeat a recorded call."),
     "sandbox": (
         "metamcp_supervisor.cli.sandbox_rights:sandbox",
         "Find out what a confined server needs.",

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 from tests.live import processes
 from tests.waiting import WAIT_S, until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.cli.recordings import lines
+from metamcp_supervisor.wording.recorded_calls import lines
 from metamcp_worker.ipc.records import word
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway

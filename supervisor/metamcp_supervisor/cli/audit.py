@@ -16,9 +16,9 @@ from typing import NoReturn
 import click
 from msgspec import structs
 
-from metamcp_supervisor.cli import recordings, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.errors import Group, gateway_options, tell
+from metamcp_supervisor.cli.errors import Group, gateway_options, run_and_exit, tell
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import audit_segments
 from metamcp_supervisor.control.audit_segments import AuditDenied, AuditQuestion, AuditUnread
@@ -103,7 +103,7 @@ def list_(
             click.echo("no record fits", err=True)
         return Exit.OK
 
-    run_and_exit(work)
+    read_and_exit(work)
 
 
 @audit.command("show")
@@ -122,7 +122,7 @@ def show_(seq: int, as_json: bool, state_dir: str | None, path: Path | None) -> 
                 click.echo(f"{name:<12}  {show.printable(str(value))}")
         return Exit.OK
 
-    run_and_exit(work)
+    read_and_exit(work)
 
 
 @audit.command()
@@ -155,7 +155,7 @@ def verify(expect: str | None, as_json: bool, state_dir: str | None, path: Path 
             click.echo(f"{message}; the last one is {proof.last}:{proof.last_hash}")
         return Exit.OK if proof.broken is None else Exit.FAILED
 
-    run_and_exit(work)
+    read_and_exit(work)
 
 
 @audit.command()
@@ -171,7 +171,7 @@ def export(as_json: bool, state_dir: str | None, path: Path | None) -> None:
             click.echo(codec.dump(stored_record.to_export_record()))
         return Exit.OK
 
-    run_and_exit(work)
+    read_and_exit(work)
 
 
 def folder(state_dir: str | None, path: Path | None) -> Path:
@@ -189,7 +189,7 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     return config.gateway.state_dir / records.FOLDER
 
 
-def run_and_exit(work: Callable[[], int]) -> NoReturn:
+def read_and_exit(work: Callable[[], int]) -> NoReturn:
     """Do the work of a command, and end with its exit code or with that of its failure."""
 
     def read() -> int:
@@ -199,7 +199,7 @@ def run_and_exit(work: Callable[[], int]) -> NoReturn:
             code = Exit.DENIED if isinstance(error, AuditDenied) else Exit.of(error)
             raise Failed(code, str(error)) from None
 
-    recordings.run_and_exit(read)
+    run_and_exit(read)
 
 
 def _ids(state_dir: Path, name: str) -> list[str]:

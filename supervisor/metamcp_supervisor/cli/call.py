@@ -20,7 +20,7 @@ from metamcp_supervisor.calls import tool_call, tool_form
 from metamcp_supervisor.calls.endpoint_client import EndpointClient
 from metamcp_supervisor.calls.tool_call import ELICIT, InputQuestion, RequestForm, ResultPart
 from metamcp_supervisor.calls.tool_form import ArgumentsUnfit, FormField
-from metamcp_supervisor.cli import columns, errors, recordings, show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.connect import (
     await_serving,
     credential_options,
@@ -34,6 +34,7 @@ from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import ToolList
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.envelope import Envelope
@@ -140,7 +141,7 @@ def call(
             )
         return _print(answer, output, as_json=as_json)
 
-    recordings.run_and_exit(work)
+    errors.run_and_exit(work)
 
 
 class _Call:

@@ -9,12 +9,13 @@ import webbrowser
 
 import click
 
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import begin, json_option, outward
 from metamcp_supervisor.cli.errors import Group
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_orders import ConsoleLink, SessionList
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 SESSIONS = ("ID", "ROLE", "LOGIN BY", "SINCE", "LAST PAGE")

@@ -19,10 +19,11 @@ import click
 from msgspec import structs
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns, errors, show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.telemetry.health import not_ready
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 WATCH_S = 2.0
@@ -55,7 +56,7 @@ class Duration(click.ParamType[float]):
 
 #: Verbs that live in a file of their own, which is imported when one of them is called.
 ELSEWHERE = {
-    "describe": "metamcp_supervisor.cli.describe:describe",
+    "describe": "metamcp_supervisor.cli.listings:describe",
     "top": "metamcp_supervisor.cli.listings:top",
     "logs": "metamcp_supervisor.cli.follow:logs",
     "events": "metamcp_supervisor.cli.follow:events",

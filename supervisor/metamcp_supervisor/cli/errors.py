@@ -10,6 +10,7 @@ import functools
 import importlib
 import io
 import itertools
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -347,3 +348,13 @@ def tell(**members: object) -> None:
 
 def say(sentence: str) -> None:
     click.echo(f"metamcp: {show.printable(sentence)}", err=True)
+
+
+def run_and_exit(work: Callable[[], int]) -> NoReturn:
+    """Do the work of a command, and end with its exit code. Raises Failed."""
+    try:
+        code = work()
+    except BrokenPipeError:  # the user has left the pager
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = Exit.OK
+    raise SystemExit(code)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from msgspec import Raw
 
-from metamcp_supervisor.cli import errors, offers, recordings, show
+from metamcp_supervisor.cli import errors, offers, show
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import Command, Group, args_option, gateway_options
 from metamcp_supervisor.control import client
@@ -161,7 +161,7 @@ def check(path: Path | None, state_dir: str | None, as_json: bool, strict: bool)
             click.echo(f"ok: {count_text}, {len(things)} tools, prompts and resources known")
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    errors.run_and_exit(work)
 
 
 def _things(catalogues: Mapping[str, server_catalog.ServerCatalogue | None]) -> Iterator[Thing]:

@@ -11,9 +11,10 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
 from metamcp_supervisor.control import client
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 LINES = 100
@@ -82,7 +83,7 @@ def logs(
 
     def text(raw: bytes) -> str:
         line = codec.decode_as(verbs.LogLine, raw)
-        return columns.log_text(line, show.clock(line.time))
+        return columns.log_text(line, columns.clock(line.time))
 
     messages = _follow_gateway(runtime_dir, "logs", params, reconnect_s)
     _print(messages, None if as_json else text)
@@ -128,7 +129,7 @@ def show_events(
 
     def text(raw: bytes) -> str:
         event = codec.decode_as(verbs.JournalEvent, raw)
-        return columns.event_text(event, show.clock(event.time))
+        return columns.event_text(event, columns.clock(event.time))
 
     messages = _follow_gateway(runtime_dir, "events", params, reconnect_s)
     _print(messages, None if as_json else text)

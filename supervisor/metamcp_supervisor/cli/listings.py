@@ -1,4 +1,4 @@
-"""Tables of the moment: `metamcp ctl top`, `calls` and `views`, and `metamcp results`.
+"""Tables of the moment: `metamcp ctl top`, `calls`, `views` and `describe`, and `metamcp results`.
 
 Owns: `top`, how much each server uses now, with its rates, order and keys; `calls`, the calls in
 flight; `views`, what each view has in its list of tools, and what that saves; `results`, the large
@@ -13,12 +13,13 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import (
     Duration,
     any_names_argument,
     begin,
     complete_endpoints,
+    complete_names,
     json_option,
     outward,
 )
@@ -28,12 +29,14 @@ from metamcp_supervisor.control.result_orders import ResultList, ResultShown, Re
 from metamcp_supervisor.telemetry.histograms import between, quantile
 from metamcp_supervisor.verbs import (
     ConfigTree,
+    Description,
     Footprint,
     ServerStatus,
     TopFigures,
     ViewShown,
     ViewsShown,
 )
+from metamcp_supervisor.wording import columns, descriptions
 from metamcp_worker.ipc import codec
 
 EVERY_S = 2.0
@@ -427,3 +430,51 @@ def _result_row(result: ResultShown) -> tuple[str, ...]:
         result.handle, result.endpoint, result.principal, tool, str(result.bytes),
         str(result.saved_tokens), result.until,
     )  # fmt: skip
+
+
+DESCRIPTION_LABEL_WIDTH = 12
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_names)
+@json_option
+@click.pass_obj
+def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
+    """Explain a server: its settings, why it is in its state, and what happens next."""
+    with client.connect(runtime_dir) as gateway:
+        raw = gateway.call("describe", {"name": name})
+    if as_json:
+        click.echo(raw)
+        return
+    description = codec.decode_as(Description, raw)
+    now = time.time()
+    for label, text in descriptions.facts(description, now):
+        click.echo(show.printable(f"{label:<{DESCRIPTION_LABEL_WIDTH}}{text}").rstrip())
+    _print_section("Configuration", ("", ""), _config_rows(description))
+    _print_section(
+        "Processes",
+        ("PID", "MEM", "PSS", "CPU", "FDS", "COMMAND"),
+        descriptions.processes(description.processes),
+    )
+    _print_section(
+        "Exits",
+        ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"),
+        descriptions.exits(description, now),
+    )
+    if description.log:
+        click.echo("\nLast lines of its log")
+        for line in description.log:
+            text = columns.log_text(line, columns.clock(line.time))
+            click.echo(f"  {show.printable(text)}")
+
+
+def _config_rows(description: Description) -> list[tuple[str, str]]:
+    return [(f"  {key}", codec.dump(value).decode()) for key, value in description.config.items()]
+
+
+def _print_section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    if not rows:
+        return
+    click.echo(f"\n{title}")
+    right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
+    show.picture(show.PrintedTable(head, rows, right=right))

@@ -16,9 +16,9 @@ from msgspec import Raw
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
 from metamcp_supervisor.approval.lock_drift import ToolDrift
-from metamcp_supervisor.cli import offers, recordings
+from metamcp_supervisor.cli import offers
 from metamcp_supervisor.cli.ctl import json_option
-from metamcp_supervisor.cli.errors import Group, add_json_option, gateway_options
+from metamcp_supervisor.cli.errors import Group, add_json_option, gateway_options, run_and_exit
 from metamcp_supervisor.cli.offers import OfferComparison
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.control.client import Failed
@@ -89,7 +89,7 @@ def write(path: Path | None, state_dir: str | None, where: Path | None) -> None:
         _tell_running()
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    run_and_exit(work)
 
 
 @lock.command()
@@ -112,7 +112,7 @@ def diff(
             tell(drifts)
         return Exit.FAILED if drifts else Exit.OK
 
-    recordings.run_and_exit(work)
+    run_and_exit(work)
 
 
 @lock.command()
@@ -155,7 +155,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
             _tell_running()
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    run_and_exit(work)
 
 
 def tell(drifts: Sequence[ToolDrift]) -> None:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from metamcp_supervisor import signals
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.config.config import UNIX, ConfigInvalid
 from metamcp_supervisor.control.services import NotNow, ReloadRefused
 from metamcp_supervisor.telemetry.journal import NEXT
 from metamcp_supervisor.verbs import GatewayStatus, JournalEvent, LogLine
 from metamcp_supervisor.views import tool_costs
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec

@@ -1,206 +1,52 @@
-"""`metamcp calls`: recorded calls that are over, from the files that the fronts write to the state
-directory, as a table, as lines, or a single call.
+"""`metamcp calls` shows recorded calls; `metamcp replay` makes one once more, and compares.
 
-Owns: finding the files, reading them in order, following new calls, why there are none, the end of
-verbs that read such files, the options, which calls fit, the table and the page of one
-call. Never: writing the files (the fronts), calls under way (`metamcp ctl calls`), making a call
-again (`replay`).
-
-The files are read directly, so this works without a gateway.
+Owns: the options, which calls fit, the table and the page of one call, the question before a tool
+that may change something, the words about the difference. Never: the files
+(`wording.recorded_calls`), making the call (`calls.endpoint_client`).
 """
 
-import contextlib
+import asyncio
+import difflib
 import heapq
-import json
-import os
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.calls import tool_call
+from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
+from metamcp_supervisor.cli import errors, show
+from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, json_option
-from metamcp_supervisor.cli.errors import Command, gateway_options
+from metamcp_supervisor.cli.errors import Command, add_json_option, gateway_options, run_and_exit
+from metamcp_supervisor.cli.progress import progress
+from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.verbs import Exit, GatewayStatus
+from metamcp_supervisor.wording import columns, recorded_calls
+from metamcp_supervisor.wording.recorded_calls import (
+    RecordedLine,
+    RecordingFollower,
+    RecordingPlace,
+    describe_generation,
+    outcome,
+    params,
+    pretty,
+)
 from metamcp_worker.ipc import codec, records
 from metamcp_worker.ipc.disclosure import is_named
-from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.records import FOLDER, FinishedCall, Gap, is_file_name
+from metamcp_worker.ipc.records import RESULT, FinishedCall
 
-LINE_BYTES_MAX = 8 * 1024 * 1024
-"""Maximum bytes of a line: two bodies of the largest size, in which every character is escaped."""
+if TYPE_CHECKING:
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
+    from metamcp_worker.bridge.http_client import Trust
 
-
-class RecordedLine(Struct, frozen=True):
-    """Line of a file: a call, or the number of calls that are missing there (`lost`)."""
-
-    raw: bytes
-    call: FinishedCall | None = None
-    lost: int = 0
-
-
-class RecordingPlace(Struct, frozen=True):
-    """Folder of recorded calls. `source`: configuration that names it, empty if that is not known;
-    `records`: whether that configuration says that calls are recorded."""
-
-    folder: Path
-    source: str = ""
-    records: bool = False
-
-    @property
-    def any(self) -> bool:
-        """Whether calls were ever recorded there. Raises Failed."""
-        return bool(files(self.folder))
-
-    def check(self) -> None:
-        """Raise Failed, with the reason, if calls were never recorded there."""
-        if not self.any:
-            raise Failed(Exit.UNKNOWN_NAME, self.why_none)
-
-    @property
-    def why_none(self) -> str:
-        state = self.folder.parent
-        if not state.is_dir():
-            finding = f"there are no recorded calls: {state} does not exist"
-            return f"{finding}; name the state directory of the gateway with --state-dir"
-        finding = f"there are no recorded calls in {self.folder}"
-        if self.records:
-            on = f"{finding}: recording is on in {self.source}"
-            return f"{on}; no call has ended since a gateway read it"
-        reason = (
-            f"recording is off in {self.source}" if self.source else "is it the right directory?"
-        )
-        return f'{finding}: {reason}; calls = "metadata" in [recording] turns it on'
-
-
-def place(state_dir: str | None, path: Path | None) -> RecordingPlace:
-    """Return the place for this state directory, or for that of the configuration that `metamcp up`
-    would take. Raises Failed."""
-    if state_dir is not None and path is None:  # its configuration is not known
-        return RecordingPlace(Path(state_dir) / FOLDER)
-    from metamcp_supervisor.config import sources
-    from metamcp_supervisor.config.config import ConfigInvalid
-
-    try:
-        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
-    except ConfigInvalid as invalid:
-        problems = tuple(map(str, invalid.problems))
-        message = "where recorded calls are is not known; name the directory with --state-dir"
-        raise Failed(Exit.CONFIG, message, problems) from None
-    modes = [config.recording.calls, *(each.recording for each in config.servers.values())]
-    return RecordingPlace(
-        (config.gateway.state_dir if state_dir is None else Path(state_dir)) / FOLDER,
-        ", ".join(map(str, config.files)) or "the configuration",
-        any(each not in {None, "off"} for each in modes),
-    )
-
-
-def lines(folder: Path) -> Iterator[RecordedLine]:
-    """Yield all lines that are there, file by file. Raises Failed."""
-    return RecordingFollower(folder).news()
-
-
-def find(location: RecordingPlace, word: str) -> FinishedCall:
-    """Return the call with this id. Raises Failed."""
-    word = word.lower()
-    location.check()
-    for line in RecordingFollower(location.folder).news(word):
-        if line.call is not None and line.call.id == word:
-            return line.call
-    raise Failed(Exit.UNKNOWN_NAME, f"no recorded call has the id {word!r} in {location.folder}")
-
-
-def files(folder: Path) -> list[Path]:
-    """Return the files, the oldest first; an empty list if calls were never recorded. Raises
-    Failed."""
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        message = f"recorded calls cannot be read: {folder}: {error.strerror}"
-        raise Failed(Exit.DENIED, message) from None
-    return [folder / name for name in sorted(names) if is_file_name(name)]
-
-
-class _Place(Struct):
-    """Position in a file. `offset`: bytes that were read."""
-
-    offset: int = 0
-
-
-class RecordingFollower:
-    """Reader of all lines that are there and then of added lines, each once. `tail_bytes`: of a
-    file that is longer at the first look, only so many bytes at its end are read."""
-
-    def __init__(self, folder: Path, tail_bytes: int | None = None) -> None:
-        self._where = folder
-        self._tail_bytes = tail_bytes
-        self._places: dict[str, _Place] = {}
-
-    def news(self, word: str = "") -> Iterator[RecordedLine]:
-        """Yield the lines since the last time; the first time, all lines. `word`: only lines with
-        this text. Raises Failed."""
-        for path in files(self._where):
-            if path.name not in self._places:
-                self._places[path.name] = self._begin(path)
-            yield from _new_lines(path, self._places[path.name], word.encode())
-
-    def _begin(self, path: Path) -> _Place:
-        """Return where to begin in a file."""
-        if self._tail_bytes is None:
-            return _Place()
-        with contextlib.suppress(OSError):
-            return _Place(max(0, path.stat().st_size - self._tail_bytes))
-        return _Place()
-
-
-def _new_lines(path: Path, position: _Place, word: bytes = b"") -> Iterator[RecordedLine]:
-    """Yield the whole lines after this place; a partial line at the end waits until it is whole."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(0, "it is not a regular file")
-            file.seek(position.offset)
-            while (raw := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
-                position.offset += len(raw)
-                if word in raw and (line := _read(raw)):
-                    yield line
-    except FileNotFoundError:
-        return  # it was the oldest one, and a front removed it just now
-    except OSError as error:
-        message = f"recorded calls cannot be read: {path}: {error.strerror}"
-        raise Failed(Exit.DENIED, message) from None
-
-
-def _read(raw: bytes) -> RecordedLine | None:
-    """Return the line; None if a front that was killed has left it half written."""
-    try:
-        return RecordedLine(raw, call=codec.decode_as(FinishedCall, raw))
-    except codec.Malformed:
-        try:
-            return RecordedLine(raw, lost=codec.decode_as(Gap, raw).lost)
-        except codec.Malformed:
-            return None
-
-
-def run_and_exit(work: Callable[[], int]) -> NoReturn:
-    """Do the work of a command, and end with its exit code. Raises Failed."""
-    try:
-        code = work()
-    except BrokenPipeError:  # the user has left the pager
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = Exit.OK
-    raise SystemExit(code)
-
-
+DIFF_LINES_MAX = 40
+"""Maximum lines of a difference to print; beyond them the result is simply another one."""
 LINES = 50
 """Number of past calls to show if the user does not say."""
 FOLLOW_S = 0.3
@@ -263,9 +109,9 @@ def calls(
         )
 
     def work() -> int:
-        location = place(state_dir, path)
+        location = recorded_calls.place(state_dir, path)
         if word is not None:
-            _one(find(location, word), as_json=as_json)
+            _one(recorded_calls.find(location, word), as_json=as_json)
         else:
             _many(location, fits, limit, as_json=as_json, follow=follow)
         return Exit.OK
@@ -355,14 +201,6 @@ def told_of(lost: int) -> str:
     return f"{lost} more could not be written"
 
 
-def outcome(call: FinishedCall) -> str:
-    """Return how a call ended, with the name of the error code if the code is known."""
-    code_names = {str(int(code)): code.name.lower() for code in Code}
-    return (
-        f"{call.outcome} {code_names[call.outcome]}" if call.outcome in code_names else call.outcome
-    )
-
-
 def _one(call: FinishedCall, *, as_json: bool) -> None:
     if as_json:
         click.echo(codec.dump(call))
@@ -386,11 +224,6 @@ def _one(call: FinishedCall, *, as_json: bool) -> None:
     _body(call, records.RESULT, call.result, call.result_bytes)
 
 
-def describe_generation(call: FinishedCall) -> str:
-    """Return which start of its server had a call."""
-    return f"generation {call.generation}" if call.generation else "which did not get the call"
-
-
 def _body(call: FinishedCall, name: str, body: Raw | UnsetType, size: int) -> None:
     marks = [
         word for word, affected in (("cut", call.cut), ("masked", call.masked)) if name in affected
@@ -403,20 +236,142 @@ def _body(call: FinishedCall, name: str, body: Raw | UnsetType, size: int) -> No
             click.echo(f"  {show.printable(line)}")
 
 
-def pretty(body: Raw) -> list[str]:
-    """Return JSON as lines for people, with members in a fixed order. A text, or JSON that cannot
-    be decoded (1e999), stays as it is."""
-    try:
-        value = codec.value(body)
-    except codec.Malformed:
-        return bytes(body).decode("utf-8", "replace").splitlines()
-    if isinstance(value, str):
-        return value.splitlines()
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
-
-
 def _format_time(call: FinishedCall) -> str:
     """Return the time of a call, with the date if the call was not today."""
     local_time = datetime.fromisoformat(call.time).astimezone()
     today = local_time.date() == datetime.now().astimezone().date()
     return local_time.strftime("%H:%M:%S.%f" if today else "%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+@click.command(cls=Command)
+@click.argument("word", metavar="ID")
+@click.option("--endpoint", metavar="NAME", help="Another one than that of the recorded call.")
+@click.option("--yes", is_flag=True, help="Also a tool that may change something, unasked.")
+@click.option(
+    "--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, metavar="DURATION",
+    help="How long the answer may take.",
+)  # fmt: skip
+@credential_options
+@gateway_options("path", "runtime_dir", "state_dir")
+@add_json_option
+def replay(
+    word: str,
+    endpoint: str | None,
+    yes: bool,
+    timeout_s: float,
+    runtime_dir: str | None,
+    key_env: str | None,
+    key_file: str | None,
+    ca: str | None,
+    state_dir: str | None,
+    path: Path | None,
+) -> None:
+    """Make a recorded call once more, with the same arguments, and compare the results.
+
+    Exit code 1 if the result differs. 'metamcp calls' shows what is recorded.
+    """
+
+    from metamcp_supervisor.cli.call import definition_of
+    from metamcp_supervisor.cli.connect import explained_key, trust_of
+
+    def work() -> int:
+        call = recorded_calls.find(recorded_calls.place(state_dir, path), word)
+        request_params = params(call)
+        endpoint_name, directory = (
+            endpoint or call.endpoint,
+            runtime_dir or client.find_runtime_dir(),
+        )
+        url = url_of(endpoint_name, runtime_dir)
+        trust = trust_of(key_env, key_file, ca, directory)
+
+        async def tool(asker: "EndpointClient") -> Mapping[str, Any]:
+            # As for 'metamcp call': a tool that is in no list may be callable.
+            definition = await asker.tool(call.name) or definition_of(
+                call.name, endpoint_name, directory
+            )
+            return _confirm_call(definition, call.name, yes=yes)
+
+        with explained_key(trust, directory):
+            again = asyncio.run(_repeat_call(call, request_params, url, trust, timeout_s, tool))
+        return _print_comparison(call, *again)
+
+    run_and_exit(work)
+
+
+async def _repeat_call(
+    call: FinishedCall,
+    request_params: Mapping[str, object],
+    url: str,
+    trust: "Trust",
+    timeout_s: float,
+    tool: Callable[["EndpointClient"], Awaitable[Mapping[str, Any]]],
+) -> tuple[str, Raw]:
+    """Make the call, and return how it ended. `tool`: returns its definition. Raises Failed."""
+    async with client_for(call, url, trust, timeout_s) as asker:
+        definition = await tool(asker) if call.method == CALL else None
+        with progress(f"calls {call.name}"):
+            return tool_call.outcome_of(await asker.ask(call.method, request_params, definition))
+
+
+def client_for(call: FinishedCall, url: str, trust: "Trust", timeout_s: float) -> "EndpointClient":
+    """Return a client that speaks as the recorded call did."""
+    from metamcp_supervisor.calls.endpoint_client import EndpointClient
+
+    form = RequestForm(protocol=call.protocol or MODERN, name="metamcp replay")
+    return EndpointClient(url, trust, form, timeout_s)
+
+
+def url_of(endpoint: str, runtime_dir: str | None) -> str:
+    """Return the URL of the endpoint. Raises Failed."""
+    with client.connect(runtime_dir) as gateway:
+        status = codec.decode_as(GatewayStatus, gateway.call("status"))
+    if endpoint not in status.endpoints:
+        names = ", ".join(status.endpoints) or "none"
+        text = f"no endpoint is named {endpoint!r}; say --endpoint with one of: {names}"
+        raise Failed(Exit.UNKNOWN_NAME, text)
+    return status.endpoints[endpoint]
+
+
+def _confirm_call(tool: Mapping[str, Any], name: str, *, yes: bool) -> Mapping[str, Any]:
+    """Return the definition of the tool. Ask first if the tool may change something, unless `yes`.
+    Raises Failed if the user does not agree."""
+    if yes or tool_call.reads_only(tool):
+        return tool
+    warning = f"{name} does not say that it only reads: calling it again may change something"
+    nobody = Failed(Exit.USAGE, f"{warning}; say --yes to call it")
+    errors.confirm(f"{warning}. Call it?", yes=yes, refusal=nobody)
+    return tool
+
+
+def _print_comparison(call: FinishedCall, ended: str, result: Raw) -> int:
+    """Print the result, and how it differs from the recorded one. Return the exit code."""
+    for line in pretty(result):
+        click.echo(show.printable(line))
+    if ended != call.outcome:
+        click.echo(f"\ndiffers: it ended with {ended}, the recorded call with {call.outcome}")
+        return Exit.FAILED
+    flaw = "not recorded" if call.result is UNSET else ""
+    flaw = flaw or ("cut" if RESULT in call.cut else "masked" if RESULT in call.masked else "")
+    if flaw:
+        click.echo(
+            f"\nit ended as before ({ended}); the recorded result is {flaw}, so no more is said"
+        )
+        return Exit.OK
+    assert call.result is not UNSET
+    lines = list(_differences(call.result, result))
+    if not lines:
+        click.echo("\nthe same as before")
+        return Exit.OK
+    click.echo("\ndiffers from what was recorded:")
+    for line in lines[:DIFF_LINES_MAX]:
+        click.echo(f"  {show.printable(line)}")
+    if len(lines) > DIFF_LINES_MAX:
+        click.echo(f"  … {len(lines) - DIFF_LINES_MAX} more lines")
+    return Exit.FAILED
+
+
+def _differences(before: Raw, now: Raw) -> Iterator[str]:
+    diff = difflib.unified_diff(pretty(before), pretty(now), n=1, lineterm="")
+    for number, line in enumerate(diff):
+        if number > 1:  # the first two lines name files, but these are not files
+            yield columns.cut(line, 200)

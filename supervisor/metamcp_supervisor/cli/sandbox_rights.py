@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from metamcp_supervisor.calls import tool_call
-from metamcp_supervisor.cli import recordings, replay, show
+from metamcp_supervisor.cli import errors, recordings, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, complete_names, json_option
 from metamcp_supervisor.cli.errors import Group, gateway_options
@@ -26,6 +26,7 @@ from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.control.path_orders import TRIAL_S_MAX, TrialUpdate
 from metamcp_supervisor.verbs import VERSION, Description, Exit
+from metamcp_supervisor.wording import recorded_calls
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.confinement.rules import SECRETS, WIDE
 from metamcp_worker.ipc import codec
@@ -84,7 +85,7 @@ def learn(
     """
 
     def work() -> int:
-        location = recordings.place(state_dir, path)
+        location = recorded_calls.place(state_dir, path)
         calls = _calls(location, name) if again and location.any else []
         if again and not calls:
             raise Failed(Exit.USAGE, f'no call of {name} is recorded: [recording] calls = "full"')
@@ -106,7 +107,7 @@ def learn(
             _print(name, lines)
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    errors.run_and_exit(work)
 
 
 def _rights_of(
@@ -237,10 +238,10 @@ def _is_below(path: str, others: Iterable[str]) -> bool:
     return any(f"{path}/".startswith(f"{other.rstrip('/')}/") for other in others)
 
 
-def _calls(location: recordings.RecordingPlace, name: str) -> list[FinishedCall]:
+def _calls(location: recorded_calls.RecordingPlace, name: str) -> list[FinishedCall]:
     """Return the newest recorded call of each tool and arguments of a server."""
     newest: dict[tuple[str, str, bytes], FinishedCall] = {}
-    for line in recordings.lines(location.folder):
+    for line in recorded_calls.lines(location.folder):
         call = line.call
         if call is not None and call.server == name:
             key = call.method, call.name, bytes(call.arguments or b"")
@@ -254,8 +255,8 @@ def _make_again(
 ) -> None:
     """Make this call again, unless it is not to be made."""
     try:
-        params = replay.params(call)
-        url = replay.url_of(call.endpoint, runtime_dir)
+        params = recorded_calls.params(call)
+        url = recordings.url_of(call.endpoint, runtime_dir)
         directory = runtime_dir or client.find_runtime_dir()
         asyncio.run(_call(call, params, url, directory, trust, timeout_s, yes=yes))
     except Failed as failed:
@@ -269,7 +270,7 @@ async def _call(
     """Make this call, unless it may change something and `yes` is not given. Raises Failed."""
     from metamcp_supervisor.cli.call import definition_of
 
-    async with replay.client_for(call, url, trust, timeout_s) as asker:
+    async with recordings.client_for(call, url, trust, timeout_s) as asker:
         called = call.method == tool_call.CALL
         tool: Mapping[str, Any] | None = await asker.tool(call.name) if called else None
         if called and tool is None:

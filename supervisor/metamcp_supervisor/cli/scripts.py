@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.cli import columns, keys, show
+from metamcp_supervisor.cli import keys, show
 from metamcp_supervisor.cli.connect import credential_options
 from metamcp_supervisor.cli.ctl import Duration, begin, json_option, look_options
 from metamcp_supervisor.cli.errors import (
@@ -29,7 +29,6 @@ from metamcp_supervisor.cli.errors import (
 )
 from metamcp_supervisor.cli.keys import GatewayPlace
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client, script_orders
 from metamcp_supervisor.control.client import Failed
@@ -42,6 +41,8 @@ from metamcp_supervisor.verbs import (
     ScriptList,
     ScriptShown,
 )
+from metamcp_supervisor.wording import columns
+from metamcp_supervisor.wording.recorded_calls import pretty
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import DeleteScript, SaveScript

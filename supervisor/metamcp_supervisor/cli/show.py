@@ -124,12 +124,6 @@ def verdict(word: str) -> str:
     return click.style(f"{word:<4}", fg={"ok": "green", "warn": "yellow"}.get(word, "red"))
 
 
-def clock(seconds: float) -> str:
-    """Return the local time of day, to the millisecond."""
-    local_time = time.localtime(seconds)
-    return f"{time.strftime('%H:%M:%S', local_time)}.{int(seconds * 1000) % 1000:03}"
-
-
 def plain(table: PrintedTable) -> str:
     """Return a plain table: two spaces between columns, no lines, no trailing spaces."""
     rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]

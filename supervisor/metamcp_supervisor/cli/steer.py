@@ -10,7 +10,7 @@ import time
 
 import click
 
-from metamcp_supervisor.cli import columns, errors, show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import (
     Duration,
     complete_names,
@@ -22,6 +22,7 @@ from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit, GatewayStatus, OverriddenSetting, Upgrade
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 ROLL_S_MAX = 900.0
@@ -233,7 +234,7 @@ def set_(
         return
     overrides = codec.decode_as(list[OverriddenSetting], codec.level(raw)["overrides"])
     for each in overrides:
-        text = columns.override_text(each, show.clock(each.until))
+        text = columns.override_text(each, columns.clock(each.until))
         click.echo(f"{who}: {show.printable(text)}")
     if clear:
         click.echo(f"{who}: as in the file")

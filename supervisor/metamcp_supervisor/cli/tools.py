@@ -15,7 +15,7 @@ from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import definitions, fingerprint
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.approval.quarantine import QuarantineState
-from metamcp_supervisor.cli import call, lock, offers, recordings, server_entries, show
+from metamcp_supervisor.cli import call, lock, offers, server_entries, show
 from metamcp_supervisor.cli.ctl import complete_endpoints, complete_names, json_option
 from metamcp_supervisor.cli.errors import (
     Command,
@@ -23,6 +23,7 @@ from metamcp_supervisor.cli.errors import (
     RenamedOption,
     gateway_options,
     options_of,
+    run_and_exit,
     state_option,
 )
 from metamcp_supervisor.cli.offers import OfferComparison, StoredOffers, ToolFilter
@@ -416,7 +417,7 @@ def search(
             _list(sight, wish, as_json=as_json)
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    run_and_exit(work)
 
 
 def _list(sight: OfferComparison, wish: ToolFilter, *, as_json: bool) -> None:
@@ -519,7 +520,7 @@ def catalog(server: str | None, path: Path | None, state_dir: str | None, as_jso
             _tell_catalog(servers)
         return Exit.OK
 
-    recordings.run_and_exit(work)
+    run_and_exit(work)
 
 
 def _tell_catalog(servers: Sequence[CatalogServer]) -> None:

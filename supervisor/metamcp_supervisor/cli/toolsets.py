@@ -19,7 +19,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from metamcp_supervisor.cli import columns, errors, show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import (
     begin,
     complete_endpoints,
@@ -31,6 +31,7 @@ from metamcp_supervisor.cli.errors import Group, add_json_option
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.verbs import Exit, ToolSetChanged, ToolSets, ToolSetShown
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import TOOLSETS_MAX, Pair, read
 

@@ -18,10 +18,10 @@ from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import CommandRefused, Group, gateway_options
 from metamcp_supervisor.cli.progress import steps
-from metamcp_supervisor.cli.recordings import pretty
 from metamcp_supervisor.cli.show import PrintedTable, picture, printable
 from metamcp_supervisor.control import client
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wording.recorded_calls import pretty
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import SHIPPED, GraphStep
 from metamcp_worker.ipc.process_names import DEFAULT

@@ -1,8 +1,8 @@
 """Page of the calls: those under way, recorded calls, and one recorded call that can be repeated.
 
 Owns: the newest recorded calls in memory, the filter, the table, the page of a call, the bars.
-Never: the files (`cli.recordings`), who may read what was said in a call (the verb `recordings`),
-repeating a call (`calls.endpoint_client`).
+Never: the files (`wording.recorded_calls`), who may read what was said in a call (the verb
+`recordings`), repeating a call (`calls.endpoint_client`).
 """
 
 import asyncio
@@ -21,8 +21,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from metamcp_supervisor.calls import tool_call
 from metamcp_supervisor.calls.tool_call import CALL, MODERN, RequestForm
-from metamcp_supervisor.cli import columns, recordings, replay
-from metamcp_supervisor.cli.recordings import RecordingFollower, RecordingPlace, pretty
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.fragments import Tone
@@ -32,6 +30,8 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.tool_orders import RecordingsShown, ToolList, TryPlace
 from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus
+from metamcp_supervisor.wording import columns, recorded_calls
+from metamcp_supervisor.wording.recorded_calls import RecordingFollower, RecordingPlace, pretty
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import ARGUMENTS, FOLDER, OK, RESULT, FinishedCall
 
@@ -128,7 +128,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
 
     status = codec.decode_as(GatewayStatus, await ask("status"))
     call = await _get_call(ask, request, bodies=True, state_dir=status.state_dir)
-    params = replay.params(call)
+    params = recorded_calls.params(call)
     order = {"name": call.name, "endpoint": call.endpoint, "replay": call.id}
     target = codec.decode_as(TryPlace, await ask("tool-try", order))
     key = request.form.get("key", "").strip()
@@ -180,7 +180,7 @@ async def _get_call(
     if bodies:
         folder = Path(codec.decode_as(RecordingsShown, await ask("recordings")).folder)
     location = RecordingPlace(folder)
-    call = await asyncio.to_thread(recordings.find, location, request.path[0])
+    call = await asyncio.to_thread(recorded_calls.find, location, request.path[0])
     return call if bodies else structs.replace(call, arguments=UNSET, result=UNSET)
 
 
@@ -296,7 +296,7 @@ def _row(call: FinishedCall, longest: float, names: Mapping[str, str]) -> Sequen
 
 def _outcome(call: FinishedCall) -> Element:
     tone: Tone = "ok" if call.outcome == OK else "bad" if call.has_failed else "off"
-    return ui.state(recordings.outcome(call), tone)
+    return ui.state(recorded_calls.outcome(call), tone)
 
 
 def _began(call: FinishedCall) -> float:
@@ -369,7 +369,7 @@ def page(
     ]
     seen = {"endpoint": call.endpoint, "key": call.key if call.key in names else ""}
     tool = ui.link(ui.address("tools", call.name, query=seen), ui.shorten(call.name, 200))
-    generation = recordings.describe_generation(call)
+    generation = recorded_calls.describe_generation(call)
     return [
         ui.build_heading(ui.shorten(call.name or call.method, 200), _outcome(call)),
         call.outcome == REFUSED and _refusal(call),
@@ -431,7 +431,7 @@ def build_timing_table(call: FinishedCall, recent: RecentCalls) -> Node:
 
 def _repeat(call: FinishedCall) -> Node:
     try:
-        replay.params(call)
+        recorded_calls.params(call)
     except Failed as error:
         return h.p(class_="empty")[f"It cannot be repeated: {ui.shorten(str(error), 300)}."]
     path = ui.address("calls", call.id)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import htpy as h
 from htpy import Element, Node
 
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.console import edit_page
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.edit_page import TABS
@@ -19,6 +18,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.config_orders import ConfigDiff, SettingsShown
 from metamcp_supervisor.verbs import Exit, ReloadPlan
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 RELOAD_S = 60.0

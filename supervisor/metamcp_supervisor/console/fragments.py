@@ -19,8 +19,8 @@ from urllib.parse import quote, urlencode
 import htpy as h
 from htpy import Element, Node
 
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.wording import columns
 
 TEXT_CHARS_MAX = 20_000
 """Maximum characters of one text of a server on a page; the rest is counted."""

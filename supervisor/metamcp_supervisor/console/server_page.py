@@ -1,7 +1,7 @@
 """Page of one server: why it is in its state, what happened to it, its settings and processes.
 
-Owns: the parts of the page, and orders for this server. Never: the sentences (`cli.describe` and
-the gateway), masking secrets (the gateway).
+Owns: the parts of the page, and orders for this server. Never: the sentences
+(`wording.descriptions` and the gateway), masking secrets (the gateway).
 """
 
 import contextlib
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 import htpy as h
 from htpy import Element, Node
 
-from metamcp_supervisor.cli import describe
 from metamcp_supervisor.console import calls_page, edit_page
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Description, GatewayStatus, JournalEvent
+from metamcp_supervisor.wording import descriptions
 from metamcp_worker.ipc import codec
 
 EVENTS_MAX = 100
@@ -69,7 +69,7 @@ def page(
 ) -> Node:
     """Return the content of the page. `now`: seconds since the epoch; `minutes`: recorded calls of
     each of the last minutes, the oldest first."""
-    server = description.server
+    server, processes = description.server, descriptions.processes(description.processes)
     switch = "enable" if description.config.get("enabled") is False else "disable"
     return [
         ui.build_heading(ui.shorten(server.name), ui.state(server.state)),
@@ -107,7 +107,7 @@ def page(
         ui.table(
             "Processes of this server",
             ("Id", "Memory", "Own share", "Processor", "Files", "Command"),
-            ([*row[:-1], _command(row[-1])] for row in describe.processes(description.processes)),
+            ([*row[:-1], _command(row[-1])] for row in processes),
             empty="No process runs.",
             numbers=("Memory", "Own share", "Processor", "Files"),
         ),
@@ -124,7 +124,7 @@ def page(
 
 def _facts(description: Description, now: float) -> Iterator[tuple[str, Node]]:
     """Yield what `ctl describe` says at the top, with moments in the time of the browser."""
-    _, *facts = describe.facts(description, now)
+    _, *facts = descriptions.facts(description, now)
     since = [" since ", ui.render_time(description.since), f" ({ui.ago(now - description.since)})"]
     yield "state", [description.server.state, since if description.since else None]
     yield from ((label, ui.shorten(text)) for label, text in facts if label not in _OWN)
@@ -147,7 +147,7 @@ def _minutes(counts: Sequence[int]) -> Iterator[tuple[str, Node]]:
 
 def _exits(description: Description, now: float) -> Iterator[Sequence[Node]]:
     for ended, row in zip(
-        reversed(description.exits), describe.exits(description, now), strict=True
+        reversed(description.exits), descriptions.exits(description, now), strict=True
     ):
         yield ui.render_time(ended.time), *map(ui.shorten, row[1:])
 

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import htpy as h
 from htpy import Element, Node
 
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.console import edit_page, server_page
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import Any
 import click
 import pytest
 
-from metamcp_supervisor.cli import columns, show
+from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import ctl
 from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wording import columns
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
 pytestmark = pytest.mark.process

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from msgspec import Raw
 
 from metamcp_supervisor.calls.tool_call import build_modern_headers, outcome_of
-from metamcp_supervisor.cli import listings, recordings, replay
-from metamcp_supervisor.cli import recordings as shown
+from metamcp_supervisor.cli import listings, recordings
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.wording import recorded_calls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.records import FinishedCall, word
 
@@ -41,7 +41,7 @@ def written(folder: Path, name: str, *lines: object, tail: bytes = b"") -> Path:
     return path
 
 
-def run(folder: Path, *arguments: str, command: click.Command = shown.calls) -> Result:
+def run(folder: Path, *arguments: str, command: click.Command = recordings.calls) -> Result:
     """The command at the prompt, its output no terminal."""
     return CliRunner().invoke(command, ["--state-dir", str(folder), *arguments])
 
@@ -92,20 +92,20 @@ def test_a_follower_is_told_of_calls_that_are_lost(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line in (
-        recordings.RecordedLine(b'{"lost":3}\n', lost=3),
-        recordings.RecordedLine(b"{}\n", call=call(9)),
+        recorded_calls.RecordedLine(b'{"lost":3}\n', lost=3),
+        recorded_calls.RecordedLine(b"{}\n", call=call(9)),
     ):
-        shown.follow_line(line, lambda found: found.server == "notes", as_json=as_json)
+        recordings.follow_line(line, lambda call: call.server == "notes", as_json=as_json)
     told = '{"lost":3}\n' if as_json else "… 3 more could not be written\n"
     assert capsys.readouterr().out == told, "nobody knows whose they were"
 
 
-@pytest.mark.parametrize("command", [shown.calls, replay.replay])
+@pytest.mark.parametrize("command", [recordings.calls, recordings.replay])
 @pytest.mark.parametrize("follow", [True, False])
 def test_a_state_directory_that_is_not_there_is_said(
     tmp_path: Path, command: click.Command, follow: bool
 ) -> None:
-    word = ["1m81dxcsw0000003"] if command is replay.replay else ["-f"] if follow else []
+    word = ["1m81dxcsw0000003"] if command is recordings.replay else ["-f"] if follow else []
     done = run(tmp_path / "gone", *word, command=command)
     assert (done.exit_code, done.stdout) == (Exit.UNKNOWN_NAME, "")
     (line,) = done.stderr.splitlines()
@@ -136,11 +136,11 @@ def test_it_says_whether_the_configuration_wants_recordings(
 ) -> None:
     file = tmp_path / "metamcp.toml"
     file.write_text(f'[gateway]\nstate_dir = "{tmp_path}"\n{recording}')
-    done = CliRunner().invoke(shown.calls, ["--config", str(file)])
+    done = CliRunner().invoke(recordings.calls, ["--config", str(file)])
     assert done.exit_code == Exit.UNKNOWN_NAME
     assert said.format(file=file) in done.stderr
     written(tmp_path, "1", call(1))
-    assert CliRunner().invoke(shown.calls, ["--config", str(file)]).exit_code == 0
+    assert CliRunner().invoke(recordings.calls, ["--config", str(file)]).exit_code == 0
 
 
 def test_that_no_call_fits_is_no_error(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_one_call_is_shown_whole_and_nothing_of_it_reaches_the_terminal(tmp_path
 
 def test_an_id_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
-    for command in (shown.calls, replay.replay):
+    for command in (recordings.calls, recordings.replay):
         done = run(tmp_path, "nothing", command=command)
         assert done.exit_code == Exit.UNKNOWN_NAME
         assert len(done.stderr.splitlines()) == 1
@@ -202,7 +202,7 @@ def test_a_body_without_a_value_is_shown_as_it_is(tmp_path: Path) -> None:
 
 def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1), tail=codec.dump(call(2))[:20])
-    following = recordings.RecordingFollower(tmp_path / "calls")
+    following = recorded_calls.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[20:] + b"\n")
     assert [line.call for line in following.news()] == [call(2)]
@@ -212,13 +212,13 @@ def test_the_past_and_what_follows_it_are_told_once_each(tmp_path: Path) -> None
 def test_a_file_that_is_gone_when_it_is_looked_at_is_passed_over(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
     (tmp_path / "calls" / "calls-2.jsonl").symlink_to(tmp_path / "gone")
-    following = recordings.RecordingFollower(tmp_path / "calls")
+    following = recorded_calls.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
 
 
 def test_what_is_added_is_followed_once_it_is_whole(tmp_path: Path) -> None:
     written(tmp_path, "1", call(1))
-    following = recordings.RecordingFollower(tmp_path / "calls")
+    following = recorded_calls.RecordingFollower(tmp_path / "calls")
     assert [line.call for line in following.news()] == [call(1)]
     written(tmp_path, "1", tail=codec.dump(call(2))[:20])
     assert list(following.news()) == []
@@ -238,15 +238,15 @@ def test_what_is_added_is_followed_once_it_is_whole(tmp_path: Path) -> None:
 )
 def test_what_is_not_known_whole_is_not_made_again(more: dict[str, Any], why: str) -> None:
     with pytest.raises(Failed, match=why):
-        replay.params(call(**more))
+        recorded_calls.params(call(**more))
 
 
 def test_a_call_is_made_again_as_it_was() -> None:
-    assert replay.params(call(arguments=Raw(b'{"a":1}'), arguments_bytes=7)) == {
+    assert recorded_calls.params(call(arguments=Raw(b'{"a":1}'), arguments_bytes=7)) == {
         "name": "git__status", "arguments": Raw(b'{"a":1}'),
     }  # fmt: skip
-    assert replay.params(call())["arguments"] == Raw(b"{}"), "it had none"
-    assert replay.params(call(method="resources/read", name="x://a")) == {"uri": "x://a"}
+    assert recorded_calls.params(call())["arguments"] == Raw(b"{}"), "it had none"
+    assert recorded_calls.params(call(method="resources/read", name="x://a")) == {"uri": "x://a"}
 
 
 def test_a_modern_request_repeats_in_headers_what_its_revision_wants() -> None:
@@ -269,8 +269,8 @@ def test_a_modern_request_repeats_in_headers_what_its_revision_wants() -> None:
 
 
 def test_outcomes_have_one_word_each() -> None:
-    assert shown.outcome(call()) == "ok"
-    assert shown.outcome(call(outcome="-32000")) == "-32000"
+    assert recorded_calls.outcome(call()) == "ok"
+    assert recorded_calls.outcome(call(outcome="-32000")) == "-32000"
     answers = {
         b'{"id":1,"result":{}}': "ok",
         b'{"id":1,"result":{"isError":true}}': "tool_error",
@@ -283,7 +283,7 @@ def test_outcomes_have_one_word_each() -> None:
 
 
 def test_the_help_tells_calls_that_are_over_from_those_under_way() -> None:
-    over = CliRunner().invoke(shown.calls, ["--help"]).stdout
+    over = CliRunner().invoke(recordings.calls, ["--help"]).stdout
     under_way = CliRunner().invoke(listings.calls, ["--help"]).stdout
     assert "'metamcp ctl calls'" in over
     assert "'metamcp calls'" in under_way

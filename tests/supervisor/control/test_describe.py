@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from metamcp_supervisor.cli.describe import facts, format_time, processes
 from metamcp_supervisor.control.describe import command_shown
 from metamcp_supervisor.control.explain import Tries, explain_state
 from metamcp_supervisor.telemetry.journal import ENDS_MAX, SERVERS_MAX, Histories
 from metamcp_supervisor.verbs import Description, Exit, JournalEvent, LogLine, ServerProcess
+from metamcp_supervisor.wording.descriptions import facts, format_time, processes
 from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered

@@ -2,10 +2,10 @@
 
 import pytest
 
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.config.config import Address, Server
 from metamcp_supervisor.servers.status import GatewayFacts, limits
 from metamcp_supervisor.verbs import LimitStatus
+from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc.spec import UseLimits
 from tests.supervisor.configs import config
 

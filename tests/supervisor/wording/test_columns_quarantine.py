@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.approval import lock_io
-from metamcp_supervisor.cli import columns
 from metamcp_supervisor.doctor import doctor_checks
+from metamcp_supervisor.wording import columns
 from tests.supervisor.configs import config
 from tests.supervisor.locked import approved, lock, tool
 from tests.supervisor.small_gateway import SmallGateway, server

@@ -4,6 +4,7 @@ Owns: the columns of `status`, how durations and sizes are written. Never: print
 requests to the gateway (`ctl`), reading a clock (callers pass the time).
 """
 
+import time
 from collections.abc import Sequence
 
 from metamcp_supervisor.telemetry.health import READY_STATES, not_ready
@@ -270,3 +271,9 @@ def outlook(server: ServerStatus, most: int = REASON_CHARACTERS_MAX) -> str:
 
 def _change(change: PlannedChange) -> tuple[str, str, str, str]:
     return _SIGNS.get(change.action, "~"), change.server, change.action, change.why
+
+
+def clock(seconds: float) -> str:
+    """Return the local time of day, to the millisecond."""
+    local_time = time.localtime(seconds)
+    return f"{time.strftime('%H:%M:%S', local_time)}.{int(seconds * 1000) % 1000:03}"

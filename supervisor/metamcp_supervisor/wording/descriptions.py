@@ -1,7 +1,6 @@
-"""`metamcp ctl describe`: one screen that explains a server.
+"""Words about one server: facts, processes and exits, as a terminal and a page show them.
 
-Owns: the order of the sections. Never: the sentence that explains and masking secrets (both by the
-gateway), colours (`show`).
+Never: the sentence that explains and masking secrets (both by the gateway), printing (`cli`).
 """
 
 import shlex
@@ -9,53 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-import click
-
-from metamcp_supervisor.cli import columns, show
-from metamcp_supervisor.cli.ctl import complete_names, json_option
-from metamcp_supervisor.control import client, explain
+from metamcp_supervisor.control import explain
 from metamcp_supervisor.verbs import Description, ServerProcess
+from metamcp_supervisor.wording import columns
 from metamcp_worker.confinement import denials
-from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import ConfinementSpec, Profile
 
 COMMAND_CHARACTERS_MAX = 100
 """Maximum characters of a command in the table; `--json` shows all of it."""
 EXIT_CHARACTERS_MAX = 120
 """Maximum characters of a message in the table of exits."""
-FACT_WIDTH = 12
 DAY_S = 86_400.0
-
-
-@click.command()
-@click.argument("name", shell_complete=complete_names)
-@json_option
-@click.pass_obj
-def describe(runtime_dir: str | None, name: str, as_json: bool) -> None:
-    """Explain a server: its settings, why it is in its state, and what happens next."""
-    with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("describe", {"name": name})
-    if as_json:
-        click.echo(raw)
-        return
-    description = codec.decode_as(Description, raw)
-    now = time.time()
-    for label, text in facts(description, now):
-        click.echo(show.printable(f"{label:<{FACT_WIDTH}}{text}").rstrip())
-    _section("Configuration", ("", ""), _config(description))
-    _section(
-        "Processes",
-        ("PID", "MEM", "PSS", "CPU", "FDS", "COMMAND"),
-        processes(description.processes),
-    )
-    _section(
-        "Exits", ("WHEN", "GEN", "READY", "REASON", "THEN", "MESSAGE"), exits(description, now)
-    )
-    if description.log:
-        click.echo("\nLast lines of its log")
-        for line in description.log:
-            text = columns.log_text(line, show.clock(line.time))
-            click.echo(f"  {show.printable(text)}")
 
 
 def facts(description: Description, now: float) -> Iterator[tuple[str, str]]:
@@ -120,7 +83,7 @@ def processes(server_processes: Sequence[ServerProcess]) -> list[tuple[str, ...]
 def format_time(seconds: float, now: float) -> str:
     """Return the time of day, with the date if it is more than a day ago."""
     if now - seconds < DAY_S:
-        return show.clock(seconds)
+        return columns.clock(seconds)
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
@@ -139,10 +102,6 @@ def exits(description: Description, now: float) -> list[tuple[str, ...]]:
     ]
 
 
-def _config(description: Description) -> list[tuple[str, str]]:
-    return [(f"  {key}", codec.dump(value).decode()) for key, value in description.config.items()]
-
-
 def _tree_order(server_processes: Sequence[ServerProcess]) -> list[ServerProcess]:
     """Return the processes, each below the one that started it."""
     pids = {process.pid for process in server_processes}
@@ -155,11 +114,3 @@ def _tree_order(server_processes: Sequence[ServerProcess]) -> list[ServerProcess
         ordered.append(process)
         waiting += below.pop(process.pid, [])[::-1]
     return ordered
-
-
-def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    if not rows:
-        return
-    click.echo(f"\n{title}")
-    right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
-    show.picture(show.PrintedTable(head, rows, right=right))
