@@ -36,8 +36,9 @@ MAY_IMPORT = {
     "metamcp_worker": {
         "ipc": "", "http": "ipc", "runtime": "ipc", "search": "ipc",
         "results": "ipc", "oauth": "http ipc", "access": "http ipc oauth",
-        "engine": "http ipc runtime",
-        "guard": "access engine ipc runtime",
+        "cel": "ipc",
+        "engine": "cel http ipc runtime",
+        "guard": "access cel ipc runtime",
         "catalog": "access guard ipc",
         "builtin_tools": "catalog ipc results search",
         "confinement": "ipc", "audit": "ipc runtime", "sandbox": "confinement ipc runtime",
@@ -80,6 +81,7 @@ MAY_IMPORT = {
 CONTRACT = {
     "access",
     "bridge",
+    "cel",
     "confinement",
     "engine",
     "guard",
@@ -130,8 +132,9 @@ PURE_BY_ROOM = {
     ),
     "metamcp_worker.confinement": "denials rules",
     "metamcp_worker.embedder": "embeddings_api",
+    "metamcp_worker.cel": "expressions",
     "metamcp_worker.engine": (
-        "agent definition definition_schema expressions models suggestion workflow workflow_run"
+        "agent definition definition_schema models suggestion workflow workflow_run"
     ),
     "metamcp_worker.front": (
         "call_faults call_log client_identity client_questions client_sessions code_calls"
@@ -164,8 +167,8 @@ IMPURE_IMPORTS = {
 DEPENDENCIES = {
     "anyio": {"metamcp_worker.child.inprocess", "metamcp_worker.child.http_transport"},
     "cel": {
-        "metamcp_worker.engine.expressions",
-        "metamcp_worker.engine.expressions_io",
+        "metamcp_worker.cel.expressions",
+        "metamcp_worker.cel.expressions_io",
         "metamcp_worker.guard.conditions",
         "metamcp_worker.guard.policies",
     },

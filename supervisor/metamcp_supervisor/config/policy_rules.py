@@ -81,7 +81,7 @@ def _rule(table: Table) -> PolicySpec | None:
 
 
 def _check(when: str, table: Table) -> None:
-    from metamcp_worker.engine.expressions import ExpressionError
+    from metamcp_worker.cel.expressions import ExpressionError
     from metamcp_worker.guard import conditions  # loads CEL, which few gateways need
 
     try:

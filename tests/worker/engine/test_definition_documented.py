@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_worker.engine import definition, expressions, load
+from metamcp_worker.cel import expressions
+from metamcp_worker.engine import definition, load
 
 DOC = (Path(__file__).parents[3] / "docs/workflows.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)

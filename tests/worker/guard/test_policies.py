@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from metamcp_worker.engine.expressions import ExpressionError
+from metamcp_worker.cel.expressions import ExpressionError
 from metamcp_worker.guard.conditions import (
     READ_BYTES_MAX,
     CallContext,

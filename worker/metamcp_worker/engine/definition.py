@@ -16,8 +16,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import (
+from metamcp_worker.cel import expressions
+from metamcp_worker.cel.expressions import (
     FIELDS,
     Expression,
     ExpressionError,

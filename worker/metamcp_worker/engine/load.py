@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
+from metamcp_worker.cel.expressions import is_list, is_map
 from metamcp_worker.engine import definition
-from metamcp_worker.engine.expressions import is_list, is_map
 from metamcp_worker.engine.workflow import hint
 from metamcp_worker.ipc.engine_runs import (
     SHIPPED,

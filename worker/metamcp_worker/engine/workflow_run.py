@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 from msgspec.structs import replace
 
-from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import VALUE_BYTES_MAX, ExpressionError, is_list, is_map
+from metamcp_worker.cel import expressions
+from metamcp_worker.cel.expressions import VALUE_BYTES_MAX, ExpressionError, is_list, is_map
 from metamcp_worker.engine.workflow import (
     AnyStep,
     CallStep,

@@ -17,10 +17,11 @@ from typing import Protocol
 from msgspec import Raw, json
 from msgspec.structs import replace
 
-from metamcp_worker.engine import expressions, workflow_run
+from metamcp_worker.cel import expressions
+from metamcp_worker.cel.expressions import ExpressionError, is_list
+from metamcp_worker.cel.expressions_io import Evaluator
+from metamcp_worker.engine import workflow_run
 from metamcp_worker.engine.definition import FOREACH_ITEMS_MAX
-from metamcp_worker.engine.expressions import ExpressionError, is_list
-from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import LOST, OrderHost
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.run_journal import Executor

@@ -16,9 +16,9 @@ from typing import TypeVar
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
+from metamcp_worker.cel.expressions_io import Evaluator
 from metamcp_worker.engine import models_io, workflow_run
 from metamcp_worker.engine.definition import parse
-from metamcp_worker.engine.expressions_io import Evaluator
 from metamcp_worker.engine.host import FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import Expression, ExpressionError
+from metamcp_worker.cel import expressions
+from metamcp_worker.cel.expressions import Expression, ExpressionError
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import PrincipalFacts

@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from metamcp_worker.engine.expressions import ExpressionError
-from metamcp_worker.engine.expressions_io import EVALUATION_S_MAX, Evaluator
+from metamcp_worker.cel.expressions import ExpressionError
+from metamcp_worker.cel.expressions_io import EVALUATION_S_MAX, Evaluator
 
 
 def run(work: Callable[[Evaluator], Awaitable[None]]) -> None:

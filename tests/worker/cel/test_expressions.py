@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.engine import expressions, expressions_io
-from metamcp_worker.engine.expressions import Expression, ExpressionError, VariableUse
+from metamcp_worker.cel import expressions, expressions_io
+from metamcp_worker.cel.expressions import Expression, ExpressionError, VariableUse
 
 LIST = {"result": {"items": [{"n": 1}, {"n": 2}]}, "text": "two", "error": None}
 VARIABLES = {

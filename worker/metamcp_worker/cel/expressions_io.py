@@ -21,8 +21,8 @@ from typing import Any
 
 from msgspec import Raw, Struct, json
 
-from metamcp_worker.engine import expressions
-from metamcp_worker.engine.expressions import (
+from metamcp_worker.cel import expressions
+from metamcp_worker.cel.expressions import (
     VALUE_BYTES_MAX,
     Expression,
     ExpressionError,
@@ -38,7 +38,7 @@ _DEPTH_MAX = 100
 IDLE_S = 60.0
 """Seconds after which the process ends; a new one starts in a tenth of a second."""
 _SIZE = struct.Struct("<I")
-_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker.engine.expressions_io")
+_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker.cel.expressions_io")
 
 
 class _Value(Struct):
