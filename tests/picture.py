@@ -9,6 +9,7 @@ An arrow that follows from two others is left out, so that a reader sees the lay
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests import feature_index
 from tests.house import ROOT, SOURCES, imports, module_name
 from tests.test_tidy import MAY_IMPORT
 
@@ -19,6 +20,7 @@ def main() -> None:
     for side in MAY_IMPORT:
         path = readme(side)
         path.write_text(with_picture(path.read_text(), side))
+    feature_index.write()
 
 
 def readme(side: str) -> Path:

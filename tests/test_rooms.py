@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import picture
+from tests import feature_index, picture
 from tests.house import ROOT, SOURCES, module_name, nodes
 from tests.test_ratchets import worker_modules_of_supervisor
 from tests.test_tidy import MAY_IMPORT
@@ -30,6 +30,13 @@ def test_the_readme_names_every_package_with_the_first_sentence_of_its_docstring
 def test_the_readme_shows_who_imports_whom_as_make_imports_draws_it(side: str) -> None:
     text = picture.readme(side).read_text()
     assert picture.with_picture(text, side) == text
+
+
+def test_the_index_of_features_is_that_of_today_and_each_has_modules() -> None:
+    page = feature_index.PAGE.read_text()
+    assert page == feature_index.with_table(page), "run 'make imports'"
+    for feature, pattern in feature_index.FEATURES.items():
+        assert feature_index.modules_of(pattern), f"{feature} has no modules"
 
 
 def test_the_readme_names_the_packages_that_the_supervisor_imports() -> None:

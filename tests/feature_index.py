@@ -1,0 +1,114 @@
+"""Table of the features in docs/architecture.md: where each lives, written by `make imports`.
+
+Owns: which modules belong to a feature, by their names. Never: which imports are allowed
+(`test_tidy`).
+"""
+
+import re
+
+from tests.house import ROOT, SOURCES, module_name
+
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- features -->\n", "<!-- end of features -->\n"
+#: Feature -> its modules, as patterns of `package/module` without the side.
+FEATURES = {
+    "Audit": r"audit/|\w+/\w*audit\w*",
+    "Calls under way and recorded": (
+        r"\w+/(recordings|recorded_calls|call_log\w*|records|calls_page)"
+    ),
+    "Code mode and scripts": (
+        r"sandbox/|\w+/(code_(?!process$)\w+|code_process|"
+        r"\w*scripts?(_\w+)?|typescript_types)"
+    ),
+    "Confinement of servers": r"confinement/|\w+/(sandboxes|sandbox_rights|connect_broker)",
+    "`connect`, the bridge": r"bridge/|cli/connect",
+    "Console": r"console/|\w+/console_\w+|cli/console",
+    "Files of clients": (
+        r"client_files/|config/(foreign_files|client_\w+)|"
+        r"cli/(import_servers|install|take_over)"
+    ),
+    "Keys and quotas": r"keys/|access/(api_key|use_limits)|\w+/(keys|keys_page|key_table)",
+    "Large results": r"results/|\w+/result_\w+",
+    "Lock, drift, quarantine": r"approval/|\w+/(quarantine_io|lock|approvals|approvals_page)",
+    "Login at remote servers": r"oauth/|child/oauth|servers/tokens|cli/login",
+    "Metrics": (
+        r"telemetry/(exposition|histograms|metric\w*|counters)|servers/(gauges|scrape)|"
+        r"front/stats"
+    ),
+    "Middleware": r"middleware/|\w+/\w*middleware\w*",
+    "Policies and consent": (
+        r"guard/|cel/|\w+/(policy_rules|consent\w*|guarded_calls|explain_call)"
+    ),
+    "Search": r"search/|embedder/|\w+/(embed\w+|search_\w+|vector_\w+)",
+    "Tool sets, views, exposure": (
+        r"views/|catalog/|"
+        r"\w+/(toolsets?\w*|views_page|front_views|disclosure|servers_tools)"
+    ),
+    "Traces": r"telemetry/(traces|otlp)|front/trace",
+    "Upgrade in place": r"gateway/upgrade\w*|http/connection_moves|front/front_recovery",
+    "Workflows and agents": r"engine/|\w+/(engine_\w+|workflow_\w+|workflows|workflows_page)",
+}
+#: Column -> packages of both sides.
+COLUMNS = {
+    "Configuration": "config client_files",
+    "Supervisor": (
+        "approval calls control gateway keys processes roles servers store telemetry views wording"
+    ),
+    "Commands and pages": "cli console doctor",
+    "Between processes": "ipc",
+    "Front": "access builtin_tools catalog front guard http",
+}
+REST = "Process of its own, worker"
+
+
+def write() -> None:
+    PAGE.write_text(with_table(PAGE.read_text()))
+
+
+def with_table(page: str) -> str:
+    """Return the page with the table of today in place of the one that it has."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + table() + END + rest.partition(END)[2]
+
+
+def table() -> str:
+    heads = ("Feature", *COLUMNS, REST)
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for feature, pattern in FEATURES.items():
+        cells = [""] * (len(COLUMNS) + 1)
+        for package, modules in sorted(modules_of(pattern).items()):
+            cell = (
+                f"`{package}/`" if package in whole_packages(pattern) else _list(package, modules)
+            )
+            column = column_of(package)
+            cells[column] += f"{', ' if cells[column] else ''}{cell}"
+        lines.append(f"| {feature} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def modules_of(pattern: str) -> dict[str, list[str]]:
+    """Return the modules of a feature by package."""
+    modules: dict[str, list[str]] = {}
+    for path in SOURCES:
+        side, _, rest = module_name(path).partition(".")
+        package, _, module = rest.partition(".")
+        if side in ("metamcp_supervisor", "metamcp_worker") and module:
+            name = f"{package}/{module}"
+            if re.fullmatch(pattern, name) or package in whole_packages(pattern):
+                modules.setdefault(package, []).append(module)
+    return modules
+
+
+def whole_packages(pattern: str) -> set[str]:
+    return {part.removesuffix("/") for part in pattern.split("|") if re.fullmatch(r"\w+/", part)}
+
+
+def column_of(package: str) -> int:
+    for number, packages in enumerate(COLUMNS.values()):
+        if package in packages.split():
+            return number
+    return len(COLUMNS)
+
+
+def _list(package: str, modules: list[str]) -> str:
+    return ", ".join(f"`{package}/{module}`" for module in sorted(modules))
