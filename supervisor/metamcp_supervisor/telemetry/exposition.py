@@ -37,13 +37,11 @@ def page(snapshot: MetricsSnapshot, *, as_openmetrics: bool) -> tuple[str, bytes
 
 
 class _RowText(NamedTuple):
-    """Text of one row, and the value and exemplars that it shows. `parts`: the lines of the text
-    without the numbers at their ends; none if exemplars stand behind the numbers."""
+    """Text of one row, and the value and exemplars that it shows."""
 
     value: float | Durations
     exemplars: Mapping[int, Exemplar]
     text: str
-    parts: Sequence[str]
 
 
 class _Family(NamedTuple):
@@ -54,7 +52,6 @@ class _Family(NamedTuple):
     rows: Sequence[Row]
     exemplars: Exemplars
     written: Mapping[Labels, _RowText]
-    text: str
 
 
 class PageWriter:
@@ -73,15 +70,19 @@ class PageWriter:
             name: self._family(FAMILIES[name], rows, snapshot.exemplars.get(name, {}))
             for name, rows in snapshot.table.items()
         }
-        parts = [family.text for family in self._families.values()]
+        text = "".join(
+            text
+            for family in self._families.values()
+            for text in (family.head, *(row.text for row in family.written.values()))
+        )
         if self._as_openmetrics:
-            return openmetrics.CONTENT_TYPE_LATEST, "".join((*parts, _END)).encode()
-        return CONTENT_TYPE_PLAIN_0_0_4, "".join(parts).encode()
+            return openmetrics.CONTENT_TYPE_LATEST, f"{text}{_END}".encode()
+        return CONTENT_TYPE_PLAIN_0_0_4, text.encode()
 
     def _family(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> _Family:
         before = self._families.get(family.name)
         if before is None:
-            before = _Family(self._text(family, (), {}), (), {}, {}, "")
+            before = _Family(self._text(family, (), {}), (), {}, {})
         elif before.rows == rows and before.exemplars == exemplars:
             return before
         written: dict[Labels, _RowText | None] = {
@@ -89,22 +90,13 @@ class PageWriter:
             for row in rows
         }
         new = [row for row in rows if written[row[0]] is None]
-        lines = self._text(family, new, exemplars)[len(before.head) :].splitlines(keepends=True)
-        each = len(lines) // max(1, len(new))
+        lines = self._text(family, new, exemplars)[len(before.head) :].split("\n")
+        each = (len(lines) - 1) // max(1, len(new))
         for at, (labels, value) in enumerate(new):
-            text = lines[at * each : (at + 1) * each]
-            last = exemplars.get(labels, _NONE)
-            parts = () if last else [line[: line.rindex(" ") + 1] for line in text]
-            written[labels] = _RowText(value, last, "".join(text), parts)
-        written_rows = {
-            labels: written_row
-            for labels, written_row in written.items()
-            if written_row is not None
-        }
-        family_text = "".join(
-            (before.head, *(written_row.text for written_row in written_rows.values()))
-        )
-        return _Family(before.head, rows, exemplars, written_rows, family_text)
+            text = "\n".join((*lines[at * each : (at + 1) * each], ""))
+            written[labels] = _RowText(value, exemplars.get(labels, _NONE), text)
+        written_rows = {labels: row for labels, row in written.items() if row is not None}
+        return _Family(before.head, rows, exemplars, written_rows)
 
     def _text(self, family: MetricFamily, rows: Sequence[Row], exemplars: Exemplars) -> str:
         """Return the text of these rows, as the library writes it."""
@@ -126,12 +118,14 @@ def _update_row(
         return None
     if value == written.value:
         return written
-    if not written.parts:
+    if exemplars:  # they stand behind the numbers
         return None
     numbers = _numbers_of(value) if isinstance(value, Durations) else (value,)
-    texts = (utils.floatToGoString(number) for number in numbers)  # type: ignore[no-untyped-call] # of the library
-    lines = [f"{prefix}{text}\n" for prefix, text in zip(written.parts, texts, strict=True)]
-    return _RowText(value, exemplars, "".join(lines), written.parts)
+    lines = (
+        f"{line[: line.rindex(' ')]} {utils.floatToGoString(number)}\n"  # type: ignore[no-untyped-call] # of the library
+        for line, number in zip(written.text.split("\n"), numbers, strict=False)
+    )
+    return _RowText(value, exemplars, "".join(lines))
 
 
 def _numbers_of(value: Durations) -> Sequence[float]:

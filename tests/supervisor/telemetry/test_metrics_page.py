@@ -98,7 +98,7 @@ def test_a_page_after_others_has_the_text_of_a_first_page(openmetrics: bool) -> 
 
 
 def test_labels_may_have_any_characters() -> None:
-    names = ('say "hi"', "back\\slash", "two\nlines", "100% {a,b}", "größer")
+    names = ('say "hi"', "back\\slash", "two\nlines", "100% {a,b}", "größer", "a\u2028b c")
     metrics, status = Metrics("1"), gateway(*names)
     for name in names:
         metrics.server_counts(name, {"stray_stdout": 3})
