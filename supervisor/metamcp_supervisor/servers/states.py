@@ -286,7 +286,7 @@ def _introduction() -> list[str]:
         "# The states of a server",
         "",
         "This page is drawn from the table in `supervisor/metamcp_supervisor/servers/states.py`;",
-        "a test fails when it is stale. To write it anew:",
+        "a test fails when it is stale. To write it again:",
         "",
         "    python -c 'from metamcp_supervisor.servers.states import page; print(page())' \\",
         "        > docs/states.md",
