@@ -49,18 +49,7 @@ def save(path: Path, content: Lock) -> bool:
         if files.text(path, LOCK_BYTES_MAX) == text:
             return False
     target = Path(os.path.realpath(path))  # a link stays one
-    fd, name = files.create_temp_file(target)
-    try:
-        with open(fd, "w", encoding="utf-8", newline="\n") as made:
-            os.fchmod(made.fileno(), _mode(target))
-            made.write(text)
-            made.flush()
-            os.fsync(made.fileno())
-        os.replace(name, target)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    files.replace_file(target, text.encode(), _mode(target))
     return True
 
 

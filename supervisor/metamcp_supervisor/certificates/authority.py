@@ -10,7 +10,6 @@ section 4.2.1.10), so its key is worth nothing elsewhere. Clients get its certif
 import contextlib
 import datetime as dt
 import ipaddress
-import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -275,12 +274,7 @@ def _write(path: Path, data: bytes) -> None:
     """Write a file with mode 0600, whole or not at all. Raises AuthorityUnfit."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, name = files.create_temp_file(path)
-        with open(fd, "wb") as made:
-            made.write(data)
-            made.flush()
-            os.fsync(made.fileno())
-        os.replace(name, path)
+        files.replace_file(path, data)
     except OSError as error:
         raise AuthorityUnfit(f"{path} cannot be written: {error.strerror}") from None
 

@@ -483,7 +483,7 @@ def put(*, dry_run: bool, force: bool) -> None:
     else:
         if not dry_run:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            disk.place(copy, text().encode(), 0o644)
+            files.replace_file(copy, text().encode(), 0o644)
         _say(copy, "written" if old is None else "replaced", dry_run)
     if at.is_symlink() and os.path.realpath(at) == os.path.realpath(copy):
         _say(at, "unchanged")

@@ -21,6 +21,7 @@ import click
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import CommandRefused
 from metamcp_supervisor.cli.progress import progress
+from metamcp_supervisor.config import files
 from metamcp_supervisor.systemd.sd_notify import is_booted
 from metamcp_supervisor.verbs import Exit
 
@@ -273,10 +274,7 @@ def _write(path: Path, text: str, dry_run: bool) -> bool:
             click.echo(f"  {line}")
     if not dry_run:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o644)
-        os.replace(fresh, path)
+        files.replace_file(path, text.encode(), 0o644)
     done = "written" if old is None else "replaced"
     click.echo(f"{path}: {'would be ' if dry_run else ''}{done}")
     return True

@@ -372,7 +372,7 @@ def _secrets(target: Path) -> Path:
 
 def _write_secret(path: Path, value: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    disk.place(path, value.encode(), 0o600)
+    files.replace_file(path, value.encode(), 0o600)
     click.echo(f"{printable(str(path))}: written")
 
 
@@ -462,7 +462,7 @@ def _replace(client: ClientProgram, table: ClientTable, wish: InstallOptions) ->
     old = texts.read_record(record.text, client.kept) if record.exists else ()
     if not disk.backup_of(content.path).exists():
         disk.keep(content)
-    disk.place(record.path, texts.record(texts.merge_records(old, (new,))).encode(), 0o600)
+    files.replace_file(record.path, texts.record(texts.merge_records(old, (new,))).encode(), 0o600)
     _write_file(content, made)
     click.echo(f"{table.label}: {', '.join(map(printable, table.servers))} taken out")
     location = places.of(content.path, environ=os.environ, home=Path.home())

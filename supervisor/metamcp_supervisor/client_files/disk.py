@@ -5,10 +5,8 @@ Owns: which files exist, bytes and modes, links, backups and their number. Never
 (`clients`), what a file means (`config.foreign_files`), changing its text (`texts`).
 """
 
-import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,23 +76,7 @@ def write(content: Content, text: str | None) -> None:
         return
     data = (_BOM if (content.data or b"").startswith(_BOM) else b"") + text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    place(path, data, path.stat().st_mode & 0o7777 if content.exists else _NEW_MODE)
-
-
-def place(path: Path, data: bytes, mode: int) -> None:
-    """Write a whole file at once: beside `path`, then renamed. Raises OSError."""
-    fd, fresh = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(fd, mode)
-            os.fsync(fd)
-        os.replace(fresh, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
-        raise
+    files.replace_file(path, data, path.stat().st_mode & 0o7777 if content.exists else _NEW_MODE)
 
 
 # The backup
@@ -117,7 +99,7 @@ def keep(content: Content) -> Path | None:
     if content.data is None:
         return None
     mode = os.stat(content.path).st_mode & 0o7777
-    place(path, content.data, mode)
+    files.replace_file(path, content.data, mode)
     return path
 
 

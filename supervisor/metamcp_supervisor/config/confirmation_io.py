@@ -98,14 +98,4 @@ def remember(state_dir: Path, file: str, parts: Collection[str]) -> None:
     while len(data := codec.dump({"v": _VERSION, "confirmed": dict(newest)})) > FILE_BYTES_MAX:
         del newest[0]
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, name = files.create_temp_file(state_dir / FILE)
-    try:
-        with open(fd, "wb") as made:
-            made.write(data)
-            made.flush()
-            os.fsync(made.fileno())
-        os.replace(name, state_dir / FILE)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+    files.replace_file(state_dir / FILE, data)

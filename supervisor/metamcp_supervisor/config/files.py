@@ -124,8 +124,25 @@ def create_temp_file(path: Path) -> tuple[int, str]:
     """Create a file in the same folder, with mode 0600. Return its descriptor and its path.
 
     `tempfile` is not used, because it imports all libraries for compression. Raises OSError."""
-    name = os.path.join(path.parent, f".{path.name}.{secrets.token_hex(8)}")
+    name = os.path.join(path.parent, f".{path.name[:64]}.{secrets.token_hex(8)}")
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), name
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file beside `path` and rename it: whoever reads, and a crash, finds the old file or
+    the new one. Raises OSError; then the old file is still there."""
+    fd, name = create_temp_file(path)
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.replace(name, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
 
 
 def make_once(path: Path, content: bytes) -> None:

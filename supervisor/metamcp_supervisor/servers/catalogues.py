@@ -9,7 +9,6 @@ the old file. Trouble with the disk is reported and never stops a server.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import os
 from collections import Counter
@@ -195,17 +194,7 @@ def _replace(path: Path, data: bytes) -> None:
     """Replace a file, and remove the files of earlier configurations of the server. Raises OSError;
     then the old file is still there, and no part of a new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, new = files.create_temp_file(path)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(new)
-        raise
+    files.replace_file(path, data)
     for old in path.parent.iterdir():
         if old != path:  # of an earlier configuration of the server
             old.unlink(missing_ok=True)
