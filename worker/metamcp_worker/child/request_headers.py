@@ -10,13 +10,13 @@ the headers are created again from each message; headers of a client are never c
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import TypeGuard
 
 from msgspec import Raw, Struct
 
 from metamcp_worker.child.jsonrpc_lines import MODERN
 from metamcp_worker.child.lists import ITEM_BYTES_MAX
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import is_list, is_table
 from metamcp_worker.ipc.errors import TooLarge
 
 PROTOCOL = "MCP-Protocol-Version"
@@ -227,29 +227,21 @@ def _positions(schema: object) -> Iterator[tuple[Path | None, dict[str, object]]
     todo: list[tuple[Path | None, object]] = [((), schema)]
     while todo:
         path, node = todo.pop()
-        if not _is_object(node):
+        if not is_table(node):
             continue
         yield path, node
         for keyword, value in node.items():
-            if keyword == "properties" and _is_object(value):
+            if keyword == "properties" and is_table(value):
                 todo += [
                     (path if path is None else (*path, key), subschema)
                     for key, subschema in value.items()
                 ]
-            elif keyword in _LISTS and _is_list(value):
+            elif keyword in _LISTS and is_list(value):
                 todo += [(None, subschema) for subschema in value]
             elif keyword in _SCHEMAS:
                 todo.append((None, value))
-            elif keyword in _MAPS and _is_object(value):
+            elif keyword in _MAPS and is_table(value):
                 todo += [(None, subschema) for subschema in value.values()]
-
-
-def _is_object(value: object) -> TypeGuard[dict[str, object]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[object]]:
-    return isinstance(value, list)
 
 
 def _at(arguments: Raw, path: Path) -> Raw:

@@ -9,7 +9,7 @@ The agent is a state machine: `next` returns what is to be done, and `on_model_a
 the model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
@@ -25,6 +25,7 @@ from metamcp_worker.engine.models import (
     UserTurn,
 )
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import is_list, is_table
 from metamcp_worker.ipc.engine_runs import AiSettings, HostDone, Kind, OrderDone
 
 TASK_CHARACTERS_MAX = 20_000
@@ -402,13 +403,13 @@ def tools(result: bytes | Raw) -> list[Mapping[str, str]]:
         value = codec.value(result)
     except codec.Malformed:
         return []
-    listed = value.get("tools") if _is_table(value) else value
-    if not _is_list(listed):
+    listed = value.get("tools") if is_table(value) else value
+    if not is_list(listed):
         return []
     return [
         {key: text for key, text in tool.items() if isinstance(text, str)}
         for tool in listed
-        if _is_table(tool) and isinstance(tool.get("name"), str)
+        if is_table(tool) and isinstance(tool.get("name"), str)
     ]
 
 
@@ -488,20 +489,20 @@ def required_schemas(tool: bytes | Raw) -> dict[str, dict[str, Any]]:
     except codec.Malformed:
         return {}
     for key in ("definition", "inputSchema"):
-        value = value.get(key) if _is_table(value) else None
-    members = value.get("properties") if _is_table(value) else None
-    names = value.get("required") if _is_table(value) else None
-    if not _is_table(members) or not _is_list(names):
+        value = value.get(key) if is_table(value) else None
+    members = value.get("properties") if is_table(value) else None
+    names = value.get("required") if is_table(value) else None
+    if not is_table(members) or not is_list(names):
         return {}
     named = [name for name in names if isinstance(name, str)]
-    return {name: schema if _is_table(schema := members.get(name)) else {} for name in named}
+    return {name: schema if is_table(schema := members.get(name)) else {} for name in named}
 
 
 def _empty(table: Mapping[str, Any]) -> object:
     """Return an empty value of the type of a schema."""
     if "default" in table:
         return table["default"]
-    if _is_list(values := table.get("enum")) and values:
+    if is_list(values := table.get("enum")) and values:
         return values[0]
     kinds: dict[object, object] = {
         "string": "", "number": 0, "integer": 0, "boolean": False, "array": [], "object": {},
@@ -517,11 +518,3 @@ def _sample(tool: Raw) -> str:
 
 def _cut(text: str, characters_max: int = NOTED_CHARACTERS_MAX) -> str:
     return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-
-
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)

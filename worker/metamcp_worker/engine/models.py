@@ -12,12 +12,13 @@ revisions and few clients have those, so tools are words there: the model answer
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import is_list, is_table
 from metamcp_worker.ipc.engine_runs import AiSettings
 from metamcp_worker.ipc.errors import MetaMCPError
 
@@ -380,8 +381,8 @@ def _words(settings: AiSettings, body: bytes) -> str:
         value = codec.value(body)
     except codec.Malformed:
         return ""
-    error = value.get("error") if _is_table(value) else None
-    text = error.get("message") if _is_table(error) else error
+    error = value.get("error") if is_table(value) else None
+    text = error.get("message") if is_table(error) else error
     if not isinstance(text, str):
         return ""
     if settings.key:
@@ -438,15 +439,15 @@ def parse_sampling(prompt: Prompt, result: bytes | Raw) -> ModelAnswer:
         value = codec.value(result)
     except codec.Malformed as error:
         raise BadAnswer(f"its answer cannot be read: {error}") from None
-    content = value.get("content") if _is_table(value) else None
-    parts = content if _is_list(content) else [content]
+    content = value.get("content") if is_table(value) else None
+    parts = content if is_list(content) else [content]
     texts = [
-        block.get("text") for block in parts if _is_table(block) and block.get("type") == "text"
+        block.get("text") for block in parts if is_table(block) and block.get("type") == "text"
     ]
     if not texts:
         raise BadAnswer("its answer has no text")
     text = "\n".join(block_text for block_text in texts if isinstance(block_text, str))
-    stop: Stop = "length" if _is_table(value) and value.get("stopReason") == "maxTokens" else ""
+    stop: Stop = "length" if is_table(value) and value.get("stopReason") == "maxTokens" else ""
     turn = ModelTurn(text)
     if prompt.tools:
         turn = ModelTurn(text, _use_in(text, len(prompt.turns)))
@@ -477,17 +478,9 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             end = start + 1
         else:
-            if _is_table(value):
+            if is_table(value):
                 yield value
         start = text.find("{", end)
-
-
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
 
 
 def build_first_prompt(

@@ -11,13 +11,14 @@ tools are there.
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
 from metamcp_worker.engine import agent, definition, models, workflow
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
+from metamcp_worker.ipc.codec import is_list, is_table
 from metamcp_worker.ipc.engine_runs import OrderDone, SuggestionRule
 
 TASK_CHARACTERS_MAX = 20_000
@@ -169,14 +170,14 @@ def fault(draft: Mapping[str, Any], catalogue: ToolRoutes) -> str:
 
 def _steps(steps: object, depth: int) -> Iterator[dict[str, Any]]:
     """Yield all steps of a definition that may be of any shape."""
-    if not _is_list(steps) or depth > definition.STEPS_DEPTH_MAX:
+    if not is_list(steps) or depth > definition.STEPS_DEPTH_MAX:
         return
     for step in steps[: definition.STEPS_MAX]:
-        if not _is_table(step):
+        if not is_table(step):
             continue
         yield step
         cases = step.get("switch")
-        inner = [case.get("steps") for case in cases if _is_table(case)] if _is_list(cases) else []
+        inner = [case.get("steps") for case in cases if is_table(case)] if is_list(cases) else []
         for block in (step.get("parallel"), step.get("steps"), *inner):
             yield from _steps(block, depth + 1)
 
@@ -278,11 +279,3 @@ def _identifier(name: str) -> str:
     return (
         identifier if identifier[:1].isalpha() or identifier[:1] == "_" else f"_{identifier}"[:64]
     )
-
-
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)

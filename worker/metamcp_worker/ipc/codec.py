@@ -14,7 +14,7 @@ take differently.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, TypeGuard, TypeVar, cast, overload
 
 import msgspec
 from msgspec import Raw, Struct, structs
@@ -279,6 +279,16 @@ def text(data: bytes | Raw) -> str | None:
         except Malformed:
             return None
     return decoded if isinstance(decoded, str) else None
+
+
+def is_table(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a decoded value is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a decoded value is a JSON array."""
+    return isinstance(value, list)
 
 
 def decode_as(kind: type[T], data: bytes | Raw) -> T:

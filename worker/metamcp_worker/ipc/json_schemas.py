@@ -20,6 +20,7 @@ from urllib.parse import unquote, urljoin
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec, validation
+from metamcp_worker.ipc.codec import is_list, is_table
 from metamcp_worker.ipc.server_catalog import SchemaFaults, iter_definitions
 
 VS_CODE, ANTHROPIC, OPENAI, GEMINI = "VS Code", "Anthropic", "OpenAI", "Gemini"
@@ -51,14 +52,6 @@ _IN_PLACE = frozenset({*_UNIONS, "not", "if", "then", "else", "dependentSchemas"
 """Keywords whose schemas are about the same value as the schema around them."""
 
 
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -68,7 +61,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_names(value: object) -> TypeGuard[list[str]]:
-    if not _is_list(value) or not all(isinstance(name, str) for name in value):
+    if not is_list(value) or not all(isinstance(name, str) for name in value):
         return False
     return len(set(value)) == len(value)
 
@@ -138,15 +131,15 @@ _VALUES: Mapping[str, _Check] = {
     "multipleOf": ((lambda value: _is_number(value) and value > 0), "a number above 0"),
     "type": (_is_type, "a type of JSON"),
     "required": (_is_names, "a list of different names"),
-    "enum": ((lambda value: _is_list(value) and bool(value)), "a list that is not empty"),
-    "examples": (_is_list, "a list"),
+    "enum": ((lambda value: is_list(value) and bool(value)), "a list that is not empty"),
+    "examples": (is_list, "a list"),
     "pattern": (is_pattern, PATTERN),
     "$vocabulary": (
-        (lambda value: _is_table(value) and all(map(_is_flag, value.values()))),
+        (lambda value: is_table(value) and all(map(_is_flag, value.values()))),
         "an object of true and false",
     ),
     "dependentRequired": (
-        (lambda value: _is_table(value) and all(map(_is_names, value.values()))),
+        (lambda value: is_table(value) and all(map(_is_names, value.values()))),
         "an object of lists of different names",
     ),
     "id": ((lambda _: False), "'$id', as it is called since draft 6"),
@@ -220,7 +213,7 @@ class _Reading:
         """Return a schema without its flaws; None if it is not a schema."""
         if isinstance(schema, bool):
             return schema
-        if not _is_table(schema):
+        if not is_table(schema):
             return self._note(path, f"expected a schema, got {_kind(schema)}")
         self._read.add(id(schema))
         uri = self._name(schema, path, uri)
@@ -253,13 +246,13 @@ class _Reading:
         """Read the schemas that are the value of a keyword."""
         value, here = schema[key], f"{path}.{key}"
         inside: list[Any] = []
-        if kind is _TABLE and _is_table(value):
+        if kind is _TABLE and is_table(value):
             made[key] = {
                 name: self._entry(key, name, entry, here, uri) for name, entry in value.items()
             }
             made[key] = {name: entry for name, entry in made[key].items() if entry is not None}
             inside = [*value.values()]
-        elif _is_list(value) and ((kind is _SCHEMAS and value) or (key == "items" and self._old)):
+        elif is_list(value) and ((kind is _SCHEMAS and value) or (key == "items" and self._old)):
             read = [
                 self._schema(subschema, f"{here}[{at}]", uri) for at, subschema in enumerate(value)
             ]
@@ -274,13 +267,13 @@ class _Reading:
                 made[key] = {}
         if key in _IN_PLACE:
             self._in_place.setdefault(id(schema), []).extend(
-                subschema for subschema in inside if _is_table(subschema)
+                subschema for subschema in inside if is_table(subschema)
             )
 
     def _entry(self, key: str, name: str, value: Any, path: str, uri: str) -> Any:
         """Return a schema of a table; None to leave it out."""
         here = f"{path}.{name}"
-        if key == "dependencies" and _is_list(value):
+        if key == "dependencies" and is_list(value):
             if _is_names(value):
                 return value
             return self._note(here, "expected a list of different names")
@@ -302,7 +295,7 @@ class _Reading:
                 del made[key]
         if self._argued and "items" not in made:
             types = made.get("type", ())
-            if types == "array" or (_is_list(types) and "array" in types):
+            if types == "array" or (is_list(types) and "array" in types):
                 if "prefixItems" not in made:
                     self._note(path, "is an array without 'items'", NO_ITEMS)
                 made["items"] = {}
@@ -331,7 +324,7 @@ class _Reading:
         """Look where a reference leads; the schema there is read too."""
         schema, made, key, path, uri = reference
         target = self._target(uri, schema[key])
-        if _is_table(target):
+        if is_table(target):
             self._in_place.setdefault(id(schema), []).append(target)
             if id(target) not in self._read:
                 self._schema(target, f"{path}.{key}", uri)
@@ -353,9 +346,9 @@ class _Reading:
             return self._anchors.get((uri, fragment))
         for step in unquote(fragment[1:]).split("/"):
             name = step.replace("~1", "/").replace("~0", "~")
-            if _is_table(target):
+            if is_table(target):
                 target = target.get(name)
-            elif _is_list(target) and name.isdigit() and int(name) < len(target):
+            elif is_list(target) and name.isdigit() and int(name) < len(target):
                 target = target[int(name)]
             else:
                 return None
@@ -397,12 +390,12 @@ def _kind(value: object) -> str:
 def _mend(made: dict[str, Any], key: str, value: Any) -> None:
     """Put a value in the place of a wrong one, where it is plain what was meant."""
     if key == "type":
-        words = [value] if isinstance(value, str) else value if _is_list(value) else []
+        words = [value] if isinstance(value, str) else value if is_list(value) else []
         lower = [word.lower() for word in words if isinstance(word, str)]
         types = dict.fromkeys(_OTHER_TYPES.get(word, word) for word in lower)
         if types and types.keys() <= set(TYPES):
             made[key] = [*types] if len(types) > 1 else next(iter(types))
-    elif key == "required" and _is_list(value):
+    elif key == "required" and is_list(value):
         made[key] = [*dict.fromkeys(name for name in value if isinstance(name, str))]
 
 
@@ -449,7 +442,7 @@ def tool_faults(tool: bytes) -> SchemaFaults:
 
 
 def _output_flaws(schema: object) -> list[SchemaFlaw]:
-    if not _is_table(schema):
+    if not is_table(schema):
         return [SchemaFlaw(_OUTPUT, f"expected an object, got {_kind(schema)}")]
     return _Reading(schema, _OUTPUT, argued=False).flaws
 
@@ -460,20 +453,20 @@ def _legacy_flaw(schema: dict[str, Any]) -> str:
     if schema.get("type") != "object":
         return f"{_OUTPUT}.type: expected 'object'"
     for name, property_schema in schema.get("properties", {}).items():
-        if not _is_table(property_schema):
+        if not is_table(property_schema):
             return f"{_OUTPUT}.properties.{name}: expected an object, got {_kind(property_schema)}"
     return ""
 
 
 def _input_flaws(schema: object) -> list[SchemaFlaw]:
-    if not _is_table(schema):
+    if not is_table(schema):
         return []  # the whole definition is not valid then
     flaws = _Reading(schema, _INPUT, argued=True).flaws
     for key, refusing in _NOT_AT_TOP.items():
         if key in schema:
             flaws.append(SchemaFlaw(f"{_INPUT}.{key}", "stands at the top of the schema", refusing))
     properties = schema.get("properties")
-    for name in properties if _is_table(properties) else ():
+    for name in properties if is_table(properties) else ():
         if NAME.fullmatch(name) is None:
             path = f"{_INPUT}.properties.{name}"
             reason = "is not a name of 1 to 64 letters, digits, '_', '.' and '-'"
@@ -508,11 +501,11 @@ def safe_tool(tool: bytes) -> bytes:
         return tool
     members = codec.level(tool)
     before = codec.value(members.get("inputSchema", Raw(b"null")))
-    after = _safe_input(before if _is_table(before) else {})
+    after = _safe_input(before if is_table(before) else {})
     changed: dict[str, object] = {} if after == before else {"inputSchema": after}
     if "outputSchema" in members:
         output = codec.value(members["outputSchema"])
-        if _is_table(output) and output.get("$schema", NEWEST) != NEWEST:
+        if is_table(output) and output.get("$schema", NEWEST) != NEWEST:
             output = {key: value for key, value in output.items() if key != "$schema"}
             changed["outputSchema"] = output
         if _output_flaws(output):
@@ -534,7 +527,7 @@ def _safe_input(before: dict[str, Any]) -> dict[str, Any]:
     schema["type"] = "object"
     branches = [before, *(branch for key in _UNIONS for branch in _list(before.get(key)))]
     properties: dict[str, Any] = {
-        name: value if _is_table(value) else {} if value else {"not": {}}
+        name: value if is_table(value) else {} if value else {"not": {}}
         for branch in reversed(branches)
         for name, value in _table(_table(branch).get("properties")).items()
         if NAME.fullmatch(name)
@@ -557,8 +550,8 @@ SAFE_ROUNDS = 3
 
 
 def _table(value: object) -> dict[str, Any]:
-    return value if _is_table(value) else {}
+    return value if is_table(value) else {}
 
 
 def _list(value: object) -> list[Any]:
-    return value if _is_list(value) else []
+    return value if is_list(value) else []

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeGuard
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import is_list, is_table
 
 SCHEMA_BYTES_MAX = 16 * 1024
 """Maximum bytes of the parameters of a script."""
@@ -42,21 +43,13 @@ _OTHERS: Final = frozenset({"type", "enum", "const", "required", "uniqueItems", 
 _CHECKED: Final = _SCHEMA | _SCHEMAS | _NAMED | _COUNTS | _BOUNDS | _OTHERS
 
 
-def _is_table(value: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: Any) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": _is_table,
-    "array": _is_list,
+    "object": is_table,
+    "array": is_list,
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
@@ -64,7 +57,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "integer": lambda value: _is_number(value) and value % 1 == 0,
 }
 _SIZED: Mapping[str, Callable[[Any], bool]] = {
-    "Length": _TYPES["string"], "Items": _is_list, "Properties": _is_table,
+    "Length": _TYPES["string"], "Items": is_list, "Properties": is_table,
 }  # fmt: skip
 """Values that a limit of a count is for, by the end of its keyword."""
 
@@ -81,7 +74,7 @@ def unfit(text: str) -> str:
         schema = codec.value(text.encode())
     except (codec.Malformed, UnicodeError) as error:
         return f"the parameters are not JSON: {error}"
-    if not _is_table(schema) or schema.get("type", "object") != "object":
+    if not is_table(schema) or schema.get("type", "object") != "object":
         return 'the parameters are a JSON Schema of an object, with "type": "object"'
     definitions = schema.get("$defs", {})
     try:
@@ -111,7 +104,7 @@ def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]
         raise _StepsExhausted
     if isinstance(schema, bool):
         return
-    if not _is_table(schema):
+    if not is_table(schema):
         yield f"the parameters have no schema at {at}"
         return
     for word, value in schema.items():
@@ -133,24 +126,24 @@ def _faults(schema: Any, at: str, definitions: Any, depth: int) -> Iterator[str]
 def _fits(word: str, value: Any, definitions: Any) -> bool:
     """Whether a keyword may have this value, apart from schemas in it."""
     if word in _SCHEMAS:
-        return _is_list(value) and bool(value)
+        return is_list(value) and bool(value)
     if word in _NAMED:
-        return _is_table(value)
+        return is_table(value)
     if word in _COUNTS:
         return _TYPES["integer"](value) and value >= 0
     if word in _BOUNDS:
         return _is_number(value)
     if word == "type":
-        names = value if _is_list(value) and value else [value]
+        names = value if is_list(value) and value else [value]
         return all(isinstance(name, str) and name in _TYPES for name in names)
     if word == "required":
-        return _is_list(value) and all(isinstance(name, str) for name in value)
+        return is_list(value) and all(isinstance(name, str) for name in value)
     if word == "$ref":
         name = value.removeprefix(_DEFINITIONS) if isinstance(value, str) else "/"
         return value == "#" or (name != value and name in definitions)
     if word == "uniqueItems":
         return isinstance(value, bool)
-    return word != "enum" or _is_list(value)
+    return word != "enum" or is_list(value)
 
 
 class _ArgumentChecker:
@@ -171,7 +164,7 @@ class _ArgumentChecker:
         for word, operand in schema.items():
             if word not in _CHECKED:
                 continue
-            self._spend(1 + (len(operand) if (_is_table(operand) or _is_list(operand)) else 0))
+            self._spend(1 + (len(operand) if (is_table(operand) or is_list(operand)) else 0))
             here = f"{at}.{word}"
             fault = self._within(schema, word, value, here, path, depth + 1)
             if not fault and (reason := self._alone(word, operand, value)):
@@ -185,7 +178,7 @@ class _ArgumentChecker:
         `operand`: value of the keyword itself."""
         match word:
             case "type":
-                names = operand if _is_list(operand) else [operand]
+                names = operand if is_list(operand) else [operand]
                 right = any(_TYPES[name](value) for name in names)
                 return "" if right else f"is not of the type {' or '.join(names)}"
             case "enum" | "const":
@@ -196,10 +189,10 @@ class _ArgumentChecker:
                 return (
                     "" if right else f"is not {'one of ' if word == 'enum' else ''}{alternatives}"
                 )
-            case "required" if _is_table(value):
+            case "required" if is_table(value):
                 missing = next((name for name in operand if name not in value), None)
                 return "" if missing is None else f"has no {_cut(missing)!r}, which is required"
-            case "uniqueItems" if operand and _is_list(value):
+            case "uniqueItems" if operand and is_list(value):
                 keys = [self._key(each) for each in value]
                 return "" if len({*keys}) == len(keys) else "has two equal items"
             case _:
@@ -225,7 +218,7 @@ class _ArgumentChecker:
                 name = operand.removeprefix(_DEFINITIONS)
                 target = self._root if operand == "#" else self._root["$defs"][name]
                 return self.fault(target, value, at, path, depth)
-            case "properties" | "additionalProperties" if _is_table(value):
+            case "properties" | "additionalProperties" if is_table(value):
                 named = schema.get("properties", {})
                 if word == "properties":
                     parts = [(name, named[name], f"{at}.{_cut(name)}") for name in named]
@@ -237,7 +230,7 @@ class _ArgumentChecker:
                     if name in value
                 )
                 return next(filter(None, faults), "")
-            case "items" | "prefixItems" if _is_list(value):
+            case "items" | "prefixItems" if is_list(value):
                 first = schema.get("prefixItems", [])
                 if word == "prefixItems":
                     pairs = [(each, f"{at}[{n}]") for n, each in enumerate(first[: len(value)])]
@@ -277,9 +270,9 @@ class _ArgumentChecker:
         if depth > DEPTH_MAX:
             raise _StepsExhausted
         self._spend(1)
-        if _is_table(value):
+        if is_table(value):
             return frozenset((name, self._key(each, depth + 1)) for name, each in value.items())
-        if _is_list(value):
+        if is_list(value):
             return tuple(self._key(each, depth + 1) for each in value)
         return (bool, value) if isinstance(value, bool) else value
 
