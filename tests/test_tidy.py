@@ -95,9 +95,7 @@ CONTRACT = {
 
 #: No I/O, no clock, no randomness, no event loop: data in, data and actions out.
 PURE_BY_ROOM = {
-    "metamcp_supervisor.approval": (
-        "comparison containment keywords known lock lock_drift quarantine schema"
-    ),
+    "metamcp_supervisor.approval": ("comparison containment lock lock_drift quarantine schema"),
     "metamcp_supervisor": "backoff verbs",
     "metamcp_supervisor.calls": "tool_call tool_form",
     "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",

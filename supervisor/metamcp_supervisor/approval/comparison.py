@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Raw, Struct
 
-from metamcp_supervisor.approval.containment import ContainmentCheck
-from metamcp_supervisor.approval.known import Case
+from metamcp_supervisor.approval.containment import UNJUDGED, find_narrowed
 from metamcp_supervisor.approval.lock import canonical, read_definition, select_members
 from metamcp_supervisor.approval.schema import (
     COUNTING,
@@ -30,10 +29,8 @@ from metamcp_supervisor.approval.schema import (
     ONES,
     SchemaFinding,
     SchemaFindings,
-    SchemaRoot,
     SchemaVerdict,
-    SubSchema,
-    flat,
+    dialect_of,
     is_list,
     is_table,
     list_of,
@@ -55,7 +52,7 @@ Words = dict[str, set[str]]
 
 
 def compare_words(old: object, new: object, pointer: str, findings: SchemaFindings) -> None:
-    """Compare the words of two schemas that are at the same place. Raises Blocked."""
+    """Compare the words of two schemas that are at the same place."""
     before, after = Words(), Words()
     there: set[str] = set()
     _collect(old, pointer, before, set())
@@ -71,7 +68,7 @@ def compare_words(old: object, new: object, pointer: str, findings: SchemaFindin
 
 def add_wording_finding(at: str, change: str, texts: set[str], findings: SchemaFindings) -> None:
     """Add a finding for words that changed. `change`: the end of a sentence about the text at this
-    place. Raises Blocked."""
+    place."""
     hidden = any(not char.isprintable() and char not in _SEEN_THROUGH for t in texts for char in t)
     name = word(at.rpartition("/")[2])
     more = " It has characters in it that nobody sees." if hidden else ""
@@ -136,7 +133,7 @@ _HINTS: Mapping[str, tuple[bool, bool, str]] = {
 }
 """Default of each hint, the value that promises more, and the words for that promise."""
 _TASKS = ("forbidden", "optional", "required")
-_ONE_SIDED = frozenset({"member-added", "member-removed", "member-unnamed", "closed"})
+_ONE_SIDED = frozenset({"member-added", "member-removed", "member-unnamed"})
 """Kinds of findings that the comparison in one direction has reported already."""
 
 
@@ -281,35 +278,29 @@ def _compare_schemas(
     have: object, want: object, pointer: str, findings: SchemaFindings, *, inputs: bool
 ) -> None:
     """Add findings for values that are valid for `have` and not for `want`."""
-    for schema in (have, want):
-        if not isinstance(schema, dict | bool):
-            findings.add(SchemaVerdict.UNKNOWN, pointer, "malformed", "This is not a JSON Schema.")
-            return
-    mine, theirs = (SchemaRoot(schema, pointer) for schema in (have, want))
-    have_schema, want_schema = SubSchema(have, mine, pointer), SubSchema(want, theirs, pointer)
-    if have_schema.equals(want_schema):
+    if canonical(have) == canonical(want):
         return
-    if mine.dialect is None or theirs.dialect is None:
+    if not all(isinstance(schema, dict | bool) for schema in (have, want)):
+        findings.add(SchemaVerdict.UNKNOWN, pointer, "malformed", "This is not a JSON Schema.")
+        return
+    if dialect_of(have) is None or dialect_of(want) is None:
         text = "Schemas of this dialect are not known here."
         findings.add(SchemaVerdict.UNKNOWN, f"{pointer}/$schema", "dialect", text)
         return
-    forth = SchemaFindings(inputs=inputs)
-    _ask(have_schema, want_schema, forth)
+    forth = find_narrowed(have, want, pointer, inputs=inputs)
     findings.take(forth)
     if forth.worst <= SchemaVerdict.ADDITIVE:
-        _ease(want_schema, have_schema, findings, inputs=inputs)
+        back = find_narrowed(want, have, pointer, inputs=not inputs)
+        _report_eased(back, findings, inputs=inputs)
 
 
-def _ask(have: SubSchema, want: SubSchema, findings: SchemaFindings) -> None:
-    case = Case.of(flat([have]))
-    # Arguments and structured results are objects, whatever their schemas say of other values.
-    ContainmentCheck().compare_schema(case._replace(types=frozenset({"object"})), want, findings)
-
-
-def _ease(have: SubSchema, want: SubSchema, findings: SchemaFindings, *, inputs: bool) -> None:
-    """Compare in the other direction: find values that are newly allowed, or no longer."""
-    back = SchemaFindings(inputs=not inputs)
-    _ask(have, want, back)
+def _report_eased(back: SchemaFindings, findings: SchemaFindings, *, inputs: bool) -> None:
+    """Report what the comparison in the other direction found: values that are newly allowed, or
+    no longer."""
     for each in back.all:
-        if each.weight is SchemaVerdict.BREAKING and each.kind not in _ONE_SIDED:
-            findings.add(SchemaVerdict.COMPATIBLE, each.pointer, "eased", each.text)
+        if each.weight < SchemaVerdict.UNKNOWN or each.kind in _ONE_SIDED:
+            continue
+        text = each.text
+        if each.kind in UNJUDGED:
+            text = f"{'More' if inputs else 'Less'} may be valid here than before."
+        findings.add(SchemaVerdict.COMPATIBLE, each.pointer, "eased", text)

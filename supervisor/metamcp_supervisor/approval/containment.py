@@ -1,392 +1,393 @@
 """Whether everything that is valid for one schema is valid for another, and where it is not.
 
-Owns: the walk through both schemas together, the cases of the first, the choices of the second, and
-the limits of that work. Never: the comparison of single keywords (`keywords`).
+Owns: the walk through both schemas together, the rule of each keyword, the sentences, and the
+limits of that work. Never: what a keyword of one schema says (`schema`).
 
-A *have* (parts that all hold) is compared with a *want* (one schema). Each keyword of the want must
-follow from what is known of the have. A have with alternatives (`anyOf`, `oneOf`, `if`, a list of
-values, more than one type) is split into cases, and every case must fit; of a want with
-alternatives, one must fit. A pair of schemas that appears again inside its own comparison, further
-down in the value, counts as fitting: values are finite, so the innermost value that does not fit is
-found at its own place.
+A *have* is compared with a *want* at the same place: each keyword of the want must follow from the
+same keyword of the have. A keyword that is narrower is BREAKING, and UNKNOWN where the have has
+other limits, here or above, that are not compared: they may refuse the same values. Keywords
+without a rule (references, alternatives, conditions, patterns, formats, …) must be the same or be
+gone from the want; otherwise they are UNKNOWN.
 
-A keyword that does not follow is BREAKING where both schemas show that there is a value which the
-want refuses, and UNKNOWN otherwise. A have is never said to fit without proof.
+A schema that does not limit other members allows any. Callers do not send members that the old
+definition does not name, so a member that is newly named counts as added, not as narrowed. No other
+assumption is made about callers, and the verdict shows this one: the finding is ADDITIVE and not
+COMPATIBLE. Results are compared without any assumption.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import floor
+from typing import NamedTuple
 
-from metamcp_supervisor.approval import keywords
-from metamcp_supervisor.approval.known import NUMBERS, Case, KnownValues, as_schema
+from metamcp_supervisor.approval.lock import canonical
 from metamcp_supervisor.approval.schema import (
     COUNTING,
-    FlattenedParts,
+    FRACTION,
+    NUMBERS,
+    OF_ITS_OWN,
+    TYPES,
     SchemaFindings,
-    SchemaRoot,
     SchemaVerdict,
-    SubSchema,
-    TrialFailed,
-    flat,
+    Table,
+    declared_types,
+    dialect_of,
     is_list,
+    is_table,
     list_of,
+    number_of,
+    read_values,
+    refer_to_same,
+    select_limits,
+    step,
     table_of,
+    types_in,
+    word,
 )
 
 STEPS_MAX = 4000
-"""Maximum steps of one comparison, about a second of work; a step is a pair of schemas or a case of
-one. Large tools need some hundreds."""
-PARTS_PER_STEP = 2
+"""Maximum steps of one comparison, about a second of work; a step is a pair of schemas, or some of
+the names and values in one. Large tools need some hundreds."""
+NAMES_PER_STEP = 20
 LEVELS_MAX = 48
-"""Maximum levels of schemas inside schemas, with references followed."""
-CASES_MAX = 64
-"""Maximum cases that a have is split into; alternatives beyond it stay unsplit and count as
-unclear."""
-VALUES_MAX = 64
-"""Maximum values of a list that is split into one case for each value."""
-_CHOICES = frozenset({"anyOf", "oneOf", "if", "not"})
-_PLAIN = frozenset({"type", "enum", "const"})
-"""Keywords that are judged for all values of a list at once."""
-_SHAPES: Mapping[str, type | tuple[type, type]] = {
-    "allOf": list, "anyOf": list, "oneOf": list, "prefixItems": list, "required": list,
-    "enum": list, "uniqueItems": bool, "properties": dict, "patternProperties": dict,
-    "dependentRequired": dict, "dependentSchemas": dict, "dependencies": dict,
-    "additionalProperties": (dict, bool),
+"""Maximum levels of schemas inside schemas."""
+_UNITS = {
+    "Length": ("string", "characters"),
+    "Items": ("array", "items"),
+    "Properties": ("object", "members"),
+}
+_SIZES = {f"{bound}{name}": kind for name, kind in _UNITS.items() for bound in ("min", "max")}
+"""Keywords for sizes, with the type of values that have this size, and the unit."""
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_SHAPES: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys((*_BOUNDS, *_SIZES), lambda value: number_of(value) is not None),
+    "type": lambda value: types_in(value) is not None,
+    "enum": is_list,
+    "const": lambda _: True,
+    "required": lambda value: is_list(value) and all(isinstance(each, str) for each in value),
+    "properties": is_table,
+    "additionalProperties": lambda value: not is_list(value),
+}
+"""Keywords with a rule, and whether a value is one that JSON Schema has."""
+_UNRULED = COUNTING - _SHAPES.keys() - {"items"}
+_CLEAR = frozenset({
+    "pattern", "format", "contentEncoding", "contentMediaType", "multipleOf", "uniqueItems",
+})  # fmt: skip
+"""Those without a rule that name no members and leave the effect of other keywords clear."""
+_OF_PLACE = frozenset({"unevaluatedItems", "unevaluatedProperties"})
+"""Keywords that limit in another way where another keyword changes."""
+_REFERRING = OF_ITS_OWN | {"$ref", "$dynamicRef", "$recursiveRef"}
+"""Keywords beside which others may mean something else, or nothing."""
+_GROUPS = (
+    ("items", "prefixItems", "additionalItems"),
+    ("properties", "additionalProperties", "patternProperties"),
+    ("if", "then", "else"),
+    ("contains", "minContains", "maxContains"),
+)
+"""Keywords that limit together."""
+UNJUDGED = frozenset({"unjudged", "reference", "names", "malformed", "limit"})
+"""Kinds of findings that say nothing about which values are valid."""
+_SHOWN_CHARACTERS = 60
+_SPOKEN = {
+    "null": "null", "boolean": "a boolean", "object": "an object", "array": "an array",
+    "string": "a string", "integer": "a whole number", FRACTION: "a number that is not whole",
 }  # fmt: skip
-"""Types that the values of keywords must have. The effect of a keyword with a value of another type
-is not known."""
-_UNJUDGED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
+_NEVER_SAME = rb'"\$(dynamic|recursive)Ref":'
+_OF_DIALECT = (
+    rb'|"(\$ref|prefixItems|additionalItems|depend\w+|m..Contains|unevaluated\w+)":|"items":\['
+)
+"""Keywords in canonical JSON that limit in another way elsewhere, and in another dialect."""
+
+
+def find_narrowed(have: object, want: object, pointer: str, *, inputs: bool) -> SchemaFindings:
+    """Return findings for values that are valid for `have` and not for `want`."""
+    findings = SchemaFindings(inputs=inputs)
+    mine, theirs = select_limits(have), select_limits(want)
+    differing = _NEVER_SAME
+    if dialect_of(have) != dialect_of(want):
+        differing += _OF_DIALECT
+    has_id = any("$id" in table_of(each) for each in (have, want))
+    if not refer_to_same(mine, theirs, has_id=has_id):
+        differing += rb'|"\$ref":'
+    check = ContainmentCheck(findings, re.compile(differing))
+    # Arguments and structured results are objects, whatever their schemas say of other values.
+    check.compare(mine, theirs, pointer, SchemaVerdict.BREAKING, frozenset({"object"}))
+    return findings
+
+
+class SchemaPair(NamedTuple):
+    """Two schemas that are compared. `pointer`: the JSON pointer to the want; `weight`: the verdict
+    on a keyword that is narrower; `types`, `values`: of the have."""
+
+    have: Table
+    want: Table
+    pointer: str
+    weight: SchemaVerdict
+    types: frozenset[str]
+    values: Mapping[bytes, str] | None
+
+    def at(self, *keys: str) -> str:
+        return step(self.pointer, *keys)
 
 
 class ContainmentCheck:
-    """Comparison of two schemas, with the limits on its work."""
+    """Comparison of two schemas, with the limits on its work. `differing`: text in canonical JSON
+    that may mean something else in the two schemas."""
 
-    def __init__(self) -> None:
+    def __init__(self, findings: SchemaFindings, differing: re.Pattern[bytes]) -> None:
+        self._findings = findings
+        self._inputs = findings.inputs
+        self._differing = differing
         self._steps = 0
         self._level = 0
-        self._open: set[tuple[object, ...]] = set()
 
-    def within(
-        self, have: tuple[SubSchema, ...], want: SubSchema, findings: SchemaFindings
+    def compare(
+        self,
+        have: object,
+        want: object,
+        pointer: str,
+        weight: SchemaVerdict,
+        types: frozenset[str] = TYPES,
     ) -> None:
-        """Compare the schemas of a member or an item, a step down in the value. Raises Blocked."""
-        if want.free:
+        """Compare the limits of two schemas, for values of these types."""
+        if have is False or want is True or self._are_same(have, want):
             return
-        key = (
-            frozenset(
-                (id(subschema.root), subschema.root.print(subschema.schema)) for subschema in have
-            ),
-            id(want.root),
-            want.root.print(want.schema),
-            findings.strict,
-        )
-        if key in self._open:
+        mine, theirs = table_of(have), table_of(want)
+        if self._exceeds_limit(mine, theirs, pointer):
             return
-        self._open.add(key)
-        try:
-            below = flat(have)
-            if below.never is None:
-                self.compare_schema(Case.of(below), want, findings)
-        finally:
-            self._open.discard(key)
-
-    def compare_schema(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
-        """Compare the have with another schema for the same value. Raises Blocked."""
-        if want.free or self._exceeds_limit(have, want, findings):
-            return
-        self._level += 1
-        try:
-            self._whole(have, want, findings)
-        finally:
+        if not _REFERRING.isdisjoint(mine.keys() | theirs.keys()):
+            text = "Whether it refers to the same as before cannot be judged."
+            self._add(SchemaVerdict.UNKNOWN, pointer, "reference", text)
+        elif want is False:
+            self._add(weight, pointer, "nothing", "Nothing is valid here.")
+        elif not is_table(want):
+            text = "This is not a JSON Schema."
+            self._add(SchemaVerdict.UNKNOWN, pointer, "malformed", text)
+        else:
+            own_types, values = read_values(mine)
+            pair = SchemaPair(mine, theirs, pointer, weight, types & own_types, values)
+            self._level += 1
+            self._compare_pair(pair)
             self._level -= 1
 
-    def _exceeds_limit(self, have: Case, want: SubSchema, findings: SchemaFindings) -> bool:
-        """Count a step, or several for a have of many parts. Return whether a limit is reached; if
-        so, report it. Raises Blocked."""
-        self._steps += 1 + len(have.parts) // PARTS_PER_STEP
+    def _are_same(self, have: object, want: object) -> bool:
+        if have != want:
+            return False
+        text = canonical(have)
+        return text == canonical(want) and not self._differing.search(text)
+
+    def _exceeds_limit(self, have: Table, want: Table, pointer: str) -> bool:
+        """Count the steps for a pair. Return whether a limit is reached; if so, report it."""
+        lists = (
+            each
+            for table in (have, want)
+            for each in table.values()
+            if is_list(each) or is_table(each)
+        )
+        self._steps += 1 + sum(map(len, lists)) // NAMES_PER_STEP
         if self._steps <= STEPS_MAX and self._level < LEVELS_MAX:
             return False
         problem = "is too large" if self._steps > STEPS_MAX else "is nested too deeply"
-        findings.add(
-            SchemaVerdict.UNKNOWN, want.place, "limit", f"The schema {problem} to be judged."
-        )
+        self._add(SchemaVerdict.UNKNOWN, pointer, "limit", f"The schema {problem} to be judged.")
         return True
 
-    def holds(
-        self, have: Case, want: SubSchema, findings: SchemaFindings, *, strict: bool = False
-    ) -> bool:
-        """Whether the want follows from the have. Unless `strict`, callers are assumed to send only
-        what the old definition names, and findings about that are added to `findings`."""
-        tried = findings.trial(strict=strict)
-        try:
-            self.compare_schema(have, want, tried)
-        except TrialFailed:
-            return False
-        if not strict:
-            findings.take(tried)
-        return True
+    def _add(
+        self, weight: SchemaVerdict, pointer: str, kind: str, text: str, other: str = ""
+    ) -> None:
+        """Add a finding. `other`: the text for results, if it is another one."""
+        self._findings.add(weight, pointer, kind, text if self._inputs else other or text)
 
-    def equivalent(self, schema: SubSchema, other: SubSchema, findings: SchemaFindings) -> bool:
-        """Whether the same values are valid for both."""
-        if schema.equals(other):
-            return True
-        return all(
-            self.holds(Case.of(flat([a])), b, findings, strict=True)
-            for a, b in ((schema, other), (other, schema))
-        )
+    def _compare_pair(self, pair: SchemaPair) -> None:
+        if not _UNRULED.isdisjoint(pair.have.keys() - _CLEAR):
+            pair = pair._replace(weight=SchemaVerdict.UNKNOWN)
+        self._compare_types(pair)
+        self._compare_values(pair)
+        if pair.values is not None:
+            pair = pair._replace(weight=SchemaVerdict.UNKNOWN)  # it may fit all the values
+        shared = _find_shared(pair)
+        for keyword in pair.want:
+            if keyword in _SHAPES and not _SHAPES[keyword](pair.want[keyword]):
+                text = f"'{keyword}' is not what JSON Schema knows."
+                self._add(SchemaVerdict.UNKNOWN, pair.at(keyword), "malformed", text)
+            elif keyword in _UNRULED or keyword in shared:
+                self._compare_unruled(pair, keyword)
+            elif keyword in _BOUNDS and pair.types & NUMBERS:
+                self._compare_bound(pair, keyword)
+            elif keyword in _SIZES and _SIZES[keyword][0] in pair.types:
+                self._compare_size(pair, keyword)
+        if "object" in pair.types:
+            self._compare_required(pair)
+        if "object" in pair.types and "properties" not in shared:
+            self._compare_members(pair)
+            self._compare_others(pair)
+        if "array" in pair.types and "items" not in shared:
+            mine, theirs = (each.get("items", True) for each in (pair.have, pair.want))
+            self.compare(mine, theirs, pair.at("items"), pair.weight)
 
-    def is_disjoint(self, have: Case, other: SubSchema) -> bool:
-        """Whether no value can be valid for both. False if the answer is not known."""
-        self._steps += 1
-        if self._steps > STEPS_MAX or self._level >= LEVELS_MAX:
-            return False
-        self._level += 1
-        try:
-            return self._are_disjoint(have, other)
-        finally:
-            self._level -= 1
+    def _compare_unruled(self, pair: SchemaPair, keyword: str) -> None:
+        group = next((each for each in _GROUPS if keyword in each), (keyword,))
+        mine, theirs = ({key: each.get(key) for key in group} for each in (pair.have, pair.want))
+        if keyword in _OF_PLACE or not self._are_same(mine, theirs):
+            text = f"What '{keyword}' comes to here cannot be judged."
+            self._add(SchemaVerdict.UNKNOWN, pair.at(keyword), "unjudged", text)
 
-    def _are_disjoint(self, have: Case, other: SubSchema) -> bool:
-        flattened = flat([other])
-        if flattened.never is not None:
-            return True
-        have_facts, other_facts = KnownValues(have), KnownValues(Case.of(flattened))
-        types = have_facts.types & other_facts.types
-        if not types:
-            return True
-        mine, theirs = have_facts.finite(), other_facts.finite()
-        if mine is not None and theirs is not None and not mine.keys() & theirs.keys():
-            return True
-        if types - {"object"}:
-            return False
-        for name in sorted(have_facts.required | other_facts.required):
-            a, b = have_facts.member(name), other_facts.member(name)
-            if a.never or b.never:
-                return True
-            if a.parts and any(
-                self.is_disjoint(Case.of(flat(a.parts)), subschema) for subschema in b.parts
-            ):
-                return True
-        return False
+    # Values
 
-    # One value, one schema
+    def _compare_types(self, pair: SchemaPair) -> None:
+        lost = pair.types - declared_types(pair.want)
+        if lost:
+            text = f"It must not be {describe_types(lost)} any more."
+            other = f"It may be {describe_types(lost)} now, which it was not."
+            self._add(pair.weight, pair.at("type"), "type", text, other)
 
-    def _whole(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
-        if KnownValues(have).void:
+    def _compare_values(self, pair: SchemaPair) -> None:
+        keyword = "const" if "const" in pair.want else "enum"
+        allowed = read_values(pair.want)[1]
+        if allowed is None or keyword not in pair.want:
             return
-        flattened = flat([want])
-        if flattened.never is not None:
-            text = "Nothing is valid here."
-            findings.add(SchemaVerdict.BREAKING, flattened.never.place, "nothing", text)
-            return
-        for subschema in flattened.unclear:
-            if any(subschema.equals(mine) for mine in have.parts):
-                continue
-            text = "It refers to a schema that is not known here."
-            findings.add(SchemaVerdict.UNKNOWN, subschema.place, "reference", text)
-        keywords.report_unnamed_members(
-            KnownValues(have), KnownValues(Case.of(flattened)), findings
-        )
-        for subschema in flattened.parts:
-            if not any(subschema.equals(mine) for mine in have.parts):
-                self._part(have, subschema, findings)
-
-    def _part(self, have: Case, want: SubSchema, findings: SchemaFindings) -> None:
-        keys = {key for key in COUNTING & table_of(want.schema).keys() if want.has(key)}
-        for keyword in sorted(keys & _SHAPES.keys()):
-            if not isinstance(want.get(keyword), _SHAPES[keyword]):
-                keywords.report_malformed(want, keyword, findings)
-        if not keys - {"allOf", "$ref"}:
-            return
-        for case in _cases(have, keys):
-            facts = KnownValues(case)
-            if facts.void:
-                continue
-            if self._exceeds_limit(case, want, findings):
+        text = "Only certain values are valid now."
+        other = "It may be any value now, where it was one of a list."
+        if pair.values is not None:
+            lost = [value for value in pair.values if value not in allowed]
+            if not lost:
                 return
-            keywords.check(facts, want, findings)
-            if "object" in facts.types:
-                keywords.objects(self, facts, want, findings)
-            if "array" in facts.types:
-                keywords.arrays(self, facts, want, findings)
-            self._choices(facts, want, findings)
+            text = f"{_format_values(lost)} is not valid any more."
+            other = f"It may be {_format_values(lost)} now, which it was not."
+        self._add(pair.weight, pair.at(keyword), "values", text, other)
 
-    def _choices(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-        for keyword in ("anyOf", "oneOf"):
-            if is_list(want.get(keyword)):
-                self._one_of(facts, want, keyword, findings)
-        if want.has("not"):
-            self._not(facts, want, findings)
-        if want.has("if") and (want.has("then") or want.has("else")):
-            self._if(facts, want, findings)
-        for keyword in _UNJUDGED:
-            fits = "array" if keyword == "unevaluatedItems" else "object"
-            if want.has(keyword) and (keyword[0] == "$" or fits in facts.types):
-                if keyword[0] != "$" and want.descend(keyword).free:
-                    continue
-                text = f"What '{keyword}' comes to here cannot be judged."
-                findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "unjudged", text)
+    def _compare_bound(self, pair: SchemaPair, keyword: str) -> None:
+        value, excluded = number_of(pair.want[keyword]) or 0, keyword.startswith("ex")
+        upper = keyword in _BOUNDS[2:]
+        if not _is_within(pair, (value, excluded), upper=upper):
+            less, more = ("less", "more") if upper else ("more", "less")
+            bound = f"{less} than" if excluded else "at most" if upper else "at least"
+            text = f"It must be {bound} {value} now."
+            other = f"It may be {more} than {value} now, which it was not."
+            self._add(pair.weight, pair.at(keyword), "bounds", text, other)
 
-    def _one_of(
-        self, facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
-    ) -> None:
-        case = facts.case
-        exact = keyword == "oneOf"
-        branches = [want.descend(keyword, at) for at in range(len(list_of(want.get(keyword))))]
-        if exact and any(
-            self._alternatives_match(subschema, want, findings) for subschema in case.parts
-        ):
-            return
-        live = [branch for branch in branches if not self.is_disjoint(case, branch)]
-        if not live:
-            self._none_fits(facts, want, keyword, findings)
-        elif len(live) == 1:
-            self.compare_schema(case, live[0], findings)
-        elif exact or not any(self.holds(case, branch, findings) for branch in live):
-            text = "Whether one of the alternatives is still met cannot be judged."
-            findings.add(SchemaVerdict.UNKNOWN, want.at(keyword), "alternatives", text)
+    def _compare_size(self, pair: SchemaPair, keyword: str) -> None:
+        mine, value = (number_of(each.get(keyword)) or 0 for each in (pair.have, pair.want))
+        least, unit = keyword.startswith("min"), _SIZES[keyword][1]
+        if mine < value if least else keyword not in pair.have or mine > value:
+            bound, beyond = ("at least", "less") if least else ("at most", "more")
+            text = f"It must have {bound} {value} {unit} now."
+            other = f"It may have {beyond} than {value} {unit} now, which it had not."
+            self._add(pair.weight, pair.at(keyword), "size", text, other)
 
-    def _alternatives_match(
-        self, mine: SubSchema, want: SubSchema, findings: SchemaFindings
-    ) -> bool:
-        """Whether the alternatives of both are the same, one by one."""
-        count = len(list_of(want.get("oneOf")))
-        return len(list_of(mine.get("oneOf"))) == count and all(
-            self.equivalent(mine.descend("oneOf", at), want.descend("oneOf", at), findings)
-            for at in range(count)
-        )
+    # Items and members
 
-    def _none_fits(
-        self, facts: KnownValues, want: SubSchema, keyword: str, findings: SchemaFindings
-    ) -> None:
-        weight = SchemaVerdict.UNKNOWN if facts.unclear else SchemaVerdict.BREAKING
-        kinds = keywords.describe_types(facts.types)
-        text = f"What is {kinds} here meets none of the alternatives any more."
-        if not findings.inputs:
-            text = f"It may be {kinds} now in a way that meets none of the alternatives it had."
-        findings.add(weight, want.at(keyword), "alternatives", text)
+    def _compare_required(self, pair: SchemaPair) -> None:
+        for name in sorted(_names(pair.want) - _names(pair.have)):
+            text, other = (
+                f"'{word(name)}' {each} now." for each in ("must be given", "may be missing")
+            )
+            self._add(pair.weight, pair.at("required"), "required", text, other)
 
-    def _not(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-        refused = want.descend("not")
-        if self.is_disjoint(facts.case, refused):
-            return
-        for subschema in facts.case.parts:
-            if subschema.has("not"):
-                mine = Case.of(flat([refused]))
-                if self.holds(mine, subschema.descend("not"), findings, strict=True):
-                    return
-        text = "Whether what is refused here was refused before cannot be judged."
-        findings.add(SchemaVerdict.UNKNOWN, want.at("not"), "not", text)
+    def _compare_members(self, pair: SchemaPair) -> None:
+        """Compare the members that the want names."""
+        members, others = table_of(pair.have.get("properties")), _others(pair.have)
+        required, needed = _names(pair.have), _names(pair.want)
+        for name, theirs in table_of(pair.want.get("properties")).items():
+            pointer, mine = pair.at("properties", name), members.get(name, others)
+            if mine is False:
+                if self._inputs and theirs is not False:
+                    text = f"'{word(name)}' may be given, too."
+                    self._add(SchemaVerdict.ADDITIVE, pointer, "member-added", text)
+            elif name in members or mine is not True or name in required:
+                self.compare(mine, theirs, pointer, pair.weight)
+            elif name not in needed:
+                self._compare_new(pair, name, theirs)
 
-    def _if(self, facts: KnownValues, want: SubSchema, findings: SchemaFindings) -> None:
-        case, condition = facts.case, want.descend("if")
-        then = want.descend("then") if want.has("then") else None
-        other = want.descend("else") if want.has("else") else None
-        if self.is_disjoint(case, condition):
-            if other is not None:
-                self.compare_schema(case, other, findings)
-            return
-        if self.holds(case, condition, findings, strict=True):
-            if then is not None:
-                self.compare_schema(case, then, findings)
-            return
-        for mine in (subschema for subschema in case.parts if subschema.has("if")):
-            if self.equivalent(mine.descend("if"), condition, findings):
-                self._branch(case, mine, "then", then, findings)
-                self._branch(case, mine, "else", other, findings)
-                return
-        if all(each is None or self.holds(case, each, findings) for each in (then, other)):
-            return
-        text = "Whether the condition here comes to the same cannot be judged."
-        findings.add(SchemaVerdict.UNKNOWN, want.at("if"), "condition", text)
-
-    def _branch(
-        self,
-        case: Case,
-        mine: SubSchema,
-        keyword: str,
-        want: SubSchema | None,
-        findings: SchemaFindings,
-    ) -> None:
-        if want is not None:
-            extra = [mine.descend(keyword)] if mine.has(keyword) else []
-            below = flat([*case.parts, *extra])
-            if below.never is None:
-                self.compare_schema(
-                    _with_choice(case, below, (id(mine.schema), "if")), want, findings
-                )
-
-
-def _cases(have: Case, keys: set[str]) -> Iterator[Case]:
-    """Split the have into cases, as far as the keywords of the want need it."""
-    waiting, made = [have], 0
-    while waiting:
-        case = waiting.pop()
-        branches = _first_choice(case, keys)
-        if branches is None:
-            made += 1
-            yield case
-        elif made + len(waiting) + len(branches) > CASES_MAX:
-            made += 1
-            yield case._replace(unclear=True)
+    def _compare_new(self, pair: SchemaPair, name: str, member: object) -> None:
+        """Compare a member that only the want names, where the have accepts any."""
+        pointer = pair.at("properties", name)
+        if not self._inputs:
+            if member is not True:
+                text = f"'{word(name)}' is not described any more."
+                self._add(pair.weight, pointer, "member-removed", text)
+        elif member is True or pair.weight is SchemaVerdict.BREAKING:
+            text = f"'{word(name)}' may be given, too."
+            self._add(SchemaVerdict.ADDITIVE, pointer, "member-added", text)
         else:
-            waiting += branches[::-1]
+            text = f"Whether '{word(name)}' was limited before cannot be judged."
+            self._add(SchemaVerdict.UNKNOWN, pointer, "names", text)
+
+    def _compare_others(self, pair: SchemaPair) -> None:
+        """Compare the members that the want does not name."""
+        mine, theirs = _others(pair.have), _others(pair.want)
+        pointer, named = pair.at("additionalProperties"), table_of(pair.want.get("properties"))
+        for name, member in table_of(pair.have.get("properties")).items():
+            if name in named or member is False:
+                continue
+            if theirs is True:
+                self._report_unnamed(name, pair.at("properties", name))
+            elif theirs is False:
+                text = f"'{word(name)}' is not accepted any more."
+                other = f"'{word(name)}' may be there now, where nothing else might be."
+                self._add(pair.weight, pointer, "member-removed", text, other)
+            else:
+                self.compare(member, theirs, pointer, pair.weight)
+        if theirs is False and mine is not False:
+            text = "Members that are not named are not accepted any more."
+            other = "There may be members now that are not described."
+            self._add(pair.weight, pointer, "closed", text, other)
+        else:
+            self.compare(mine, theirs, pointer, pair.weight)
+
+    def _report_unnamed(self, name: str, pointer: str) -> None:
+        if self._inputs:
+            text = f"'{word(name)}' is not named any more; it is still accepted."
+            self._add(SchemaVerdict.COMPATIBLE, pointer, "member-unnamed", text)
+        else:
+            text = f"'{word(name)}' may be there, too."
+            self._add(SchemaVerdict.ADDITIVE, pointer, "member-added", text)
 
 
-def _first_choice(case: Case, keys: set[str]) -> list[Case] | None:
-    """Return the cases for the first alternatives of `case` that are not split yet; None if there
-    is nothing to split."""
-    for subschema in case.parts:
-        for keyword in ("anyOf", "oneOf"):
-            mark = id(subschema.schema), keyword
-            count = len(list_of(subschema.get(keyword)))
-            if count and mark not in case.chosen:
-                each = [subschema.descend(keyword, at) for at in range(count)]
-                return [new for branch in each if (new := _with(case, mark, branch)) is not None]
-        mark = id(subschema.schema), "if"
-        if subschema.has("if") and mark not in case.chosen:
-            return _of_condition(case, subschema, mark)
-    return _values_apart(case, keys) or _types_apart(case, keys)
+def describe_types(types: Iterable[str]) -> str:
+    distinct = set(types)
+    names = ["a number"] if distinct >= NUMBERS else []
+    remaining = distinct - NUMBERS if names else distinct
+    return " or ".join([*names, *(text for key, text in _SPOKEN.items() if key in remaining)])
 
 
-def _with(case: Case, mark: tuple[int, str], *more: SubSchema) -> Case | None:
-    """Return the case with `more` parts and with `mark` as chosen; None if no value is valid."""
-    flattened = flat([*case.parts, *more])
-    return None if flattened.never is not None else _with_choice(case, flattened, mark)
+def _find_shared(pair: SchemaPair) -> set[str]:
+    """Return keywords for members or items that others limit, too."""
+    keywords = pair.have.keys() | pair.want.keys()
+    shared = {"properties", "additionalProperties"} if "patternProperties" in keywords else set()
+    lists = is_list(pair.have.get("items")) or is_list(pair.want.get("items"))
+    return shared | {"items"} if lists or keywords & {"prefixItems", "additionalItems"} else shared
 
 
-def _with_choice(case: Case, flattened: FlattenedParts, mark: tuple[int, str]) -> Case:
-    unclear = case.unclear or bool(flattened.unclear)
-    return Case(flattened.parts, case.chosen | {mark}, case.types, unclear)
+def _others(schema: Table) -> object:
+    """Return the schema of members that are not named."""
+    return schema.get("additionalProperties", True)
 
 
-def _of_condition(case: Case, subschema: SubSchema, mark: tuple[int, str]) -> list[Case]:
-    """Return the cases for a condition that is met and for one that is not. The second case is
-    unclear: only its `else` is known, and there may be no value for it."""
-    met = _with(
-        case, mark, *[subschema.descend(key) for key in ("if", "then") if subschema.has(key)]
-    )
-    unmet = _with(case, mark, *([subschema.descend("else")] if subschema.has("else") else []))
-    return [
-        *([] if met is None else [met]),
-        *([] if unmet is None else [unmet._replace(unclear=True)]),
+def _names(schema: Table) -> set[str]:
+    """Return the required members."""
+    return {name for name in list_of(schema.get("required")) if isinstance(name, str)}
+
+
+def _is_within(pair: SchemaPair, needed: tuple[float, bool], *, upper: bool) -> bool:
+    """Whether numbers of the have are within a bound: its value, and whether that is excluded."""
+    for keyword in _BOUNDS[2:] if upper else _BOUNDS[:2]:
+        value, excluded = number_of(pair.have.get(keyword)), keyword.startswith("ex")
+        if value is None:
+            continue
+        if excluded and FRACTION not in pair.types and value == floor(value):
+            value, excluded = floor(value) + (-1 if upper else 1), False
+        if value == needed[0]:
+            if excluded >= needed[1]:
+                return True
+        elif (value < needed[0]) == upper:
+            return True
+    return False
+
+
+def _format_values(spelled: list[bytes], most: int = 5) -> str:
+    texts = [each.decode("utf-8", "replace") for each in spelled[:most]]
+    cut = [
+        each if len(each) <= _SHOWN_CHARACTERS else f"{each[:_SHOWN_CHARACTERS]}…" for each in texts
     ]
-
-
-def _values_apart(case: Case, keys: set[str]) -> list[Case] | None:
-    values = KnownValues(case).values
-    mark = 0, "enum"
-    if values is None or mark in case.chosen or keys <= _PLAIN or len(values) > VALUES_MAX:
-        return None
-    made = [SchemaRoot(as_schema(value)) for value in values.values()]
-    return [
-        new
-        for root in made
-        if (new := _with(case, mark, SubSchema(root.schema, root, root.place))) is not None
-    ]
-
-
-def _types_apart(case: Case, keys: set[str]) -> list[Case] | None:
-    types = KnownValues(case).types
-    if not keys & _CHOICES or len(types) < 2 or types == NUMBERS:
-        return None
-    return [case._replace(types=frozenset({each})) for each in sorted(types)]
+    more = f" and {len(spelled) - most} more" if len(spelled) > most else ""
+    return ", ".join(word(each) for each in cut) + more

@@ -1,21 +1,19 @@
-"""A JSON Schema as a set of parts that all hold, and the findings about it.
+"""The limits of a JSON Schema, without its words, and the findings about schemas.
 
-Owns: dialects, keywords, references within a schema, and the verdicts with their order. Never:
-comparing schemas (`containment`).
-
-A reference that cannot be followed (to another document, to itself, or in a schema that has inner
-schemas with their own `$id` or `$schema`) is reported as unclear and never guessed.
+Owns: dialects, keywords, types and values of a schema, which references lead to the same, and the
+verdicts with their order. Never: comparing schemas (`containment`).
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
+import json
+import math
+import re
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeGuard
-from urllib.parse import unquote
+from typing import TypeGuard
 
 from msgspec import Struct
 
-from metamcp_supervisor.approval.lock import canonical
+from metamcp_supervisor.approval.lock import canonical, same
 
 FINDINGS_MAX = 100
 """Maximum findings of a comparison that are kept; further findings are only counted, but their
@@ -50,18 +48,11 @@ class SchemaFinding(Struct, frozen=True):
     weight: SchemaVerdict
 
 
-class TrialFailed(Exception):
-    """A trial failed: it has a finding that is worse than ADDITIVE."""
-
-
 class SchemaFindings:
-    """List of findings. `inputs`: the schemas are of arguments, not of results; `strict`: nothing
-    is assumed of callers; `trial`: the first finding that is worse than ADDITIVE raises Blocked."""
+    """List of findings. `inputs`: the schemas are of arguments, not of results."""
 
-    def __init__(self, *, inputs: bool, strict: bool = False, trial: bool = False) -> None:
+    def __init__(self, *, inputs: bool) -> None:
         self.inputs = inputs
-        self.strict = strict
-        self._trial = trial
         self._items: dict[tuple[str, str, str], SchemaFinding] = {}
         self.more = 0
         self.worst = SchemaVerdict.IDENTICAL
@@ -71,15 +62,8 @@ class SchemaFindings:
         """Findings, the worst first, and then in the order of their places."""
         return tuple(sorted(self._items.values(), key=lambda each: (-each.weight, each.pointer)))
 
-    def trial(self, *, strict: bool = False) -> "SchemaFindings":
-        """Return a new list for an attempt that may fail."""
-        return SchemaFindings(inputs=self.inputs, strict=self.strict or strict, trial=True)
-
     def add(self, weight: SchemaVerdict, pointer: str, kind: str, text: str) -> None:
-        """Add a finding. Raises Blocked."""
         self.worst = max(self.worst, weight)
-        if self._trial and weight > SchemaVerdict.ADDITIVE:
-            raise TrialFailed
         key = pointer, kind, text
         if key in self._items:
             return
@@ -88,17 +72,11 @@ class SchemaFindings:
         else:
             self._items[key] = SchemaFinding(pointer, kind, text, weight)
 
-    def suppose(self, pointer: str, kind: str, text: str) -> None:
-        """Add a finding that is harmless as long as callers send only what the old definition
-        names. Raises Blocked."""
-        self.add(
-            SchemaVerdict.BREAKING if self.strict else SchemaVerdict.ADDITIVE, pointer, kind, text
-        )
-
     def take(self, others: "SchemaFindings") -> None:
-        """Add all findings of another list. Raises Blocked."""
+        """Add all findings of another list."""
         for each in others.all:
             self.add(each.weight, each.pointer, each.kind, each.text)
+        self.worst = max(self.worst, others.worst)
         self.more += others.more
 
 
@@ -107,13 +85,6 @@ def word(text: str) -> str:
     for characters that are not printable."""
     cut = text if len(text) <= WORD_CHARACTERS_MAX else text[:WORD_CHARACTERS_MAX] + "…"
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in cut)
-
-
-def words(texts: Iterable[str], most: int = 5) -> str:
-    """Return texts as words of a sentence: `'a', 'b' and 3 more`."""
-    every = list(texts)
-    listing = ", ".join(f"'{word(each)}'" for each in every[:most])
-    return f"{listing} and {len(every) - most} more" if len(every) > most else listing
 
 
 def step(pointer: str, *keys: str | int) -> str:
@@ -139,23 +110,23 @@ LIMITS = frozenset({
 """Keywords that limit valid values by a plain value."""
 COUNTING = (MAPS | LISTS | ONES | LIMITS) - {"$defs", "definitions"}
 """All keywords that can limit valid values. The others are words for people and programs."""
-DIALECTS = {
-    "http://json-schema.org/draft-07/schema": "draft-07",
-    "https://json-schema.org/draft/2019-09/schema": "2019-09",
-    "https://json-schema.org/draft/2020-12/schema": "2020-12",
-}
-MODERN = "2020-12"
-UNSAID = "unsaid"
-"""Dialect of a schema that names none: 2020-12, but keywords of older dialects may count."""
-_NOT_IN: Mapping[str, frozenset[str]] = {
-    "draft-07": frozenset({
-        "prefixItems", "dependentRequired", "dependentSchemas", "minContains", "maxContains",
-        "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
-    }),
-    "2019-09": frozenset({"prefixItems", "dependencies", "$dynamicRef"}),
-    "2020-12": frozenset({"dependencies", "additionalItems", "$recursiveRef"}),
-    UNSAID: frozenset({"$recursiveRef"}),
-}  # fmt: skip
+DIALECTS = frozenset({
+    "", "http://json-schema.org/draft-07/schema", "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema",
+})  # fmt: skip
+"""Dialects that are known here. A schema that names none is one of 2020-12, and keywords of older
+dialects may count in it."""
+OF_ITS_OWN = frozenset({"$id", "$schema"})
+"""Keywords that give an inner schema another base for its references or another dialect."""
+FRACTION = "fraction"
+"""Type of a number that is not whole. JSON Schema's `number` is `fraction` or `integer`."""
+NUMBERS = frozenset({"integer", FRACTION})
+TYPES = frozenset({"null", "boolean", "object", "array", "string"}) | NUMBERS
+_LISTED = {"null": {b"null": "null"}, "boolean": {b"false": "boolean", b"true": "boolean"}}
+"""Types of which all values can be listed."""
+_REFERENCE = re.compile(rb'"\$ref":("(?:[^"\\]|\\.)*")')
+_TO_DEFINITION = re.compile(r"#/(\$defs|definitions)/([^/~%]+)")
+_INNER = re.compile(rb'"\$(id|schema)":"')
 
 Table = dict[str, object]
 
@@ -177,212 +148,99 @@ def list_of(value: object) -> list[object]:
     return value if is_list(value) else []
 
 
-class SchemaDigest(NamedTuple):
-    """Digest of a schema, the same for all schemas that limit in the same words. `refers`: whether
-    the schema contains a reference."""
-
-    digest: bytes
-    refers: bool
+def number_of(value: object) -> float | None:
+    """Return `value` if it is a number, else None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-class SchemaRoot:
-    """Whole schema. `place`: the JSON pointer to it; `dialect`: None if it is not known here."""
+def dialect_of(schema: object) -> str | None:
+    """Return the dialect that a schema names, empty without one; None if it is not known here."""
+    dialect = str(table_of(schema).get("$schema", "")).removesuffix("#")
+    return dialect if dialect in DIALECTS else None
 
-    def __init__(self, schema: object, place: str = "") -> None:
-        self.schema = schema
-        self.place = place
-        named = str(table_of(schema).get("$schema", "")).removesuffix("#")
-        self.dialect = DIALECTS.get(named) if named else UNSAID
-        self.hidden = _NOT_IN[self.dialect or UNSAID]
-        self._prints: dict[int, SchemaDigest] = {}
-        self._anchors: dict[str, tuple[object, str]] = {}
-        self._lists: dict[int, dict[bytes, object]] = {}
-        self._refs: set[str] = set()
-        self._nested_ids = False
-        self._walk(schema, place)
-        tables = [table_of(table_of(schema).get(key)) for key in ("$defs", "definitions")]
-        self._defs = [{name: self.print(each) for name, each in defs.items()} for defs in tables]
-        self._ends = all(
-            ref.startswith(("#/$defs/", "#/definitions/")) or "://" in ref for ref in self._refs
-        )
 
-    def print(self, schema: object) -> SchemaDigest:
-        """Return the print of a schema within this one."""
-        cached = self._prints.get(id(schema))
-        return self._make_print(schema) if cached is None else cached
+def select_limits(schema: object, *, inner: bool = False) -> object:
+    """Return a schema with only the keywords that limit, and with its definitions; True if every
+    value is valid."""
+    if not is_table(schema):
+        return schema
+    limits: Table = {}
+    for key, value in schema.items():
+        if is_table(value) and key in MAPS | {"dependencies"}:
+            limits[key] = {name: select_limits(each, inner=True) for name, each in value.items()}
+        elif is_list(value) and key in LISTS | ONES:
+            limits[key] = [select_limits(each, inner=True) for each in value]
+        elif key in ONES:
+            limits[key] = select_limits(value, inner=True)
+        elif key in COUNTING or (inner and key in OF_ITS_OWN):
+            limits[key] = value
+    return limits or True
 
-    def index_by_json(self, values: list[object]) -> dict[bytes, object]:
-        """Return the values of a list within this schema, by their canonical JSON."""
-        if id(values) not in self._lists:
-            self._lists[id(values)] = {canonical(value): value for value in values}
-        return self._lists[id(values)]
 
-    def alike(self, other: "SchemaRoot") -> bool:
-        """Whether references lead to the same schemas in both."""
-        mine, theirs = self, other
-        return mine is theirs or (mine._ends and theirs._ends and mine._defs == theirs._defs)
+def refer_to_same(old: object, new: object, *, has_id: bool) -> bool:
+    """Whether all references that two schemas have in common lead to equal definitions, or out of
+    schemas that have no identifier (`has_id`) to the same place."""
+    texts = canonical(old), canonical(new)
+    if any(_INNER.search(text) for text in texts):
+        return False
+    for ref in map(json.loads, set.intersection(*(set(_REFERENCE.findall(t)) for t in texts))):
+        definition = _TO_DEFINITION.fullmatch(ref)
+        if definition is None:
+            if "://" not in ref or ref.startswith("#") or has_id:
+                return False
+            continue
+        key, name = definition.groups()
+        mine, theirs = (table_of(table_of(each).get(key)).get(name) for each in (old, new))
+        if mine is None or not same(mine, theirs):
+            return False
+    return True
 
-    def resolve(self, ref: object) -> "SubSchema | None":
-        """Return the schema that a reference within this one leads to; None if that is unclear."""
-        if not isinstance(ref, str) or not ref.startswith("#") or self._nested_ids:
+
+def read_values(schema: Table) -> tuple[frozenset[str], Mapping[bytes, str] | None]:
+    """Return the types of valid values, and the values with their types, in canonical JSON; None if
+    they cannot be listed."""
+    types = declared_types(schema)
+    lists = [[schema["const"]]] if "const" in schema else []
+    lists += [list_of(schema["enum"])] if is_list(schema.get("enum")) else []
+    if not lists:
+        listed = {
+            value: each for key in _LISTED.keys() & types for value, each in _LISTED[key].items()
+        }
+        return types, listed if types <= _LISTED.keys() else None
+    spelled = [{canonical(value): type_of(value) for value in each} for each in lists]
+    values = {
+        value: each for value, each in spelled[0].items() if each in types and value in spelled[-1]
+    }
+    return frozenset(values.values()), values
+
+
+def type_of(value: object) -> str:
+    """Return the type of a JSON value, one of TYPES."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "integer" if value == math.floor(value) else FRACTION
+    if isinstance(value, str):
+        return "string"
+    return "array" if is_list(value) else "object"
+
+
+def declared_types(schema: Table) -> frozenset[str]:
+    """Return the types that the keyword `type` allows, all without one that is well-formed."""
+    types = types_in(schema["type"]) if "type" in schema else None
+    return TYPES if types is None else types
+
+
+def types_in(value: object) -> frozenset[str] | None:
+    """Return the types that the value of a keyword `type` allows; None if it is malformed."""
+    types: set[str] = set()
+    for name in list_of(value) if is_list(value) else [value]:
+        if name == "number":
+            types |= NUMBERS
+        elif isinstance(name, str) and name in TYPES - {FRACTION}:
+            types.add(name)
+        else:
             return None
-        if not ref[1:].startswith("/"):
-            target = self._anchors.get(ref[1:])
-            if not ref[1:]:
-                target = self.schema, self.place
-            return None if target is None else SubSchema(target[0], self, target[1])
-        here, pointer = self.schema, self.place
-        for token in unquote(ref[2:]).split("/"):
-            key = token.replace("~1", "/").replace("~0", "~")
-            if is_table(here) and key in here:
-                here = here[key]
-            elif is_list(here) and key.isdecimal() and int(key) < len(list_of(here)):
-                here = list_of(here)[int(key)]
-            else:
-                return None
-            pointer = step(pointer, key)
-        return SubSchema(here, self, pointer) if isinstance(here, dict | bool) else None
-
-    def _walk(self, schema: object, pointer: str) -> None:
-        """Collect references and anchors, and the prints of all schemas in this one."""
-        if not is_table(schema):
-            return
-        table = schema
-        for key, value in table.items():
-            below = step(pointer, key)
-            if key in MAPS or (key == "dependencies" and is_table(value)):
-                for name, each in table_of(value).items():
-                    self._walk(each, step(below, name))
-            elif key in LISTS | ONES and is_list(value):
-                for at, each in enumerate(list_of(value)):
-                    self._walk(each, step(below, at))
-            elif key in ONES or key == "contentSchema":
-                self._walk(value, below)
-            elif key in ("$ref", "$dynamicRef", "$recursiveRef"):
-                self._refs.add(str(value))
-            elif key in ("$anchor", "$dynamicAnchor"):
-                self._anchors[str(value)] = table, pointer
-            elif key == "$id" and str(value).startswith("#"):
-                self._anchors[str(value)[1:]] = table, pointer
-            elif key in ("$id", "$schema") and pointer != self.place:
-                self._nested_ids = True
-        self._make_print(schema)
-
-    def _make_print(self, schema: object) -> SchemaDigest:
-        if not is_table(schema):
-            return SchemaDigest(canonical(schema), False)
-        refers = False
-        digest = hashlib.sha256()
-        table = schema
-        for key in sorted(COUNTING & table.keys()):
-            value = table[key]
-            prints: list[SchemaDigest] = []
-            if key in MAPS or (key in ONES and key == "dependencies"):
-                names = sorted(table_of(value))
-                digest.update(canonical([key, *names]))
-                prints = [self.print(table_of(value)[name]) for name in names]
-            elif key in LISTS or (key in ONES and is_list(value)):
-                prints = [self.print(each) for each in list_of(value)]
-                digest.update(canonical([key, len(prints)]))
-            elif key in ONES:
-                prints = [self.print(value)]
-                digest.update(canonical(key))
-            else:
-                digest.update(canonical([key, value]))
-            refers = refers or "$" in key or any(each.refers for each in prints)
-            digest.update(b"".join(hashlib.sha256(each.digest).digest() for each in prints))
-        made = self._prints[id(table)] = SchemaDigest(digest.digest(), refers)
-        return made
-
-
-class SubSchema(NamedTuple):
-    """Schema within its root. `place`: the JSON pointer to it."""
-
-    schema: object
-    root: SchemaRoot
-    place: str
-
-    def get(self, keyword: str) -> object:
-        """Return the value of a keyword; None if the dialect does not have the keyword."""
-        return None if keyword in self.root.hidden else table_of(self.schema).get(keyword)
-
-    def has(self, keyword: str) -> bool:
-        return keyword not in self.root.hidden and keyword in table_of(self.schema)
-
-    def descend(self, *keys: str | int) -> "SubSchema":
-        """Return the schema at these keys, which must exist."""
-        here = self.schema
-        for key in keys:
-            here = list_of(here)[key] if isinstance(key, int) else table_of(here)[key]
-        return SubSchema(here, self.root, step(self.place, *keys))
-
-    def at(self, *keys: str | int) -> str:
-        return step(self.place, *keys)
-
-    @property
-    def free(self) -> bool:
-        """Whether every value is valid."""
-        if not is_table(self.schema):
-            return self.schema is True
-        return not COUNTING & self.schema.keys()
-
-    @property
-    def never(self) -> bool:
-        return self.schema is False
-
-    def equals(self, other: "SubSchema") -> bool:
-        """Whether both say the same in the same words."""
-        mine, theirs = self.root.print(self.schema), other.root.print(other.schema)
-        return (
-            mine.digest == theirs.digest
-            and self.root.dialect == other.root.dialect
-            and (not mine.refers or self.root.alike(other.root))
-        )
-
-
-class FlattenedParts(NamedTuple):
-    """Parts that all hold, with references and `allOf` followed. `unclear`: parts that could not be
-    followed; `never`: the part for which no value is valid, if there is one."""
-
-    parts: tuple[SubSchema, ...]
-    unclear: tuple[SubSchema, ...] = ()
-    never: SubSchema | None = None
-
-
-def flat(parts: Iterable[SubSchema]) -> FlattenedParts:
-    flattened: list[SubSchema] = []
-    unclear: list[SubSchema] = []
-    never: SubSchema | None = None
-    seen: set[int] = set()
-    nowhere: frozenset[int] = frozenset()
-    waiting = [(subschema, nowhere) for subschema in parts][::-1]
-    while waiting:
-        subschema, above = waiting.pop()
-        if not is_table(subschema.schema):
-            if subschema.never:
-                never = subschema
-            elif subschema.schema is not True:
-                unclear.append(subschema)
-            continue
-        here = id(subschema.schema)
-        if here in above:
-            unclear.append(subschema)  # it refers to itself and to nothing in between
-            continue
-        if here in seen:
-            continue
-        seen.add(here)
-        inside = above | {here}
-        if subschema.has("$ref"):
-            target = subschema.root.resolve(subschema.get("$ref"))
-            if target is None:
-                unclear.append(subschema)
-            else:
-                waiting.append((target, inside))
-            if subschema.root.dialect == "draft-07":
-                continue  # what stands beside a reference does not count
-        flattened.append(subschema)
-        waiting += [
-            (subschema.descend("allOf", at), inside)
-            for at in range(len(list_of(subschema.get("allOf"))))
-        ]
-    return FlattenedParts(tuple(flattened), tuple(unclear), never)
+    return frozenset(types)
