@@ -4,10 +4,11 @@ Owns: the walk through both schemas together, the rule of each keyword, the sent
 limits of that work. Never: what a keyword of one schema says (`schema`).
 
 A *have* is compared with a *want* at the same place: each keyword of the want must follow from the
-same keyword of the have. A keyword that is narrower is BREAKING, and UNKNOWN where the have has
-other limits, here or above, that are not compared: they may refuse the same values. Keywords
-without a rule (references, alternatives, conditions, patterns, formats, …) must be the same or be
-gone from the want; otherwise they are UNKNOWN.
+same keyword of the have. The want must accept each alternative (`anyOf`) of the have, and one
+alternative of the want all that the have does. A keyword that is narrower is BREAKING, and
+UNKNOWN where the have has other limits, here or above, that are not compared: they may refuse the
+same values. Keywords without a rule (references, conditions, patterns, formats, …) must be the same
+or be gone from the want; otherwise they are UNKNOWN.
 
 A schema that does not limit other members allows any. Callers do not send members that the old
 definition does not name, so a member that is newly named counts as added, not as narrowed. No other
@@ -73,7 +74,7 @@ _UNRULED = COUNTING - _SHAPES.keys() - {"items"}
 _CLEAR = frozenset({
     "pattern", "format", "contentEncoding", "contentMediaType", "multipleOf", "uniqueItems",
 })  # fmt: skip
-"""Those without a rule that name no members and leave the effect of other keywords clear."""
+"""Keywords without a rule that name no members and leave the effect of other keywords clear."""
 _OF_PLACE = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 """Keywords that limit in another way where another keyword changes."""
 _REFERRING = OF_ITS_OWN | {"$ref", "$dynamicRef", "$recursiveRef"}
@@ -155,7 +156,12 @@ class ContainmentCheck:
         mine, theirs = table_of(have), table_of(want)
         if self._exceeds_limit(mine, theirs, pointer):
             return
-        if not _REFERRING.isdisjoint(mine.keys() | theirs.keys()):
+        if self._fits_one(mine, theirs, pointer, types):
+            remaining = {key: value for key, value in theirs.items() if key != "anyOf"}
+            self.compare(have, remaining or True, pointer, weight, types)
+        elif self._do_all_fit(mine, want, pointer, types):
+            return
+        elif not _REFERRING.isdisjoint(mine.keys() | theirs.keys()):
             text = "Whether it refers to the same as before cannot be judged."
             self._add(SchemaVerdict.UNKNOWN, pointer, "reference", text)
         elif want is False:
@@ -169,6 +175,42 @@ class ContainmentCheck:
             self._level += 1
             self._compare_pair(pair)
             self._level -= 1
+
+    def _fits_one(self, have: Table, want: Table, pointer: str, types: frozenset[str]) -> bool:
+        """Whether the want has alternatives, and one of them accepts what the have does. If so, add
+        what that alternative accepts besides."""
+        alternatives = list_of(want.get("anyOf"))
+        if not (_REFERRING | _OF_PLACE).isdisjoint(want):
+            return False
+        for number, alternative in enumerate(alternatives):
+            place = step(pointer, "anyOf", number)
+            findings = self._try(have, alternative, place, types)
+            if findings.worst < SchemaVerdict.UNKNOWN:
+                self._findings.take(findings)
+                return True
+        return False
+
+    def _do_all_fit(self, have: Table, want: object, pointer: str, types: frozenset[str]) -> bool:
+        """Whether the have has alternatives, and the want accepts all that each of them does; what
+        one of them names, a caller may send with another."""
+        alternatives = list_of(have.get("anyOf", have.get("oneOf")))
+        if not alternatives or not _REFERRING.isdisjoint(have):
+            return False
+        return all(
+            self._try(alternative, want, pointer, types).worst < SchemaVerdict.ADDITIVE
+            for alternative in alternatives
+        )
+
+    def _try(
+        self, have: object, want: object, pointer: str, types: frozenset[str]
+    ) -> SchemaFindings:
+        """Compare two schemas, and return the findings without adding them."""
+        outer, self._findings = self._findings, SchemaFindings(inputs=self._inputs)
+        self._level += 1
+        self.compare(have, want, pointer, SchemaVerdict.BREAKING, types)
+        self._level -= 1
+        findings, self._findings = self._findings, outer
+        return findings
 
     def _are_same(self, have: object, want: object) -> bool:
         if have != want:
