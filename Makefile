@@ -25,7 +25,7 @@ deb_inputs := deploy/packages deploy/metamcp.service requirements/runtime.txt
 compiled_test := tests/packages/test_compiled_wheel.py
 compiled_inputs := deploy/compiled.py $(addprefix worker/metamcp_worker/,child front http ipc)
 dbos_test := tests/worker/engine/test_dbos_executor.py
-dbos_inputs := worker/metamcp_worker/engine tests/worker/engine
+dbos_inputs := $(addprefix worker/metamcp_worker/,cel engine) tests/worker/engine
 bench_test := tests/live/test_bench.py
 bench_inputs := $(wildcard benchmarks/*.py) benchmarks/scenarios
 # A line for each: its name, and a hash of its inputs. `make test-all` writes it.

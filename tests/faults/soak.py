@@ -41,12 +41,15 @@ SETTLE_S_MAX = 90.0
 GONE_S_MAX = 10.0
 STEP_S = 0.5
 OVERDUE_S = 1.0
+EARLY_SHARE = 0.25
+"""Of the time of a soak by hand, before the first look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`warm_s`: how long all clients ask before the first look; `think_s`: of a client, between an
-    answer and its next question, on average."""
+    """`warm_s`: how long all clients ask before the first look; `early_s`: how long faults happen
+    before it, so that most errors of each server have their rows on the page of metrics; `think_s`:
+    of a client, between an answer and its next question, on average."""
 
     seconds: float
     seed: int
@@ -54,6 +57,7 @@ class Wish:
     clients: int = 200
     pace_s: float = 0.8
     warm_s: float = 25.0
+    early_s: float = 0.0
     think_s: float = 1.0
 
 
@@ -89,6 +93,9 @@ class Soak:
         warm = Ledger(self.calm)
         await soak_warm.remember(self.gateway)
         await self._round(warm, metrics, self._warm_up(), wish.warm_s)
+        if wish.early_s:
+            await self._round(warm, metrics, self._early_faults(), wish.early_s)
+            await self._start_again()
         before = await self._look()
         ledger = Ledger(self.calm)
         doer = await self._round(ledger, metrics, self._faults(), wish.seconds)
@@ -155,6 +162,10 @@ class Soak:
     def _warm_up(self) -> tuple[Fault, ...]:
         return soak_warm.faults(Random(self.wish.seed), self.wish.warm_s, self.gateway.names)
 
+    def _early_faults(self) -> tuple[Fault, ...]:
+        dice = Random(self.wish.seed + 1)
+        return plan(dice, self.wish.early_s, self.gateway.names, self.wish.pace_s)
+
     async def _start_again(self) -> None:
         """What was left stopped or gave up, by bad luck, comes back when it is told to."""
         await self.gateway.order("undrain", *self.gateway.names)
@@ -218,7 +229,10 @@ def main() -> int:
     option("--pace", type=float, default=0.8, help="seconds between two faults, on average")
     option("--log", type=Path, default=None, help="where the log of the gateway is kept")
     chosen = parser.parse_args()
-    wish = Wish(chosen.seconds, chosen.seed, chosen.servers, chosen.clients, chosen.pace)
+    early_s = chosen.seconds * EARLY_SHARE
+    wish = Wish(
+        chosen.seconds, chosen.seed, chosen.servers, chosen.clients, chosen.pace, early_s=early_s
+    )  # fmt: skip
     outcome = soak(wish, chosen.log)
     sys.stdout.write(soak_report.words(outcome) + "\n")
     return 1 if outcome.problems else 0
