@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from metamcp_worker.engine import agent
-from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFront, AskModel
+from metamcp_worker.engine.agent import Agent, AgentEnd, AskFront, AskModel
 from metamcp_worker.engine.models import ModelAnswer, ModelTurn, OutcomeTurn, ToolUse
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import AiSettings, HostDone
+from metamcp_worker.ipc.engine_runs import AgentArguments, AiSettings, HostDone
 from tests.house import ROOT
 
 pytestmark = pytest.mark.promise("M49")

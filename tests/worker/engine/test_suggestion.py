@@ -6,9 +6,9 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.engine import definition, load, suggestion
-from metamcp_worker.engine.suggestion import Suggestion, SuggestionArguments, ToolRoutes
+from metamcp_worker.engine.suggestion import Suggestion, ToolRoutes
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import SHIPPED
+from metamcp_worker.ipc.engine_runs import SHIPPED, SuggestionArguments
 
 pytestmark = pytest.mark.promise("M51")
 

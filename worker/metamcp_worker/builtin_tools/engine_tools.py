@@ -8,9 +8,9 @@ Never: carrying out an order (`engine_calls_io`), which endpoint has which tool
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from metamcp_worker.builtin_tools import builtin, result_tools, tool_text
 from metamcp_worker.builtin_tools.builtin import (
@@ -24,33 +24,8 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import builtin_definitions, codec, process_names
-from metamcp_worker.ipc.engine_runs import Method
+from metamcp_worker.ipc.engine_runs import AgentArguments, Method, RunOrder, SuggestionArguments
 from metamcp_worker.search.definitions import read
-
-
-class RunAgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    steps: Annotated[int, Meta(ge=1)] = 0
-    tokens: Annotated[int, Meta(ge=1)] = 0
-    timeout: Annotated[float, Meta(gt=0)] = 0.0
-    cost: Annotated[float, Meta(gt=0)] = 0.0
-
-
-class RunAgentArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    task: str
-    dry_run: bool = False
-    limits: RunAgentLimits = RunAgentLimits()
-
-
-class SuggestArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    task: str
-    refine: bool = False
-
-
-class WorkflowArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    name: str = ""
-    definition: Raw = Raw()
-    inputs: Raw = Raw()
-    wait: bool | str = True
 
 
 class RunArgument(Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,14 +49,11 @@ def _order(method: Method) -> Callable[[Any, ToolContext], Decision]:
     return lambda arguments, context: EngineWork(method, Raw(codec.dump(arguments)))
 
 
-def _workflow(arguments: WorkflowArguments, context: ToolContext) -> Decision:
-    if bool(arguments.name) is bool(bytes(arguments.definition)):
+def _workflow(arguments: RunOrder, context: ToolContext) -> Decision:
+    if (arguments.definition is UNSET) == (not arguments.name):
         text = "run_workflow takes the name of a workflow or a definition, one of the two."
         return ToolReply(text, failed=True)
-    raws = {"definition": arguments.definition, "inputs": arguments.inputs}
-    params: dict[str, object] = {name: raw for name, raw in raws.items() if bytes(raw)}
-    params |= {"name": arguments.name} if arguments.name else {}
-    return EngineWork("workflow/run", Raw(codec.dump({**params, "wait": arguments.wait})))
+    return EngineWork("workflow/run", Raw(codec.dump(arguments)))
 
 
 def _status(arguments: StatusArguments, context: ToolContext) -> Decision:
@@ -211,14 +183,14 @@ def _task(raw: Raw, dated: Callable[[float], str]) -> dict[str, object]:
     }  # fmt: skip
 
 
-AGENT: Mapping[str, Work] = {"run_agent": (RunAgentArguments, _order("agent"))}
+AGENT: Mapping[str, Work] = {"run_agent": (AgentArguments, _order("agent"))}
 WORKS: Mapping[str, Work] = {
     "get_catalog": (
         CatalogArguments,
         lambda arguments, context: catalogue(context, arguments.server),
     ),
-    "suggest_workflow": (SuggestArguments, _order("suggest")),
-    "run_workflow": (WorkflowArguments, _workflow),
+    "suggest_workflow": (SuggestionArguments, _order("suggest")),
+    "run_workflow": (RunOrder, _workflow),
     "workflow_status": (StatusArguments, _status),
     "cancel_workflow": (RunArgument, _order("workflow/cancel")),
     "list_workflows": (ListWorkflowsArguments, _order("workflows")),

@@ -9,9 +9,9 @@ The agent is a state machine: `next` returns what is to be done, and `on_model_a
 the model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
 from metamcp_worker.engine import models
 from metamcp_worker.engine.models import (
@@ -26,9 +26,8 @@ from metamcp_worker.engine.models import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.codec import is_list, is_table
-from metamcp_worker.ipc.engine_runs import AiSettings, HostDone, Kind, OrderDone
+from metamcp_worker.ipc.engine_runs import AgentArguments, AiSettings, HostDone, Kind, OrderDone
 
-TASK_CHARACTERS_MAX = 20_000
 HITS_MAX = 15
 """Maximum tools that the model gets from one search."""
 TOLD_CHARACTERS_MAX = 8000
@@ -93,24 +92,6 @@ Reason = Literal[
     "finished", "dry_run", "failed", "consent", "steps", "tokens", "timeout", "cost", "model"
 ]
 """Why an agent ended: see `AgentEnd`."""
-
-
-class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits that a call may lower; 0 for those of `[ai]`. `timeout`: seconds; `cost`: in the
-    currency of the prices."""
-
-    steps: Annotated[int, Meta(ge=0)] = 0
-    tokens: Annotated[int, Meta(ge=0)] = 0
-    timeout: Annotated[float, Meta(ge=0)] = 0.0
-    cost: Annotated[float, Meta(ge=0)] = 0.0
-
-
-class AgentArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of `run_agent`."""
-
-    task: Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS_MAX)]
-    dry_run: bool = False
-    limits: AgentLimits = AgentLimits()
 
 
 class AskModel(Struct, frozen=True):

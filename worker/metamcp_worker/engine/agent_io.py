@@ -13,11 +13,11 @@ from collections.abc import Callable
 from msgspec import Raw
 
 from metamcp_worker.engine import agent, models_io
-from metamcp_worker.engine.agent import Agent, AgentArguments, AgentEnd, AskFront, AskModel
+from metamcp_worker.engine.agent import Agent, AgentEnd, AskFront, AskModel
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import EngineOrder, OrderDone
+from metamcp_worker.ipc.engine_runs import AgentArguments, EngineOrder, OrderDone
 
 SEARCH_S_MAX = 30.0
 """Seconds for the front to find the tools of an answer without a model."""

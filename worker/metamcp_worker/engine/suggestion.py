@@ -11,17 +11,16 @@ tools are there.
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
 from metamcp_worker.engine import agent, definition, models, workflow
 from metamcp_worker.engine.models import Prompt
 from metamcp_worker.ipc import codec, parameters
 from metamcp_worker.ipc.codec import is_list, is_table
-from metamcp_worker.ipc.engine_runs import OrderDone, SuggestionRule
+from metamcp_worker.ipc.engine_runs import OrderDone, SuggestionArguments, SuggestionRule
 
-TASK_CHARACTERS_MAX = 20_000
 STEPS_MAX = 3
 """Maximum steps of the sequence without rule and model."""
 TYPES_MAX = 8
@@ -57,13 +56,6 @@ of the workflow is that of its last step. Use the listed tools alone, and as few
 needs."""
 
 Source = Literal["rule", "model", "tools"]
-
-
-class SuggestionArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of `suggest_workflow`. `refine`: a model adapts what a rule suggests."""
-
-    task: Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS_MAX)]
-    refine: bool = False
 
 
 class ToolRoutes:

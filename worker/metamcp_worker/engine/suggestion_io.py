@@ -15,9 +15,9 @@ from metamcp_worker.engine import agent, models_io, suggestion
 from metamcp_worker.engine.agent_io import Tell
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import FrontHost, ModelClient, Models
-from metamcp_worker.engine.suggestion import Suggestion, SuggestionArguments, ToolRoutes
+from metamcp_worker.engine.suggestion import Suggestion, ToolRoutes
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import EngineOrder, OrderDone
+from metamcp_worker.ipc.engine_runs import EngineOrder, OrderDone, SuggestionArguments
 
 FRONT_S_MAX = 30.0
 """Seconds for the front to send tools."""

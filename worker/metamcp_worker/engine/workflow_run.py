@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec import Raw, Struct, json
 from msgspec.structs import replace
 
 from metamcp_worker.cel import expressions
@@ -98,24 +98,6 @@ class Elicitation(Struct, frozen=True):
     def params(self) -> dict[str, object]:
         """Parameters of `elicitation/create`."""
         return {"message": self.message, "requestedSchema": self.schema}
-
-
-class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of `workflow/run`."""
-
-    name: str = ""
-    definition: Raw | UnsetType = UNSET
-    inputs: Raw = Raw(b"{}")
-    wait: bool | str = True
-
-    @property
-    def wait_s(self) -> float | None:
-        """Seconds to wait for the end; None for any time. Raises ValueError."""
-        if isinstance(self.wait, bool):
-            return None if self.wait else 0.0
-        if (wait_ms := duration_ms(self.wait)) is None:
-            raise ValueError('wait is true, false or a duration such as "30s"')
-        return wait_ms / 1000
 
 
 class RunQuestion(Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from metamcp_worker.engine.definition import parse
 from metamcp_worker.engine.host import FrontLinks, OrderHost
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.run_journal import Executor, JournalError, RunJournal
-from metamcp_worker.engine.workflow import Workflow, graph, with_defaults, wrong_inputs
+from metamcp_worker.engine.workflow import Workflow, duration_ms, graph, with_defaults, wrong_inputs
 from metamcp_worker.engine.workflow_run import (
     OPEN,
     RUNS_SHOWN_MAX,
@@ -31,7 +31,6 @@ from metamcp_worker.engine.workflow_run import (
     RunAnswer,
     RunDecision,
     RunList,
-    RunOrder,
     RunQuestion,
     RunRecord,
     StepRecord,
@@ -46,6 +45,7 @@ from metamcp_worker.ipc.engine_runs import (
     EngineOrder,
     OrderDone,
     ParkedRun,
+    RunOrder,
     WorkflowGraph,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
@@ -148,10 +148,7 @@ class Workflows:
     async def run(self, order: EngineOrder, host: OrderHost, tell: Tell) -> OrderDone:
         """Carry out `workflow/run`: begin a run and wait for its end as long as is wanted."""
         arguments = _arguments(RunOrder, order)
-        try:
-            wait_s = arguments.wait_s
-        except ValueError as error:
-            raise OrderRefused(f"The arguments are wrong: {error}.") from None
+        wait_s = _to_seconds(arguments.wait)
         data, workflow = self._definition(order, arguments)
         if problem := wrong_inputs(workflow, arguments.inputs):
             raise OrderRefused(f"The workflow '{workflow.name}' cannot run: {problem}.")
@@ -544,6 +541,16 @@ def _executor(spec: EngineOn, failed: Callable[[BaseException], None]) -> Execut
     from metamcp_worker.engine.dbos_executor import DbosExecutor  # 60 MiB, and an extra
 
     return DbosExecutor(spec.database, failed)
+
+
+def _to_seconds(wait: bool | str) -> float | None:
+    """Return how long to wait for the end of a run; None for any time. Raises OrderRefused."""
+    if isinstance(wait, bool):
+        return None if wait else 0.0
+    if (wait_ms := duration_ms(wait)) is None:
+        message = 'The arguments are wrong: wait is true, false or a duration such as "30s".'
+        raise OrderRefused(message)
+    return wait_ms / 1000
 
 
 def _arguments(kind: type[T], order: EngineOrder) -> T:

@@ -11,9 +11,9 @@ to a front, which makes it for the owner of the run like a request of that clien
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
 from metamcp_worker.ipc.envelope import Message
@@ -42,6 +42,7 @@ PARKED_SHOWN_MAX: Final = 64
 STEP_SHOWN_CHARACTERS_MAX: Final = 256
 SHIPPED: Final = "metamcp:"
 """Beginning of the path of a workflow that is shipped; alone it means the rules that are."""
+TASK_CHARACTERS_MAX: Final = 20_000
 _SHOWN_CHARACTERS_MAX = 60
 
 Place: TypeAlias = tuple[str | int, ...]
@@ -84,6 +85,42 @@ class EngineOrder(Message, frozen=True, kw_only=True):
     progress: bool = False
     asks: bool = False
     samples: bool = False
+
+
+class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits that a call may lower; 0 for those of `[ai]`. `timeout`: seconds; `cost`: in the
+    currency of the prices."""
+
+    steps: Annotated[int, Meta(ge=1)] = 0
+    tokens: Annotated[int, Meta(ge=1)] = 0
+    timeout: Annotated[float, Meta(gt=0)] = 0.0
+    cost: Annotated[float, Meta(gt=0)] = 0.0
+
+
+class AgentArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Arguments of `agent`, and of the tool `run_agent`."""
+
+    task: Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS_MAX)]
+    dry_run: bool = False
+    limits: AgentLimits = AgentLimits()
+
+
+class SuggestionArguments(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Arguments of `suggest`, and of the tool `suggest_workflow`. `refine`: a model adapts what a
+    rule suggests."""
+
+    task: Annotated[str, Meta(min_length=1, max_length=TASK_CHARACTERS_MAX)]
+    refine: bool = False
+
+
+class RunOrder(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Arguments of `workflow/run`, and of the tool `run_workflow`. `wait`: whether to wait for the
+    end, or how long."""
+
+    name: str = ""
+    definition: Raw | UnsetType = UNSET
+    inputs: Raw = Raw(b"{}")
+    wait: bool | str = True
 
 
 class AbandonOrder(Message, frozen=True, kw_only=True):
