@@ -75,7 +75,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
         source=particulars.source if private else "",
         endpoints=particulars.endpoints,
         list_hash=particulars.list_hash,
-        exits=tuple(history.ends),
+        exits=history.ends,
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
             if process.pid in roots  # a fork of the nursery, with the nursery's command

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.front import FrontProcess, FrontSnapshot
-from metamcp_supervisor.fronts.handover import Handovers, MovingSnapshot
+from metamcp_supervisor.fronts.handover import Handovers, MovingConnection
 from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - imported from here
 from metamcp_supervisor.fronts.ports import FrontNotReplaced, FrontServices
 from metamcp_supervisor.fronts.sessions import SessionRecords
@@ -130,7 +130,7 @@ class FrontsSnapshot(Struct, frozen=True, kw_only=True):
     last: int
     crashes: tuple[float, ...]
     sessions: tuple[tuple[int | None, bytes], ...]
-    moving: tuple[MovingSnapshot, ...]
+    moving: tuple[MovingConnection, ...]
 
 
 class Fronts:

@@ -14,13 +14,13 @@ sessions.
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.sessions import NOBODY, SessionRecords
-from metamcp_worker.ipc import messages, packets
+from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.messages import HandOver
 
 DESCRIPTORS = 2
@@ -37,25 +37,16 @@ HELD_BYTES_MAX = 64 * 1024 * 1024
 usual ones."""
 
 
-class MovingSnapshot(Struct, frozen=True, kw_only=True):
-    """A connection on its way to another front. `to`: number of the front that has not taken the
-    connection yet, None if it is not sent yet; `message`: packed."""
-
-    to: int | None
-    asker: int
-    message: bytes
-    fds: tuple[int, ...]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Moving:
-    """`asker`: number of the front that accepted the connection."""
+class MovingConnection(Struct, frozen=True):
+    """A connection on its way to another front. `asker`: number of the front that accepted the
+    connection; `to`: in a snapshot, number of the front that has not taken it yet, None if it is
+    not sent yet."""
 
     asker: int
     message: HandOver
-    fds: list[int]
+    fds: tuple[int, ...]
     size_bytes: int
+    to: int | None = None
 
 
 class Handovers:
@@ -66,8 +57,8 @@ class Handovers:
     ) -> None:
         self._sessions = sessions
         self._fronts = fronts
-        self._waiting: list[_Moving] = []
-        self._sent: dict[int, deque[_Moving]] = {}
+        self._waiting: list[MovingConnection] = []
+        self._sent: dict[int, deque[MovingConnection]] = {}
         self._held_bytes = 0
 
     def take(self, asker: FrontProcess, message: HandOver, fds: list[int]) -> None:
@@ -78,7 +69,7 @@ class Handovers:
             packets.close_all(fds)
             return
         self._held_bytes += size
-        self._pass(_Moving(asker.number, message, fds, size))
+        self._pass(MovingConnection(asker.number, message, tuple(fds), size))
 
     def on_taken(self, number: int) -> None:
         """Note that this front took the oldest connection that was sent to it."""
@@ -98,32 +89,19 @@ class Handovers:
         for moving in waiting:
             self._pass(moving)
 
-    def take_snapshot(self) -> tuple[MovingSnapshot, ...]:
+    def take_snapshot(self) -> tuple[MovingConnection, ...]:
         """Return all connections under way, for the program after this one."""
         sent = ((number, moving) for number, several in self._sent.items() for moving in several)
-        return tuple(
-            MovingSnapshot(
-                to=to,
-                asker=moving.asker,
-                message=messages.pack(moving.message),
-                fds=tuple(moving.fds),
-                size_bytes=moving.size_bytes,
-            )
-            for to, moving in (*sent, *((None, moving) for moving in self._waiting))
-        )
+        return (*(replace(moving, to=number) for number, moving in sent), *self._waiting)
 
-    def adopt(self, snapshots: Sequence[MovingSnapshot]) -> None:
-        """Continue with the connections of the previous program. Takes the descriptors. Raises
-        codec.Malformed."""
-        for snapshot in snapshots:
-            message = messages.unpack_from_front(snapshot.message)
-            assert isinstance(message, HandOver)
-            moving = _Moving(snapshot.asker, message, list(snapshot.fds), snapshot.size_bytes)
+    def adopt(self, snapshot: Sequence[MovingConnection]) -> None:
+        """Continue with the connections of the previous program. Takes the descriptors."""
+        for moving in snapshot:
             self._held_bytes += moving.size_bytes
-            if snapshot.to is None:
+            if moving.to is None:
                 self._waiting.append(moving)
             else:
-                self._sent.setdefault(snapshot.to, deque()).append(moving)
+                self._sent.setdefault(moving.to, deque()).append(replace(moving, to=None))
 
     def close(self) -> None:
         for moving in [
@@ -134,7 +112,7 @@ class Handovers:
         self._waiting.clear()
         self._sent.clear()
 
-    def _pass(self, moving: _Moving) -> None:
+    def _pass(self, moving: MovingConnection) -> None:
         message = moving.message
         fronts = {front.number: front for front in self._fronts()}
         if not message.name:  # any will do; the newest is most likely to be there for long
@@ -154,7 +132,7 @@ class Handovers:
         else:
             self._send_back(fronts.get(moving.asker), moving)
 
-    def _send_back(self, asker: FrontProcess | None, moving: _Moving) -> None:
+    def _send_back(self, asker: FrontProcess | None, moving: MovingConnection) -> None:
         """Send a connection back to the front that accepted it, or to any other front; that front
         reports to the client that no front has what it asked for."""
         asker = asker or next((front for front in self._fronts() if front.able), None)
@@ -163,7 +141,7 @@ class Handovers:
         else:
             self._send(asker, replace(moving, message=moving.message.with_final_hop()))
 
-    def _send(self, front: FrontProcess, moving: _Moving) -> None:
+    def _send(self, front: FrontProcess, moving: MovingConnection) -> None:
         sent = self._sent.setdefault(front.number, deque())
         if len(sent) >= SENT_MAX:
             self._wait(moving)
@@ -178,13 +156,13 @@ class Handovers:
         sent.append(moving)
         front.send(moving.message, copies)
 
-    def _wait(self, moving: _Moving) -> None:
+    def _wait(self, moving: MovingConnection) -> None:
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append(moving)
         else:
             self._drop(moving)
 
-    def _drop(self, moving: _Moving) -> None:
+    def _drop(self, moving: MovingConnection) -> None:
         """Close our descriptors of a connection. If no front has taken it, the client loses the
         connection."""
         packets.close_all(moving.fds)

@@ -38,7 +38,7 @@ from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
-from metamcp_supervisor.telemetry.journal import History, HistorySnapshot, Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
@@ -102,7 +102,7 @@ def collect(
         servers=tuple(_server(parts, entry) for entry in parts.manager.entries.values()),
         events=tuple(parts.journal.since(0)),
         last_event=parts.journal.last,
-        histories=_histories_of(parts),
+        histories=tuple(parts.journal.histories.all().values()),
         lines=tuple(parts.logs.newest(LOGS_BYTES_MAX)),
         last_line=parts.logs.last,
         figures=parts.metrics.take_snapshot(),
@@ -120,19 +120,6 @@ def _fronts_of(parts: SurvivingParts) -> FrontsSnapshot:
         crashes=roster.crashes,
         sessions=tuple(parts.fronts.sessions.take_snapshot()),
         moving=parts.fronts.handovers.take_snapshot(),
-    )
-
-
-def _histories_of(parts: SurvivingParts) -> tuple[HistorySnapshot, ...]:
-    return tuple(
-        HistorySnapshot(
-            name=name,
-            since=history.since,
-            because=history.because,
-            ready_at=history.ready_at,
-            ends=tuple(history.ends),
-        )
-        for name, history in parts.journal.histories.all().items()
     )
 
 
@@ -195,10 +182,7 @@ def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: 
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
     parts.logs.go_on(state.lines, state.last_line)
-    for each in state.histories:
-        history = History(each.since, each.because, each.ready_at)
-        history.ends.extend(each.ends)
-        parts.journal.histories.go_on(each.name, history)
+    parts.journal.histories.go_on(state.histories)
     copies = [copy for server in state.servers for copy in server.copies]
     parts.manager.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
     parts.nurseries.adopt(state.nurseries)

@@ -22,7 +22,7 @@ from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
 from metamcp_supervisor.processes.nursery import NurserySnapshot
 from metamcp_supervisor.servers.entry import ServerSnapshot
-from metamcp_supervisor.telemetry.journal import HistorySnapshot
+from metamcp_supervisor.telemetry.journal import History
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import (
@@ -83,7 +83,7 @@ class UpgradeState(Struct, frozen=True, kw_only=True):
     servers: tuple[ServerSnapshot, ...]
     events: tuple[JournalEvent, ...]
     last_event: int
-    histories: tuple[HistorySnapshot, ...]
+    histories: tuple[History, ...]
     lines: tuple[LogLine, ...]
     last_line: int
     figures: FiguresSnapshot

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from metamcp_supervisor.verbs import ExitRecord, JournalEvent
 
@@ -98,23 +98,16 @@ class Feed(Generic[T]):
             follower.push(item)
 
 
-class HistorySnapshot(Struct, frozen=True, kw_only=True):
-    name: str
-    since: float
-    because: str
-    ready_at: float
-    ends: tuple[ExitRecord, ...]
-
-
 class History(Struct):
     """History of one server. Times are seconds since the epoch. `since`: begin of the current
     state; `because`: the last known cause of a change of state; `ready_at`: 0 unless the server is
     ready; `ends`: the last times it went down."""
 
+    name: str
     since: float = 0.0
     because: str = ""
     ready_at: float = 0.0
-    ends: deque[ExitRecord] = field(default_factory=lambda: deque[ExitRecord](maxlen=ENDS_MAX))
+    ends: tuple[ExitRecord, ...] = ()
 
 
 class Histories:
@@ -123,15 +116,15 @@ class Histories:
 
     def of(self, server: str) -> History:
         """Return the history of a server; an empty one for a server without events."""
-        return self._by_name.get(server) or History()
+        return self._by_name.get(server) or History(server)
 
     def all(self) -> Mapping[str, History]:
         """Return all histories by server."""
         return self._by_name
 
-    def go_on(self, server: str, history: History) -> None:
-        """Continue with a history of the previous program."""
-        self._by_name[server] = history
+    def go_on(self, histories: Iterable[History]) -> None:
+        """Continue with the histories of the previous program."""
+        self._by_name.update((history.name, history) for history in histories)
 
     def forget(self, server: str) -> None:
         """Remove the history of a process that served a single client and has been removed."""
@@ -143,11 +136,12 @@ class Histories:
             return
         if event.who not in self._by_name and len(self._by_name) >= SERVERS_MAX:
             del self._by_name[next(iter(self._by_name))]
-        history = self._by_name.setdefault(event.who, History())
+        history = self._by_name.setdefault(event.who, History(event.who))
         history.since = event.time
         history.because = event.cause[:MESSAGE_CHARACTERS_MAX] or history.because
         if after in _ENDS.get(before, ()):
-            history.ends.append(_parse_end(event, after, history.ready_at))
+            end = _parse_end(event, after, history.ready_at)
+            history.ends = (*history.ends, end)[-ENDS_MAX:]
         history.ready_at = event.time if after == "ready" else 0.0
 
 

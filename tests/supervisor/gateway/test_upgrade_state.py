@@ -13,7 +13,7 @@ from metamcp_supervisor.config.config import Address, OAuth, UnixAddress
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.front import FrontSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
-from metamcp_supervisor.fronts.handover import MovingSnapshot
+from metamcp_supervisor.fronts.handover import MovingConnection
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.processes.nursery import NurserySnapshot
 from metamcp_supervisor.servers.entry import CopySnapshot, ServerSnapshot
@@ -21,15 +21,15 @@ from metamcp_supervisor.servers.instances import InstanceSnapshot
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.counters import TallySnapshot
-from metamcp_supervisor.telemetry.journal import HistorySnapshot
+from metamcp_supervisor.telemetry.journal import History
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ExitRecord, JournalEvent, LogLine
-from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats
+from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats, HandOver
 from metamcp_worker.ipc.packets import ChannelSnapshot
 from tests.supervisor.configs import config, server
 
-SHAPES = {1: "6157d226bd87"}
+SHAPES = {1: "7d5f471fd964"}
 """Digests of the members without a default, by `upgrade_state.VERSION`. The digest of a version
 that is not released may change."""
 SUMMARY = FrontStats(connections=2, streams=1, sessions={"2025-11-25": 2}, refused={})
@@ -87,7 +87,7 @@ STATE = upgrade_state.UpgradeState(
         last=5,
         crashes=(1.0,),
         sessions=((5, b"{}"), (None, b"{}")),
-        moving=(MovingSnapshot(to=None, asker=5, message=b"m", fds=(11, 12), size_bytes=0),),
+        moving=(MovingConnection(5, HandOver(name="", maker=0, hops=1), (11, 12), 0),),
     ),
     servers=(
         ServerSnapshot(
@@ -114,7 +114,7 @@ STATE = upgrade_state.UpgradeState(
     events=(JournalEvent(seq=1, time=1.0, who="git", what="ready→error"),),
     last_event=1,
     histories=(
-        HistorySnapshot(
+        History(
             name="git",
             since=1.0,
             because="why",
