@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
-from metamcp_worker.ipc.figures import PathStep, PolicyValue, Refusals
+from metamcp_worker.ipc.figures import CallUnderWay, PathStep, PolicyValue, Refusals
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -317,25 +317,6 @@ class TopFigures(Struct, frozen=True, kw_only=True):
     bounds_s: tuple[float, ...] = ()
 
 
-class InFlight(Struct, frozen=True, kw_only=True):
-    """Call that is not answered yet. `name`: of the tool or prompt, as the client knows it, empty
-    for other methods; `state`: `running` at the server, `queued` for its turn there, `held` until
-    the server is ready, or `asking` its client something; `client`: the name that the client gives
-    itself; `session`: a word that stands for the session; `progress`: whether the client gets
-    progress of this call."""
-
-    server: str
-    method: str
-    name: str
-    endpoint: str
-    age_s: float
-    state: str
-    client: str
-    session: str
-    front: str
-    progress: bool
-
-
 class PathShown(Struct, frozen=True, kw_only=True):
     """Path of a call of a tool, and what would happen now. `runs`: whether its server would get it;
     `policies`: those that concern the tool; `decides`: one of them, or empty; `effect`: of all."""
@@ -356,7 +337,7 @@ class CallsUnderWay(Struct, frozen=True, kw_only=True):
     fronts that did not answer."""
 
     v: int = VERSION
-    calls: tuple[InFlight, ...]
+    calls: tuple[CallUnderWay, ...]
     more: int = 0
     silent: tuple[str, ...] = ()
 

@@ -31,7 +31,6 @@ from metamcp_supervisor.verbs import (
     ConfigTree,
     FrontStatus,
     GatewayStatus,
-    InFlight,
     OverriddenSetting,
     PlannedChange,
     ReloadPlan,
@@ -49,7 +48,14 @@ from metamcp_worker.ipc.disclosure import (
     ViewOrder,
     ViewStats,
 )
-from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
+from metamcp_worker.ipc.figures import (
+    CallPath,
+    CallUnderWay,
+    ShownTools,
+    ShowPath,
+    ShowTools,
+    ToolStats,
+)
 from metamcp_worker.ipc.saved_scripts import Script
 from tests.supervisor import configs
 
@@ -178,7 +184,7 @@ class SmallGateway:
         self.nursery_pid = 76
         self.overrides = TimedOverrides()
         self.signals: list[tuple[str, int]] = []
-        self.under_way: tuple[InFlight, ...] = ()
+        self.under_way: tuple[CallUnderWay, ...] = ()
         self.buckets: dict[str, tuple[int, ...]] = {}
         self.shown: tuple[ViewStats, ...] = ()
         self.fault = ""

@@ -38,6 +38,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_supervisor.wording import columns, descriptions
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.figures import CallUnderWay
 
 EVERY_S = 2.0
 ONE_TABLE_S = 1.0
@@ -233,7 +234,7 @@ def calls(
     )
 
 
-def call_rows(in_flight: Sequence[verbs.InFlight]) -> list[tuple[str, ...]]:
+def call_rows(in_flight: Sequence[CallUnderWay]) -> list[tuple[str, ...]]:
     return [
         (
             call.server,

@@ -11,6 +11,8 @@ server: both are asked at once, and a call that the worker has not sent yet is `
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec import structs
+
 from metamcp_supervisor.fronts.front import FrontProcess, Questions, Shown
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.entry import Copy, ServerEntry
@@ -20,7 +22,7 @@ from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.verbs import CallsUnderWay, InFlight
+from metamcp_supervisor.verbs import CallsUnderWay
 from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
@@ -195,7 +197,7 @@ async def calls(
         asyncio.gather(*(_ask_waiting_calls(questions) for questions in workers)),
     )
     queued: Waiting = {call for worker_calls in waiting for call in worker_calls}
-    seen: list[InFlight] = []
+    seen: list[CallUnderWay] = []
     more = 0
     silent: list[str] = []
     for front, answer in zip(fronts, answers, strict=True):
@@ -203,7 +205,7 @@ async def calls(
             silent.append(front.process_name)
             continue
         more += answer[0].more
-        seen += [_to_in_flight(front, call, queued) for call in _read(answer[1])]
+        seen += _read_calls(front, answer[1], queued)
     seen.sort(key=lambda call: -call.age_s)
     more += max(0, len(seen) - CALLS_SHOWN_MAX)
     return CallsUnderWay(calls=tuple(seen[:CALLS_SHOWN_MAX]), more=more, silent=tuple(silent))
@@ -252,24 +254,14 @@ async def _ask_waiting_calls(questions: Questions) -> Waiting:
         return set()
 
 
-def _read(blob: bytes) -> list[CallUnderWay]:
+def _read_calls(front: FrontProcess, blob: bytes, queued: Waiting) -> list[CallUnderWay]:
     try:
-        return codec.decode_as(list[CallUnderWay], blob)
+        calls = codec.decode_as(list[tuple[int, CallUnderWay]], blob)
     except codec.Malformed:
         return []
-
-
-def _to_in_flight(front: FrontProcess, call: CallUnderWay, queued: Waiting) -> InFlight:
-    waits = call.state == "running" and (front.number, call.id) in queued
-    return InFlight(
-        server=call.server,
-        method=call.method,
-        name=call.name,
-        endpoint=call.endpoint,
-        age_s=call.age_s,
-        state="queued" if waits else call.state,
-        client=call.client,
-        session=call.session,
-        front=front.process_name,
-        progress=call.progress,
-    )
+    described: list[CallUnderWay] = []
+    for number, call in calls:
+        waits = call.state == "running" and (front.number, number) in queued
+        state = "queued" if waits else call.state
+        described.append(structs.replace(call, state=state, front=front.process_name))
+    return described

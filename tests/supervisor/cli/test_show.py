@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.verbs import InFlight
 from metamcp_worker.ipc.disclosure import ViewStats
+from metamcp_worker.ipc.figures import CallUnderWay
 from tests.supervisor.cli.test_ctl import read_until, run
 from tests.supervisor.small_gateway import server, steered
 
@@ -98,7 +98,7 @@ def test_at_80_columns_no_name_is_broken_and_no_line_is_longer(
                 for name in NAMES
             )
             gateway.under_way = tuple(
-                InFlight(
+                CallUnderWay(
                     server=name, method="tools/call", name="think", endpoint="default", age_s=5.0,
                     state="running", client="claude-code", session="", front="front-0",
                     progress=False,

@@ -22,7 +22,6 @@ from metamcp_supervisor.verbs import (
     CallsUnderWay,
     EquippedView,
     GatewayStatus,
-    InFlight,
     PathShown,
     ServerStatus,
     ToolRef,
@@ -33,7 +32,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
-from metamcp_worker.ipc.figures import KEY_NEEDED, PathStep, ShownTool
+from metamcp_worker.ipc.figures import KEY_NEEDED, CallUnderWay, PathStep, ShownTool
 from metamcp_worker.ipc.records import FinishedCall, word
 from tests.live.console import Markup
 
@@ -366,7 +365,7 @@ def test_texts_make_no_element_on_the_pages_of_calls(role: Role) -> None:
         1, server=EVIL, name=EVIL, endpoint=EVIL, key=EVIL, protocol=EVIL, outcome=EVIL,
         method=EVIL, arguments=body, result=body,
     )  # fmt: skip
-    flying = InFlight(
+    flying = CallUnderWay(
         server=EVIL, method=EVIL, name=EVIL, endpoint=EVIL, age_s=1.0, state=EVIL, client=EVIL,
         session=EVIL, front=EVIL, progress=False,
     )  # fmt: skip

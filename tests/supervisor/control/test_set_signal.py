@@ -8,16 +8,17 @@ import pytest
 from metamcp_supervisor.cli import listings
 from metamcp_supervisor.config.config import Problem
 from metamcp_supervisor.control.set_signal import name_of, number_of
-from metamcp_supervisor.verbs import CallsUnderWay, Exit, InFlight
+from metamcp_supervisor.verbs import CallsUnderWay, Exit
 from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.figures import CallUnderWay
 from tests.supervisor.cli.test_ctl import said
 from tests.supervisor.control.test_control import peer, run
 from tests.supervisor.small_gateway import server, steered
 
 
-def under_way(server: str, age_s: float, state: str = "running", **more: str) -> InFlight:
+def under_way(server: str, age_s: float, state: str = "running", **more: str) -> CallUnderWay:
     given = {"name": "", "client": "", "session": "", "endpoint": "default", **more}
-    return InFlight(
+    return CallUnderWay(
         server=server, method="tools/call", age_s=age_s, state=state, front="front-0",
         progress=False, **given,
     )  # fmt: skip

@@ -17,7 +17,9 @@ LATER_S = 1000.0
 RAW = b'{"clientInfo":{"name":"claude-code","version":"1"},"clientCapabilities":{}}'
 
 
-def looked(front: Front, after_s: float = 0.0, **how: object) -> tuple[list[CallUnderWay], int]:
+def looked(
+    front: Front, after_s: float = 0.0, **how: object
+) -> tuple[list[tuple[int, CallUnderWay]], int]:
     now = asyncio.get_running_loop().time() + after_s
     wanted = {"most": 100, **how}
     return describe_calls(front.calls.under_way(), now, **wanted)  # type: ignore[arg-type] # by name
@@ -28,10 +30,10 @@ def test_a_call_shows_who_waits_for_what_and_nothing_that_it_holds() -> None:
         asked = request("tools/call", b'{"name":"a__t","arguments":{"key":"hunter2"}}', caller=RAW)
         asked.who, asked.wants_progress = "5f8a", True
         frame = await front.sent("a", asked)
-        ((one,), more) = looked(front, LATER_S)
+        (((number, one),), more) = looked(front, LATER_S)
         assert more == 0
         assert one.age_s >= LATER_S
-        assert (one.id, one.server, one.method, one.name) == (frame.id, "a", "tools/call", "a__t")
+        assert (number, one.server, one.method, one.name) == (frame.id, "a", "tools/call", "a__t")
         assert (one.endpoint, one.state, one.progress) == ("default", "running", True)
         assert (one.client, one.session) == ("claude-code", "5f8a")
         assert b"hunter2" not in codec.dump(one)
@@ -53,10 +55,10 @@ def test_a_uri_is_no_name_and_a_client_need_not_have_one() -> None:
             asked = request("resources/read", b'{"uri":"file:///hunter2"}', caller=said)
             await front.sent("a", asked)
         found, _ = looked(front)
-        assert [one.client for one in found] == ["", "", "", "x" * CLIENT_CHARACTERS_MAX]
+        assert [one.client for _, one in found] == ["", "", "", "x" * CLIENT_CHARACTERS_MAX]
         assert b"hunter2" not in codec.dump(found)
         front.calls.ask("a", "ping", b"{}")
-        assert looked(front)[0][-1].client == ""
+        assert looked(front)[0][-1][1].client == ""
 
     with_front(talk, a=offer(resource("file:///hunter2")))
 
@@ -69,13 +71,13 @@ def test_a_call_is_held_while_its_server_is_away_and_asking_while_its_client_is_
         front.peers["a"].write(QuestionFrame(frame.id, 1, "elicitation/create", b"{}"))
         while not caller.questions:
             await asyncio.to_thread(front.peers["a"].quiet)
-        assert looked(front)[0][0].state == "asking"
+        assert looked(front)[0][0][1].state == "asking"
         call.cancel("enough")
         front.calls.server_state(
             ServerState(server="a", state="warming", listed=True, generation=2)
         )
         front.calls.start(front.view, asked, None)
-        assert looked(front)[0][0].state == "held"
+        assert looked(front)[0][0][1].state == "held"
 
     with_front(talk, a=offer("t"))
 
@@ -87,8 +89,8 @@ def test_the_longest_are_shown_and_the_others_are_counted() -> None:
             for s in "aba"
         ]
         found, more = looked(front, most=2)
-        assert ([one.id for one in found], more) == ([frame.id for frame in sent[:2]], 1)
-        assert [one.server for one in looked(front, servers=("b",))[0]] == ["b"]
+        assert ([number for number, _ in found], more) == ([frame.id for frame in sent[:2]], 1)
+        assert [one.server for _, one in looked(front, servers=("b",))[0]] == ["b"]
         assert looked(front, slow_s=LATER_S) == ([], 0)
         assert len(looked(front, LATER_S, slow_s=LATER_S)[0]) == 3
 

@@ -176,10 +176,10 @@ def describe_calls(
     most: int,
     servers: Collection[str] = (),
     slow_s: float = 0.0,
-) -> tuple[list[CallUnderWay], int]:
-    """Return the calls under way, the longest first, and the number of others. `calls`: with their
-    states; `servers`: only their calls, unless it is empty; `slow_s`: only calls that have taken so
-    many seconds; `most`: maximum number of calls."""
+) -> tuple[list[tuple[int, CallUnderWay]], int]:
+    """Return the calls under way with their numbers, the longest first, and how many others there
+    are. `calls`: with their states; `servers`: only their calls, unless it is empty; `slow_s`: only
+    calls that have taken so many seconds; `most`: maximum number of calls."""
     selected = [
         (call, state)
         for call, state in calls
@@ -187,15 +187,13 @@ def describe_calls(
         and (not servers or call.server in servers or process_names.base(call.server) in servers)
     ]
     longest = heapq.nsmallest(most, selected, key=lambda pair: (pair[0].started, pair[0].id))
-    return [_describe_call(call, state, now) for call, state in longest], len(selected) - len(
-        longest
-    )
+    described = [(call.id, _describe_call(call, state, now)) for call, state in longest]
+    return described, len(selected) - len(longest)
 
 
 def _describe_call(call: Call, state: str, now: float) -> CallUnderWay:
     origin = call.origin
     return CallUnderWay(
-        id=call.id,
         server=process_names.base(call.server),
         method=call.label,
         name=origin.name if origin is not None else "",

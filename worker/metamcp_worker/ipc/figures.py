@@ -310,25 +310,23 @@ class ShownTools(Struct, frozen=True, kw_only=True):
 
 
 class CallsShown(Message, frozen=True, kw_only=True):
-    """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of `CallUnderWay`, the
-    longest first; from a worker of pairs (front, call), the calls that wait for their turn. `more`:
-    number of calls that are not in the list. As an answer to `ShowPath`, `ShowTools` or
-    `ShowKeyUse`: blob with `CallPath`, `ShownTools` or `KeyUse`."""
+    """Answer to `ShowCalls`. Descriptor: blob with a JSON list: from a front of pairs (number,
+    `CallUnderWay`), the longest first; from a worker of pairs (front, number), the calls that wait
+    for their turn. `more`: number of calls that are not in the list. As an answer to `ShowPath`,
+    `ShowTools` or `ShowKeyUse`: blob with `CallPath`, `ShownTools` or `KeyUse`."""
 
     ticket: int
     more: int = 0
 
 
 class CallUnderWay(Struct, frozen=True, kw_only=True):
-    """A call that is not answered yet, without secrets and without arguments.
+    """A call that is not answered yet, without secrets and without arguments. `name`: of the tool
+    or prompt, as the client knows it, empty for other methods; `state`: `held` while its server is
+    not there, `asking` while the client is asked something, else `running`; `client`: name that the
+    client gives itself; `session`: a word that stands for the session; `progress`: whether the
+    client gets progress of this call. The supervisor adds `front`, and the state `queued` for a
+    call that waits for its turn at the server."""
 
-    `id`: the front's number of the call; `name`: of the tool or prompt, as the client knows it;
-    `state`: `held` while its server is not there, `asking` while the client is asked something,
-    else `running`; `client`: name that the client gives itself; `session`: a word that stands for
-    the client; `progress`: whether the client gets notifications of progress.
-    """
-
-    id: int
     server: str
     method: str
     name: str
@@ -337,6 +335,7 @@ class CallUnderWay(Struct, frozen=True, kw_only=True):
     state: str
     client: str
     session: str
+    front: str = ""
     progress: bool
 
 
