@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
+from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.figures import CallUnderWay, PathStep, PolicyValue, Refusals
 
 VERSION = 1
@@ -553,22 +554,10 @@ class ConsentList(Struct, frozen=True, kw_only=True):
     grants: tuple[ConsentGrant, ...] = ()
 
 
-class ViewShown(Struct, frozen=True, kw_only=True):
-    """List of tools of a view, in numbers. `session`: a word that stands for the session, if the
-    view belongs to one session alone; `toolset`: the equipped one; `tools`, `tokens`: in the list,
-    built-in tools included; `offered`, `everything`: number of all tools behind the endpoint, and
-    their tokens; `saved`: tokens that the list leaves out, less than 0 if the list has more. Tokens
-    are estimated."""
+class ViewShown(ViewStats, frozen=True, kw_only=True):
+    """Figures of a view. `saved`: tokens that its list leaves out, less than 0 if the list has
+    more."""
 
-    endpoint: str
-    exposure: str
-    principal: str
-    session: str
-    toolset: str
-    tools: int
-    tokens: int
-    offered: int
-    everything: int
     saved: int
     saved_percent: int
 

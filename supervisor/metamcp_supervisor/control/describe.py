@@ -132,19 +132,7 @@ def views(gateway: GatewayControl, endpoints: Sequence[str]) -> ViewsShown:
 
 def _view(stats: ViewStats) -> ViewShown:
     saving = builtin_definitions.TokenSavings(stats.everything, stats.tokens)
-    return ViewShown(
-        endpoint=stats.endpoint,
-        exposure=stats.exposure,
-        principal=stats.principal,
-        session=stats.session,
-        toolset=stats.toolset,
-        tools=stats.tools,
-        tokens=stats.tokens,
-        offered=stats.offered,
-        everything=stats.everything,
-        saved=saving.tokens,
-        saved_percent=saving.percent,
-    )
+    return ViewShown(**structs.asdict(stats), saved=saving.tokens, saved_percent=saving.percent)
 
 
 def _workers(server: ServerStatus) -> list[int]:

@@ -94,7 +94,7 @@ def test_at_80_columns_no_name_is_broken_and_no_line_is_longer(
         broken = server("broken", "error", reason="exit", message="no repository here")
         async with steered(*servers, broken) as (gateway, directory):
             gateway.shown = tuple(
-                ViewStats("default", "local", name, "search", name, 7, 871, 770, 107949)
+                ViewStats("default", "search", "local", name, name, 7, 871, 770, 107949)
                 for name in NAMES
             )
             gateway.under_way = tuple(

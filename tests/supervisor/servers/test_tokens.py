@@ -192,9 +192,9 @@ def test_a_tool_in_quarantine_costs_nobody_anything(tmp_path: Path) -> None:
 # What is in view now
 
 VIEWS = (
-    ViewStats("default", "local", "", "search", "", 8, 871, 40, 20_000),
-    ViewStats("default", "ann", "8a", "search", "dev", 11, 2_000, 40, 20_000),
-    ViewStats("gone", "local", "", "all", "", 1, 1, 1, 1),
+    ViewStats("default", "search", "local", "", "", 8, 871, 40, 20_000),
+    ViewStats("default", "search", "ann", "8a", "dev", 11, 2_000, 40, 20_000),
+    ViewStats("gone", "all", "local", "", "", 1, 1, 1, 1),
 )
 
 

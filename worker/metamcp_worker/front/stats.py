@@ -244,9 +244,9 @@ class ListTokens:
         listed = view.merged.lists["tools"]
         return ViewStats(
             whose.endpoint,
+            view.spec.exposure,
             whose.principal,
             whose.session,
-            view.spec.exposure,
             view.shown.toolset,
             len(listed),
             self._tokens(listed, earlier),

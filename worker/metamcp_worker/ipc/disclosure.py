@@ -74,9 +74,9 @@ class ViewStats(Struct, frozen=True, gc=False):
     endpoint, and their tokens. Tokens are estimated."""
 
     endpoint: str
+    exposure: Exposure
     principal: str
     session: str
-    exposure: Exposure
     toolset: str
     tools: int
     tokens: int
