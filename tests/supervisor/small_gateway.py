@@ -53,7 +53,7 @@ from metamcp_worker.ipc.figures import (
     CallUnderWay,
     ShownTools,
     ShowPath,
-    ShowTools,
+    ToolQuery,
     ToolStats,
 )
 from metamcp_worker.ipc.saved_scripts import Script
@@ -291,7 +291,7 @@ class SmallGateway:
     async def path(self, wanted: ShowPath) -> CallPath:
         raise NotNow("no front answers")
 
-    async def tools(self, wanted: ShowTools) -> ShownTools:
+    async def tools(self, wanted: ToolQuery) -> ShownTools:
         raise NotNow("no front answers")
 
     def tool_stats(self) -> Mapping[str, ToolStats]:

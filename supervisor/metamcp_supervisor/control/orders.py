@@ -55,6 +55,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, ProtocolError
+from metamcp_worker.ipc.figures import ToolQuery
 
 
 class ServerNames(ChangeParams, frozen=True):
@@ -312,7 +313,7 @@ VERBS: dict[str, Verb] = {
         result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
     ),
     "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
-    "tools": Verb(tool_orders.ToolQuery, tool_orders.tools, Role.VIEWER),
+    "tools": Verb(ToolQuery, tool_orders.tools, Role.VIEWER),
     "tool-try": Verb(
         tool_orders.ToolTry, tool_orders.tool_try, Role.DEVELOPER, about=tool_orders.about_try
     ),

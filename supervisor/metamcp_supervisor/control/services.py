@@ -42,7 +42,7 @@ from metamcp_worker.ipc.disclosure import (
     ViewStats,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ShowTools, ToolStats
+from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ToolQuery, ToolStats
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
@@ -376,7 +376,7 @@ class GatewayControl(Protocol):
         """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...
 
-    async def tools(self, query: ShowTools) -> ShownTools:
+    async def tools(self, query: ToolQuery) -> ShownTools:
         """Return tools of an endpoint, as a front knows them. Raises NotNow."""
         ...
 

@@ -24,27 +24,13 @@ from metamcp_supervisor.control.services import (
 from metamcp_supervisor.verbs import VERSION, Exit
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
-from metamcp_worker.ipc.figures import ShownTool, ShowTools, ToolOrder
+from metamcp_worker.ipc.figures import ShownTool, ToolQuery
 from metamcp_worker.ipc.records import FOLDER
 
 QUERY_CHARACTERS_MAX = 1000
 """Maximum characters of a query; further ones are ignored, so that the question fits a packet."""
 NAME_CHARACTERS_MAX = 256
 """Maximum characters of the name of a tool or server."""
-
-
-class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `tools`. `endpoint`: empty for the default one; `key`: name or id of an API key
-    whose view is meant, empty for the local user; `query`, `order`, `server`, `name`, `offset`: as
-    in `figures.ShowTools`."""
-
-    endpoint: str = ""
-    key: str = ""
-    query: str = ""
-    order: ToolOrder = ""
-    server: str = ""
-    name: str = ""
-    offset: int = 0
 
 
 class ToolList(Struct, frozen=True, kw_only=True):
@@ -120,12 +106,10 @@ async def tools(gateway: GatewayControl, line: ControlStream, params: ToolQuery)
         message = f"no server is named {params.server[:64]!r}; {hint(params.server, servers)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
     shown_tools = await gateway.tools(
-        ShowTools(
-            ticket=0,
-            endpoint=params.endpoint,
+        structs.replace(
+            params,
             key=await key_id(gateway, params.key),
             query=params.query[:QUERY_CHARACTERS_MAX],
-            order=params.order,
             server=params.server[:NAME_CHARACTERS_MAX],
             name=params.name[:NAME_CHARACTERS_MAX],
             offset=max(0, params.offset),

@@ -72,7 +72,7 @@ from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
-from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ShowTools, ToolStats
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ToolQuery, ToolStats
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0
@@ -550,7 +550,7 @@ class Gateway:
             raise NotNow("no front answers; see 'metamcp status'")
         return path
 
-    async def tools(self, query: ShowTools) -> ShownTools:
+    async def tools(self, query: ToolQuery) -> ShownTools:
         page = await reports.tools(
             [front for front in self._fronts.list_serving() if front.able], query
         )

@@ -26,7 +26,7 @@ from metamcp_supervisor.verbs import CallsUnderWay
 from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.figures import CallPath, ShownTools
+from metamcp_worker.ipc.figures import CallPath, ShownTools, ToolQuery
 from metamcp_worker.ipc.messages import (
     LEARNT,
     REFUSED,
@@ -229,9 +229,9 @@ async def path(fronts: Sequence[FrontProcess], request: ShowPath) -> CallPath | 
     return None if answer is None else codec.decode_as(CallPath, answer)
 
 
-async def tools(fronts: Sequence[FrontProcess], request: ShowTools) -> ShownTools | None:
+async def tools(fronts: Sequence[FrontProcess], query: ToolQuery) -> ShownTools | None:
     """Return the tools of an endpoint, as `path` does."""
-    answer = await _first(fronts, request, SEARCH_S_MAX)
+    answer = await _first(fronts, ShowTools(ticket=0, query=query), SEARCH_S_MAX)
     return None if answer is None else codec.decode_as(ShownTools, answer)
 
 

@@ -9,7 +9,7 @@ from metamcp_worker.builtin_tools import tool_list
 from metamcp_worker.builtin_tools.builtin import ToolSearch
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewContent
-from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTools, ShowTools
+from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTools, ToolQuery
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.front.offers import offer, tool
 from tests.worker.front.places import Place, structured
@@ -30,7 +30,7 @@ def place(exposure: Any = "search") -> Place:
 
 
 def listed(at: Place, **wanted: Any) -> ShownTools:
-    found = tool_list.list_tools(ShowTools(ticket=1, **wanted), at.view, at.context())
+    found = tool_list.list_tools(ToolQuery(**wanted), at.view, at.context())
     if isinstance(found, ToolSearch):
         found = found.then((), at.context())
     return codec.decode_as(ShownTools, codec.dump(found.structured))

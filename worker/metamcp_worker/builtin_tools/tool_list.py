@@ -16,7 +16,7 @@ from metamcp_worker.catalog.exposure import OWN
 from metamcp_worker.catalog.views import View
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import is_named
-from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ShowTools, ToolOrder
+from metamcp_worker.ipc.figures import TOOLS_SHOWN_MAX, ShownTool, ToolOrder, ToolQuery
 from metamcp_worker.search import definitions
 from metamcp_worker.search.index import HITS_MAX
 
@@ -32,7 +32,7 @@ class _Annotated(Struct, frozen=True):
     annotations: _ToolHints = _ToolHints()
 
 
-def list_tools(request: ShowTools, view: View, context: ToolContext) -> ToolReply | ToolSearch:
+def list_tools(request: ToolQuery, view: View, context: ToolContext) -> ToolReply | ToolSearch:
     """Decide about a list of tools. `view`: of the client in question."""
     if request.name:
         return _find_tool(request.name, view, context)
@@ -75,7 +75,7 @@ def _find_tool(name: str, view: View, context: ToolContext) -> ToolReply:
     return ToolReply("", {"names": [entry.key for entry in entries[:NAMES_MAX]]})
 
 
-def _page(request: ShowTools, view: View, context: ToolContext) -> ToolReply:
+def _page(request: ToolQuery, view: View, context: ToolContext) -> ToolReply:
     """Return the tools from an offset on, in the order that is asked for. Only those that are shown
     are read: there may be ten thousand."""
     order = request.order

@@ -69,7 +69,7 @@ from metamcp_worker.ipc.figures import (
     PathStep,
     ShownTools,
     ShowPath,
-    ShowTools,
+    ToolQuery,
 )
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
@@ -300,7 +300,7 @@ class Builtins:
         self.carry_out(view, request, decision, done)
 
     def list_view_tools(
-        self, view: View, query: ShowTools, done: Callable[[ToolReply], None]
+        self, view: View, query: ToolQuery, done: Callable[[ToolReply], None]
     ) -> None:
         """List the tools of a view for people; `done` is called with the list, at once or later. An
         endpoint without a search is searched too; its index lasts until its tools change."""
@@ -528,7 +528,7 @@ def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
 
 
 def tools(
-    calls: "Calls", app: "App | None", query: ShowTools, done: Callable[[bytes], None]
+    calls: "Calls", app: "App | None", query: ToolQuery, done: Callable[[bytes], None]
 ) -> None:
     """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
     try:
@@ -549,7 +549,7 @@ def _date() -> float:
 
 
 def _find_view(
-    calls: "Calls", app: "App | None", query: ShowPath | ShowTools, date: float
+    calls: "Calls", app: "App | None", query: ShowPath | ToolQuery, date: float
 ) -> tuple[Principal, View]:
     """Return the holder of the key that is meant, and the view that the holder sees. Raises
     ViewUnseen."""

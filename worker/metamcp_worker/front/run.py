@@ -273,9 +273,9 @@ class FrontWorker:
                 self._calls.refresh()
                 path = builtin_calls.path(self._calls, self._app, message)
                 self._answer(ticket, codec.dump(path))
-            case ShowTools(ticket=ticket):
+            case ShowTools(ticket=ticket, query=query):
                 self._calls.refresh()
-                builtin_calls.tools(self._calls, self._app, message, partial(self._answer, ticket))
+                builtin_calls.tools(self._calls, self._app, query, partial(self._answer, ticket))
             case ShowKeyUse(ticket=ticket):
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
             case ChangeKeys(generation=generation):

@@ -253,14 +253,13 @@ TOOLS_SHOWN_MAX = 500
 ToolOrder = Literal["", "name", "tokens"]
 
 
-class ShowTools(Message, frozen=True, kw_only=True):
-    """From the supervisor to a front: which tools does this endpoint have? `ticket`: comes back
-    with the answer; `endpoint`, `key`: as in `ShowPath`; `query`: only tools that match, the best
-    first, else all by server and name; `order`: by name or by tokens, the most first, instead;
-    `server`: only its tools; `name`: only the tool that clients know by this name, with its
-    definition; `offset`: number of tools to leave out."""
+class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `tools`. `endpoint`: empty for the default one; `key`: an API key whose view is
+    meant, empty for the local user; operators write its name or id, a front gets the id; `query`:
+    only tools that match, the best first, else all by server and name; `order`: by name or by
+    tokens, the most first, instead; `server`: only its tools; `name`: only the tool that clients
+    know by this name, with its definition; `offset`: number of tools to leave out."""
 
-    ticket: int
     endpoint: str = ""
     key: str = ""
     query: str = ""
@@ -268,6 +267,14 @@ class ShowTools(Message, frozen=True, kw_only=True):
     server: str = ""
     name: str = ""
     offset: int = 0
+
+
+class ShowTools(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front: which tools does an endpoint have? `ticket`: comes back with
+    the answer."""
+
+    ticket: int
+    query: ToolQuery
 
 
 class ShownTool(Struct, frozen=True, kw_only=True):
