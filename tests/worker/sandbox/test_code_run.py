@@ -24,7 +24,7 @@ def say(state: CodeRun, kind: str, /, **members: object) -> list[HostCall]:
 
 def call(state: CodeRun, number: int, arguments: object = None) -> list[HostCall]:
     return say(
-        state, "GuestCall", call=number, kind="call", name="t", server="",
+        state, "HostCall", call=number, kind="call", name="t", server="",
         arguments={} if arguments is None else arguments,
     )  # fmt: skip
 
@@ -88,10 +88,10 @@ def test_an_answer_is_an_error_or_has_a_result_and_is_given_once() -> None:
         b"", b"{}", b"[]", b"null", b"\xff", b'{"type":"GuestReady"}', b'{"type":"HostCall"}',
         b'{"type":"GuestLog","line":1}', b'{"type":"GuestValue","value":}',
         b'{"type":"GuestValue"}', b'{"type":"GuestThrew","message":"x"}',
-        b'{"type":"GuestCall","call":1,"kind":"other","name":"t","server":"","arguments":{}}',
-        b'{"type":"GuestCall","call":1,"kind":"call","name":"t","server":"","arguments":[]}',
-        b'{"type":"GuestCall","call":2,"kind":"call","name":"t","server":"","arguments":{}}',
-        b'{"type":"GuestCall","call":"1","kind":"call","name":"t","server":"","arguments":{}}',
+        b'{"type":"HostCall","call":1,"kind":"other","name":"t","server":"","arguments":{}}',
+        b'{"type":"HostCall","call":1,"kind":"call","name":"t","server":"","arguments":[]}',
+        b'{"type":"HostCall","call":2,"kind":"call","name":"t","server":"","arguments":{}}',
+        b'{"type":"HostCall","call":"1","kind":"call","name":"t","server":"","arguments":{}}',
     ],
 )  # fmt: skip
 @pytest.mark.promise("M46")

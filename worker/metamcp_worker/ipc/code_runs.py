@@ -71,11 +71,11 @@ class HostReply(Message, frozen=True, kw_only=True):
 
 
 class HostCall(Message, frozen=True, kw_only=True):
-    """Sandbox: the code calls something. `kind`: `call` for a tool by its exposed name `name`;
-    `server` for the tool `name` of the server `server`; `tools` for a list of tools that match the
-    query `name`, all if it is empty. `arguments`: raw, an object."""
+    """Guest, without `run`, and sandbox: the code calls something. `kind`: `call` for a tool by its
+    exposed name `name`; `server` for the tool `name` of the server `server`; `tools` for a list of
+    tools that match the query `name`, all if it is empty. `arguments`: raw, an object."""
 
-    run: int
+    run: int = 0
     call: int
     kind: Literal["call", "server", "tools"]
     name: str

@@ -70,7 +70,7 @@ function call(kind, name, server, given, self) {
   captureStackTrace(error, self);
   const id = ++calls;
   if (id > limits.calls) send('{"type":"GuestOverrun"}');
-  const frame = `{"type":"GuestCall","call":${id},"kind":"${kind}","name":${stringify(name)},` +
+  const frame = `{"type":"HostCall","call":${id},"kind":"${kind}","name":${stringify(name)},` +
     `"server":${stringify(server)},"arguments":${made}}`;
   return new Later((resolve, reject) => {
     const one = freeze({ __proto__: null, resolve, reject, error });

@@ -8,9 +8,9 @@ gains the calls that it may make anyway, and an end of the run.
 """
 
 import re
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
@@ -63,16 +63,6 @@ class GuestReady(Message, frozen=True):
     """A guest waits for its code."""
 
 
-class GuestCall(Message, frozen=True, kw_only=True):
-    """The code calls something; members as in `HostCall`."""
-
-    call: int
-    kind: Literal["call", "server", "tools"]
-    name: str
-    server: str
-    arguments: Raw
-
-
 class GuestOverrun(Message, frozen=True):
     """The code calls more often than it may; the guest keeps calls above `parallel` back itself."""
 
@@ -108,7 +98,7 @@ class GuestUnread(Message, frozen=True):
 
 
 GuestMessage = (
-    GuestCall | GuestOverrun | GuestLog | GuestValue | GuestLarge | GuestThrew | GuestUnread
+    HostCall | GuestOverrun | GuestLog | GuestValue | GuestLarge | GuestThrew | GuestUnread
 )
 _read_message = codec.reader(GuestMessage)
 _read_ready = codec.reader(GuestReady)
@@ -255,7 +245,7 @@ class CodeRun:
     def _read(self, body: bytes) -> tuple[HostCall, ...]:
         """Take one message of the guest. Raises codec.Malformed."""
         match _read_message(body):
-            case GuestCall() as call:
+            case HostCall() as call:
                 return self._call(call)
             case GuestOverrun():
                 self._too_many_calls()
@@ -277,7 +267,7 @@ class CodeRun:
                 pass
         return ()
 
-    def _call(self, call: GuestCall) -> tuple[HostCall, ...]:
+    def _call(self, call: HostCall) -> tuple[HostCall, ...]:
         """Raises codec.Malformed."""
         if self._calls >= self.limits.calls:
             self._too_many_calls()
@@ -291,11 +281,7 @@ class CodeRun:
             return ()
         self._calls += 1
         self._open.add(call.call)
-        made = HostCall(
-            run=self.order.run, call=call.call, kind=call.kind, name=call.name, server=call.server,
-            arguments=call.arguments,
-        )  # fmt: skip
-        return (made,)
+        return (structs.replace(call, run=self.order.run),)
 
     def _on_value(self, value: Raw) -> None:
         if self._output_bytes + len(value) > self.limits.output_bytes:

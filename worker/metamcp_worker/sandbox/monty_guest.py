@@ -22,12 +22,11 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX
+from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX, HostCall
 from metamcp_worker.sandbox import code_run, confinement
 from metamcp_worker.sandbox.code_run import (
     MESSAGE_CHARS_MAX,
     FrameBuffer,
-    GuestCall,
     GuestLarge,
     GuestLog,
     GuestMessage,
@@ -178,7 +177,7 @@ class _Run:
         self._host, self._order = host, order
         self._calls = 0
         self._running = 0
-        self._held: deque[GuestCall] = deque()
+        self._held: deque[HostCall] = deque()
         self._asked: dict[int, tuple[int, bool]] = {}
         """Number for the interpreter of each call under way, and whether it wants all of the
         result."""
@@ -246,7 +245,7 @@ class _Run:
 
     def _call(
         self, owner: object, function: str, args: tuple[object, ...], named: Mapping[str, object]
-    ) -> tuple[GuestCall, bool]:
+    ) -> tuple[HostCall, bool]:
         """Return a call of the code, and whether it wants all of the result. Raises _Failed."""
         server = owner.name if isinstance(owner, _Server) else ""
         positional: list[object] = list(args)
@@ -265,7 +264,7 @@ class _Run:
 
     def _make_call(
         self, kind: str, name: object, server: str, arguments: Mapping[str, object]
-    ) -> GuestCall:
+    ) -> HostCall:
         if not isinstance(name, str):
             raise _Failed("the name of a tool is a string")
         try:
@@ -273,7 +272,7 @@ class _Run:
         except (TypeError, ValueError, RecursionError) as error:
             raise _Failed(f"the arguments are not JSON: {error}") from None
         self._calls += 1
-        return GuestCall(
+        return HostCall(
             call=self._calls, kind="tools" if kind == "tools" else
             "server" if kind == "server" else "call", name=name, server=server, arguments=raw,
         )  # fmt: skip
