@@ -11,13 +11,12 @@ from typing import Any
 from msgspec import Raw
 
 from metamcp_worker.ipc import codec, messages, packets
-from metamcp_worker.ipc.middleware_calls import MiddlewareOn, MiddlewareSpec, role_of
+from metamcp_worker.ipc.middleware_calls import MiddlewareOn, MiddlewareSpec, StartHook, role_of
 from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     READY_S_MAX,
     HookedRequest,
-    HookFacts,
     MiddlewareClients,
 )
 from tests.hooks import install
@@ -98,7 +97,7 @@ class Tool:
         """Begin a call, which goes through the middleware of these names."""
         done: asyncio.Future[HookAnswer] = asyncio.get_running_loop().create_future()
         known: dict[str, Any] = {"hook": "on_call_tool", "server": "s", "name": "t"}
-        facts = HookFacts(**{**known, **members})
+        facts = StartHook(**{**known, **members})
         request: HookedRequest
 
         def call(raw: bytes) -> None:

@@ -31,13 +31,12 @@ from metamcp_worker.guard.held_calls import Answered, HeldCalls
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.middleware_calls import OF_METHOD
+from metamcp_worker.ipc.middleware_calls import OF_METHOD, StartHook
 from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import FrontSpec
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
-    HookFacts,
     MiddlewareClient,
     MiddlewareClients,
 )
@@ -269,9 +268,11 @@ class _HookedCall:
         self.sent = False
         self._calls = calls
         self._answer: HookAnswer | None = None
-        about = HookFacts(
-            OF_METHOD[call.label], guard.server, guard.name, Raw(guard.annotations),
-            facts.endpoint, facts.workspace, facts.principal.name, Raw(facts.client or b"null"),
+        about = StartHook(
+            hook=OF_METHOD[call.label], server=guard.server, name=guard.name,
+            annotations=Raw(guard.annotations), endpoint=facts.endpoint,
+            workspace=facts.workspace, principal=facts.principal.name,
+            caller=Raw(facts.client or b"null"),
         )  # fmt: skip
         self._request = HookedRequest(lines, about, self._send, self._leave, self._on_hooks_done)
 

@@ -55,14 +55,15 @@ class MiddlewareReady(Message, frozen=True, kw_only=True):
 
 
 class StartHook(Message, frozen=True, kw_only=True):
-    """Front: run a hook. `id`: chosen by the front, unique on its connection. `name`: the server's
-    own name of the tool or prompt, or the URI; `arguments`: raw, as the client sent them;
-    `annotations`: raw, of the tool; `caller`: raw, as in `McpRequest`."""
+    """Front: run a hook. `id`: chosen by the front, unique on its connection, 0 in the facts about
+    a request before any hook has it. `name`: the server's own name of the tool or prompt, or the
+    URI; `arguments`: raw, as the client sent them; `annotations`: raw, of the tool; `caller`: raw,
+    as in `McpRequest`."""
 
-    id: int
+    id: int = 0
     hook: Hook
     server: str
-    name: str
+    name: str = ""
     arguments: Raw = SAME
     annotations: Raw = SAME
     endpoint: str = ""

@@ -19,7 +19,7 @@ from fnmatch import translate
 from functools import partial
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import Raw, structs
 
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX
@@ -63,19 +63,6 @@ _LARGE = f"cannot get more than {BODY_BYTES_MAX:,} bytes"
 log = logging.getLogger("metamcp.front")
 _NUMBERS = itertools.count(1)
 _read = codec.reader(MiddlewareReady | HookNext | HookEnded | MiddlewareReplaced)
-
-
-class HookFacts(Struct, frozen=True):
-    """Facts about a request, for its hooks; see `StartHook`."""
-
-    hook: Hook
-    server: str
-    name: str
-    annotations: Raw = SAME
-    endpoint: str = ""
-    workspace: str = ""
-    principal: str = ""
-    caller: Raw = SAME
 
 
 class _Connection:
@@ -268,7 +255,7 @@ class HookedRequest:
     def __init__(
         self,
         lines: Sequence[MiddlewareClient],
-        facts: HookFacts,
+        facts: StartHook,
         call: Callable[[bytes], None],
         leave: Callable[[str], None],
         done: Callable[[HookAnswer], None],
@@ -307,17 +294,11 @@ class HookedRequest:
 
     def give(self, level: int, connection: _Connection) -> None:
         """Send the request to a process that is there."""
-        hook, facts = self._places[level], self.facts
+        hook = self._places[level]
         hook.connection = connection
         connection.requests[hook.number] = self, level
-        connection.link.send(
-            StartHook(
-                id=hook.number, hook=facts.hook, server=facts.server, name=facts.name,
-                arguments=Raw(hook.arguments), annotations=facts.annotations,
-                endpoint=facts.endpoint, workspace=facts.workspace, principal=facts.principal,
-                caller=facts.caller,
-            )
-        )  # fmt: skip
+        arguments = Raw(hook.arguments)
+        connection.link.send(structs.replace(self.facts, id=hook.number, arguments=arguments))
         self._run(level)
 
     # Actions of the chain

@@ -15,12 +15,11 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.middleware_calls import Hook
+from metamcp_worker.ipc.middleware_calls import Hook, StartHook
 from metamcp_worker.ipc.server_catalog import iter_definitions
 from metamcp_worker.middleware.chain import HookAnswer
 from metamcp_worker.middleware.front_side import (
     HookedRequest,
-    HookFacts,
     MiddlewareClient,
     MiddlewareClients,
 )
@@ -104,7 +103,7 @@ class HookedLists:
         self._lists.retool(server, hooked_list.shown, hooked_list.why_none)
 
     def _ask(self, server: str, hooked_list: _HookedList) -> None:
-        facts = HookFacts(HOOK, process_names.base(server), "")
+        facts = StartHook(hook=HOOK, server=process_names.base(server))
         request: HookedRequest
 
         def call(_: bytes) -> None:
