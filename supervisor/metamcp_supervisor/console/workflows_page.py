@@ -24,7 +24,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.workflow_orders import OrderResult
 from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.engine_runs import PARKED, WorkflowGraph
+from metamcp_worker.ipc.engine_runs import PARKED, ReportedRun, WorkflowGraph
 
 RUNS_MAX = 50
 """Maximum runs on the page, the latest ones."""
@@ -54,16 +54,9 @@ class WorkflowsListed(Struct, frozen=True):
     workflows: tuple[WorkflowListed, ...]
 
 
-class RunListed(Struct, frozen=True):
-    """Run, as the engine reports it. `created`, `ended`: seconds since the epoch."""
+class RunListed(ReportedRun, frozen=True):
+    """Run of a list, or with all of its steps."""
 
-    run: str
-    workflow: str
-    status: str
-    step: str = ""
-    error: str = ""
-    created: float = 0.0
-    ended: float | None = None
     output: Raw = Raw(b"null")
     steps: tuple[RunStep, ...] = ()
     question: str = ""

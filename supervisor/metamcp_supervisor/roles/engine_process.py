@@ -22,7 +22,7 @@ from metamcp_worker.ipc.engine_runs import (
     EngineFigures,
     EngineOn,
     EngineSettings,
-    ParkedRun,
+    ReportedRun,
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Heartbeat
@@ -59,7 +59,7 @@ class EngineProcess(SocketProcess):
         self._count = count
         self._reconfigure = reconfigure
         self._now = EngineFigures(counts={})
-        self._parked: tuple[ParkedRun, ...] = ()
+        self._parked: tuple[ReportedRun, ...] = ()
         """Runs of the last figures, also of an engine that has ended."""
         self._database = ""
 
@@ -118,7 +118,7 @@ class EngineProcess(SocketProcess):
             self._count(self._count_growth(message.counts), message)
 
 
-def _waits(parked: ParkedRun) -> str:
+def _waits(parked: ReportedRun) -> str:
     decides = parked.status == "needs_decision"
     needs, verb = ("a decision", "decide") if decides else ("an answer", "answer")
     how = f"'metamcp workflow {verb} {parked.run} {parked.step}'"

@@ -14,7 +14,7 @@ from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
 from metamcp_supervisor.roles.engine_process import EngineProcess
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ParkedRun
+from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ReportedRun
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
 from tests.supervisor.roles.test_code_process import CodeHouse, PlayedSandboxes
@@ -191,10 +191,10 @@ def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
 ) -> None:
     async def test(house: EngineHouse) -> None:
         house.config = replace(house.config, workflows=FILES)
-        asks = ParkedRun("1a", "hello", "order", "needs_answer")
-        stuck = ParkedRun("2b", "hello", "0/fetch", "needs_decision")
+        asks = ReportedRun("1a", "hello", "needs_answer", "order")
+        stuck = ReportedRun("2b", "hello", "needs_decision", "0/fetch")
 
-        async def engine(number: int, *parked: ParkedRun) -> None:
+        async def engine(number: int, *parked: ReportedRun) -> None:
             house.front()
             with house.connect():
                 await until(lambda: len(house.engines) > number, "an engine is forked")

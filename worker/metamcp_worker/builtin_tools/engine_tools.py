@@ -24,7 +24,13 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import builtin_definitions, codec, process_names
-from metamcp_worker.ipc.engine_runs import AgentArguments, Method, RunOrder, SuggestionArguments
+from metamcp_worker.ipc.engine_runs import (
+    AgentArguments,
+    Method,
+    ReportedRun,
+    RunOrder,
+    SuggestionArguments,
+)
 from metamcp_worker.search.definitions import read
 
 
@@ -159,21 +165,9 @@ def task_result(method: str, reply: ToolReply, dated: Callable[[float], str]) ->
     return codec.dump({**members, "_meta": related})
 
 
-class _Run(Struct):
-    """Run, as `engine.workflow_run.describe_run` reports it."""
-
-    run: str
-    workflow: str
-    status: str
-    created: float
-    step: str = ""
-    error: str = ""
-    ended: float | None = None
-
-
 def _task(raw: Raw, dated: Callable[[float], str]) -> dict[str, object]:
     """Return a run as a task, which is kept as long as the journal keeps the run."""
-    run = codec.decode_as(_Run, raw)
+    run = codec.decode_as(ReportedRun, raw)
     words = f"{run.workflow} is {run.status}{f' at step {run.step}' if run.step else ''}"
     return {
         "taskId": f"{TASK}{run.run}", "status": _ENDS.get(run.status, "working"),

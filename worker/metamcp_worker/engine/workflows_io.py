@@ -44,7 +44,7 @@ from metamcp_worker.ipc.engine_runs import (
     EngineOn,
     EngineOrder,
     OrderDone,
-    ParkedRun,
+    ReportedRun,
     RunOrder,
     WorkflowGraph,
 )
@@ -120,11 +120,11 @@ class Workflows:
         return dict(Counter(run.record.status for run in self._open.values()))
 
     @property
-    def parked_runs(self) -> tuple[ParkedRun, ...]:
+    def parked_runs(self) -> tuple[ReportedRun, ...]:
         """The newest runs that wait for a person, the oldest of them first."""
         records = [run.record for run in self._open.values() if run.record.status in PARKED]
         return tuple(
-            ParkedRun(run.id, run.name, run.step[:STEP_SHOWN_CHARACTERS_MAX], run.status)
+            ReportedRun(run.id, run.name, run.status, run.step[:STEP_SHOWN_CHARACTERS_MAX])
             for run in records[-PARKED_SHOWN_MAX:]
         )
 

@@ -238,24 +238,28 @@ class EngineSettings(Message, frozen=True):
     packet. The second descriptor, the acceptor, comes with the first message alone."""
 
 
-class ParkedRun(Struct, frozen=True):
-    """Run that waits for a person. `step`: path of the step, cut to STEP_SHOWN_CHARACTERS_MAX;
-    `status`: needs_answer or needs_decision."""
+class ReportedRun(Struct, frozen=True, omit_defaults=True):
+    """Run, as the engine reports it. `step`: path of the step that failed or waits for a person;
+    `error`: why it failed or waits; `created`, `ended`: seconds since the epoch."""
 
     run: str
     workflow: str
-    step: str
     status: str
+    step: str = ""
+    error: str = ""
+    created: float = 0.0
+    ended: float | None = None
 
 
 class EngineFigures(Message, frozen=True, kw_only=True):
     """Engine to supervisor, when they have changed: orders since the process began by
     `METHOD:OUTCOME`; runs of workflows now by status; `parked`: the newest runs that wait for a
-    person; `trouble`: sentence why runs cannot be used."""
+    person, with the step, cut to STEP_SHOWN_CHARACTERS_MAX; `trouble`: sentence why runs cannot be
+    used."""
 
     counts: dict[str, int]
     runs: Mapping[str, int] = {}
-    parked: tuple[ParkedRun, ...] = ()
+    parked: tuple[ReportedRun, ...] = ()
     trouble: str = ""
 
     @property
