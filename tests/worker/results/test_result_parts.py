@@ -10,9 +10,9 @@ import pytest
 from metamcp_worker.ipc import codec
 from metamcp_worker.results import result_reader
 from metamcp_worker.results.result_files import keep
-from metamcp_worker.results.result_parts import PartMissing, PartRequest, hits, read_part, value_at
+from metamcp_worker.results.result_parts import PartMissing, hits, read_part, value_at
 from metamcp_worker.results.result_reader import ResultReader
-from metamcp_worker.results.result_summary import Piece, ResultPlace
+from metamcp_worker.results.result_summary import PartRequest, Piece, ResultPlace
 
 DATA: Any = {"rows": [{"name": "é", "n": 1.0}, {"a/b": {"~": None}}], "": "top"}
 RAW = json.dumps(DATA).encode()
@@ -82,7 +82,7 @@ def test_a_wrong_expression_is_explained() -> None:
 def test_offset_and_length_are_of_the_value(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text(json.dumps({"log": "0123456789"}))
-    assert read_part(PartRequest(str(path), 2, 3, "/log")) == Piece("234", 2, 5, 10)
+    assert read_part(str(tmp_path), PartRequest(path.name, 2, 3, "/log")) == Piece("234", 2, 5, 10)
 
 
 def kept(folder: Path, text: str) -> str:
@@ -98,7 +98,9 @@ def read(
 ) -> Piece | str:
     async def main() -> Piece | str:
         answer = asyncio.get_running_loop().create_future()
-        ResultReader(part_s).read(str(folder), handle, 0, 100, pointer, grep, answer.set_result)
+        ResultReader(part_s).read(
+            str(folder), PartRequest(handle, 0, 100, pointer, grep), answer.set_result
+        )
         async with asyncio.timeout(30):
             found: Piece | str = await answer
             return found
@@ -127,7 +129,9 @@ def test_too_many_parts_at_once_are_refused(tmp_path: Path) -> None:
         answers: list[asyncio.Future[Piece | str]] = []
         for _ in range(result_reader.PARTS_MAX + 1):
             answers.append(loop.create_future())
-            reader.read(str(tmp_path), handle, 0, 100, None, "b", answers[-1].set_result)
+            reader.read(
+                str(tmp_path), PartRequest(handle, 0, 100, None, "b"), answers[-1].set_result
+            )
         async with asyncio.timeout(30):
             return await asyncio.gather(*answers)
 

@@ -12,9 +12,9 @@ makes the result from the hits (`ToolSearch`), another tool to call instead (`Fo
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.offers import OfferedItem
@@ -33,6 +33,7 @@ from metamcp_worker.ipc.engine_runs import Method
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec
+from metamcp_worker.results.result_summary import PartRequest
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
 Rankings = Sequence[Ranking[Pair]]
@@ -107,14 +108,19 @@ class Forward(Struct, frozen=True):
     arguments: Raw
 
 
-class Run(Struct, frozen=True):
-    """Run of code. `args`: raw, an object; `timeout_ms`: 0 for the limit of the endpoint; `script`:
-    name of the script and `version`, if one is run, else empty and 0."""
+class RunArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of `run_code`. `args`: raw, an object; `timeout_ms`: 0 for the limit of the
+    endpoint."""
 
     code: str
-    language: Language
-    args: Raw
-    timeout_ms: int = 0
+    language: Language = "typescript"
+    args: Raw = Raw(b"{}")
+    timeout_ms: Annotated[int, Meta(ge=1)] = 0
+
+
+class Run(RunArguments, frozen=True):
+    """Run of code. `script`: name of the script and `version`, if one is run, else empty and 0."""
+
     script: str = ""
     version: int = 0
 
@@ -129,14 +135,10 @@ class EngineWork(Struct, frozen=True):
 
 
 class ReadResult(Struct, frozen=True):
-    """Part of a kept result. `pointer`, `grep`: as in `results.result_parts.PartRequest`; `uri`: of
-    the resource that the client reads, empty for a call of the tool."""
+    """Reading of a kept result. `uri`: of the resource that the client reads, empty for a call of
+    the tool."""
 
-    handle: str
-    offset: int
-    length: int
-    pointer: str | None = None
-    grep: str = ""
+    part: PartRequest
     uri: str = ""
 
 

@@ -6,9 +6,8 @@ what a program may call (`calls`).
 """
 
 from collections.abc import Mapping
-from typing import Annotated
 
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import structs
 
 from metamcp_worker.builtin_tools import (
     engine_tools,
@@ -21,6 +20,7 @@ from metamcp_worker.builtin_tools.builtin import (
     Decision,
     Rankings,
     Run,
+    RunArguments,
     ToolContext,
     ToolFamily,
     ToolReply,
@@ -31,7 +31,7 @@ from metamcp_worker.builtin_tools.builtin import (
 from metamcp_worker.builtin_tools.search_index import SCRIPTS
 from metamcp_worker.catalog.catalog import ListEntry
 from metamcp_worker.ipc import codec, process_names
-from metamcp_worker.ipc.code_runs import Language, RunEnded
+from metamcp_worker.ipc.code_runs import RunEnded
 from metamcp_worker.search.definitions import read
 from metamcp_worker.search.index import HITS_MAX
 
@@ -47,19 +47,12 @@ LOGS_CHARACTERS_MAX = 4000
 """Maximum characters of the logs in the text about a failure; `structuredContent` has all."""
 
 
-class RunArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    code: str
-    language: Language = "typescript"
-    args: Raw = Raw(b"{}")
-    timeout_ms: Annotated[int, Meta(ge=1)] = 0
-
-
 def _run(arguments: RunArguments, context: ToolContext) -> Decision:
     try:
         codec.level(arguments.args)
     except codec.Malformed as error:
         return ToolReply(f"The arguments of run_code are wrong: args: {error}.", failed=True)
-    return Run(arguments.code, arguments.language, arguments.args, arguments.timeout_ms)
+    return Run(**structs.asdict(arguments))
 
 
 def to_reply(end: RunEnded) -> ToolReply:

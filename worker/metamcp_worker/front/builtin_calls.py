@@ -340,9 +340,8 @@ class Builtins:
         assert view.spec.results is not None
         folder = result_summary.folder(view.spec.results, _owner(view))
         self._reader.read(
-            folder, query.handle, query.offset, query.length, query.pointer, query.grep,
-            lambda outcome: done(result_tools.build_reply(query, outcome)),
-        )  # fmt: skip
+            folder, query.part, lambda outcome: done(result_tools.build_reply(query, outcome))
+        )
 
     def _refusal(self, decision: OrderAndThen) -> str:
         """Return why an order is not sent, or an empty string."""

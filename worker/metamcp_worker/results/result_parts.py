@@ -12,11 +12,12 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.results.result_summary import CUT_BYTES, Piece, cut
+from metamcp_worker.results.result_summary import CUT_BYTES, PartRequest, Piece, cut
 
 PART_S_MAX = 5.0
 """Maximum seconds of one part, from the start of the process on."""
@@ -24,17 +25,6 @@ MEMORY_BYTES_MAX = 1024 * 1024 * 1024
 BESIDE_CHARACTERS = 100
 """Characters of the line that are shown on either side of a hit."""
 COMMAND = (sys.executable, "-P", "-m", "metamcp_worker.results.result_parts")
-
-
-class PartRequest(Struct, frozen=True):
-    """Part to take. `path`: of the file; `pointer`: None for the whole text; `grep`: empty for
-    none."""
-
-    path: str
-    offset: int
-    length: int
-    pointer: str | None = None
-    grep: str = ""
 
 
 class PartAnswer(Struct, frozen=True):
@@ -48,12 +38,11 @@ class PartMissing(Exception):
     """Raised for a part that is not there. The text is a sentence."""
 
 
-def read_part(request: PartRequest) -> Piece:
+def read_part(folder: str, request: PartRequest) -> Piece:
     """Return the part. Raises PartMissing, OSError, MemoryError and RecursionError."""
-    with open(request.path, "rb") as file:
-        data = file.read()
-    if request.pointer is not None:
-        data = value_at(data, request.pointer)
+    data = Path(folder, request.handle).read_bytes()
+    if request.path is not None:
+        data = value_at(data, request.path)
     if request.grep:
         return hits(data, request.grep, request.offset, request.length)
     end = request.offset + request.length + CUT_BYTES
@@ -139,7 +128,8 @@ def main() -> None:
     cpu_s = int(PART_S_MAX) + 1  # for the case that its front has ended
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     try:
-        answer = PartAnswer(read_part(codec.decode_as(PartRequest, sys.argv[1].encode())))
+        request = codec.decode_as(PartRequest, sys.argv[2].encode())
+        answer = PartAnswer(read_part(sys.argv[1], request))
     except PartMissing as error:
         answer = PartAnswer(error=str(error))
     except OSError as error:

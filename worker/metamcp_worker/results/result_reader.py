@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.results import result_files
-from metamcp_worker.results.result_parts import COMMAND, PART_S_MAX, PartAnswer, PartRequest
-from metamcp_worker.results.result_summary import Piece
+from metamcp_worker.results.result_parts import COMMAND, PART_S_MAX, PartAnswer
+from metamcp_worker.results.result_summary import PartRequest, Piece
 
 PARTS_MAX = 4
 """Maximum processes of one front at once; a further part is refused."""
@@ -29,47 +29,40 @@ class ResultReader:
         self._part_s = part_s
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def read(
-        self,
-        folder: str,
-        handle: str,
-        offset: int,
-        length: int,
-        pointer: str | None,
-        grep: str,
-        done: Callable[[Piece | str], None],
-    ) -> None:
-        """Read a part of the result with this handle in the folder of its principal; the part is as
-        in `result_parts.PartRequest`. `done` is called with the piece, at once or later, or with a
-        sentence why there is none."""
-        if result_files.about(folder, handle) is None:
-            done(UNKNOWN.format(handle[:64]))
+    def read(self, folder: str, request: PartRequest, done: Callable[[Piece | str], None]) -> None:
+        """Read a part of a result in the folder of its principal. `done` is called with the piece,
+        at once or later, or with a sentence why there is none."""
+        if result_files.about(folder, request.handle) is None:
+            done(UNKNOWN.format(request.handle[:64]))
             return
-        path = os.path.join(folder, handle)
-        if pointer is None and not grep:
+        if request.path is None and not request.grep:
+            path = os.path.join(folder, request.handle)
             try:
-                done(result_files.piece_of(path, offset, length))
+                done(result_files.piece_of(path, request.offset, request.length))
             except OSError as error:
                 done(f"The result cannot be read: {error.strerror}.")
         elif len(self._under_way) >= PARTS_MAX:
             done(_FULL)
         else:
-            request = PartRequest(path, offset, length, pointer, grep)
-            task = asyncio.get_running_loop().create_task(_take(request, self._part_s, done))
+            work = _take(folder, request, self._part_s, done)
+            task = asyncio.get_running_loop().create_task(work)
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
 
-async def _take(request: PartRequest, part_s: float, done: Callable[[Piece | str], None]) -> None:
-    done(await _read_in_process(request, part_s))
+async def _take(
+    folder: str, request: PartRequest, part_s: float, done: Callable[[Piece | str], None]
+) -> None:
+    done(await _read_in_process(folder, request, part_s))
 
 
-async def _read_in_process(request: PartRequest, part_s: float) -> Piece | str:
+async def _read_in_process(folder: str, request: PartRequest, part_s: float) -> Piece | str:
     """Let a process take the part, and end the process if it takes too long."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *COMMAND, codec.dump(request).decode(), stdin=asyncio.subprocess.DEVNULL, stdout=pipe,
+            *COMMAND, folder, codec.dump(request).decode(),
+            stdin=asyncio.subprocess.DEVNULL, stdout=pipe,
             env={name: text for name, text in os.environ.items() if name.startswith("PYTHON")},
         )  # fmt: skip
     except (OSError, ValueError) as error:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
+from typing import Annotated
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ResultLimits
@@ -95,6 +96,18 @@ class KeptResult(Struct, frozen=True, kw_only=True):
     shape: str
     kept: float
     until: float
+
+
+class PartRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Part of a kept result, as the arguments of `read_result`. `length`: 0 for as much as there
+    may be; `path`: JSON Pointer of a value, None for the whole text; `grep`: expression whose
+    places are shown, empty for none."""
+
+    handle: str
+    offset: Annotated[int, Meta(ge=0)] = 0
+    length: Annotated[int, Meta(ge=0)] = 0
+    path: str | None = None
+    grep: str = ""
 
 
 class Piece(Struct, frozen=True):
