@@ -49,7 +49,6 @@ from metamcp_supervisor.config.references import (
     Unresolved,
     for_server,
 )
-from metamcp_supervisor.config.sections import RemoteSettings
 
 _LISTED_MAX = 8
 """Maximum number of ignored keys that a warning names."""
@@ -225,18 +224,17 @@ class _FileReader:
     def _server(self, name: str, table: Table, read: ClientEntry) -> ServerDraft:
         enabled = table.flag("enabled", default=True)
         resolving = ReferenceResolver(for_server(self._references, enabled=enabled))
-        server_program, far = program.ServerProgram(), RemoteSettings()
+        server = build_server(name, table)
         if read.kind or not table.has("command"):
-            far = _remote(table, read, resolving)
+            server = _remote(table, read, resolving, server)
         else:
-            server_program = program.read(table, resolving, self._home, foreign=True)
-            if _leads_here(server_program):
+            server = program.read(table, resolving, server, self._home, foreign=True)
+            if _leads_here(server):
                 message = f"the server '{name}' is left out: it is the way to this gateway"
                 self._findings.add_warning(table.site, message)
                 return ServerDraft(name=name, site=table.site)
-            server_program = self._with_file(server_program, table, read.env_file, resolving)
+            server = self._with_file(server, table, read.env_file, resolving)
         of_tools = tools.of_server(name, table)
-        server = build_server(name, table, server_program, far)
         server = replace(
             server,
             enabled=enabled,
@@ -251,38 +249,32 @@ class _FileReader:
         return replace(build_draft(table, server, resolving), tools=of_tools)
 
     def _with_file(
-        self,
-        server_program: program.ServerProgram,
-        table: Table,
-        file: str,
-        resolving: ReferenceResolver,
-    ) -> program.ServerProgram:
-        """Return the program with the variables of its `envFile`, below those of `env`."""
+        self, server: Server, table: Table, file: str, resolving: ReferenceResolver
+    ) -> Server:
+        """Return the server with the variables of its `envFile`, below those of `env`."""
         site = table.site.at("envFile")
         path = resolving.path(file, site) if file else None
         if path is None:
             if file and self._references.later:
                 self._findings.lose(site, "is not carried over: where it is, only a start tells")
-            return server_program
+            return server
         path = str(program.directory(path, base=table.site.document.base, home=self._home))
         try:
             variables = client_entries.variables(self._references.text_of(path))
         except Unresolved as error:
             resolving.unresolved.append((site, str(error)))
-            return server_program
+            return server
         return replace(
-            server_program,
-            env=variables | server_program.env,
-            env_written=variables | server_program.env_written,
+            server,
+            env={**variables, **server.env},
+            env_written={**variables, **server.env_written},
         )
 
 
-def _leads_here(server_program: program.ServerProgram) -> bool:
+def _leads_here(server: Server) -> bool:
     """Whether a command is a bridge to this gateway, as `metamcp install` writes it."""
-    words = set(server_program.command)
-    return program.is_bridge(server_program.command) and (
-        "--config" in words or not _ELSEWHERE & words
-    )
+    words = set(server.command)
+    return program.is_bridge(server.command) and ("--config" in words or not _ELSEWHERE & words)
 
 
 def _unread(written: str | None, site: SourceLocation) -> ServerDraft:
@@ -290,13 +282,16 @@ def _unread(written: str | None, site: SourceLocation) -> ServerDraft:
     return unread(name, site, written="" if name == written else written or str(site))
 
 
-def _remote(table: Table, read: ClientEntry, resolving: ReferenceResolver) -> RemoteSettings:
+def _remote(
+    table: Table, read: ClientEntry, resolving: ReferenceResolver, server: Server
+) -> Server:
+    """Return the server with the settings of a remote one."""
     if not table.has("url"):
         message = "has neither 'command' nor 'url'; one of them says what it is"
         if read.kind:
             message = f"has no 'url', and its type is '{read.kind}'"
         table.findings.error(table.site, message)
-        return RemoteSettings()
+        return server
     url, url_written = sections.read_url(table, "url", resolving)
     headers, written = sections.read_headers(table, resolving, lenient=True)
     oauth, oauth_written = _oauth(table, read, resolving)
@@ -304,9 +299,10 @@ def _remote(table: Table, read: ClientEntry, resolving: ReferenceResolver) -> Re
         notice = "is not carried over: the header 'Authorization' takes its place"
         table.findings.lose(table.site.at("oauth"), notice)
         oauth, oauth_written = None, None
-    return RemoteSettings(
-        url=url, url_written=url_written, headers=headers, headers_written=written, oauth=oauth,
-        oauth_written=oauth_written, transport=str(table.values.get("transport", "auto")),
+    return replace(
+        server, url=url, url_written=url_written, headers=headers, headers_written=written,
+        oauth=oauth, oauth_written=oauth_written,
+        transport=str(table.values.get("transport", "auto")),
     )  # fmt: skip
 
 

@@ -372,12 +372,12 @@ def _read_server(name: str, table: Table, references: References, home: Path) ->
         references = replace(references, folders={**references.folders, "project": PROJECT})
     enabled = table.values.get("enabled") is not False
     resolving = ReferenceResolver(for_server(references, enabled=enabled))
-    server_program = program.read(table, resolving, home, foreign=False)
-    far = sections.read(table, resolving)
+    server = program.read(table, resolving, build_server(name, table), home, foreign=False)
+    server = sections.read(table, resolving, server)
     module = _module(table)
     of_tools = tools.of_server(name, table)
     settings = tools.by_server(of_tools).get(name, {})
-    server = replace(build_server(name, table, server_program, far), module=module, tools=settings)
+    server = replace(server, module=module, tools=settings)
     return replace(build_draft(table, with_settings(table, server), resolving), tools=of_tools)
 
 
@@ -443,29 +443,9 @@ def _inherit_env(table: Table) -> tuple[str, ...]:
     return _DEFAULTS.inherit_env if names is None else names
 
 
-def build_server(
-    name: str, table: Table, server_program: program.ServerProgram, far: sections.RemoteSettings
-) -> Server:
-    """Return a server with its program or URL, and the defaults for everything else."""
-    return Server(
-        name=name,
-        source=str(table.site),
-        folder=str(table.site.document.base),
-        command=server_program.command,
-        command_written=server_program.command_written,
-        env=server_program.env,
-        env_written=server_program.env_written,
-        cwd=server_program.cwd,
-        url=far.url,
-        url_written=far.url_written,
-        transport=far.transport,
-        headers=far.headers,
-        headers_written=far.headers_written,
-        oauth=far.oauth,
-        oauth_written=far.oauth_written,
-        options=far.options,
-        options_written=far.options_written,
-    )
+def build_server(name: str, table: Table) -> Server:
+    """Return a server with the defaults for everything, and no way to it."""
+    return Server(name=name, source=str(table.site), folder=str(table.site.document.base))
 
 
 def build_draft(table: Table, server: Server, resolving: ReferenceResolver) -> ServerDraft:

@@ -7,9 +7,10 @@ other settings of a server (`parse`), the places of servers in foreign files (`f
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path, PurePath
 
+from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import SourceLocation, Table, flaw, shorten
 from metamcp_supervisor.config.references import PROJECT, ReferenceResolver, refers
 from metamcp_supervisor.config.show import looks_secret
@@ -24,25 +25,16 @@ LAUNCHER_START_TIMEOUT_S = 180.0
 _OURSELVES = {"metamcp", "metamcp_supervisor"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerProgram:
-    """Program with expanded values; `…_written`: the same as written in the file. `command`: empty
-    for a server without one."""
-
-    command: tuple[str, ...] = ()
-    command_written: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    env_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    cwd: Path | None = None
-
-
-def read(table: Table, resolving: ReferenceResolver, home: Path, *, foreign: bool) -> ServerProgram:
-    """Read the program of a server. In a `foreign` file, numbers in `env` count as text."""
+def read(
+    table: Table, resolving: ReferenceResolver, server: Server, home: Path, *, foreign: bool
+) -> Server:
+    """Return the server with its program. In a `foreign` file, numbers in `env` count as text."""
     written, sites = _command(table)
     env_written = _env(table, foreign=foreign)
     env_site = table.site.at("env")
     cwd = table.text("cwd")
-    program = ServerProgram(
+    server = replace(
+        server,
         command=tuple(
             resolving.text(word, site) for word, site in zip(written, sites, strict=True)
         ),
@@ -55,9 +47,9 @@ def read(table: Table, resolving: ReferenceResolver, home: Path, *, foreign: boo
             home=home,
         ),
     )
-    if program.command and not program.command[0]:
+    if server.command and not server.command[0]:
         table.error("command", "is empty; name a program")
-    return program
+    return server
 
 
 def read_notify(table: Table | None) -> tuple[str, ...]:

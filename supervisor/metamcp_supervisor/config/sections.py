@@ -8,7 +8,7 @@ remote server. Never: single values (`units`, `document.Table`), the program of 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, urlsplit
@@ -54,21 +54,6 @@ _HOST = re.compile(r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]")
 _SCOPE = re.compile(r"[!#-\[\]-~]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteSettings:
-    """Settings of a remote server, expanded; `…_written`: the same as written in the file."""
-
-    url: str | None = field(default=None, repr=False)
-    url_written: str | None = field(default=None, repr=False)
-    transport: str = "auto"
-    headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    headers_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    oauth: OAuth | None = None
-    oauth_written: OAuth | None = None
-    options: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    options_written: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-
-
 def is_custom(transport: str) -> bool:
     return transport not in URL_TRANSPORTS
 
@@ -80,8 +65,8 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def read(table: Table, resolving: ReferenceResolver) -> RemoteSettings:
-    """Read the settings of a remote server from its table in metamcp.toml."""
+def read(table: Table, resolving: ReferenceResolver, server: Server) -> Server:
+    """Return the server with the settings of a remote one from its table in metamcp.toml."""
     transport = _transport(table)
     _refuse_strays(table, custom=is_custom(transport))
     if table.has("url"):
@@ -92,8 +77,8 @@ def read(table: Table, resolving: ReferenceResolver) -> RemoteSettings:
             table.error("oauth", "gets the header 'Authorization'; leave one of the two out")
         secrets = bool(written) or oauth is not None
         warn_of_plain_text(table, "url", url, secrets=secrets)
-        return RemoteSettings(
-            url=url, url_written=url_written, transport=transport, headers=headers,
+        return replace(
+            server, url=url, url_written=url_written, transport=transport, headers=headers,
             headers_written=written, oauth=oauth, oauth_written=oauth_written,
         )  # fmt: skip
     options = table.named_texts("options")
@@ -101,7 +86,8 @@ def read(table: Table, resolving: ReferenceResolver) -> RemoteSettings:
         table.error("options", f"has more than {OPTIONS_MAX} options")
         options = {}
     site = table.site.at("options")
-    return RemoteSettings(
+    return replace(
+        server,
         transport=transport,
         options={name: resolving.text(text, site.at(name)) for name, text in options.items()},
         options_written=options,
