@@ -15,12 +15,13 @@ from typing import Any
 
 from msgspec import Raw
 
+from metamcp_worker.access.door import Denial
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.jsonrpc_lines import LineCutter
 from metamcp_worker.front import mcp_request
 from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front.mcp_request import METHODS
-from metamcp_worker.front.request_facts import MCP, HeaderRefusal, McpRequest, Route
+from metamcp_worker.front.request_facts import MCP, McpRequest, Route
 from metamcp_worker.guard import consent
 from metamcp_worker.guard.conditions import CallContext, PolicySubject, PolicyTarget
 from metamcp_worker.guard.policies import Policies, PolicyRuling
@@ -92,7 +93,7 @@ def head(data: bytes) -> None:
         for name, _, value in (one.partition(b":") for one in lines)
     )
     found = POLICY.check(method.decode("latin-1"), target, headers)
-    if isinstance(found, HeaderRefusal):
+    if isinstance(found, Denial):
         assert 400 <= found.status < 500
         assert found.message.endswith(".")
         return

@@ -2,6 +2,7 @@
 
 import pytest
 
+from metamcp_worker.access.door import Denial
 from metamcp_worker.front.header_policy import (
     HeaderPolicy,
     RequestFacts,
@@ -15,7 +16,6 @@ from metamcp_worker.front.request_facts import (
     MCP,
     MESSAGES,
     SSE,
-    HeaderRefusal,
     Route,
 )
 from metamcp_worker.http.request_head import Headers, place_of
@@ -92,15 +92,15 @@ def test_a_path_leads_to_an_endpoint_and_a_kind(
 )
 def test_each_kind_of_path_has_its_own_methods(method: str, target: bytes, status: int) -> None:
     refusal = POLICY.check(method, target, POST)
-    assert isinstance(refusal, HeaderRefusal)
+    assert isinstance(refusal, Denial)
     assert refusal.status == status
 
 
 def test_what_is_posted_to_a_stream_needs_no_accept() -> None:
     headers = [*POST[:2], (b"accept", b"text/plain")]
     assert isinstance(POLICY.check("POST", b"/messages", headers), RequestFacts)
-    assert isinstance(POLICY.check("POST", b"/mcp", headers), HeaderRefusal)
-    assert isinstance(POLICY.check("POST", b"/messages", [POST[0], POST[2]]), HeaderRefusal)
+    assert isinstance(POLICY.check("POST", b"/mcp", headers), Denial)
+    assert isinstance(POLICY.check("POST", b"/messages", [POST[0], POST[2]]), Denial)
 
 
 def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
@@ -113,7 +113,7 @@ def test_a_repeated_routing_header_is_left_to_the_era_to_refuse() -> None:
 def test_any_other_header_that_decides_must_not_be_repeated(name: bytes) -> None:
     headers = [header for header in POST if header[0] != name]
     refusal = POLICY.check("POST", b"/mcp", [*headers, (name, b"localhost"), (name, b"localhost")])
-    assert isinstance(refusal, HeaderRefusal)
+    assert isinstance(refusal, Denial)
     assert (refusal.status, refusal.reason) == (400, "repeated_header")
 
 
@@ -125,7 +125,7 @@ def test_who_asks_is_checked_before_what_is_asked() -> None:
         POLICY.check("PUT", b"/mcp", [(b"host", b"localhost")]),
         POLICY.check("POST", b"/mcp", [(b"host", b"localhost"), (b"accept", b"a/b")]),
     ]
-    reasons = [one.reason for one in refusals if isinstance(one, HeaderRefusal)]
+    reasons = [one.reason for one in refusals if isinstance(one, Denial)]
     assert reasons == ["host_foreign", "origin", "path", "method", "content_type"]
 
 
@@ -157,17 +157,15 @@ def test_names_of_hosts_are_compared_in_one_spelling() -> None:
 def test_allowed_names_may_have_ports_and_stand_for_all_below(host: bytes, status: int) -> None:
     policy = HeaderPolicy(("box:8443", "*.example.com", "secure.example.org:443"), PATHS)
     found = policy.check("GET", b"/mcp", [(b"host", host)])
-    assert (found.status if isinstance(found, HeaderRefusal) else 200) == status
+    assert (found.status if isinstance(found, Denial) else 200) == status
     origin = [(b"host", b"a.example.com"), (b"origin", b"https://" + host)]
     found = policy.check("GET", b"/mcp", origin)
-    assert (found.status if isinstance(found, HeaderRefusal) else 200) == (
-        403 if status == 421 else 200
-    )
+    assert (found.status if isinstance(found, Denial) else 200) == (403 if status == 421 else 200)
 
 
 def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
     found = POLICY.check("GET", b"/mcp", [(b"host", b"gateway.example.com:80")])
-    assert isinstance(found, HeaderRefusal)
+    assert isinstance(found, Denial)
     assert "gateway.example.com" in found.message
     assert "allowed_hosts" in found.message
 
@@ -223,7 +221,7 @@ def test_a_host_is_a_name_or_an_address_and_perhaps_a_port(
 @pytest.mark.parametrize("value", MORE_THAN_A_HOST)
 def test_more_than_a_host_is_not_a_name_of_the_gateway(value: str) -> None:
     found = POLICY.check("GET", b"/metamcp/default/mcp", [(b"host", value.encode())])
-    assert isinstance(found, HeaderRefusal)
+    assert isinstance(found, Denial)
     assert (found.status, found.reason) == (400, "host")
 
 

@@ -47,13 +47,17 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 class Denial(Struct, frozen=True, gc=False):
     """Answer to a request that does not pass. `reason`: a word for the counters; `headers`: further
-    ones of the answer; `key`: id of the API key, if it is a valid one that may not be used here."""
+    ones of the answer; `key`: id of the API key, if it is a valid one that may not be used here;
+    `close`: the rest of the body is unwelcome; `endpoint`: where the path leads, None if that was
+    not looked at or the path leads nowhere."""
 
     status: int
     message: str
     reason: str
     headers: Headers = ()
     key: str = ""
+    close: bool = False
+    endpoint: str | None = None
 
 
 class AuthRequest(Struct, frozen=True, gc=False):

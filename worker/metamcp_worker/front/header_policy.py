@@ -22,7 +22,6 @@ from metamcp_worker.front.request_facts import (
     MESSAGES,
     METADATA,
     SSE,
-    HeaderRefusal,
     Route,
 )
 from metamcp_worker.http.request_head import (
@@ -56,11 +55,6 @@ VERDICTS_KEPT = 128
 Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Verdict on a request that passed: the route, whether the client reads event streams, whether it
 prefers them to JSON, the rest of the path, the query."""
-
-
-def refusal(denial: Denial) -> HeaderRefusal:
-    """Return the refusal of a request that the door does not let in."""
-    return HeaderRefusal(denial.status, denial.message, denial.reason, headers=denial.headers)
 
 
 #: Headers that two programs could read differently when they are repeated.
@@ -168,7 +162,7 @@ class KnownVerdict:
 
     __slots__ = ("found", "policy")
 
-    def __init__(self, policy: "HeaderPolicy", verdict: RequestFacts | HeaderRefusal) -> None:
+    def __init__(self, policy: "HeaderPolicy", verdict: RequestFacts | Denial) -> None:
         self.policy = policy
         self.found = verdict
 
@@ -189,7 +183,7 @@ class HeaderPolicy:
         # A client sends the same values each time, so nearly every verdict is known already.
         self._verdict = functools.lru_cache(VERDICTS_KEPT)(self._judge)
 
-    def facts(self, request: HttpRequest) -> RequestFacts | HeaderRefusal:
+    def facts(self, request: HttpRequest) -> RequestFacts | Denial:
         """Return the result of `check` for this request, or the refusal of a confined server. A
         head that comes again on its connection is not checked again."""
         head = request.head
@@ -202,16 +196,16 @@ class HeaderPolicy:
         head.verdict = KnownVerdict(self, verdict)
         return verdict
 
-    def _of_confined(self, verdict: RequestFacts | HeaderRefusal) -> RequestFacts | HeaderRefusal:
+    def _of_confined(self, verdict: RequestFacts | Denial) -> RequestFacts | Denial:
         """Return the refusal of a confined server where it has no credential; it gets no page that
         names endpoints, either."""
         if verdict.endpoint in self._unlocked:
-            return HeaderRefusal(403, _CONFINED, "confined", endpoint=verdict.endpoint)
-        if isinstance(verdict, HeaderRefusal) and verdict.reason == "path":
-            return HeaderRefusal(verdict.status, verdict.message, "confined")
+            return Denial(403, _CONFINED, "confined", endpoint=verdict.endpoint)
+        if isinstance(verdict, Denial) and verdict.reason == "path":
+            return Denial(verdict.status, verdict.message, "confined")
         return verdict
 
-    def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | HeaderRefusal:
+    def check(self, method: str, target: bytes, headers: Headers) -> RequestFacts | Denial:
         """Return a refusal for the first rule that the request breaks, or its facts."""
         by_name = dict(headers)
         repeated = b""
@@ -219,14 +213,12 @@ class HeaderPolicy:
             by_name, repeated = _merge_headers(headers)
             if repeated in _SINGLE:
                 name = repeated.decode().title()
-                return HeaderRefusal(
-                    400, f"The header {name} came more than once.", "repeated_header"
-                )
+                return Denial(400, f"The header {name} came more than once.", "repeated_header")
         get = by_name.get
         verdict = self._verdict(
             method, target, get(b"host"), get(b"origin"), get(b"content-type"), get(b"accept")
         )
-        if isinstance(verdict, HeaderRefusal):
+        if isinstance(verdict, Denial):
             return verdict
         if method == "POST" and not _length_ok(get(b"content-length")):
             return too_large(verdict[0].endpoint)
@@ -257,7 +249,7 @@ class HeaderPolicy:
         origin: bytes | None,
         content_type: bytes | None,
         accept: bytes | None,
-    ) -> "HeaderRefusal | Verdict":
+    ) -> "Denial | Verdict":
         """Return the refusal of a request, or the verdict on a request that passes."""
         refusal = self._check_caller(host, origin)
         if refusal is not None:
@@ -266,28 +258,26 @@ class HeaderPolicy:
         if not target.startswith(b"/"):
             absolute = _ABSOLUTE.fullmatch(target)
             if absolute is None or _host(absolute["authority"]) != _host(host or b""):
-                return HeaderRefusal(
-                    400, "The request target names another host than Host.", "target"
-                )
+                return Denial(400, "The request target names another host than Host.", "target")
             path, _, query = absolute["rest"].partition(b"?")
         route, subpath = self._route(path)
         if route is None:
-            return HeaderRefusal(404, _NOTHING_HERE, "path")
+            return Denial(404, _NOTHING_HERE, "path")
         if method not in METHODS[route.kind]:
             allow = ", ".join(METHODS[route.kind])
             message = f"The method {method} is not served here; use {METHODS[route.kind][0]}."
             headers = ((b"allow", allow.encode()),)
-            return HeaderRefusal(405, message, "method", headers=headers, endpoint=route.endpoint)
+            return Denial(405, message, "method", headers=headers, endpoint=route.endpoint)
         accepts_json, accepts_sse = parse_accept(b"*/*" if accept is None else accept)
         prefers_sse = accepts_sse and prefers_stream(accept or b"")
         if method == "POST":
             if not is_json(content_type or b""):
                 message = "The Content-Type must be application/json."
-                return HeaderRefusal(415, message, "content_type", endpoint=route.endpoint)
+                return Denial(415, message, "content_type", endpoint=route.endpoint)
             # A POST for a stream of HTTP+SSE is answered on the stream, so it needs no JSON.
             if not accepts_json and route.kind != MESSAGES:
                 message = "Accept must allow application/json and text/event-stream."
-                return HeaderRefusal(406, message, "accept", endpoint=route.endpoint)
+                return Denial(406, message, "accept", endpoint=route.endpoint)
         return route, accepts_sse, prefers_sse, subpath, query
 
     def _route(self, path: bytes) -> tuple[Route | None, bytes]:
@@ -300,22 +290,22 @@ class HeaderPolicy:
                 return leads, path[len(tree) :]
         return self._paths.get(path.removesuffix(b"/")), b""
 
-    def _check_caller(self, host: bytes | None, origin: bytes | None) -> HeaderRefusal | None:
+    def _check_caller(self, host: bytes | None, origin: bytes | None) -> Denial | None:
         if host is None:
-            return HeaderRefusal(400, "The Host header is missing.", "host")
+            return Denial(400, "The Host header is missing.", "host")
         authority = place_of(host)
         if authority is None:
-            return HeaderRefusal(400, "The Host header is malformed.", "host")
+            return Denial(400, "The Host header is malformed.", "host")
         if not self._hosts.allow(authority):
             name = _format_authority(authority)
             message = f"This gateway does not answer to the name {name}; {_ALLOW}."
-            return HeaderRefusal(421, message, "host_foreign")
+            return Denial(421, message, "host_foreign")
         if origin is not None:
             authority = origin_place(origin)
             if authority is None or not self._hosts.allow(authority):
                 who = _format_authority(authority) if authority else "this Origin"
                 message = f"Pages of {who} may not use this gateway; {_ALLOW}."
-                return HeaderRefusal(403, message, "origin")
+                return Denial(403, message, "origin")
         return None
 
 
@@ -362,9 +352,9 @@ def is_json(value: bytes) -> bool:
     return _JSON.fullmatch(value.strip(BLANKS)) is not None
 
 
-def too_large(endpoint: str | None = None, bytes_max: int = BODY_BYTES_MAX) -> HeaderRefusal:
+def too_large(endpoint: str | None = None, bytes_max: int = BODY_BYTES_MAX) -> Denial:
     message = f"The body has more than {bytes_max} bytes."
-    return HeaderRefusal(413, message, "too_large", close=True, endpoint=endpoint)
+    return Denial(413, message, "too_large", close=True, endpoint=endpoint)
 
 
 def _directory(value: bytes | None) -> str:
@@ -395,7 +385,7 @@ def _merge_headers(headers: Headers) -> tuple[dict[bytes, bytes], bytes]:
     return merged, repeated
 
 
-def is_telling(target: bytes, header_refusal: HeaderRefusal) -> bool:
+def is_telling(target: bytes, header_refusal: Denial) -> bool:
     """Whether this refusal could show which endpoints there are."""
     if header_refusal.reason in BEFORE_PATH:
         return False

@@ -37,7 +37,7 @@ from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
 from metamcp_worker.front.legacy import LegacyEra, Sse
 from metamcp_worker.front.mcp_request import ServerNotReady
 from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.request_facts import CallAnswer, HeaderRefusal
+from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
 from metamcp_worker.front.stats import Stats
@@ -73,9 +73,9 @@ anyway."""
 
 _LEGACY = frozenset({None, *(version.encode() for version in HANDSHAKE_VERSIONS)})
 _NO_FACTS = RequestFacts("", accepts_sse=False)
-_NOT_YET = HeaderRefusal(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
+_NOT_YET = Denial(503, "This endpoint is not ready yet; try again in a moment.", "not_ready")
 _STUCK = "The process of the gateway that has this cannot be reached; try again in a moment."
-_POST_ONLY = HeaderRefusal(
+_POST_ONLY = Denial(
     405, "This revision has no sessions: everything is a POST.", "method",
     headers=((b"allow", b"POST, OPTIONS"),),
 )  # fmt: skip
@@ -269,17 +269,17 @@ class App:
         exchange.streams, exchange.on_over = self._streams, self._on_exchange_end
         if self.door.guarded:
             return self._enter(exchange, facts)
-        if isinstance(facts, HeaderRefusal):
+        if isinstance(facts, Denial):
             exchange.facts = _NO_FACTS
             self._refuse(exchange, facts)
             return None
         exchange.facts = facts
         return self._answer(exchange, exchange.head.method)
 
-    def _enter(self, exchange: Exchange, facts: RequestFacts | HeaderRefusal) -> Pending:
+    def _enter(self, exchange: Exchange, facts: RequestFacts | Denial) -> Pending:
         """Let the request in if its credential is valid, before anything of an endpoint shows."""
-        refusal = facts if isinstance(facts, HeaderRefusal) else None
-        exchange.facts = _NO_FACTS if isinstance(facts, HeaderRefusal) else facts
+        refusal = facts if isinstance(facts, Denial) else None
+        exchange.facts = _NO_FACTS if isinstance(facts, Denial) else facts
         head, date = exchange.head, time.time_ns() / 1e9
         entry = head.entry
         if exchange.facts.kind == request_facts.METADATA:
@@ -313,7 +313,7 @@ class App:
     async def _enter_later(
         self,
         exchange: Exchange,
-        refusal: HeaderRefusal | None,
+        refusal: Denial | None,
         pending_verdict: Awaitable[Found],
         arrival: AuthRequest,
     ) -> None:
@@ -328,9 +328,7 @@ class App:
         if pending is not None:
             await pending
 
-    def _on_verdict(
-        self, exchange: Exchange, refusal: HeaderRefusal | None, result: Found
-    ) -> Pending:
+    def _on_verdict(self, exchange: Exchange, refusal: Denial | None, result: Found) -> Pending:
         if isinstance(result, Denial):
             if self._calls.audit is not None and result.status != FLOODED:
                 endpoint = exchange.facts.endpoint
@@ -338,7 +336,7 @@ class App:
                 self._calls.audit.record_event(
                     "auth", "", None, endpoint, code=result.status, text=text, key=result.key
                 )
-            self._refuse(exchange, header_policy.refusal(result))
+            self._refuse(exchange, result)
             return None
         if refusal is not None:
             self._refuse(exchange, refusal)
@@ -468,7 +466,7 @@ class App:
         facts = exchange.facts
         still = self.door.still(facts.principal, facts.endpoint, time.time_ns() / 1e9)
         if not still:
-            self._refuse(exchange, header_policy.refusal(UNAUTHORIZED))
+            self._refuse(exchange, UNAUTHORIZED)
         return not still
 
     def _body_max(self, facts: RequestFacts) -> int:
@@ -581,7 +579,7 @@ class App:
         body = jsonrpc_bytes.error(raw_id, declined.code, declined.message)
         exchange.json(declined.status, body, declined.headers)
 
-    def _refuse(self, exchange: Exchange, refusal: HeaderRefusal) -> None:
+    def _refuse(self, exchange: Exchange, refusal: Denial) -> None:
         head = exchange.head
         if refusal.reason == "path" and web_pages.is_page_request(head):
             spec = self._spec

@@ -32,19 +32,6 @@ class Route(Struct, frozen=True, gc=False):
     kind: str = MCP
 
 
-class HeaderRefusal(Struct, frozen=True, gc=False):
-    """Refusal of a request. `reason`: a word for the counters; `close`: the rest of the body is
-    unwelcome; `headers`: further ones of the answer; `endpoint`: where the path leads, None if that
-    was not looked at or the path leads nowhere."""
-
-    status: int
-    message: str
-    reason: str
-    close: bool = False
-    headers: Headers = ()
-    endpoint: str | None = None
-
-
 class KnownEntry(Struct, frozen=True, gc=False):
     """Result of the door that is kept with a head. `until`: seconds since the epoch."""
 
