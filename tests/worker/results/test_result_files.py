@@ -12,17 +12,16 @@ import pytest
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.spec import ResultLimits
 from metamcp_worker.results import result_files
 from metamcp_worker.results.result_files import about, iter_results, keep, piece_of, remove, sweep
-from metamcp_worker.results.result_summary import KeptResult, Piece, ResultPlace
+from metamcp_worker.results.result_summary import KeptResult, Piece, ResultOwner, ResultPlace
 
 
 def where(folder: Path, **more: Any) -> ResultPlace:
-    given: dict[str, Any] = {
-        "folder": str(folder / "owner"), "endpoint": "dev", "principal": "key:ci",
-        "workspace": "default", "max_bytes": 8192, "keep_s": 60.0, "total_bytes": 100_000,
-    }  # fmt: skip
-    return ResultPlace(**{**given, **more})
+    limits: dict[str, Any] = {"max_bytes": 8192, "keep_s": 60.0, "total_bytes": 100_000, **more}
+    owner = ResultOwner("default", "dev", "key:ci")
+    return ResultPlace(ResultLimits(folder=str(folder / "owner"), **limits), owner)
 
 
 def text(size: int) -> bytes:

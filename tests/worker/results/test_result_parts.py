@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import ResultLimits
 from metamcp_worker.results import result_reader
 from metamcp_worker.results.result_files import keep
 from metamcp_worker.results.result_parts import PartMissing, hits, read_part, value_at
 from metamcp_worker.results.result_reader import ResultReader
-from metamcp_worker.results.result_summary import PartRequest, Piece, ResultPlace
+from metamcp_worker.results.result_summary import PartRequest, Piece, ResultOwner, ResultPlace
 
 DATA: Any = {"rows": [{"name": "é", "n": 1.0}, {"a/b": {"~": None}}], "": "top"}
 RAW = json.dumps(DATA).encode()
@@ -86,7 +87,8 @@ def test_offset_and_length_are_of_the_value(tmp_path: Path) -> None:
 
 
 def kept(folder: Path, text: str) -> str:
-    where = ResultPlace(str(folder), "dev", "local", "default", 8192, 60.0, 1 << 30)
+    limits = ResultLimits(folder=str(folder), max_bytes=8192, keep_s=60.0, total_bytes=1 << 30)
+    where = ResultPlace(limits, ResultOwner("default", "dev", "local"))
     result = json.dumps({"content": [{"type": "text", "text": text}]}).encode()
     found = keep(result, codec.dump(where), "git", "log")
     assert found is not None

@@ -176,4 +176,6 @@ def test_each_principal_has_a_folder_of_its_own_at_each_endpoint() -> None:
         ResultOwner("acme", "dev", "key:a"),
     ]
     assert len({folder(LIMITS, one) for one in owners}) == 4
-    assert json.loads(place(LIMITS, owners[0], "k", True))["folder"] == folder(LIMITS, owners[0])
+    assert json.loads(place(LIMITS, owners[0], "k", True))["limits"]["folder"] == folder(
+        LIMITS, owners[0]
+    )

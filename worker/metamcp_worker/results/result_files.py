@@ -48,29 +48,29 @@ def keep(
     result, and the description; None for a result that passes whole. Raises TooLarge and OSError;
     then nothing is kept."""
     destination = _read_place(raw_place)
-    large_result = result_summary.large(result) if len(result) > destination.max_bytes else None
+    limits = destination.limits
+    large_result = result_summary.large(result) if len(result) > limits.max_bytes else None
     if large_result is None:
         return None
     size = len(large_result.raw)
-    if size > destination.total_bytes:
-        raise TooLarge("a result", size, destination.total_bytes)
-    os.makedirs(destination.folder, mode=0o700, exist_ok=True)
-    _make_room(destination.folder, size, destination.total_bytes)
+    if size > limits.total_bytes:
+        raise TooLarge("a result", size, limits.total_bytes)
+    os.makedirs(limits.folder, mode=0o700, exist_ok=True)
+    _make_room(limits.folder, size, limits.total_bytes)
     handle, now = secrets.token_hex(HANDLE_BYTES), time.time()
     try:
-        size, shape, head = _write(os.path.join(destination.folder, handle), large_result)
+        size, shape, head = _write(os.path.join(limits.folder, handle), large_result)
         about = KeptResult(
-            handle=handle, endpoint=destination.endpoint, principal=destination.principal,
-            workspace=destination.workspace, key=destination.key, server=server, tool=tool,
-            size_bytes=size, result_bytes=len(result), shape=shape, kept=now,
-            until=now + destination.keep_s,
+            **structs.asdict(destination.owner), handle=handle, key=destination.key,
+            server=server, tool=tool, size_bytes=size, result_bytes=len(result), shape=shape,
+            kept=now, until=now + limits.keep_s,
         )  # fmt: skip
         short = result_summary.short(about, large_result, head, links=destination.links)
         saved = builtin_definitions.tokens_of_bytes(len(result) - len(short))
         about = structs.replace(about, saved_tokens=saved)
-        _put(os.path.join(destination.folder, handle + ABOUT), codec.dump(about))
+        _put(os.path.join(limits.folder, handle + ABOUT), codec.dump(about))
     except OSError:
-        remove(destination.folder, handle)
+        remove(limits.folder, handle)
         raise
     return short, about
 

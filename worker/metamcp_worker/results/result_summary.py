@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import RESULT_BYTES_MIN, ResultLimits
@@ -61,18 +61,12 @@ class ResultOwner(Struct, frozen=True):
 
 
 class ResultPlace(Struct, frozen=True, omit_defaults=True):
-    """Where and for whom a result is kept; a front sends it with a call. `folder`: of the results
-    of this principal at this endpoint; `max_bytes`, `keep_s`, `total_bytes`: as in
-    `spec.ResultLimits`; `key`: id of the API key, empty without one; `links`: the client knows
-    links to resources."""
+    """Where and for whom a result is kept; a front sends it with a call. `limits`: with the folder
+    of this owner; `key`: id of the API key, empty without one; `links`: the client knows links to
+    resources."""
 
-    folder: str
-    endpoint: str
-    principal: str
-    workspace: str
-    max_bytes: int
-    keep_s: float
-    total_bytes: int
+    limits: ResultLimits
+    owner: ResultOwner
     key: str = ""
     links: bool = False
 
@@ -137,11 +131,8 @@ class LargeResult(Struct, frozen=True):
 def place(limits: ResultLimits, owner: ResultOwner, key: str, links: bool) -> bytes:
     """Return raw JSON of the place for results of this owner. `key`, `links`: as in
     `ResultPlace`."""
-    destination = ResultPlace(
-        folder(limits, owner), owner.endpoint, owner.principal, owner.workspace,
-        limits.max_bytes, limits.keep_s, limits.total_bytes, key, links,
-    )  # fmt: skip
-    return codec.dump(destination)
+    own_limits = structs.replace(limits, folder=folder(limits, owner))
+    return codec.dump(ResultPlace(own_limits, owner, key, links))
 
 
 def folder(limits: ResultLimits, owner: ResultOwner) -> str:
