@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from msgspec import Raw, json
+from msgspec import Raw, json, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, HostCall, HostReply, RunEnded, StartRun
@@ -48,11 +48,8 @@ def test_the_guest_gets_its_code_with_its_limits() -> None:
     state = CodeRun(StartRun(run=1, code="x", args=Raw(b'{"a": 1}'), limits=LIMITS))
     (body,) = FrameBuffer(1000).feed(state.begin())
     assert json.decode(body) == {
-        "type": "run", "code": "x", "language": "typescript", "args": {"a": 1},
-        "limits": {
-            "calls": 3, "parallel": 2, "output": 100, "memory": LIMITS.memory_bytes,
-            "timeout_s": LIMITS.timeout_ms / 1000, "message": 4096,
-        },
+        "type": "StartRun", "run": 1, "code": "x", "language": "typescript", "args": {"a": 1},
+        "limits": structs.asdict(LIMITS), "inner": False,
     }  # fmt: skip
     with pytest.raises(codec.Malformed):
         CodeRun(StartRun(run=1, code="x", args=Raw(b'{"a": '))).begin()
@@ -66,7 +63,7 @@ def test_a_run_that_returns_has_its_value_lines_and_calls() -> None:
     (body,) = FrameBuffer(1000).feed(
         state.reply(HostReply(run=7, call=1, result=Raw(b'{"content": []}')))
     )
-    assert body == b'{"type":"reply","call":1,"result":{"content": []},"error":""}'
+    assert body == b'{"type":"HostReply","run":7,"call":1,"result":{"content": []},"error":""}'
     say(state, "GuestLog", line="a line")
     say(state, "GuestValue", value=[1])
     assert state.end == RunEnded(run=7, value=Raw(b"[1]"), logs=("a line",), calls=1)

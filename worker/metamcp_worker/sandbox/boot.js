@@ -43,6 +43,7 @@ const KEPT = new Set((
   "TextDecoder TextEncoder URL URLSearchParams atob btoa queueMicrotask structuredClone"
 ).split(" "));
 
+const CHARS_MAX = 4096;  // of the text of an error; of its stack four times as many
 let limits;
 let calls = 0;
 let running = 0;
@@ -202,7 +203,7 @@ function returned(found) {
   } catch (error) {
     return threw("GuestThrew", error);
   }
-  send(json.length > limits.output ? '{"type":"GuestLarge"}' : `{"type":"GuestValue","value":${json}}`);
+  send(json.length > limits.output_bytes ? '{"type":"GuestLarge"}' : `{"type":"GuestValue","value":${json}}`);
 }
 
 function threw(type, error) {
@@ -215,8 +216,8 @@ function threw(type, error) {
   } catch {
     message ||= "an error that cannot be shown";
   }
-  message = slice(message, 0, limits.message);
-  stack = slice(stack, 0, limits.message * 4);
+  message = slice(message, 0, CHARS_MAX);
+  stack = slice(stack, 0, CHARS_MAX * 4);
   send(`{"type":"${type}","message":${stringify(message)},"stack":${stringify(stack)}}`);
 }
 
@@ -238,7 +239,7 @@ async function serve() {
       const rest = new Bytes(data.length - size);
       fill(rest, new Bytes(data.buffer, size));
       data = rest;
-      if (message.type === "run") begin(message);
+      if (message.type === "StartRun") begin(message);
       else answer(message);
     }
   }

@@ -10,7 +10,7 @@ gains the calls that it may make anyway, and an end of the run.
 import re
 from typing import Final
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, structs
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
@@ -138,34 +138,6 @@ def check_ready(body: bytes) -> None:
     _read_ready(body)
 
 
-class GuestLimits(Struct, frozen=True):
-    """Limits that a guest knows."""
-
-    calls: int
-    parallel: int
-    output: int
-    memory: int
-    timeout_s: float
-    message: int = MESSAGE_CHARS_MAX
-
-
-class GuestOrder(Struct, frozen=True, kw_only=True, tag="run"):
-    """For a guest: run this code."""
-
-    code: str
-    language: str
-    args: Raw
-    limits: GuestLimits
-
-
-class GuestReply(Struct, frozen=True, kw_only=True, tag="reply"):
-    """For a guest: answer to one of its calls."""
-
-    call: int
-    result: Raw
-    error: str
-
-
 class CodeRun:
     """State of one run. `end`: how it ended, without its time; None while it runs."""
 
@@ -182,15 +154,8 @@ class CodeRun:
     def begin(self) -> bytes:
         """Return the first frame for the guest. Raises codec.Malformed for `args` that the guest
         could not read."""
-        order, limits = self.order, self.limits
-        codec.check(order.args)
-        allowed = GuestLimits(
-            calls=limits.calls, parallel=limits.parallel, output=limits.output_bytes,
-            memory=limits.memory_bytes, timeout_s=limits.timeout_ms / 1000,
-        )  # fmt: skip
-        return frame(codec.dump(GuestOrder(
-            code=order.code, language=order.language, args=order.args, limits=allowed
-        )))  # fmt: skip
+        codec.check(self.order.args)
+        return frame(codec.dump(self.order))
 
     def read(self, data: bytes) -> list[HostCall]:
         """Take bytes of the guest, and return the calls that the front is to make."""
@@ -213,9 +178,7 @@ class CodeRun:
         if message.call not in self._open or self.end is not None:
             return b""
         self._open.remove(message.call)
-        return frame(codec.dump(GuestReply(
-            call=message.call, result=message.result, error=message.error
-        )))  # fmt: skip
+        return frame(codec.dump(message))
 
     def on_timeout(self) -> None:
         """The time of the run is over."""

@@ -22,7 +22,7 @@ from uuid import UUID
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX, HostCall
+from metamcp_worker.ipc.code_runs import FRAME_BYTES_MAX, HostCall, HostReply, StartRun
 from metamcp_worker.sandbox import code_run, confinement
 from metamcp_worker.sandbox.code_run import (
     MESSAGE_CHARS_MAX,
@@ -30,10 +30,8 @@ from metamcp_worker.sandbox.code_run import (
     GuestLarge,
     GuestLog,
     GuestMessage,
-    GuestOrder,
     GuestOverrun,
     GuestReady,
-    GuestReply,
     GuestThrew,
     GuestUnread,
     GuestValue,
@@ -65,7 +63,7 @@ FRAMES_MAX = 50
 """Frames of a stack that are reported."""
 READ_BYTES = 256 * 1024
 
-_read = codec.reader(GuestOrder | GuestReply)
+_read = codec.reader(StartRun | HostReply)
 
 
 class MontySpec(Struct, frozen=True):
@@ -126,14 +124,14 @@ class _Host:
     def send(self, message: GuestMessage | GuestReady) -> None:
         self._sock.sendall(code_run.frame(codec.dump(message)))
 
-    def receive(self) -> GuestOrder | GuestReply:
+    def receive(self) -> StartRun | HostReply:
         """Return the next message. Ends this process when there is none any more."""
         while not self._bodies:
             data = self._sock.recv(READ_BYTES)
             if not data:
                 os._exit(0)
             self._bodies += self._frames.feed(data)
-        message: GuestOrder | GuestReply = _read(self._bodies.popleft())
+        message: StartRun | HostReply = _read(self._bodies.popleft())
         return message
 
 
@@ -145,15 +143,15 @@ def _serve(host: _Host, program: str) -> NoReturn:
         with Monty(binary_path=program, min_processes=1, max_processes=1) as pool:
             host.send(GuestReady())
             order = host.receive()
-            assert isinstance(order, GuestOrder)
-            memory = int(order.limits.memory * CODE_SHARE)
+            assert isinstance(order, StartRun)
+            memory = int(order.limits.memory_bytes * CODE_SHARE)
             calls = order.limits.calls
             limits: ResourceLimits = {
                 "max_memory": memory,
                 "max_suspensions": calls * SUSPENSIONS + 1000,
             }
             with pool.checkout(limits=limits) as session:
-                _limit_time(session.worker_pid or 0, order.limits.timeout_s)
+                _limit_time(session.worker_pid or 0, order.limits.timeout_ms / 1000)
                 _Run(host, order).go(session)
                 os._exit(0)  # before the interpreter, which may be busy, is waited for
     except (MontyCrashedError, MemoryError) as error:
@@ -173,7 +171,7 @@ def _limit_time(pid: int, timeout_s: float) -> None:
 class _Run:
     """Run of one program."""
 
-    def __init__(self, host: _Host, order: GuestOrder) -> None:
+    def __init__(self, host: _Host, order: StartRun) -> None:
         self._host, self._order = host, order
         self._calls = 0
         self._running = 0
@@ -280,7 +278,7 @@ class _Run:
     def _future(self, at: "FutureSnapshot") -> "SyncSnapshot":
         """Wait for the answer to one of the calls."""
         reply = self._host.receive()
-        assert isinstance(reply, GuestReply)
+        assert isinstance(reply, HostReply)
         self._running -= 1
         if self._held:
             self._running += 1
@@ -290,7 +288,7 @@ class _Run:
 
     def _on_print(self, stream: str, text: str) -> None:
         *lines, self._line = (self._line + text).split("\n")
-        if len(self._line) > self._order.limits.output:
+        if len(self._line) > self._order.limits.output_bytes:
             lines, self._line = [*lines, self._line], ""
         for line in lines:
             self._host.send(GuestLog(line))
@@ -309,7 +307,7 @@ class _Run:
             message = f"TypeError: the code returned a value that JSON does not have: {error}"
             self._host.send(GuestThrew(message, ""))
         else:
-            large = len(body) > self._order.limits.output
+            large = len(body) > self._order.limits.output_bytes
             self._host.send(GuestLarge() if large else GuestValue(Raw(body)))
 
     def _threw(self, error: "MontyRuntimeError | MontySyntaxError", *, unread: bool) -> None:
@@ -326,7 +324,7 @@ class _Run:
             self._host.send(GuestThrew(words, stack))
 
 
-def _answer(reply: GuestReply, *, wants_all: bool) -> "ExternalSettledResult":
+def _answer(reply: HostReply, *, wants_all: bool) -> "ExternalSettledResult":
     """Return what a call gives the code: see `value` in `boot.js`."""
     if reply.error:
         return {"exc_type": "RuntimeError", "message": reply.error}
