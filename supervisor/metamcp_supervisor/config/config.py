@@ -17,13 +17,13 @@ from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 from metamcp_worker.ipc.spec import (
-    CALLBACK_PORT,
     NAMESPACED,
     RESULTS,
     UNLIMITED,
     ConsentRule,
     IssuerSpec,
     NamingSpec,
+    OAuth,
     PolicySpec,
     Profile,
     Unaskable,
@@ -35,7 +35,6 @@ Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto
 Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
 Era = Literal["auto", "modern", "legacy"]
-Grant = Literal["authorization_code", "client_credentials"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
 AuditLevel = Literal["off", "metadata", "redacted", "full"]
@@ -289,19 +288,6 @@ class Embeddings:
     @property
     def is_configured(self) -> bool:
         return bool(self.url or self.folder)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OAuth:
-    """Settings for the gateway's authorization at a remote server."""
-
-    client_id: str | None = None
-    client_secret: str | None = field(default=None, repr=False)
-    client_metadata_url: str | None = None
-    scopes: tuple[str, ...] = ()
-    grant: Grant = "authorization_code"
-    require_pkce: bool = True
-    callback_port: int = CALLBACK_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

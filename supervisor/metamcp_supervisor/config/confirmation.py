@@ -14,12 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from metamcp_supervisor.config import environment, sandboxes
-from metamcp_supervisor.config.config import Config, OAuth, Server
+from metamcp_supervisor.config.config import Config, Server
 from metamcp_supervisor.config.document import join_names, printable
 from metamcp_supervisor.config.references import refers, starts_program
 from metamcp_supervisor.config.sections import is_secret
 from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.spec import OAuth
 
 Decision = Literal["start", "ask", "refuse"]
 DIGITS = 32

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from metamcp_supervisor.config import (
     client_entries,
     client_shapes,
@@ -24,7 +26,7 @@ from metamcp_supervisor.config import (
 )
 from metamcp_supervisor.config.client_entries import ClientEntry
 from metamcp_supervisor.config.client_shapes import ClientFacts, EntryPlace
-from metamcp_supervisor.config.config import Endpoint, OAuth, Server
+from metamcp_supervisor.config.config import Endpoint, Server
 from metamcp_supervisor.config.document import (
     ConfigDocument,
     ConfigDraft,
@@ -49,6 +51,7 @@ from metamcp_supervisor.config.references import (
     Unresolved,
     for_server,
 )
+from metamcp_worker.ipc.spec import OAuth
 
 _LISTED_MAX = 8
 """Maximum number of ignored keys that a warning names."""
@@ -317,7 +320,8 @@ def _oauth(
     assert inner is not None
     oauth, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
     port = inner.whole("callback_port", default=oauth.callback_port, low=1, high=65535)
-    return replace(oauth, callback_port=port), replace(written, callback_port=port)
+    oauth, written = (structs.replace(each, callback_port=port) for each in (oauth, written))
+    return oauth, written
 
 
 def _is_of_a_gateway(values: Mapping[str, object]) -> bool:

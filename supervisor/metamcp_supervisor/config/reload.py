@@ -25,7 +25,6 @@ from metamcp_supervisor.config.config import (
     MetricsConfig,
     MiddlewareConfig,
     Namespace,
-    OAuth,
     Problem,
     RecordingConfig,
     Server,
@@ -37,7 +36,7 @@ from metamcp_supervisor.config.options import OPTIONS
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.config.references import starts_program
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
-from metamcp_worker.ipc.spec import IssuerSpec, PolicySpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, OAuth, PolicySpec, UseLimits
 
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
@@ -340,9 +339,9 @@ def _replace_printed_values(content: object, written: object) -> object:
     """Return a setting, each text in it as written where a program prints a part of it."""
     if isinstance(content, str) and isinstance(written, str):
         return written if starts_program(written) else content
-    if isinstance(content, OAuth) and isinstance(written, OAuth):
-        pairs = [(getattr(each, key.name) for key in fields(OAuth)) for each in (content, written)]
-        return tuple(map(_replace_printed_values, *pairs))
+    if isinstance(content, OAuth):
+        as_written = structs.astuple(written if isinstance(written, OAuth) else content)
+        return tuple(map(_replace_printed_values, structs.astuple(content), as_written))
     values, texts = table_of(content), table_of(written)
     if values is not None and texts is not None:
         return {

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, urlsplit
 
+from msgspec import structs
+
 from metamcp_supervisor.config import program, sandboxes, units
 from metamcp_supervisor.config.config import (
     AuditConfig,
@@ -21,10 +23,8 @@ from metamcp_supervisor.config.config import (
     Embeddings,
     Era,
     Form,
-    Grant,
     Log,
     MetricsConfig,
-    OAuth,
     Recorded,
     RecordingConfig,
     Server,
@@ -40,7 +40,7 @@ from metamcp_supervisor.config.tools import json_values
 from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.server_catalog import MODERN_SINCE
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UseLimits
+from metamcp_worker.ipc.spec import CALLBACK_PORT, Grant, OAuth, UseLimits
 
 URL_BYTES_MAX = 8 * 1024
 """Maximum bytes of a URL; common servers refuse longer ones."""
@@ -226,7 +226,8 @@ def _oauth(table: Table, resolving: ReferenceResolver) -> tuple[OAuth | None, OA
     pkce = inner.flag("require_pkce", default=True)
     made = oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
     port = inner.whole("callback_port", default=CALLBACK_PORT, low=1, high=65535)
-    return replace(made[0], callback_port=port), replace(made[1], callback_port=port)
+    oauth, written = (structs.replace(each, callback_port=port) for each in made)
+    return oauth, written
 
 
 def oauth_of(

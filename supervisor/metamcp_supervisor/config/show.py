@@ -29,7 +29,6 @@ from metamcp_supervisor.config.config import (
     GatewayConfig,
     Log,
     Namespace,
-    OAuth,
     RecordingConfig,
     ResultsConfig,
     Server,
@@ -41,7 +40,14 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.process_names import DEFAULT
-from metamcp_worker.ipc.spec import CALLBACK_PORT, UNLIMITED, IssuerSpec, PolicySpec, UseLimits
+from metamcp_worker.ipc.spec import (
+    CALLBACK_PORT,
+    UNLIMITED,
+    IssuerSpec,
+    OAuth,
+    PolicySpec,
+    UseLimits,
+)
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (

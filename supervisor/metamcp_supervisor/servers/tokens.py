@@ -16,11 +16,12 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import structs
+
 from metamcp_supervisor.config import files
-from metamcp_supervisor.config.config import OAuth
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.spec import OAuthSpec
+from metamcp_worker.ipc.spec import OAuth, OAuthSpec
 
 VARIABLE = "METAMCP_OAUTH_KEY"
 CREDENTIAL = "oauth_key"
@@ -51,17 +52,8 @@ class TokenKeys:
         if oauth is None:
             return None
         self._key = self._key or self._find()
-        return OAuthSpec(
-            store=str(self._state_dir / STORE),
-            key=self._key,
-            client_id=oauth.client_id,
-            client_secret=oauth.client_secret,
-            client_metadata_url=oauth.client_metadata_url,
-            scopes=oauth.scopes,
-            grant=oauth.grant,
-            require_pkce=oauth.require_pkce,
-            callback_port=oauth.callback_port,
-        )
+        store = str(self._state_dir / STORE)
+        return OAuthSpec(**structs.asdict(oauth), store=store, key=self._key)
 
     def _find(self) -> str:
         if self._given:

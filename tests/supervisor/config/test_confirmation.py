@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.config import confirmation, confirmation_io
-from metamcp_supervisor.config.config import Config, OAuth, Server
+from metamcp_supervisor.config.config import Config, Server
 from metamcp_supervisor.config.confirmation import NotConfirmed
 from metamcp_supervisor.config.sources import trusted_state_dir
+from metamcp_worker.ipc.spec import OAuth
 from tests.supervisor.configs import config, loaded, server
 
 TEXT = '[servers.git]\ncommand = ["uvx", "a b", ""]\nenv = { T = "${T}", API_KEY = "hidden" }\n'

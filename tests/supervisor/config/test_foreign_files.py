@@ -10,9 +10,10 @@ import yaml  # type: ignore[import-untyped]  # has no types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metamcp_supervisor.config.config import Config, ConfigInvalid, OAuth, Server, ToolConfig
+from metamcp_supervisor.config.config import Config, ConfigInvalid, Server, ToolConfig
 from metamcp_supervisor.config.references import refers
 from metamcp_worker.access import api_key
+from metamcp_worker.ipc.spec import OAuth
 from tests.supervisor.configs import loaded, messages
 
 CLAUDE = """{

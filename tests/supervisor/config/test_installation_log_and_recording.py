@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import Config, Log, OAuth, RecordingConfig, Server
+from metamcp_supervisor.config.config import Config, Log, RecordingConfig, Server
 from metamcp_supervisor.config.installation import unknown
 from metamcp_supervisor.config.overrides import TimedOverrides
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import secrets_of, tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec, recording_spec, server_spec
 from metamcp_worker.ipc.records import ROOMS
+from metamcp_worker.ipc.spec import OAuth
 from tests.supervisor.configs import loaded, messages, server, write
 
 pytestmark = pytest.mark.promise("M89")

@@ -13,12 +13,12 @@ import pytest
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.up import serve
 from metamcp_supervisor.config import places, units
-from metamcp_supervisor.config.config import Endpoint, OAuth, Server, ToolConfig
+from metamcp_supervisor.config.config import Endpoint, Server, ToolConfig
 from metamcp_supervisor.config.document import list_of, table_of
 from metamcp_supervisor.config.json_schema import schema
 from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
 from metamcp_supervisor.config.reload import plan
-from metamcp_worker.ipc.spec import NamingSpec, UseLimits
+from metamcp_worker.ipc.spec import NamingSpec, OAuth, UseLimits
 from tests.supervisor.configs import config, server
 
 jsonschema: Any = importlib.import_module("jsonschema")

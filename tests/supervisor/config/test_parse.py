@@ -1,9 +1,9 @@
 """metamcp.toml: what it comes to, and every error in it at once."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from metamcp_supervisor.config.config import (
     AiConfig,
@@ -12,7 +12,6 @@ from metamcp_supervisor.config.config import (
     Endpoint,
     EngineConfig,
     Namespace,
-    OAuth,
     ResultsConfig,
     Tls,
     ToolConfig,
@@ -20,7 +19,7 @@ from metamcp_supervisor.config.config import (
 )
 from metamcp_supervisor.config.options import OPTIONS
 from metamcp_worker.ipc.code_runs import CodeLimits
-from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, UseLimits
+from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, OAuth, UseLimits
 from tests.supervisor.configs import loaded, messages
 
 ISSUER = IssuerSpec(
@@ -368,7 +367,7 @@ def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path)
         callback_port=7001,
     )  # fmt: skip
     assert wiki.oauth == oauth
-    assert wiki.oauth_written == replace(oauth, client_secret="${HOME}")
+    assert wiki.oauth_written == structs.replace(oauth, client_secret="${HOME}")
     assert got["mail"].oauth == OAuth(client_metadata_url="https://me.example.com/client.json")
     queue = got["queue"]
     assert (queue.transport, queue.url) == ("kafka", None)

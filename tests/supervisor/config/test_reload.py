@@ -14,11 +14,10 @@ from metamcp_supervisor.config.config import (
     Config,
     Endpoint,
     Namespace,
-    OAuth,
     ToolConfig,
 )
 from metamcp_supervisor.config.reload import fingerprint, plan
-from metamcp_worker.ipc.spec import NamingSpec, UseLimits
+from metamcp_worker.ipc.spec import NamingSpec, OAuth, UseLimits
 from tests.supervisor.configs import config, loaded, server
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from metamcp_supervisor.config import sections
-from metamcp_supervisor.config.config import OAuth
 from metamcp_supervisor.config.show import masked_url
+from metamcp_worker.ipc.spec import OAuth
 from tests.supervisor.configs import loaded, messages
 
 URL = "https://x.example/mcp"

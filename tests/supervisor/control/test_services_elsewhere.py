@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import Address, OAuth, Server
+from metamcp_supervisor.config.config import Address, Server
 from metamcp_supervisor.servers import status
 from metamcp_supervisor.servers.tokens import FILE
 from metamcp_supervisor.telemetry import usage
@@ -14,7 +14,7 @@ from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ServerStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import EventCounts, Spawned
-from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.ipc.spec import OAuth, ServerSpec
 from tests.supervisor.configs import config
 from tests.supervisor.stage import Player, Stage, played, until
 

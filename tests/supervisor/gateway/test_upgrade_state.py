@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from metamcp_supervisor.config.config import Address, OAuth, UnixAddress
+from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.front import FrontSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
@@ -27,6 +27,7 @@ from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ExitRecord, JournalEvent, LogLine
 from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats, HandOver
 from metamcp_worker.ipc.packets import ChannelSnapshot
+from metamcp_worker.ipc.spec import OAuth
 from tests.supervisor.configs import config, server
 
 SHAPES = {1: "7d5f471fd964"}

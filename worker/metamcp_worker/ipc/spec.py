@@ -57,27 +57,36 @@ CALLBACK_PORT = 6273
 accept an address only as it was registered; next to the ports of the gateway."""
 
 
-class OAuthSpec(SecretStruct, frozen=True, kw_only=True):
-    """How to authorize towards a remote server.
+Grant = Literal["authorization_code", "client_credentials"]
+
+
+class OAuth(SecretStruct, frozen=True, kw_only=True):
+    """Settings for the authorization at a remote server.
 
     `client_id`, `client_secret`: of a client that was registered beforehand. `client_metadata_url`:
     an https URL that serves as client id (client id metadata document). `scopes`: requested if the
-    server sends no challenge. `store`: directory of the encrypted tokens; `key`: 32 bytes, base64.
+    server sends no challenge.
     """
 
-    store: str
-    key: str
     client_id: str | None = None
     client_secret: str | None = None
     client_metadata_url: str | None = None
     scopes: tuple[str, ...] = ()
-    grant: str = "authorization_code"
+    grant: Grant = "authorization_code"
     """Grant type: this, or `client_credentials`, which asks no person, because the gateway has a
     credential of its own."""
     require_pkce: bool = True
     """Refuse an authorization server that does not name S256 in its metadata."""
     callback_port: int = CALLBACK_PORT
     """Port of this machine to which a browser comes back; if it is in use, any other port."""
+
+
+class OAuthSpec(OAuth, frozen=True, kw_only=True):
+    """How a worker authorizes. `store`: directory of the encrypted tokens; `key`: 32 bytes,
+    base64."""
+
+    store: str
+    key: str
 
 
 class LimitsSpec(Struct, frozen=True, kw_only=True):
