@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from metamcp_worker.ipc import messages, packets
-from metamcp_worker.ipc.messages import Exited, Fork, Forked, FromNursery, NurseryReady, Signal
+from metamcp_worker.ipc.messages import Fork, Forked, FromNursery, NurseryReady, Signal, WorkerExit
 
 FAKES = Path(__file__).parent
 ROLES = (sys.executable, str(FAKES / "nursery_roles.py"))
@@ -100,9 +100,9 @@ class Hand:
     def signal(self, pid: int, number: signal.Signals) -> None:
         packets.send(self.sock, messages.pack(Signal(pid=pid, number=number)))
 
-    def exit(self) -> Exited:
+    def exit(self) -> WorkerExit:
         report = self.heard()
-        assert isinstance(report, Exited), report
+        assert isinstance(report, WorkerExit), report
         return report
 
 

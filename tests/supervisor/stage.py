@@ -19,7 +19,7 @@ from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.publish import Routes
@@ -55,6 +55,7 @@ from metamcp_worker.ipc.messages import (
     Tenant,
     ToChild,
     ToFront,
+    WorkerExit,
 )
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -119,7 +120,7 @@ class Player:
 
     def leave(self, code: int | None = 1, number: int = 0) -> None:
         self._channel.close()
-        self._stage.exited(WorkerExit(self.pid, code, number, 0, "exit"))
+        self._stage.exited(WorkerExit(pid=self.pid, code=code, signal=number))
 
     def told(self, kind: type[M]) -> list[M]:
         return [message for message in self.heard if isinstance(message, kind)]

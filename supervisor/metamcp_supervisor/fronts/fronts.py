@@ -27,7 +27,7 @@ from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - 
 from metamcp_supervisor.fronts.ports import FrontNotReplaced, FrontServices
 from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
@@ -56,6 +56,7 @@ from metamcp_worker.ipc.messages import (
     SessionsOver,
     Spans,
     Stop,
+    WorkerExit,
 )
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -337,7 +338,7 @@ class Fronts:
     def _delay(self, front: FrontProcess, end: WorkerExit) -> float:
         """Return the seconds that the slot stays empty; notify the house when to give up."""
         from_outside = end.signal == signal.SIGKILL and not front.condemned
-        if end.cause != "exit" or (from_outside and front.ready):
+        if end.with_nursery or (from_outside and front.ready):
             return 0.0
         delay_s, hopeless = self.roster.count_crash(front, self._loop.time(), self._dice())
         if hopeless:

@@ -19,7 +19,6 @@ from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.roles.audit_writer import AuditWriter
 from metamcp_supervisor.roles.code_process import CodeProcess
 from metamcp_supervisor.roles.console_process import ConsoleProcess
@@ -47,7 +46,7 @@ from metamcp_worker.ipc.consent_records import (
 from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
-from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
+from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant, WorkerExit
 from metamcp_worker.ipc.server_catalog import gateway_id
 from metamcp_worker.ipc.spec import FrontSpec
 

@@ -34,7 +34,7 @@ from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import NurseryDown, WorkerExit
+from metamcp_supervisor.processes.nursery import NurseryDown
 from metamcp_supervisor.roles.console_process import ConsoleProcess
 from metamcp_supervisor.roles.result_keeper import ResultKeeper
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
@@ -73,6 +73,7 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
 from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ToolQuery, ToolStats
+from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 
 FRONT_GRACE_S = 20.0

@@ -18,8 +18,8 @@ from metamcp_supervisor.processes.nursery import (
     Nursery,
     NurseryDown,
     NurserySnapshot,
-    WorkerExit,
 )
+from metamcp_worker.ipc.messages import WorkerExit
 
 
 class Nurseries:

@@ -15,10 +15,9 @@ import signal as signals
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.processes import nursery_process
 from metamcp_supervisor.processes.heartbeats import Stacks
@@ -30,11 +29,10 @@ from metamcp_supervisor.processes.nursery_process import (
     NurseryGone,
     NurseryRun,
 )
-from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
+from metamcp_supervisor.processes.workers import WorkerTable
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
-    Exited,
     Fork,
     Forked,
     ForkFailed,
@@ -43,6 +41,7 @@ from metamcp_worker.ipc.messages import (
     Resumed,
     Signal,
     Tune,
+    WorkerExit,
 )
 from metamcp_worker.ipc.packets import Channel, ChannelSnapshot
 from metamcp_worker.runtime import logs, orphans
@@ -63,7 +62,6 @@ __all__ = (
     "Nursery",
     "NurseryDown",
     "NurseryGone",
-    "WorkerExit",
 )  # fmt: skip
 
 BORN_S_MAX = 30.0
@@ -312,8 +310,8 @@ class Nursery:
                 self._workers.on_halt(pid, True)
             case Resumed(pid=pid):
                 self._workers.on_halt(pid, False)
-            case Exited(pid=pid, code=code, signal=number, orphans=orphaned):
-                self._report_exit(WorkerExit(pid, code, number, orphaned, "exit"))
+            case WorkerExit():
+                self._report_exit(message)
 
     def _on_fork_answer(self, message: Forked | ForkFailed) -> None:
         answer = self._asked.get(message.ticket)
@@ -331,7 +329,7 @@ class Nursery:
         if name and text:
             lines = " | ".join(line.strip() for line in text[:STACKS_CHARS_MAX].splitlines())
             self._on_event(f"{name} (process {report.pid}) wrote its stacks: {lines}")
-        self._workers.on_exit(replace(report, stacks=text))
+        self._workers.on_exit(structs.replace(report, stacks=text))
 
     # The life of the nursery
 
@@ -425,8 +423,8 @@ class Nursery:
                 f"{len(doomed)} workers and {orphaned} processes below them went with it"
             )
         for pid in doomed:
-            report = WorkerExit(pid, None, signals.SIGKILL, orphaned, "nursery died")
-            self._report_exit(report)
+            end = WorkerExit(pid=pid, signal=signals.SIGKILL, orphans=orphaned, with_nursery=True)
+            self._report_exit(end)
             orphaned = 0
         self.stacks.close()
 

@@ -21,24 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Literal
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerExit:
-    """A worker and all its descendants are gone.
-
-    `code`: exit status, or None when a signal ended the worker; `signal`: its number, or 0;
-    `orphans`: how many descendants had to be killed (of workers that died together the first has
-    the number for all); `stacks`: the last stacks that the worker wrote, on request or at a crash.
-    """
-
-    pid: int
-    code: int | None
-    signal: int
-    orphans: int
-    cause: Literal["exit", "nursery died"]
-    stacks: str = ""
+from metamcp_worker.ipc.messages import WorkerExit
 
 
 class WorkerTable:

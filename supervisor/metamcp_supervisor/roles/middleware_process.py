@@ -17,14 +17,13 @@ from msgspec import Raw, structs
 from metamcp_supervisor.config.config import Config, MiddlewareConfig
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.roles.role_process import RoleProcess
 from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Heartbeat
+from metamcp_worker.ipc.messages import Heartbeat, WorkerExit
 from metamcp_worker.ipc.middleware_calls import (
     EXIT_MEMORY,
     ROLE,

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import RoleStatus
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Heartbeat
+from metamcp_worker.ipc.messages import Heartbeat, WorkerExit
 
 STABLE_S = 10.0
 """Seconds that a process must run for its end not to delay the next start."""

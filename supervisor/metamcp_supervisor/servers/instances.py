@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_supervisor.fronts.front import Questions
-from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_supervisor.servers.server import WentDown
 from metamcp_supervisor.servers.states import ExitClass
 from metamcp_worker.ipc import codec, messages, packets
@@ -31,6 +31,7 @@ from metamcp_worker.ipc.messages import (
     Spawned,
     Stop,
     Tune,
+    WorkerExit,
 )
 from metamcp_worker.ipc.packets import ChannelSnapshot
 from metamcp_worker.ipc.spec import LogSpec, ServerSpec
@@ -241,7 +242,7 @@ def to_went_down(message: ServerDown, *, remote: bool = False) -> WentDown:
 
 def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
     """Return how a server went down whose worker ended without a report."""
-    if end.cause != "exit":
+    if end.with_nursery:
         return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
     how = _how(end)
     if condemned is not None:

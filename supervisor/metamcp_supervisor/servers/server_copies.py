@@ -26,7 +26,7 @@ from metamcp_supervisor.config import environment
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.fronts import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats, NoStacks
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone
 from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.servers import catalog_changes, instances
 from metamcp_supervisor.servers.bounds import LimitEnforcer
@@ -47,6 +47,7 @@ from metamcp_worker.ipc.messages import (
     ServerDown,
     ServerReady,
     Spawned,
+    WorkerExit,
 )
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs

@@ -11,7 +11,7 @@ import pytest
 from metamcp_supervisor import backoff
 from metamcp_supervisor.fronts import fronts
 from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.messages import (
     AdoptSessions,
@@ -27,6 +27,7 @@ from metamcp_worker.ipc.messages import (
     SessionRecord,
     SessionsOver,
     Stop,
+    WorkerExit,
 )
 from tests.live.processes import descriptors
 from tests.supervisor.stage import Player, Stage, played, until
@@ -181,7 +182,7 @@ def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor
         stage.fronts.start(1)
         first = await nth(stage, 1)
         await ready(stage, first)
-        stage.fronts.on_exit(WorkerExit(first.pid, None, signal.SIGKILL, 0, "exit"))
+        stage.fronts.on_exit(WorkerExit(pid=first.pid, signal=signal.SIGKILL))
         first.say(SessionKept(), session("a"))
         first.close()
         second = await nth(stage, 2)
@@ -218,7 +219,7 @@ def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Pat
         stage.fronts.start(1)
         player = await nth(stage, 1)
         await ready(stage, player)
-        stage.fronts.on_exit(WorkerExit(player.pid, 0, 0, 0, "exit"))
+        stage.fronts.on_exit(WorkerExit(pid=player.pid, code=0))
         player.say(FIGURES, codec.dump(Figures(calls=(CallStats("git", "ping", 1, 0.1, (1,)),))))
         player.close()
         await until(lambda: stage.gone_fronts, "gone")

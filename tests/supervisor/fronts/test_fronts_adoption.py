@@ -14,13 +14,13 @@ import pytest
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import Nursery, WorkerExit
+from metamcp_supervisor.processes.nursery import Nursery
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import ServerListsChanged
 from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
-from metamcp_worker.ipc.messages import Figures, FrontStats, OrderRequest, Tenant
+from metamcp_worker.ipc.messages import Figures, FrontStats, OrderRequest, Tenant, WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below, descriptors

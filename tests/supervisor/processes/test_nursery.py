@@ -16,9 +16,9 @@ from metamcp_supervisor.processes.nursery import (  # fmt: skip
     NotForked,
     Nursery,
     NurseryDown,
-    WorkerExit,
 )
 from metamcp_worker.ipc import packets
+from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 from tests.fakes.nursery_hand import (
@@ -117,7 +117,7 @@ def test_a_worker_is_forked_and_speaks_on_its_socket() -> None:
         assert (worker.role, worker.name) == ("child", "git")
         assert worker.pid in below(house.nursery.pid)
         packets.send(worker.sock, b"exit 4")
-        assert await house.exits.get() == WorkerExit(worker.pid, 4, 0, 0, "exit")
+        assert await house.exits.get() == WorkerExit(pid=worker.pid, code=4)
 
     with_nursery(live)
 
@@ -214,7 +214,7 @@ def test_a_killed_worker_is_told_with_the_number_of_its_orphans() -> None:
         await asyncio.to_thread(until, lambda: len(sleepers(below(worker.pid))) == 2, "sleepers")
         doomed = below(worker.pid)
         os.kill(worker.pid, signal.SIGKILL)
-        assert await house.exits.get() == WorkerExit(worker.pid, None, 9, len(doomed), "exit")
+        assert await house.exits.get() == WorkerExit(pid=worker.pid, signal=9, orphans=len(doomed))
         assert not alive(doomed)
 
     with_nursery(live)
@@ -249,7 +249,7 @@ def test_a_killed_nursery_is_swept_told_and_replaced() -> None:
         reports = [await house.exits.get() for _ in workers]
         assert not alive(doomed | {first})
         assert {report.pid for report in reports} == set(workers)
-        assert {(report.signal, report.cause) for report in reports} == {(9, "nursery died")}
+        assert {(report.signal, report.with_nursery) for report in reports} == {(9, True)}
         assert sum(report.orphans for report in reports) == len(doomed) - len(workers)
         assert house.nursery.pid != first
         await house.born()  # waits for the new one
@@ -384,6 +384,6 @@ def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() 
         os.kill(first, signal.SIGSTOP)
         house.nursery.suspect()
         await house.replaced()
-        assert (await house.exits.get()).cause == "nursery died"
+        assert (await house.exits.get()).with_nursery
 
     with_nursery(live)

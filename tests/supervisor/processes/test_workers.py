@@ -1,6 +1,7 @@
 """The book of workers, with values: what is told, in which order, how often."""
 
-from metamcp_supervisor.processes.workers import WorkerExit, WorkerTable
+from metamcp_supervisor.processes.workers import WorkerTable
+from metamcp_worker.ipc.messages import WorkerExit
 
 
 class Book:
@@ -10,7 +11,7 @@ class Book:
 
 
 def ended(pid: int) -> WorkerExit:
-    return WorkerExit(pid, 0, 0, 0, "exit")
+    return WorkerExit(pid=pid, code=0)
 
 
 def test_the_end_of_a_worker_waits_until_its_caller_has_it() -> None:
@@ -30,11 +31,11 @@ def test_an_end_is_told_once() -> None:
     book.workers.expect(7)
     book.workers.on_exit(ended(7))
     waiting = book.workers.claim(7)
-    book.workers.on_exit(WorkerExit(7, None, 9, 0, "nursery died"))
+    book.workers.on_exit(WorkerExit(pid=7, signal=9, with_nursery=True))
     for news in waiting:
         news()
     book.workers.on_exit(ended(7))
-    assert book.told == [WorkerExit(7, None, 9, 0, "nursery died")]
+    assert book.told == [WorkerExit(pid=7, signal=9, with_nursery=True)]
 
 
 def test_nobody_is_told_of_a_worker_that_was_disowned_or_never_known() -> None:

@@ -15,14 +15,14 @@ import pytest
 from metamcp_supervisor.config.config import CodeConfig
 from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.roles.code_process import CodeProcess
 from metamcp_supervisor.roles.socket_process import SocketProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.code_runs import CodeFigures, CodeOn
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Heartbeat
+from metamcp_worker.ipc.messages import Heartbeat, WorkerExit
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
 
@@ -180,8 +180,8 @@ def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
         with house.connect():
             process = await house.told(0)
             process.accept()
-        assert house.process.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.process.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
+        assert house.process.on_exit(WorkerExit(pid=process.pid, signal=9))
+        assert not house.process.on_exit(WorkerExit(pid=process.pid, signal=9))
         assert house.process.status().state == "error"
         process.close()
         with house.connect():
@@ -215,7 +215,7 @@ def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(tmp_pa
         house.settle(CodeConfig(enabled=True, warm=5, jit=True))
         await until(lambda: first.on is not None and first.on.jit, "it is told")
         assert (first.on.warm, first.gone, len(house.born)) == (5, False, 1)
-        assert house.process.on_exit(WorkerExit(first.pid, 0, 0, 0, "exit"))
+        assert house.process.on_exit(WorkerExit(pid=first.pid, code=0))
         first.close()
         with house.connect():
             assert (await house.told(1)).on == first.on

@@ -11,13 +11,13 @@ from msgspec import structs
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.roles.embedder import ASKS_MAX, WHO, Embedder
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn, Vectors
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import FromFront, HandOver, Heartbeat, Tune
+from metamcp_worker.ipc.messages import FromFront, HandOver, Heartbeat, Tune, WorkerExit
 from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
 from tests.supervisor.stage import until
 
@@ -187,9 +187,9 @@ def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later()
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
-        assert house.embedder.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.embedder.on_exit(WorkerExit(process.pid, None, 9, 0, "exit"))
-        assert not house.embedder.on_exit(WorkerExit(999, None, 9, 0, "exit"))
+        assert house.embedder.on_exit(WorkerExit(pid=process.pid, signal=9))
+        assert not house.embedder.on_exit(WorkerExit(pid=process.pid, signal=9))
+        assert not house.embedder.on_exit(WorkerExit(pid=999, signal=9))
         found = await house.answers(1)
         assert (found[1].found, found[1].pause_s > 0) == ((), True)
         house.ask(2, "b")  # too soon
@@ -248,7 +248,7 @@ def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
         assert codec.decode_as(EmbeddingsSpec, second.heard[0][1]).key == "another"
         await until(lambda: process.gone, "the first one is to end")
         assert (await house.answers(2)) == {1: Vectors(), 2: Vectors()}
-        assert house.embedder.on_exit(WorkerExit(process.pid, 0, 0, 0, "exit"))
+        assert house.embedder.on_exit(WorkerExit(pid=process.pid, code=0))
         assert house.embedder.pid == second.pid
         assert [event.what for event in house.journal.since(0)] == ["ready", "ready"]
         assert {event.who for event in house.journal.since(0)} == {WHO}

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import AiConfig, Endpoint, EngineConfig, WorkflowFiles
-from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_supervisor.roles.engine_process import EngineProcess
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ReportedRun
+from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config
 from tests.supervisor.roles.test_code_process import CodeHouse, PlayedSandboxes
@@ -204,7 +205,7 @@ def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
             await until(lambda: house.engine.waiting_count == len(parked), "they are counted")
 
         await engine(0, asks)
-        house.engine.on_exit(WorkerExit(house.engines[0].pid, None, 9, 0, "exit"))
+        house.engine.on_exit(WorkerExit(pid=house.engines[0].pid, signal=9))
         assert house.engine.waiting_count == 0
         await engine(1, asks, stuck)
         told = [each.cause for each in house.journal.since(0) if each.what == WAITING]

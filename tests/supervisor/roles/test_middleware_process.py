@@ -11,11 +11,12 @@ import pytest
 
 from metamcp_supervisor.config.config import MiddlewareConfig
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.processes.nursery import ForkedWorker, WorkerExit
+from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_supervisor.roles.middleware_process import Middlewares
 from metamcp_supervisor.roles.role_process import RoleProcess
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, messages, packets
+from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.middleware_calls import (
     EXIT_MEMORY,
     MiddlewareFigures,
@@ -181,7 +182,7 @@ def test_the_journal_says_why_it_ended(
     async def test(house: House) -> None:
         house.settle(ONE)
         process = await house.told(0, "one")
-        end = WorkerExit(process.pid, code, number, 0, "exit")
+        end = WorkerExit(pid=process.pid, code=code, signal=number)
         assert house.roles["middleware one"].on_exit(end)
         process.close()
         assert house.said()[0].startswith(words)

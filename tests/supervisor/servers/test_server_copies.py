@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.processes.nursery import WorkerExit
-from metamcp_worker.ipc.messages import Heartbeat
+from metamcp_worker.ipc.messages import Heartbeat, WorkerExit
 from tests.supervisor.stage import Stage, played, until
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M73")]
@@ -40,7 +39,7 @@ def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(tmp_pa
         stage.manager.add(GIT)
         worker = await stage.up("git")
         text = "Fatal Python error: Aborted\n\n  File spin.py, line 3"
-        stage.manager.copies.on_exit(WorkerExit(worker.pid, None, 6, 0, "exit", text))
+        stage.manager.copies.on_exit(WorkerExit(pid=worker.pid, signal=6, stacks=text))
         lines = [(line.stream, line.text) for line in stage.logs.tail("git", 9)]
         assert lines == [("stacks", text.splitlines()[0]), ("stacks", text.splitlines()[2])]
         assert "stacks" in dict(news(stage))

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.processes.nursery import NurseryGone, WorkerExit
+from metamcp_supervisor.processes.nursery import NurseryGone
 from metamcp_worker.ipc import codec, packets, server_catalog
 from metamcp_worker.ipc.messages import (
     CallStats,
@@ -26,6 +26,7 @@ from metamcp_worker.ipc.messages import (
     ServerWanted,
     Spawned,
     Stop,
+    WorkerExit,
 )
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
@@ -54,7 +55,7 @@ def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_pa
     async def play(stage: Stage) -> None:
         stage.manager.add(GIT)
         worker = await stage.up("git")
-        stage.manager.copies.on_exit(WorkerExit(worker.pid, 1, 0, 0, "exit"))
+        stage.manager.copies.on_exit(WorkerExit(pid=worker.pid, code=1))
         worker.say(ServerDown(reason="protocol", message="it spoke French"))
         worker.close()
         await until(lambda: not stage.manager.entries["git"].instance, "the end")
@@ -79,7 +80,7 @@ def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: P
         stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.close()
-        stage.manager.copies.on_exit(WorkerExit(worker.pid, None, 9, 0, "nursery died"))
+        stage.manager.copies.on_exit(WorkerExit(pid=worker.pid, signal=9, with_nursery=True))
         await stage.up("git", 2)
         assert stage.manager.entries["git"].life.failures == 0
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import pytest
 
 from metamcp_supervisor.config.config import Endpoint
-from metamcp_supervisor.processes.nursery import WorkerExit
 from metamcp_supervisor.store.database import FILE, Database
 from metamcp_supervisor.views.views import NO_DESCRIPTOR, Views
 from metamcp_worker.ipc import codec, packets, process_names
@@ -43,6 +42,7 @@ from metamcp_worker.ipc.messages import (
     SessionKept,
     SessionRecord,
     SessionsOver,
+    WorkerExit,
 )
 from tests.supervisor.configs import config, server
 from tests.supervisor.locker import locked
@@ -223,7 +223,7 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
         one, other = await up(stage, "front-0", "front-1")
         other.say(SessionKept(), codec.dump(record))
         await until(lambda: stage.fronts.sessions.count_for_front(1), "its session is known")
-        stage.exited(WorkerExit(other.pid, 1, 0, 0, "exit"))
+        stage.exited(WorkerExit(pid=other.pid, code=1))
         await until(lambda: stage.fronts.roster.leaving, "it ended, and its socket did not")
         one.say(OrderRequest(ticket=1), codec.dump(ViewOrder(ME, BUILD)))
         await outcome(one, 1)

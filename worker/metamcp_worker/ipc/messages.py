@@ -97,17 +97,21 @@ class ForkFailed(Message, frozen=True, kw_only=True):
     reason: str
 
 
-class Exited(Message, frozen=True, kw_only=True):
+class WorkerExit(Message, frozen=True, kw_only=True):
     """A worker is gone, with all its descendants.
 
     `code`: exit status, or None when a signal ended it; `signal`: its number, or 0;
-    `orphans`: how many of its descendants had to be killed.
+    `orphans`: how many of its descendants had to be killed (of workers that died together the first
+    has the number for all). The supervisor adds `stacks`, the last ones that the worker wrote, on
+    request or at a crash, and `with_nursery` where the nursery died too.
     """
 
     pid: int
     code: int | None = None
     signal: int = 0
     orphans: int = 0
+    stacks: str = ""
+    with_nursery: bool = False
 
 
 class Halted(Message, frozen=True, kw_only=True):
@@ -411,7 +415,7 @@ class SessionsOver(Message, frozen=True, kw_only=True):
 
 
 ToNursery = Fork | Signal | Tune
-FromNursery = NurseryReady | Forked | ForkFailed | Exited | Halted | Resumed
+FromNursery = NurseryReady | Forked | ForkFailed | WorkerExit | Halted | Resumed
 ToChild = RunServer | Tune | AttachFront | ShowCalls | Stop
 FromChild = (
     Spawned | ServerReady | CatalogueChanged | ServerDown | LogLines | EventCounts | Heartbeat

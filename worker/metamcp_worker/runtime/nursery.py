@@ -30,7 +30,6 @@ from typing import NoReturn
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone
 from metamcp_worker.ipc.messages import (
-    Exited,
     Fork,
     Forked,
     ForkFailed,
@@ -39,6 +38,7 @@ from metamcp_worker.ipc.messages import (
     Resumed,
     Signal,
     Tune,
+    WorkerExit,
 )
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import after_fork, logs, memory, orphans
@@ -323,10 +323,10 @@ def _signal(order: Signal) -> None:
         log.error("no signal %d to %d: %s", order.number, order.pid, error.strerror)
 
 
-def _parse_wait_status(pid: int, status: int, orphaned: int) -> Exited:
+def _parse_wait_status(pid: int, status: int, orphaned: int) -> WorkerExit:
     if os.WIFSIGNALED(status):
-        return Exited(pid=pid, signal=os.WTERMSIG(status), orphans=orphaned)
-    return Exited(pid=pid, code=os.WEXITSTATUS(status), orphans=orphaned)
+        return WorkerExit(pid=pid, signal=os.WTERMSIG(status), orphans=orphaned)
+    return WorkerExit(pid=pid, code=os.WEXITSTATUS(status), orphans=orphaned)
 
 
 def _preload(names: Sequence[str]) -> list[str]:
