@@ -11,7 +11,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 import click
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool
@@ -148,7 +148,7 @@ def approve(what: str | None, path: Path | None, state_dir: str | None, where: P
             del servers[name]
         now = replace(approved_lock, servers=servers)
         _save(sight.path, now)
-        _tell_unseen(sight._replace(lock=now))
+        _tell_unseen(structs.replace(sight, lock=now))
         for line in notices or ["everything is as approved"]:
             click.echo(printable(line))
         if notices:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Raw
+from msgspec import Raw, Struct, structs
 
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, definitions
@@ -50,19 +50,26 @@ class ToolFilter(NamedTuple):
         return self.server in (None, server) and self.tool in (None, tool)
 
 
-class OfferComparison(NamedTuple):
-    """Offers and what to compare them with. `lock`: None if the file does not exist; `notes`: about
-    catalogues that cannot be read; `invalid`: definitions that lists leave out, by server;
-    `schemas`: faults of schemas, by server and tool."""
+class StoredOffers(Struct, frozen=True):
+    """Offers on disk. `path`: of the lock; `lock`: None if that file does not exist; `catalogues`:
+    of the enabled servers, None for a server that was not seen yet; `notes`: about catalogues that
+    cannot be read."""
 
     config: Config
     path: Path
     lock: Lock | None
     seen: Lock
-    offered: Mapping[str, OfferedServer]
+    catalogues: Mapping[str, ServerCatalogue | None]
     notes: Sequence[str]
-    invalid: Mapping[str, Sequence[InvalidDefinition]] = {}
-    schemas: Mapping[str, Mapping[str, SchemaFaults]] = {}
+
+
+class OfferComparison(StoredOffers, frozen=True, kw_only=True):
+    """Offers on disk that are compared. `invalid`: definitions that lists leave out, by server;
+    `schemas`: faults of schemas, by server and tool."""
+
+    offered: Mapping[str, OfferedServer]
+    invalid: Mapping[str, Sequence[InvalidDefinition]]
+    schemas: Mapping[str, Mapping[str, SchemaFaults]]
 
     def drifts(self, wished: ToolFilter | None = None) -> Iterator[ToolDrift]:
         """Yield the drift of each wished tool of the servers whose tools are known."""
@@ -89,19 +96,6 @@ class OfferComparison(NamedTuple):
         """Return the servers with tools that the lock does not have."""
         locked = (self.lock or Lock()).servers
         return [name for name, each in self.offered.items() if each.tools and name not in locked]
-
-
-class StoredOffers(NamedTuple):
-    """Offers on disk. `path`: of the lock; `lock`: None if that file does not exist; `catalogues`:
-    of the enabled servers, None for a server that was not seen yet; `notes`: about catalogues that
-    cannot be read."""
-
-    config: Config
-    path: Path
-    lock: Lock | None
-    seen: Lock
-    catalogues: Mapping[str, ServerCatalogue | None]
-    notes: Sequence[str]
 
 
 def read_offers(path: Path | None, state_dir: str | None, lock: Path | None) -> StoredOffers:
@@ -147,14 +141,7 @@ def look(path: Path | None, state_dir: str | None, lock: Path | None) -> OfferCo
             if each is not None
         }
     return OfferComparison(
-        stored.config,
-        stored.path,
-        stored.lock,
-        stored.seen,
-        offered,
-        stored.notes,
-        invalid,
-        schemas,
+        **structs.asdict(stored), offered=offered, invalid=invalid, schemas=schemas
     )
 
 
