@@ -203,16 +203,25 @@ class WorkflowFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AiConfig:
-    """Table `[ai]`: the model of the engine, and limits of one agent. `key` and `url` may be
-    secret. `cost_max`: in the currency of the prices, 0 for none; prices: for a million tokens;
-    `consent`: as of `engine_runs.HostAsk`; `…_written`: as written in the file; `referred`: values
-    of the references to secrets in it."""
+class ModelService:
+    """Model at a `url`. `key`: a bearer token; `key` and `url` may be secret; `…_written`: as
+    written in the file; `referred`: values of the references to secrets in it."""
 
-    provider: Literal["openai", "anthropic"] = "openai"
     url: str = field(default="", repr=False)
     model: str = ""
     key: str = field(default="", repr=False)
+    url_written: str = field(default="", compare=False, repr=False)
+    key_written: str = field(default="", compare=False, repr=False)
+    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AiConfig(ModelService):
+    """Table `[ai]`: the model of the engine, and limits of one agent. `cost_max`: in the currency
+    of the prices, 0 for none; prices: for a million tokens; `consent`: as of
+    `engine_runs.HostAsk`."""
+
+    provider: Literal["openai", "anthropic"] = "openai"
     steps_max: int = 20
     tokens_max: int = 200_000
     timeout_s: float = 300.0
@@ -221,9 +230,6 @@ class AiConfig:
     input_price: float = 0.0
     output_price: float = 0.0
     consent: bool = True
-    url_written: str = field(default="", compare=False, repr=False)
-    key_written: str = field(default="", compare=False, repr=False)
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,23 +273,15 @@ class TracesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embeddings:
+class Embeddings(ModelService):
     """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
-    in `folder`; without both, searches compare words only. `key`: a bearer token; `key` and `url`
-    may be secret. `weight`: of matches by vectors, where matches by words have 1. `batch`: texts in
-    a request. `…_written`: as written in the file; `referred`: values of the references to secrets
-    in it."""
+    in `folder`; without both, searches compare words only. `weight`: of matches by vectors, where
+    matches by words have 1. `batch`: texts in a request."""
 
-    url: str = field(default="", repr=False)
-    model: str = ""
-    key: str = field(default="", repr=False)
     folder: Path | None = None
     weight: float = 0.4
     timeout_s: float = 10.0
     batch: int = 32
-    url_written: str = field(default="", compare=False, repr=False)
-    key_written: str = field(default="", compare=False, repr=False)
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_configured(self) -> bool:

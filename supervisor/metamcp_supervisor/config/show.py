@@ -28,6 +28,7 @@ from metamcp_supervisor.config.config import (
     EngineConfig,
     GatewayConfig,
     Log,
+    ModelService,
     Namespace,
     RecordingConfig,
     ResultsConfig,
@@ -52,7 +53,7 @@ from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
     "MASK", "certain_secrets", "looks_secret", "mask_arguments", "masked_url", "secrets_of",
-    "secrets_of_ai", "secrets_of_embeddings", "secrets_of_endpoints", "secrets_of_engine",
+    "secrets_of_endpoints", "secrets_of_engine", "secrets_of_model",
     "secrets_of_traces",
 )  # fmt: skip
 
@@ -98,15 +99,9 @@ def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
     )
 
 
-def secrets_of_embeddings(embeddings: Embeddings) -> tuple[str, ...]:
-    """Return the secret values in the settings for vectors."""
-    secrets = [*embeddings.referred, embeddings.key, *_in_url(embeddings.url)]
-    return tuple(filter(None, secrets))
-
-
-def secrets_of_ai(ai: AiConfig) -> tuple[str, ...]:
-    """Return the secret values in the settings for models."""
-    return tuple(filter(None, [*ai.referred, ai.key, *_in_url(ai.url)]))
+def secrets_of_model(service: ModelService) -> tuple[str, ...]:
+    """Return the secret values in the settings for a model."""
+    return tuple(filter(None, [*service.referred, service.key, *_in_url(service.url)]))
 
 
 def secrets_of_engine(engine: EngineConfig) -> tuple[str, ...]:

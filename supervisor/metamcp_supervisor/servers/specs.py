@@ -32,10 +32,9 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import (
     secrets_of,
-    secrets_of_ai,
-    secrets_of_embeddings,
     secrets_of_endpoints,
     secrets_of_engine,
+    secrets_of_model,
     secrets_of_traces,
 )
 from metamcp_supervisor.processes.cgroups import Leaf
@@ -246,8 +245,8 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
     server_secrets = _secrets_of(config.servers.values())
-    elsewhere = (*secrets_of_traces(config.traces), *secrets_of_embeddings(config.embeddings))
-    others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_ai(config.ai))
+    elsewhere = (*secrets_of_traces(config.traces), *secrets_of_model(config.embeddings))
+    others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_model(config.ai))
     ours = secrets_of_engine(config.engine)
     return log_spec(config, [*server_secrets, *elsewhere, *others, *ours])
 
@@ -311,7 +310,7 @@ def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
         store=str(config.gateway.state_dir / VECTORS),
         timeout_s=embeddings.timeout_s,
         batch=embeddings.batch,
-        log=log_spec(config, secrets_of_embeddings(embeddings)),
+        log=log_spec(config, secrets_of_model(embeddings)),
     )
 
 
