@@ -51,8 +51,8 @@ from metamcp_worker.ipc.disclosure import (
 from metamcp_worker.ipc.figures import (
     CallPath,
     CallUnderWay,
+    PathQuery,
     ShownTools,
-    ShowPath,
     ToolQuery,
     ToolStats,
 )
@@ -288,7 +288,7 @@ class SmallGateway:
             calls=tuple(one for one in found if one.age_s >= slow_s), silent=("front-1",)
         )
 
-    async def path(self, wanted: ShowPath) -> CallPath:
+    async def path(self, wanted: PathQuery) -> CallPath:
         raise NotNow("no front answers")
 
     async def tools(self, wanted: ToolQuery) -> ShownTools:

@@ -55,7 +55,7 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, MetaMCPError, ProtocolError
-from metamcp_worker.ipc.figures import ToolQuery
+from metamcp_worker.ipc.figures import PathQuery, ToolQuery
 
 
 class ServerNames(ChangeParams, frozen=True):
@@ -312,7 +312,7 @@ VERBS: dict[str, Verb] = {
     "results-purge": Verb(
         result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
     ),
-    "explain": Verb(path_orders.PathQuery, path_orders.path, Role.OPERATOR, reads=True),
+    "explain": Verb(PathQuery, path_orders.path, Role.OPERATOR, reads=True),
     "tools": Verb(ToolQuery, tool_orders.tools, Role.VIEWER),
     "tool-try": Verb(
         tool_orders.ToolTry, tool_orders.tool_try, Role.DEVELOPER, about=tool_orders.about_try

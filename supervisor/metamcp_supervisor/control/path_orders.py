@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 
-from msgspec import Raw, Struct, structs
+from msgspec import Struct, structs
 
 from metamcp_supervisor.config import tools
 from metamcp_supervisor.config.config import ToolConfig
@@ -27,7 +27,7 @@ from metamcp_supervisor.verbs import VERSION, Exit, PathShown, ServerStatus
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
-from metamcp_worker.ipc.figures import PATH_ARGUMENTS_BYTES_MAX, CallPath, PathStep, ShowPath
+from metamcp_worker.ipc.figures import PATH_ARGUMENTS_BYTES_MAX, CallPath, PathQuery, PathStep
 from metamcp_worker.ipc.spec import RECORDING
 
 NAME_CHARACTERS_MAX = 256
@@ -36,17 +36,6 @@ MARKS = ("__", ".", "/", "_")
 """Texts between a server and its tool, as users write both."""
 NO_CALL = frozenset({"disabled", "quarantined"})
 """Phases of a server that no call reaches or starts."""
-
-
-class PathQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of `explain`. `tool`: as clients know it, or `server.tool`; `endpoint`: empty for
-    the default one; `key`: name or id of an API key, empty for the local user; `arguments`: an
-    object, empty if they are not known."""
-
-    tool: str
-    endpoint: str = ""
-    key: str = ""
-    arguments: Raw = Raw(b"")
 
 
 TRIAL_S_MAX = 3600.0
@@ -111,15 +100,8 @@ async def path(gateway: GatewayControl, line: ControlStream, params: PathQuery) 
     if len(params.arguments) > PATH_ARGUMENTS_BYTES_MAX:
         message = f"arguments to be explained have at most {PATH_ARGUMENTS_BYTES_MAX} bytes"
         raise ProtocolError(Exit.USAGE, message)
-    call_path = await gateway.path(
-        ShowPath(
-            ticket=0,
-            name=params.tool[:NAME_CHARACTERS_MAX],
-            endpoint=params.endpoint,
-            key=await key_id(gateway, params.key),
-            arguments=bytes(params.arguments).decode(),
-        )
-    )
+    tool, key = params.tool[:NAME_CHARACTERS_MAX], await key_id(gateway, params.key)
+    call_path = await gateway.path(structs.replace(params, tool=tool, key=key))
     if not call_path.server:
         raise unknown_tool(gateway, params.tool, call_path.endpoint, call_path.names)
     steps = (*_locate_overrides(gateway, call_path), *_server(gateway, call_path))

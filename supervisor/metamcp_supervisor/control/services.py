@@ -42,7 +42,7 @@ from metamcp_worker.ipc.disclosure import (
     ViewStats,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.figures import CallPath, KeyUse, ShownTools, ShowPath, ToolQuery, ToolStats
+from metamcp_worker.ipc.figures import CallPath, KeyUse, PathQuery, ShownTools, ToolQuery, ToolStats
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.results.result_summary import KeptResult, Piece
@@ -372,7 +372,7 @@ class GatewayControl(Protocol):
         """Return when each front has taken in what it was sent until now, or gives no answer."""
         ...
 
-    async def path(self, query: ShowPath) -> CallPath:
+    async def path(self, query: PathQuery) -> CallPath:
         """Return what would happen to a call of a tool, as far as a front knows. Raises NotNow."""
         ...
 

@@ -72,7 +72,7 @@ from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
-from metamcp_worker.ipc.figures import CallPath, ShownTools, ShowPath, ToolQuery, ToolStats
+from metamcp_worker.ipc.figures import CallPath, PathQuery, ShownTools, ToolQuery, ToolStats
 from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -543,7 +543,7 @@ class Gateway:
     async def reach_fronts(self) -> None:
         await reports.reach(self._fronts.list_serving())
 
-    async def path(self, query: ShowPath) -> CallPath:
+    async def path(self, query: PathQuery) -> CallPath:
         path = await reports.path(
             [front for front in self._fronts.list_serving() if front.able], query
         )

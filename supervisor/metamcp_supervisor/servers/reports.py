@@ -26,7 +26,7 @@ from metamcp_supervisor.verbs import CallsUnderWay
 from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.figures import CallPath, ShownTools, ToolQuery
+from metamcp_worker.ipc.figures import CallPath, PathQuery, ShownTools, ToolQuery
 from metamcp_worker.ipc.messages import (
     LEARNT,
     REFUSED,
@@ -222,10 +222,10 @@ async def reach(fronts: Sequence[FrontProcess]) -> None:
     await asyncio.gather(*(_ask(front.questions, nothing) for front in fronts))
 
 
-async def path(fronts: Sequence[FrontProcess], request: ShowPath) -> CallPath | None:
+async def path(fronts: Sequence[FrontProcess], query: PathQuery) -> CallPath | None:
     """Return what would happen to a call, as the first front says that answers; None if none
     does."""
-    answer = await _first(fronts, request, ANSWER_S_MAX)
+    answer = await _first(fronts, ShowPath(ticket=0, query=query), ANSWER_S_MAX)
     return None if answer is None else codec.decode_as(CallPath, answer)
 
 

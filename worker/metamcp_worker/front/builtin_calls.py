@@ -66,9 +66,9 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.figures import (
     KEY_NEEDED,
     CallPath,
+    PathQuery,
     PathStep,
     ShownTools,
-    ShowPath,
     ToolQuery,
 )
 from metamcp_worker.ipc.messages import Message, ServerState
@@ -510,7 +510,7 @@ class ViewUnseen(Exception):
         self.endpoint = endpoint
 
 
-def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
+def path(calls: "Calls", app: "App | None", query: PathQuery) -> CallPath:
     """Return what would happen to a call."""
     now, date = asyncio.get_running_loop().time(), _date()
     try:
@@ -521,7 +521,7 @@ def path(calls: "Calls", app: "App | None", query: ShowPath) -> CallPath:
         steps = (PathStep("gate", str(unseen), stops=True),)
         return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
     viewers = calls.viewers
-    planned_call = HypotheticalCall(query.name, who, query.arguments.encode(), now, date)
+    planned_call = HypotheticalCall(query.tool, who, bytes(query.arguments), now, date)
     everything, rules = viewers.find_merged(view.endpoint), viewers.rules(view.endpoint)
     return call_path.explain(view, everything, planned_call, calls.meters, rules)
 
@@ -548,7 +548,7 @@ def _date() -> float:
 
 
 def _find_view(
-    calls: "Calls", app: "App | None", query: ShowPath | ToolQuery, date: float
+    calls: "Calls", app: "App | None", query: PathQuery | ToolQuery, date: float
 ) -> tuple[Principal, View]:
     """Return the holder of the key that is meant, and the view that the holder sees. Raises
     ViewUnseen."""

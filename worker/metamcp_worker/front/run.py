@@ -269,9 +269,9 @@ class FrontWorker:
                 self._calls.builtins.on_vectors(ticket, packets.read_value(fds))
             case ShowCalls():
                 self._show(message)
-            case ShowPath(ticket=ticket):
+            case ShowPath(ticket=ticket, query=path_query):
                 self._calls.refresh()
-                path = builtin_calls.path(self._calls, self._app, message)
+                path = builtin_calls.path(self._calls, self._app, path_query)
                 self._answer(ticket, codec.dump(path))
             case ShowTools(ticket=ticket, query=query):
                 self._calls.refresh()

@@ -183,17 +183,23 @@ PATH_ARGUMENTS_BYTES_MAX = 8 * 1024
 """Maximum bytes of the arguments in a question about the path of a call; a packet holds them."""
 
 
-class ShowPath(Message, frozen=True, kw_only=True):
-    """From the supervisor to a front: what would happen to this call of a tool? `ticket`: comes
-    back with the answer; `name`: as clients know the tool, or `server.tool`; `endpoint`: empty for
-    the default one; `key`: id of an API key, empty for the user of this machine; `arguments`: raw
-    JSON, empty if they are not known."""
+class PathQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Parameters of `explain`. `tool`: as clients know it, or `server.tool`; `endpoint`: empty for
+    the default one; `key`: an API key, empty for the local user; operators write its name or id, a
+    front gets the id; `arguments`: an object, left out if they are not known."""
 
-    ticket: int
-    name: str
+    tool: str
     endpoint: str = ""
     key: str = ""
-    arguments: str = ""
+    arguments: Raw = Raw(b"")
+
+
+class ShowPath(Message, frozen=True, kw_only=True):
+    """From the supervisor to a front: what would happen to a call of a tool? `ticket`: comes back
+    with the answer."""
+
+    ticket: int
+    query: PathQuery
 
 
 class ShowKeyUse(Message, frozen=True, kw_only=True):
