@@ -119,13 +119,13 @@ def test_newer_figures_of_a_front_replace_the_older_ones() -> None:
 def test_what_a_server_took_for_its_answers_outlives_its_workers() -> None:
     metrics, status = Metrics("1"), gateway("git")
     name = "mcp_client_operation_duration_seconds_count"
-    first = (AnswerStats("tools/call", "", 0.2, buckets(0.1, 0.1)),)
+    first = (AnswerStats(0.2, buckets(0.1, 0.1), "tools/call", ""),)
     metrics.answers("git", 1, "pipe", first)
     metrics.answers("git", 1, "pipe", first)
     assert value(metrics, status, name, server="git", network_transport="pipe") == 2
     metrics.worker_gone("git", 1)
     metrics.worker_gone("git", 1)
-    metrics.answers("git", 2, "pipe", (AnswerStats("tools/call", "", 0.1, buckets(0.1)),))
+    metrics.answers("git", 2, "pipe", (AnswerStats(0.1, buckets(0.1), "tools/call", ""),))
     assert value(metrics, status, name, server="git", error_type="") == 3
     metrics.answers("git@00000000002a", 1, "pipe", first)
     assert value(metrics, status, name, server="git", error_type="") == 5
@@ -143,7 +143,7 @@ def test_what_clients_and_servers_invent_becomes_no_label() -> None:
     tools = ToolStats("git", names, (1,) * 500, (0,) * 500)
     metrics.front_stats(0, Figures(calls=(*stats, *failed, *versions), tools=(tools,)), summary())
     metrics.front_stats(1, figures(calls("unknown server", 0.1)), summary())
-    answers = [AnswerStats(f"x/{n}", str(n), 0.1, buckets(0.1)) for n in range(100)]
+    answers = [AnswerStats(0.1, buckets(0.1), f"x/{n}", str(n)) for n in range(100)]
     metrics.answers("git", 1, "pipe", tuple(answers))
     metrics.server_counts("git", {f"kind {number}": 1 for number in range(100)})
     families = page(metrics, status)
@@ -323,9 +323,9 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
         retries={"git": {"failed": 1}},
     )
     before.front_stats(1, counted, summary())
-    before.answers("git", 1, "pipe", (AnswerStats("tools/call", "", 0.1, buckets(0.1)),))
+    before.answers("git", 1, "pipe", (AnswerStats(0.1, buckets(0.1), "tools/call", ""),))
     before.worker_gone("git", 1)
-    before.answers("git", 2, "pipe", (AnswerStats("tools/call", "-1", 0.1, buckets(0.1)),))
+    before.answers("git", 2, "pipe", (AnswerStats(0.1, buckets(0.1), "tools/call", "-1"),))
     before.server_counts("git", {"late_reply": 2, "broken_reply": 1, "stop_SIGKILL": 1})
     before.count_restart("git", "exit")
     before.record_exit("git", 3)

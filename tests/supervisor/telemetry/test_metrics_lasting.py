@@ -35,7 +35,7 @@ def test_no_error_changes_its_series_when_fronts_and_workers_go() -> None:
         codes = range(first, first + 32)
         failed = [calls("git", 0.1, error=str(code), version="v") for code in codes]
         metrics.front_stats(number, figures(*failed, *failed[: 1 - number]), summary())
-        answers = [AnswerStats("tools/call", str(code), 0.1, buckets(0.1)) for code in codes]
+        answers = [AnswerStats(0.1, buckets(0.1), "tools/call", str(code)) for code in codes]
         metrics.answers("git", number, "pipe", tuple(answers * (2 - number)))
     metrics.spans.count("lost", 2)
     before = counters(metrics, status)

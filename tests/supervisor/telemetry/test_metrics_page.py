@@ -241,7 +241,7 @@ def test_a_page_of_very_many_servers_is_bounded_in_time_too() -> None:
     methods = ("tools/call", "tools/list", "ping", "prompts/list", "prompts/get")
     times = (1,) * (len(BUCKETS_S) + 1)
     for number in range(200):
-        stats = tuple(AnswerStats(method, "", 1.0, times) for method in methods)
+        stats = tuple(AnswerStats(1.0, times, method, "") for method in methods)
         metrics.answers(f"s{number}", 1, "pipe", stats)
     spent: list[float] = []
     for _ in range(3):

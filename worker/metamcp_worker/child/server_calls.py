@@ -341,7 +341,7 @@ class Timing:
     def stats(self) -> tuple[AnswerStats, ...]:
         self.news = False
         return tuple(
-            AnswerStats(method, error_type, series.seconds, tuple(series.buckets))
+            AnswerStats(series.seconds, tuple(series.buckets), method, error_type)
             for (method, error_type), series in self._series.items()
         )
 

@@ -54,22 +54,20 @@ class ToolStats(Struct, frozen=True, gc=False):
     errors: tuple[int, ...]
 
 
-class AnswerStats(Struct, frozen=True, gc=False):
-    """Cumulative figures of this worker for requests of one method that its server answered in one
-    way. `error_type`: a JSON-RPC code, or empty; `buckets`: as in `CallStats`."""
-
-    method: str
-    error_type: str
-    seconds: float
-    buckets: tuple[int, ...]
-
-
 class Durations(Struct, frozen=True, gc=False):
     """A histogram, cumulative over the life of a process. `buckets`: count of each bucket alone,
     the last for everything above the bounds."""
 
     seconds: float
     buckets: tuple[int, ...]
+
+
+class AnswerStats(Durations, frozen=True, gc=False):
+    """Times of a worker's server for requests of one method that it answered in one way.
+    `error_type`: a JSON-RPC code, or empty."""
+
+    method: str
+    error_type: str
 
 
 class LimitedStats(Struct, frozen=True, gc=False):
