@@ -10,11 +10,11 @@ such as `steps[2].foreach`.
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
-from typing import Final, Required, TypedDict, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from metamcp_worker.cel import expressions
 from metamcp_worker.cel.expressions import (
@@ -38,6 +38,7 @@ from metamcp_worker.engine.workflow import (
     OutputStep,
     ParallelStep,
     Retry,
+    Step,
     SwitchCase,
     SwitchStep,
     WaitStep,
@@ -167,24 +168,13 @@ class _Scope(Struct, frozen=True):
     secrets: bool = False
 
 
-class _Common(TypedDict, total=False):
-    path: Required[str]
-    place: Required[Place]
-    id: str
-    when: str
-    timeout_ms: int
-    retry: Retry
-    safe: bool
-    may_fail: bool
-
-
 class _Fields(Struct, frozen=True):
-    """Step that is read. `value`: its keys; `path`: see Step; `common`: values of every step."""
+    """Step that is read. `value`: its keys; `path`: see Step; `common`: fields of every step."""
 
     value: dict[str, object]
     place: Place
     path: str
-    common: "_Common"
+    common: dict[str, Any]
 
     def at(self, *keys: str | int) -> Place:
         return (*self.place, *keys)
@@ -310,8 +300,8 @@ class _Reader:
         self._refuse(value, pointer, (kind, *COMMON_KEYS, *KINDS[kind]))
         label = own or str(pointer[-1])
         here = f"{path}/{label}" if path else label
-        common = self._common(value, _Common(path=here, place=pointer, id=own), scope)
-        return self._kinds[kind](_Fields(value, pointer, here, common), scope), own
+        step = self._read_common(value, Step(path=here, place=pointer, id=own), scope)
+        return self._kinds[kind](_Fields(value, pointer, here, asdict(step)), scope), own
 
     def _id(self, value: object, pointer: Place) -> str:
         if value is None:
@@ -330,24 +320,24 @@ class _Reader:
             self._ids[value] = pointer
         return value
 
-    def _common(self, value: dict[str, object], common: _Common, scope: _Scope) -> _Common:
-        """Add the fields that steps of several kinds have."""
-        pointer = common["place"]
+    def _read_common(self, value: dict[str, object], step: Step, scope: _Scope) -> Step:
+        """Return the step with the fields that steps of several kinds have."""
+        pointer = step.place
         if "when" in value:
-            common["when"] = self._condition(value["when"], (*pointer, "when"), scope)
+            when = self._condition(value["when"], (*pointer, "when"), scope)
+            step = replace(step, when=when)
         if "timeout" in value:
-            timeout = (*pointer, "timeout")
             most = ANSWER_S_MAX if "elicit" in value else TIMEOUT_S_MAX
-            common["timeout_ms"] = self._duration(value["timeout"], timeout, most)
+            timeout_ms = self._duration(value["timeout"], (*pointer, "timeout"), most)
+            step = replace(step, timeout_ms=timeout_ms)
         if value.get("retry") == "safe":
-            common["safe"] = True
+            step = replace(step, safe=True)
         elif "retry" in value:
-            common["retry"] = self._retry(value["retry"], (*pointer, "retry"))
-        if "safe" in value:
-            common["safe"] = self._flag(value["safe"], (*pointer, "safe"))
-        if "may_fail" in value:
-            common["may_fail"] = self._flag(value["may_fail"], (*pointer, "may_fail"))
-        return common
+            step = replace(step, retry=self._retry(value["retry"], (*pointer, "retry")))
+        for name in ("safe", "may_fail"):
+            if name in value:
+                step = replace(step, **{name: self._flag(value[name], (*pointer, name))})
+        return step
 
     def _retry(self, value: object, pointer: Place) -> Retry:
         fields = self._map(value, pointer, RETRY_KEYS)
