@@ -149,7 +149,7 @@ deb: wheel ## dist/: a .deb and an .rpm with everything in them, for this Python
 pictures: $(STAMP) ## the pictures of README and docs anew, from the program itself: two minutes
 	$(BIN)/python -m tests.pictures.draw
 
-imports: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/
+imports: $(STAMP) ## who imports whom, drawn into the READMEs of supervisor/ and worker/; the features in docs/architecture.md
 	$(BIN)/python -m tests.picture
 
 reference: $(STAMP) ## docs/reference, written from the program

@@ -1,4 +1,4 @@
-"""Picture of who imports whom, drawn from the code into two READMEs by `make imports`.
+"""Picture of who imports whom, and the index of features, written from the code by `make imports`.
 
 Owns: the arrows between the packages, and their place in a README. Never: which arrows are allowed
 (`test_tidy`).
