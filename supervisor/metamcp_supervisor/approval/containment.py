@@ -183,8 +183,8 @@ class ContainmentCheck:
         if not (_REFERRING | _OF_PLACE).isdisjoint(want):
             return False
         for number, alternative in enumerate(alternatives):
-            place = step(pointer, "anyOf", number)
-            findings = self._try(have, alternative, place, types)
+            location = step(pointer, "anyOf", number)
+            findings = self._try(have, alternative, location, types)
             if findings.worst < SchemaVerdict.UNKNOWN:
                 self._findings.take(findings)
                 return True
