@@ -26,6 +26,9 @@ QUIET_S = 1.0
 """Seconds without a further change before changed files are read, because a file may be half
 written."""
 
+READS_MAX = 5
+"""Maximum times that files are read for one reload; each brings files that no earlier one named."""
+
 T = TypeVar("T")
 Stamp = tuple[int, int, int]
 """Inode, size in bytes and modification time in nanoseconds of a file."""
@@ -273,13 +276,15 @@ def stamp_files(files: Iterable[Path]) -> Stamps:
 def read_stamped(
     read: Callable[[], tuple[T, Iterable[Path]]], expected: Iterable[Path]
 ) -> tuple[T, Stamps]:
-    """Return what `read` read, and stamps of its files from before it read them: it reads again
-    until it names no file without such a stamp. `expected`: files that it will probably read."""
+    """Return what `read` read, and stamps of its files from before it read them. `expected`: files
+    that it will probably read. Files that it names without such a stamp are read again, READS_MAX
+    times at most; then they have None, as if they had come since."""
     files = tuple(expected)
-    while True:
+    for _ in range(READS_MAX):
         stamps = stamp_files(files)
         content, named = read()
         files = tuple(named)
         if stamps.keys() >= set(files):
-            return content, {path: stamps[path] for path in files}
+            break
         files = (*stamps, *files)
+    return content, {path: stamps.get(path) for path in files}

@@ -123,7 +123,7 @@ def _update_row(
     numbers = _numbers_of(value) if isinstance(value, Durations) else (value,)
     lines = (
         f"{line[: line.rindex(' ')]} {utils.floatToGoString(number)}\n"  # type: ignore[no-untyped-call] # of the library
-        for line, number in zip(written.text.split("\n"), numbers, strict=False)
+        for line, number in zip(written.text[:-1].split("\n"), numbers, strict=True)
     )
     return _RowText(value, exemplars, "".join(lines))
 

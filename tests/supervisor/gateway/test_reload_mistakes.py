@@ -9,6 +9,7 @@ from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.config.files import (
     QUIET_S,
+    READS_MAX,
     FileChangeDetector,
     Stamps,
     read_stamped,
@@ -214,3 +215,17 @@ def test_a_file_that_changes_just_after_it_was_read_has_the_stamp_from_before(
     now = stamp_files(stamps)
     assert stamps[main] == now[main]
     assert stamps[included] != now[included]
+
+
+def test_files_that_come_with_each_read_do_not_keep_a_reload_for_ever(tmp_path: Path) -> None:
+    files: list[Path] = []
+
+    def read() -> tuple[int, tuple[Path, ...]]:
+        files.append(tmp_path / str(len(files)))
+        files[-1].touch()
+        return len(files), tuple(files)
+
+    reads, stamps = read_stamped(read, ())
+    assert reads == READS_MAX
+    now = stamp_files(files)
+    assert [path for path in files if stamps[path] != now[path]] == files[-1:], "it is read later"
