@@ -118,7 +118,7 @@ PURE_BY_ROOM = {
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
-        "builtin code_tools engine_tools result_tools script_tools search_index search_tools"
+        "builtin code_tools engine_tools result_tools search_index search_tools"
         " servers_tools tool_choice tool_list tool_text toolset_tools"
         " typescript_types vector_search"
     ),

@@ -1,7 +1,7 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
 Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the seven kinds of decisions.
-Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `script_tools`), the words
+Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `code_tools`), the words
 of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view

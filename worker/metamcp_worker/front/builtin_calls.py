@@ -25,7 +25,6 @@ from metamcp_worker.builtin_tools import (
     code_tools,
     engine_tools,
     result_tools,
-    script_tools,
     search_tools,
 )
 from metamcp_worker.builtin_tools.builtin import (
@@ -261,7 +260,7 @@ class Builtins:
                 return engine_tools.as_task(decision) if "task" in request.params else decision
             return decision
         script = codec.text(view.of(modern=request.modern).tools[name].original) or ""
-        return script_tools.run(self._context(view), script, arguments)
+        return code_tools.run_script(self._context(view), script, arguments)
 
     def carry_out(
         self,

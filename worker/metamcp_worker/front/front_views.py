@@ -13,7 +13,6 @@ from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import (
     code_tools,
     engine_tools,
-    script_tools,
     search_tools,
     servers_tools,
     toolset_tools,
@@ -300,7 +299,7 @@ class Viewers:
         own = [ListEntry(item.key, item, OWN) for item in family.items]
         if code and spec.exposure != "all" and (scripts := self._scripts.get(spec.workspace)):
             taken = {*reserved, *merged.tools, *merged.aliases}
-            exposed = script_tools.build_entries(scripts, spec.naming, taken)
+            exposed = code_tools.build_script_entries(scripts, spec.naming, taken)
             own += exposed
             self._exposed[merged.endpoint] = exposed
         else:

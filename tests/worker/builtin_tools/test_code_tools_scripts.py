@@ -8,7 +8,7 @@ from mcp_types import Tool
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.builtin_tools import script_tools
+from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Builtin, Decision, OrderAndThen, Run, ToolReply
 from metamcp_worker.front.front_views import Changed
 from metamcp_worker.ipc import builtin_definitions, codec
@@ -37,7 +37,7 @@ def place(*scripts: Script) -> Place:
 
 def decide(here: Place, name: str, /, **arguments: Any) -> Decision:
     own = next(one for one in builtin_definitions.of("code") if one.name == name)
-    tool = Builtin(own, *script_tools.WORKS[name], lambda why: ToolReply(why, failed=True))
+    tool = Builtin(own, *code_tools.SCRIPT_WORKS[name], lambda why: ToolReply(why, failed=True))
     return tool.decide(codec.dump(arguments), here.context())
 
 
@@ -143,7 +143,7 @@ def test_deleting_orders_it_and_says_so() -> None:
 # Scripts that are tools of their own
 
 TOOL = Script("add-one", 1, "return args.n + 1", "typescript", "Adds one.", SCHEMA, expose=True)
-CODE = ["search_tools", "describe_tool", "run_code", *script_tools.WORKS]
+CODE = ["search_tools", "describe_tool", "run_code", *code_tools.SCRIPT_WORKS]
 
 
 def coded(exposure: Exposure, style: str = "flat", **servers: Any) -> Place:
@@ -165,7 +165,7 @@ def test_the_exposure_code_lists_all_four_and_search_calls_what_it_does_not_list
     assert "delete_script" not in here.listed
     assert here.view.merged.tools["delete_script"].server == ""
     bare = Place("search")
-    assert not {*script_tools.WORKS} & ({*bare.listed} | {*bare.view.merged.tools})
+    assert not {*code_tools.SCRIPT_WORKS} & ({*bare.listed} | {*bare.view.merged.tools})
 
 
 @pytest.mark.promise("M48")
