@@ -17,12 +17,12 @@ FEATURES = {
         r"\w+/(recordings|recorded_calls|call_log\w*|records|calls_page)"
     ),
     "Code mode and scripts": (
-        r"sandbox/|\w+/(code_(?!process$)\w+|code_process|"
+        r"code_mode/|sandbox/|\w+/(code_(?!process$)\w+|code_process|"
         r"\w*scripts?(_\w+)?|typescript_types)"
     ),
     "Confinement of servers": r"confinement/|\w+/(sandboxes|sandbox_rights|connect_broker)",
     "`connect`, the bridge": r"bridge/|cli/connect",
-    "Console": r"console/|\w+/console_\w+|cli/console",
+    "Console": r"console/|\w+/console_\w+",
     "Files of clients": (
         r"client_files/|config/(foreign_files|client_\w+)|"
         r"cli/(import_servers|install|take_over)"
@@ -39,20 +39,21 @@ FEATURES = {
     "Policies and consent": (
         r"guard/|cel/|\w+/(policy_rules|consent\w*|guarded_calls|explain_call)"
     ),
-    "Search": r"search/|embedder/|\w+/(embed\w+|search_\w+|vector_\w+)",
+    "Search": r"search/|embeddings/|embedder/|\w+/(embed\w+|search_\w+|vector_\w+)",
     "Tool sets, views, exposure": (
         r"views/|catalog/|"
         r"\w+/(toolsets?\w*|views_page|front_views|disclosure|servers_tools)"
     ),
     "Traces": r"telemetry/(traces|otlp)|front/trace",
     "Upgrade in place": r"gateway/upgrade\w*|http/connection_moves|front/front_recovery",
-    "Workflows and agents": r"engine/|\w+/(engine_\w+|workflow_\w+|workflows|workflows_page)",
+    "Workflows and agents": r"workflows/|engine/|\w+/(engine_\w+|workflow_\w+)",
 }
 #: Column -> packages of both sides.
 COLUMNS = {
     "Configuration": "config client_files",
     "Supervisor": (
-        "approval calls control gateway keys processes roles servers store telemetry views wording"
+        "approval audit calls code_mode control embeddings gateway keys middleware processes"
+        " results roles servers store telemetry views wording workflows"
     ),
     "Commands and pages": "cli console doctor",
     "Between processes": "ipc",
@@ -76,26 +77,26 @@ def table() -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for feature, pattern in FEATURES.items():
         cells = [""] * (len(COLUMNS) + 1)
-        for package, modules in sorted(modules_of(pattern).items()):
+        for (side, package), modules in sorted(modules_of(pattern).items()):
             cell = (
                 f"`{package}/`" if package in whole_packages(pattern) else _list(package, modules)
             )
-            column = column_of(package)
+            column = column_of(side, package)
             cells[column] += f"{', ' if cells[column] else ''}{cell}"
         lines.append(f"| {feature} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def modules_of(pattern: str) -> dict[str, list[str]]:
-    """Return the modules of a feature by package."""
-    modules: dict[str, list[str]] = {}
+def modules_of(pattern: str) -> dict[tuple[str, str], list[str]]:
+    """Return the modules of a feature by side and package."""
+    modules: dict[tuple[str, str], list[str]] = {}
     for path in SOURCES:
         side, _, rest = module_name(path).partition(".")
         package, _, module = rest.partition(".")
         if side in ("metamcp_supervisor", "metamcp_worker") and module:
             name = f"{package}/{module}"
             if re.fullmatch(pattern, name) or package in whole_packages(pattern):
-                modules.setdefault(package, []).append(module)
+                modules.setdefault((side, package), []).append(module)
     return modules
 
 
@@ -103,9 +104,9 @@ def whole_packages(pattern: str) -> set[str]:
     return {part.removesuffix("/") for part in pattern.split("|") if re.fullmatch(r"\w+/", part)}
 
 
-def column_of(package: str) -> int:
-    for number, packages in enumerate(COLUMNS.values()):
-        if package in packages.split():
+def column_of(side: str, package: str) -> int:
+    for number, (column, packages) in enumerate(COLUMNS.items()):
+        if package in packages.split() and (side, column) != ("metamcp_worker", "Supervisor"):
             return number
     return len(COLUMNS)
 

@@ -57,12 +57,12 @@ MAY_IMPORT = {
         "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes systemd telemetry",
-        "roles": "config control fronts processes servers systemd telemetry",
         "certificates": "config",
         "calls": "config control",
         "wording": "config control telemetry",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
+        "roles": "config control fronts keys processes servers systemd telemetry",
         "gateway": (
             "approval certificates config control fronts keys processes roles servers store"
             " systemd telemetry views"
@@ -74,7 +74,17 @@ MAY_IMPORT = {
         "doctor": (
             "approval certificates cli config control keys processes servers systemd telemetry"
         ),
-        "console": "calls client_files config control telemetry wording",
+        "console": (
+            "calls cli client_files config control roles servers systemd telemetry wording"
+        ),
+        "results": "cli control roles servers wording",
+        "audit": "cli config console control keys roles store telemetry wording",
+        "code_mode": (
+            "calls cli config console control roles store telemetry views wording"
+        ),
+        "workflows": "calls cli code_mode config console control roles telemetry wording",
+        "middleware": "config roles",
+        "embeddings": "config fronts roles servers telemetry",
     },
 }  # fmt: skip
 #: The packages of the worker that the supervisor may import.
@@ -174,11 +184,22 @@ DEPENDENCIES = {
         "metamcp_supervisor.__main__",
         "metamcp_supervisor.cli.*",
         "metamcp_supervisor.doctor.*",
+        "metamcp_supervisor.audit.audit_commands",
+        "metamcp_supervisor.code_mode.script_commands",
+        "metamcp_supervisor.console.console_commands",
+        "metamcp_supervisor.results.result_commands",
+        "metamcp_supervisor.workflows.workflow_commands",
     },
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},
     "psycopg": {"metamcp_worker.engine.dbos_executor"},
-    "htpy": {"metamcp_supervisor.console.*"},
+    "htpy": {
+        "metamcp_supervisor.audit.audit_page",
+        "metamcp_supervisor.code_mode.scripts_page",
+        "metamcp_supervisor.console.*",
+        "metamcp_supervisor.workflows.workflow_svg",
+        "metamcp_supervisor.workflows.workflows_page",
+    },
     "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from metamcp_supervisor.__main__ import CTL, VERBS, main
+from metamcp_supervisor.__main__ import CTL, main, verbs
 
 VERBATIM = "\b"
 """Line that click takes as: do not fill the paragraph below."""
@@ -62,10 +62,10 @@ def _verb(command: click.Command, context: click.Context, words: tuple[str, ...]
         for each in command.get_params(context)
         if isinstance(each, click.Option) and (record := each.get_help_record(context))
     ]
-    alone = len(words) == 2 and VERBS[words[1]][0] == CTL
+    alone = len(words) == 2 and verbs()[words[1]][0] == CTL
     return Verb(
         words=words,
-        short=VERBS[words[1]][1] if len(words) == 2 else command.get_short_help_str(limit=1000),
+        short=verbs()[words[1]][1] if len(words) == 2 else command.get_short_help_str(limit=1000),
         paragraphs=tuple(_paragraphs(command.help or "")),
         usage=" ".join(command.collect_usage_pieces(context)),
         options=tuple(options),

@@ -11,7 +11,7 @@ from metamcp_worker.runtime import lazy_import
 
 CTL = ""
 """Mark in place of a file: the verb is one of `ctl` that can also be called without `ctl`."""
-VERBS: dict[str, tuple[str, str]] = {
+_CORE: dict[str, tuple[str, str]] = {
     "up": ("metamcp_supervisor.cli.up:up", "Start the gateway in the foreground."),
     "serve": ("metamcp_supervisor.cli.up:serve", "Run the gateway as a service."),
     "down": (CTL, "End the gateway of this folder."),
@@ -64,7 +64,6 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.recordings:calls",
         "Show recorded calls that are over ('ctl calls': those under way).",
     ),
-    "audit": ("metamcp_supervisor.cli.audit:audit", "Read and check the audit of calls."),
     "explain": (
         "metamcp_supervisor.cli.explain_call:explain",
         "Show the way of a call, and what would happen to it now.",
@@ -110,25 +109,9 @@ VERBS: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
     ),
-    "scripts": (
-        "metamcp_supervisor.cli.scripts:scripts_",
-        "Save, list and run scripts: programs that call tools.",
-    ),
-    "results": (
-        "metamcp_supervisor.cli.listings:results_",
-        "List, show and remove large results that are kept.",
-    ),
-    "workflow": (
-        "metamcp_supervisor.cli.workflows:workflow_",
-        "Check, draw and run workflows.",
-    ),
     "consent": (
         "metamcp_supervisor.cli.approvals:consent_",
         "Answer for calls that need the consent of a person.",
-    ),
-    "console": (
-        "metamcp_supervisor.cli.console:console",
-        "Open the web console, and end its sessions.",
     ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
@@ -171,6 +154,17 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
+
+
+def verbs() -> dict[str, tuple[str, str]]:
+    """Return file and sentence of every verb by its name, with those of the features."""
+    from metamcp_supervisor.features import all_features
+
+    commands = dict(_CORE)
+    for feature in all_features():
+        commands |= feature.commands
+    return commands
+
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Begin": ("up", "init", "add", "remove", "disable", "enable", "rename", "namespaces",
@@ -261,16 +255,17 @@ class LazyGroup(click.Group):
     """Click group that has name and help of every verb; it imports a verb's file at the call."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        command_file = _CORE.get(cmd_name) or verbs().get(cmd_name)
+        if command_file is None:
             return None
         if cmd_name in STAYING:
             lazy_import.import_when_used("asyncio.sslproto", "msgspec.inspect")
             lazy_import.import_without("ssl", "asyncio")
             lazy_import.import_without("typing_extensions", "msgspec")
-        reference = VERBS[cmd_name][0]
+        reference = command_file[0]
         if reference == CTL:
             from metamcp_supervisor.cli import ctl
 
@@ -292,7 +287,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word not in VERBS and not word.startswith("-") and not ctx.resilient_parsing:
+        if word not in verbs() and not word.startswith("-") and not ctx.resilient_parsing:
             message = f"no command is named {word!r}; {_explain_unknown(word)}"
             if "--json" in args:
                 from metamcp_supervisor.cli import errors
@@ -302,17 +297,19 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, VERBS))
+        listed = verbs()
+        width = max(map(len, listed))
         grouped = {name for names in HEADINGS.values() for name in names}
-        others = tuple(name for name in VERBS if name not in grouped)
+        others = tuple(name for name in listed if name not in grouped)
         for heading, names in (*HEADINGS.items(), *([("Others", others)] if others else [])):
-            verbs = [name for name in names if name in COMMON or ctx.meta[ALL]]
-            if verbs:
+            common = names if ctx.meta[ALL] else [name for name in names if name in COMMON]
+            visible = [name for name in common if name in listed]
+            if visible:
                 with formatter.section(heading):
-                    formatter.write_dl([(name.ljust(width), VERBS[name][1]) for name in verbs])
+                    formatter.write_dl([(name.ljust(width), listed[name][1]) for name in visible])
         if not ctx.meta[ALL]:
             formatter.write_paragraph()
-            formatter.write_text(f"'metamcp --help {ALL}' shows all {len(VERBS)} verbs.")
+            formatter.write_text(f"'metamcp --help {ALL}' shows all {len(listed)} verbs.")
 
 
 def _explain_unknown(word: str) -> str:
@@ -325,7 +322,7 @@ def _explain_unknown(word: str) -> str:
         return "it is a tool: clients call it at an endpoint, operators have 'metamcp toolsets'"
     if word in ctl.list_commands(click.Context(ctl)):
         return f"it is one of ctl: 'metamcp ctl {word}'"
-    return WORDS.get(word) or hint(word, VERBS)
+    return WORDS.get(word) or hint(word, verbs())
 
 
 def _print_version(context: click.Context, _option: click.Parameter, is_set: bool) -> None:

@@ -15,7 +15,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.live
 
 PATHS = (
-    *(f"/{one.name}" for one in rail.PAGES if one.title),
+    *(f"/{one.name}" for one in rail.all_pages() if one.title),
     "/servers/git",
     "/logs/git?beside=loud",
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.control import audit_segments as reader
+from metamcp_supervisor.audit import audit_segments as reader
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import AuditRecord, ChainRow
 from tests.live import processes

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from metamcp_supervisor.telemetry.metric_names import FAMILIES
+from metamcp_supervisor.telemetry.metric_names import families
 from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS
 from tests.waiting import until
 
@@ -83,7 +83,7 @@ def test_every_family_has_figures_once_there_were_calls_and_a_crash(gateway: Gat
         assert 0 < open_ < most, role
 
     found = page(gateway)
-    silent = {name for name in FAMILIES if not found[name.removesuffix("_total")].samples}
+    silent = {name for name in families() if not found[name.removesuffix("_total")].samples}
     assert silent <= EMPTY
 
 

@@ -1,12 +1,12 @@
 """Which metrics there are, and their labels: the gateway's, Prometheus's, and those of rules."""
 
-from metamcp_supervisor.telemetry.metric_names import FAMILIES
+from metamcp_supervisor.telemetry.metric_names import families
 from tests.observability import promql, rules
 
 
 def _families() -> dict[str, frozenset[str]]:
     found = dict(promql.OF_PROMETHEUS)
-    for name, family in FAMILIES.items():
+    for name, family in families().items():
         labels = frozenset(family.labels) | promql.AROUND
         if family.kind == "histogram":
             found |= {f"{name}{suffix}": labels for suffix in promql.SUFFIXES}

@@ -5,7 +5,7 @@ With the word `terminal` only those of the terminal, which take ten seconds.
 
 import sys
 
-from metamcp_supervisor.__main__ import VERBS
+from metamcp_supervisor.__main__ import verbs
 from tests.live.gateway import ROOT
 from tests.pictures import scenes, svg
 
@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     from tests.pictures import console
 
     draw.main()
-    if "console" in VERBS and console.chromium():
+    if "console" in verbs() and console.chromium():
         for name, text in console.console(IMAGES).items():
             (IMAGES / f"{name}.txt").write_text(f"{text.strip()}\n")
     return 0

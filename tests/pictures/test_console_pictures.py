@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.__main__ import VERBS
+from metamcp_supervisor.__main__ import verbs
 from tests.pictures.console import HEIGHT, SCALE, THEMES, WIDTH, chromium, console, screenshots
 from tests.pictures.draw import IMAGES
 from tests.pictures.scenes import masked
@@ -42,7 +42,7 @@ def words(text: str) -> set[str]:
 
 @pytest.mark.live
 @pytest.mark.skipif(
-    "console" not in VERBS or not chromium(), reason="the console or Chromium is not there"
+    "console" not in verbs() or not chromium(), reason="the console or Chromium is not there"
 )
 def test_the_pictures_of_the_console_show_what_its_pages_say_today(tmp_path: Path) -> None:
     for name, text in console(tmp_path, themes=("light",)).items():

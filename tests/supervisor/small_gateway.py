@@ -4,25 +4,23 @@ import asyncio
 import hashlib
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import structs
 
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
-from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, ServerDetails, UnknownName
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.roles.result_keeper import ResultKeeper
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
@@ -63,6 +61,9 @@ from tests.supervisor import configs
 def server(name: str, state: str = "ready", **more: object) -> ServerStatus:
     given = {"name": name, "state": state, "phase": state, "generation": 1, "pid": 4121, **more}
     return structs.replace(ServerStatus(name="", state="", phase="", generation=0), **given)
+
+
+T = TypeVar("T")
 
 
 class SmallShelf:
@@ -132,16 +133,6 @@ class SmallConsents:
         return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
 
 
-class SmallConsole:
-    """Sessions of a console that listens nowhere; a test serves its pages."""
-
-    def __init__(self, keys: ApiKeys) -> None:
-        self.sessions = ConsoleSessions(time.monotonic, keys.has)
-
-    def open(self, role: Role) -> str:
-        return f"http://127.0.0.1:6272/#k={self.sessions.link(role)}"
-
-
 class SmallSettings:
     """Settings of a gateway without files, of which nothing drifted."""
 
@@ -172,9 +163,10 @@ class SmallGateway:
         self.logs = ServerLogs(time.time)
         self.shelf = SmallShelf()
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
-        self.results = ResultKeeper(configs.config, frozenset)
+        self.services: dict[type, object] = {}
+        """Services of features, which a test adds."""
         self.consents = SmallConsents()
-        self.console = SmallConsole(self.keys)
+        self.sessions = ConsoleSessions(time.monotonic, self.keys.has)
         self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}
         self.fronts = (FrontStatus(number=0, pid=77, state="ready", up_s=5.0, connections=2),)
@@ -240,11 +232,12 @@ class SmallGateway:
     def count_waiting(self) -> Mapping[str, int]:
         return {"run": self.parked, "consent": len(self.consents.open)}
 
-    engine: Callable[[], socket.socket] | None = None
-    """Makes a connection to an engine."""
+    def service(self, kind: type[T]) -> T:
+        service = self.services[kind]
+        assert isinstance(service, kind)
+        return service
 
-    def engine_connection(self) -> socket.socket | None:
-        return None if self.engine is None else self.engine()
+    def on_keys_changed(self) -> None: ...
 
     def longest_s(self) -> dict[str, float]:
         return {}
@@ -310,7 +303,7 @@ class SmallGateway:
         for name in self._known(names):
             self._later(name, "ready", 1)
 
-    def part(self, names: Sequence[str], *, yes: bool) -> None:
+    def drain(self, names: Sequence[str], *, yes: bool) -> None:
         self._known(names)
 
     def trial(self, name: str, rights: object) -> None:

@@ -129,9 +129,9 @@ def complete_endpoints(ctx: click.Context, param: click.Parameter, incomplete: s
 
 class _Verbs(errors.Group):
     def suggest_verb(self, ctx: click.Context, word: str) -> str:
-        from metamcp_supervisor.__main__ import VERBS
+        from metamcp_supervisor.__main__ import verbs
 
-        if word in VERBS:
+        if word in verbs():
             return f"it stands alone: 'metamcp {word}'"
         return super().suggest_verb(ctx, word)
 

@@ -1,9 +1,8 @@
-"""Tables of the moment: `metamcp ctl top`, `calls`, `views` and `describe`, and `metamcp results`.
+"""Tables of the moment: `metamcp ctl top`, `calls`, `views` and `describe`.
 
 Owns: `top`, how much each server uses now, with its rates, order and keys; `calls`, the calls in
-flight; `views`, what each view has in its list of tools, and what that saves; `results`, the large
-results that are kept. Never: measuring, finding the calls, keeping results (the gateway), what is
-in view (the fronts), terminals (`show`).
+flight; `views`, what each view has in its list of tools, and what that saves. Never: measuring,
+finding the calls (the gateway), what is in view (the fronts), terminals (`show`).
 """
 
 import time
@@ -17,15 +16,11 @@ from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import (
     Duration,
     any_names_argument,
-    begin,
     complete_endpoints,
     complete_names,
     json_option,
-    outward,
 )
-from metamcp_supervisor.cli.errors import Group, confirm, yes_option
-from metamcp_supervisor.control import client, result_orders
-from metamcp_supervisor.control.result_orders import ResultList, ResultShown, ResultsPurged
+from metamcp_supervisor.control import client
 from metamcp_supervisor.telemetry.histograms import between, quantile
 from metamcp_supervisor.verbs import (
     ConfigTree,
@@ -47,14 +42,6 @@ COLUMNS = (
     "SERVER", "STATE", "CALLS/S", "ERRORS/S", "INFL", "P95", "CPU%", "MEM", "FDS", "PROCS",
     "RESTARTS",
 )  # fmt: skip
-RESULTS = ("HANDLE", "ENDPOINT", "PRINCIPAL", "TOOL", "BYTES", "TOKENS SAVED", "UNTIL")
-RESULT_WORDS = {
-    "ls": "did you mean 'list'?",
-    "rm": "a result is removed with 'metamcp results purge HANDLE'",
-    "delete": "a result is removed with 'metamcp results purge HANDLE'",
-    "clear": "all results are removed with 'metamcp results purge --all'",
-    "cat": "a result is printed by 'metamcp results show HANDLE'",
-}
 #: Key -> the column by which it sorts; that column gets a mark.
 KEYS = {"c": "CPU%", "m": "MEM", "n": "CALLS/S", "e": "ERRORS/S"}
 
@@ -351,86 +338,6 @@ def views_foot(listing: ViewsShown) -> str:
         f"tokens are estimated: {listing.token_bytes} bytes of JSON each; TOOLS and TOKENS are with"
         " the built-in tools"
     )
-
-
-@click.group(cls=Group, words=RESULT_WORDS)
-@outward
-@click.pass_context
-def results_(ctx: click.Context, runtime_dir: str | None, no_color: bool, quiet: bool) -> None:
-    """List, show and remove large results that a running gateway keeps."""
-    begin(ctx, runtime_dir, no_color=no_color, quiet=quiet)
-
-
-@results_.command("list")
-@json_option
-@click.pass_obj
-def list_(runtime_dir: str | None, as_json: bool) -> None:
-    """List what is kept, and the tokens that it saved."""
-    with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("results")
-    if as_json:
-        click.echo(raw)
-        return
-    listing = codec.decode_as(ResultList, raw)
-    rows = [_result_row(result) for result in listing.results]
-    more = f"; {listing.more} older ones are left out" if listing.more else ""
-    foot = f"{listing.bytes} bytes are kept, and saved about {listing.saved_tokens} tokens{more}"
-    if not rows:
-        foot = "nothing is kept; the key 'results' of an endpoint lets it keep large results"
-    right = frozenset({"BYTES", "TOKENS SAVED"})
-    show.picture(show.PrintedTable(RESULTS if rows else ("",), rows, foot=foot, right=right))
-
-
-@results_.command("show")
-@click.argument("handle")
-@json_option
-@click.pass_obj
-def show_(runtime_dir: str | None, handle: str, as_json: bool) -> None:
-    """Print the beginning of a result, nearly 1 MiB at most."""
-    with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("results-show", result_orders.ResultWanted(handle))
-    if as_json:
-        click.echo(raw)
-        return
-    listing = codec.decode_as(ResultList, raw)
-    (result,) = listing.results
-    about = (
-        f"{result.handle}: {result.bytes} bytes of {result.server}.{result.tool} for"
-        f" {result.principal} at {result.endpoint}, {result.shape}, kept until {result.until}"
-    )
-    if (shown_bytes := len(listing.text.encode())) < result.bytes:
-        about += f"; its first {shown_bytes} bytes are:"
-    click.echo(show.printable(about), err=True)
-    for line in listing.text.split("\n"):
-        click.echo(show.printable(line))
-
-
-@results_.command()
-@click.argument("handles", nargs=-1, metavar="[HANDLE…]")
-@click.option("--all", "everything", is_flag=True, help="All results of all clients.")
-@yes_option
-@json_option
-@click.pass_obj
-def purge(
-    runtime_dir: str | None, handles: tuple[str, ...], everything: bool, yes: bool, as_json: bool
-) -> None:
-    """Remove results now; their clients cannot read them any more."""
-    if everything is bool(handles):
-        raise click.UsageError("give handles, or --all")
-    subject = " ".join(handles) or "all results of all clients"
-    confirm(f"Remove {subject}?", yes=yes)
-    with client.connect(runtime_dir) as gateway:
-        raw = gateway.call("results-purge", result_orders.ResultsPurge(handles=handles))
-    answer = codec.decode_as(ResultsPurged, raw)
-    click.echo(raw if as_json else f"{answer.purged} results are removed")
-
-
-def _result_row(result: ResultShown) -> tuple[str, ...]:
-    tool = columns.cut(f"{result.server}.{result.tool}", 40)
-    return (
-        result.handle, result.endpoint, result.principal, tool, str(result.bytes),
-        str(result.saved_tokens), result.until,
-    )  # fmt: skip
 
 
 DESCRIPTION_LABEL_WIDTH = 12

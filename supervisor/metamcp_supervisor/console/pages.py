@@ -4,7 +4,7 @@ Never: what a page shows (its own module), which pages there are and the frame a
 rights: each verb of the control socket checks the role of the session.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 import htpy as h
@@ -50,8 +50,10 @@ class Page(Struct, frozen=True, kw_only=True):
     that is not there; `show`: returns the content of the page; `change`: carries out a change, and
     returns what takes the place of the content; `least`: lowest role to which the rail shows it;
     `live`: news of the gateway after which the browser gets the page again: servers, views,
-    approvals, keys, runs, calls, config; `times`: the page counts time, and the browser gets it
-    again every few seconds while somebody looks at it."""
+    approvals, keys, runs, calls, config. `after`: name of the page that it follows in the rail;
+    `waiting`: returns what waits there for a person, for the page of the approvals; `answers`: word
+    of an answer to that -> what carries it out and returns a sentence about it; `export`: yields
+    the file that a browser can download."""
 
     name: str
     title: str
@@ -59,6 +61,10 @@ class Page(Struct, frozen=True, kw_only=True):
     change: Show | None = None
     least: Role = Role.VIEWER
     live: tuple[str, ...] = ()
+    after: str = ""
+    waiting: Show | None = None
+    answers: Mapping[str, Callable[[Ask, Mapping[str, str]], Awaitable[str]]] = {}
+    export: Callable[[Ask], AsyncIterator[bytes]] | None = None
 
 
 def content(of: Page, node: Node) -> Element:

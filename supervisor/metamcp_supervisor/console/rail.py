@@ -4,45 +4,50 @@ Owns: the order of the rail, the static document, the top bar. Never: what a pag
 module).
 """
 
+from functools import cache
+
 import htpy as h
 from htpy import Element, Node
 
 from metamcp_supervisor.console import (
     approvals_page,
-    audit_page,
     calls_page,
     config_page,
     keys_page,
     logs_page,
-    scripts_page,
     servers_page,
     tools_page,
     views_page,
-    workflows_page,
 )
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.pages import Page
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.features import all_features, resolve
 
-#: Servers, Logs, Tools, Views, Calls, Scripts, Workflows, Keys, Approvals, Audit, Config.
-PAGES: tuple[Page, ...] = (
-    servers_page.PAGE,
-    logs_page.PAGE,
-    tools_page.PAGE,
-    views_page.PAGE,
-    calls_page.PAGE,
-    scripts_page.PAGE,
-    workflows_page.PAGE,
-    keys_page.PAGE,
-    approvals_page.PAGE,
-    audit_page.PAGE,
-    config_page.PAGE,
-)
+
+@cache
+def all_pages() -> tuple[Page, ...]:
+    """Return the pages in the order of the rail, with those of the features."""
+    pages = [
+        servers_page.PAGE,
+        logs_page.PAGE,
+        tools_page.PAGE,
+        views_page.PAGE,
+        calls_page.PAGE,
+        keys_page.PAGE,
+        approvals_page.PAGE,
+        config_page.PAGE,
+    ]
+    for page in (resolve(feature.page) for feature in all_features() if feature.page):
+        names = [other.name for other in pages]
+        pages.insert(names.index(page.after) + 1 if page.after in names else len(pages), page)
+    return tuple(pages)
 
 
 def page(name: str) -> Page | None:
     """Return the page with this name; the empty name stands for the first page."""
-    return next((page for page in PAGES if page.name == (name or PAGES[0].name)), None)
+    pages = all_pages()
+    return next((page for page in pages if page.name == (name or pages[0].name)), None)
 
 
 def shell() -> Element:
@@ -102,7 +107,7 @@ def _login() -> Element:
 def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
     """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
     gateway is called; `key`: id of the API key whose holder can log out."""
-    listed = [page for page in PAGES if page.title and role >= page.least]
+    listed = [page for page in all_pages() if page.title and role >= page.least]
     return [
         h.header(class_="bar")[
             h.strong["MetaMCP"],

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
@@ -21,10 +21,10 @@ import htpy as h
 from htpy import Node
 from msgspec import Struct
 
-from metamcp_supervisor.console import audit_page, pages, rail
 from metamcp_supervisor.console import fragments as ui
+from metamcp_supervisor.console import pages, rail
 from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connect_gateway
-from metamcp_supervisor.console.pages import Page, PageRequest
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.console_sessions import ConsoleOn
 from metamcp_supervisor.verbs import Exit, LogLine
@@ -213,8 +213,9 @@ class ConsoleSite:
             return self._send_fragment(request, session, self._frame)
         if kind == "download":
             self._check_method(request.head, "GET")
-            if path == "/download/audit":
-                return self._export(request, session)
+            page = rail.page(path.removeprefix("/download/"))
+            if page is not None and page.export is not None:
+                return self._export(request, session, page.export)
             name = unquote(path.removeprefix("/download/logs/"))
             return self._download(request, session, name)
         self._check_method(request.head, "GET", "POST")
@@ -327,12 +328,14 @@ class ConsoleSite:
         text = "".join(f"{ui.instant(line.time)}  {line.stream}  {line.text}\n" for line in lines)
         self._send(request, 200, TEXT, text.encode("utf-8", "replace"))
 
-    async def _export(self, request: HttpRequest, session: str) -> None:
-        """Answer with all records of the audit, piece by piece; an answer that ends early is cut
-        off, so that the browser does not take it for all of them."""
+    async def _export(
+        self, request: HttpRequest, session: str, export: Callable[[Ask], AsyncIterator[bytes]]
+    ) -> None:
+        """Answer with the file of a page, piece by piece; an answer that ends early is cut off, so
+        that the browser does not take it for all of it."""
         try:
             async with self._connect(session) as ask:
-                async for piece in audit_page.iter_record_lines(ask):
+                async for piece in export(ask):
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
                     await request.send(piece)

@@ -1,7 +1,7 @@
 """Sessions of the web console: logins by one-time links and by API keys, and how sessions end.
 
 Owns: how long a link and a session last, how many there are, the count of failed logins; the
-messages to the process of the console. Never: the process itself (`roles.console_process`), what
+messages to the process of the console. Never: the process itself (`console.console_process`), what
 a role may do (`orders`), API keys themselves (the gateway's store of keys).
 
 A link is for one login within a minute. A session has the role of its link, or the highest role

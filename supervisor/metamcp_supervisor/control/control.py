@@ -302,7 +302,7 @@ class Control:
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
         if hello.session:
-            session = self._gateway.console.sessions.use_session(hello.session)
+            session = self._gateway.sessions.use_session(hello.session)
             if session is None:
                 raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
@@ -317,7 +317,7 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
-        if line.session is not None and not self._gateway.console.sessions.goes_on(line.session):
+        if line.session is not None and not self._gateway.sessions.goes_on(line.session):
             raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(

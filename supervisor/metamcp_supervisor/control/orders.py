@@ -9,8 +9,9 @@ the errors of JSON-RPC itself.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import chain
 
 from msgspec import Struct, structs
 
@@ -18,19 +19,14 @@ from metamcp_supervisor.backoff import EntryRateLimiter
 from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
-    audit_orders,
     config_orders,
     consent_orders,
-    console_orders,
     describe,
     follow,
     path_orders,
-    result_orders,
-    script_orders,
     set_signal,
     tool_orders,
     toolsets,
-    workflow_orders,
 )
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.services import (
@@ -41,8 +37,10 @@ from metamcp_supervisor.control.services import (
     NotNow,
     ReloadRefused,
     UnknownName,
+    Verb,
     find_servers,
 )
+from metamcp_supervisor.features import all_features, resolve
 from metamcp_supervisor.verbs import (
     VERSION,
     Exit,
@@ -125,14 +123,14 @@ async def _drain(gateway: GatewayControl, line: ControlStream, params: ServerNam
                 Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
             )
     _record(gateway, line, params.names, "drain")
-    gateway.part(params.names, yes=True)
+    gateway.drain(params.names, yes=True)
     return {"v": VERSION, "names": params.names}
 
 
 async def _undrain(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     find_servers(gateway, params.names)
     _record(gateway, line, params.names, "undrain")
-    gateway.part(params.names, yes=False)
+    gateway.drain(params.names, yes=False)
     return {"v": VERSION, "names": params.names}
 
 
@@ -208,7 +206,7 @@ async def _key_use(gateway: GatewayControl, line: ControlStream, params: NamePar
         key = (await gateway.keys.list_keys([params.name])).keys[0].id
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
-    ours = sum(session.key == key for session in gateway.console.sessions.all())
+    ours = sum(session.key == key for session in gateway.sessions.all())
     return structs.replace(use, sessions=use.sessions + ours)
 
 
@@ -217,7 +215,7 @@ async def _keys_change(gateway: GatewayControl, line: ControlStream, params: Key
         changed = await gateway.keys.carry_out_order(params.order, line.caller)
     except MetaMCPError as error:
         raise ProtocolError(Exit.of(error), str(error)) from None
-    gateway.results.look()
+    gateway.on_keys_changed()
     action = _DONE[type(params.order)]
     gateway.journal.add("gateway", "keys", f"{changed.id} {action} by {line.caller}")
     return changed
@@ -249,23 +247,11 @@ def _record(gateway: GatewayControl, line: ControlStream, names: Sequence[str], 
         gateway.journal.add(name, verb, f"asked by {line.caller}")
 
 
-class Verb(Struct, frozen=True):
-    """Row of the table. `run` gets the parameters as a value of `params`. `least`: lowest role that
-    may use the verb; unless it is given, the highest. `reads`: it changes nothing. `about`: further
-    words for the audit from the parameters and the result; they are never secret."""
-
-    params: type[Struct]
-    run: Callable[[GatewayControl, ControlStream, Any], Awaitable[object]]
-    least: Role = Role.ADMIN
-    reads: bool = False
-    about: Callable[[Any, Any], Sequence[str]] = lambda params, result: ()
-
-
 def _about_key(params: KeysChange, changed: KeyChanged) -> Sequence[str]:
     return _DONE[type(params.order)], changed.id, changed.name
 
 
-VERBS: dict[str, Verb] = {
+_CORE: dict[str, Verb] = {
     "status": Verb(NoParams, _status, Role.VIEWER),
     "start": Verb(ServerNames, _start, Role.OPERATOR),
     "stop": Verb(ServerNames, _stop, Role.OPERATOR),
@@ -291,27 +277,6 @@ VERBS: dict[str, Verb] = {
     "toolsets-change": Verb(
         toolsets.ToolsetsChange, toolsets.toolsets_change, Role.OPERATOR, about=toolsets.about
     ),
-    "scripts": Verb(script_orders.ScriptsParams, script_orders.scripts, Role.VIEWER),
-    "scripts-show": Verb(
-        script_orders.ScriptWanted, script_orders.show, Role.DEVELOPER, reads=True
-    ),
-    "scripts-change": Verb(
-        script_orders.ScriptsChange, script_orders.scripts_change, about=script_orders.about
-    ),
-    "workflow": Verb(
-        workflow_orders.WorkflowQuery, workflow_orders.workflow, Role.OPERATOR, reads=True
-    ),
-    "workflow-change": Verb(
-        workflow_orders.WorkflowOrder,
-        workflow_orders.workflow,
-        Role.DEVELOPER,
-        about=workflow_orders.about,
-    ),
-    "results": Verb(result_orders.ResultsParams, result_orders.results, Role.OPERATOR, reads=True),
-    "results-show": Verb(result_orders.ResultWanted, result_orders.show, reads=True),
-    "results-purge": Verb(
-        result_orders.ResultsPurge, result_orders.purge, about=result_orders.about
-    ),
     "explain": Verb(PathQuery, path_orders.path, Role.OPERATOR, reads=True),
     "tools": Verb(ToolQuery, tool_orders.tools, Role.VIEWER),
     "tool-try": Verb(
@@ -328,10 +293,6 @@ VERBS: dict[str, Verb] = {
         Role.OPERATOR,
         about=consent_orders.about,
     ),
-    "audit": Verb(audit_orders.AuditQuery, audit_orders.audit, Role.OPERATOR, reads=True),
-    "audit-show": Verb(audit_orders.RecordWanted, audit_orders.show, Role.OPERATOR, reads=True),
-    "audit-verify": Verb(audit_orders.ChainCheck, audit_orders.verify, Role.OPERATOR, reads=True),
-    "audit-export": Verb(audit_orders.PageWanted, audit_orders.export, Role.DEVELOPER, reads=True),
     "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
     "config-diff": Verb(NoParams, config_orders.diff, Role.OPERATOR, reads=True),
     "edit-preview": Verb(config_orders.FileEdit, config_orders.preview, reads=True),
@@ -340,19 +301,16 @@ VERBS: dict[str, Verb] = {
     "lock-approve": Verb(
         config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about
     ),
-    "console": Verb(
-        console_orders.ConsoleParams, console_orders.console, about=console_orders.about_link
-    ),
-    "console-login": Verb(
-        console_orders.ConsoleLogin, console_orders.login, about=console_orders.about_login
-    ),
-    "console-logout": Verb(NoParams, console_orders.logout, Role.VIEWER),
-    "console-sessions": Verb(NoParams, console_orders.sessions, reads=True),
-    "console-revoke": Verb(console_orders.ConsoleRevoke, console_orders.revoke),
-    "news": Verb(NoParams, console_orders.news, Role.VIEWER),
     "sandbox-trial": Verb(path_orders.TrialParams, path_orders.trial),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
+
+
+@cache
+def verbs() -> Mapping[str, Verb]:
+    """Return the verbs by name, with those of the features."""
+    tables = (resolve(feature.verbs) for feature in all_features() if feature.verbs)
+    return dict(chain(_CORE.items(), *(table.items() for table in tables)))
 
 
 async def carry_out(
@@ -365,7 +323,7 @@ async def carry_out(
     """Carry out one verb. Return its result, or None if the verb has sent everything itself. Raises
     ProtocolError; the journal records that too, for a verb that would change something, and for a
     client without the right."""
-    verb = VERBS.get(method)
+    verb = verbs().get(method)
     try:
         result = await _carried_out(gateway, line, method, params)
         if verb is not None and verb.least > Role.VIEWER and not verb.reads:
@@ -423,11 +381,11 @@ def _problems(data: bytes) -> tuple[str, ...]:
 async def _carried_out(
     gateway: GatewayControl, line: ControlStream, method: str, params: bytes
 ) -> object:
-    verb = VERBS.get(method)
+    verb = verbs().get(method)
     if verb is None:
         raise ProtocolError(
             Code.METHOD_NOT_FOUND,
-            f"no verb is named {method[:80]!r}; there are: {', '.join(VERBS)}",
+            f"no verb is named {method[:80]!r}; there are: {', '.join(verbs())}",
         )
     if line.role < verb.least:
         session = line.session

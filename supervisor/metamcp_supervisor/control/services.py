@@ -5,9 +5,8 @@ out; the protocol of a connection on which a verb was asked (`ControlStream`), a
 names that verbs share. Never: carrying an order out (`gateway`), the socket (`control`).
 """
 
-import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -45,8 +44,8 @@ from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import CallPath, KeyUse, PathQuery, ShownTools, ToolQuery, ToolStats
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.saved_scripts import Script
-from metamcp_worker.results.result_summary import KeptResult, Piece
 
+T = TypeVar("T")
 _SHOWN_NAMES = 8
 _SHOWN_CHARACTERS = 64
 """Maximum names in a message, and characters of each; names come from outside."""
@@ -158,28 +157,6 @@ class KeyStore(Protocol):
         ...
 
 
-class ResultStore(Protocol):
-    """Large results that the gateway keeps for its clients."""
-
-    def look(self) -> None:
-        """Remove soon what nobody can read any more."""
-        ...
-
-    async def list_results(self) -> Sequence[KeptResult]:
-        """Return what is kept, the oldest first."""
-        ...
-
-    async def read_beginning(self, handle: str) -> tuple[KeptResult, Piece] | None:
-        """Return a result with the beginning of its text; None for an unknown handle. Raises
-        OSError."""
-        ...
-
-    async def purge(self, handles: Collection[str]) -> int:
-        """Remove the results with these handles, all of them without handles. Return how many there
-        were."""
-        ...
-
-
 class ConsentStore(Protocol):
     """Consent to calls. Methods that change something raise MetaMCPError, a LookupError too, if no
     question or grant has the id."""
@@ -240,18 +217,6 @@ class SettingsStore(Protocol):
         ...
 
 
-class ConsoleService(Protocol):
-    """The web console. `sessions`: of browsers."""
-
-    @property
-    def sessions(self) -> ConsoleSessions: ...
-
-    def open(self, role: Role) -> str:
-        """Listen, if that is not done yet, and return a link for a login in this role. Raises
-        NotNow."""
-        ...
-
-
 class GatewayControl(Protocol):
     """The gateway, as far as the control socket can watch and steer it.
 
@@ -272,16 +237,23 @@ class GatewayControl(Protocol):
     def keys(self) -> KeyStore: ...
 
     @property
-    def results(self) -> ResultStore: ...
-
-    @property
     def consents(self) -> ConsentStore: ...
 
     @property
     def settings(self) -> SettingsStore: ...
 
     @property
-    def console(self) -> ConsoleService: ...
+    def sessions(self) -> ConsoleSessions:
+        """Sessions of browsers."""
+        ...
+
+    def service(self, kind: type[T]) -> T:
+        """Return the service of a feature."""
+        ...
+
+    def on_keys_changed(self) -> None:
+        """API keys were created or have ended."""
+        ...
 
     def status(self, names: Collection[str] | None = None) -> GatewayStatus:
         """Return the status of now. `names`: only these servers are in it, those that exist."""
@@ -289,11 +261,6 @@ class GatewayControl(Protocol):
 
     def count_waiting(self) -> Mapping[str, int]:
         """Return how many runs and calls wait for a person, by kind."""
-        ...
-
-    def engine_connection(self) -> socket.socket | None:
-        """Return a new connection to the engine; None if the configuration has nothing for it.
-        Raises OSError."""
         ...
 
     def longest_s(self) -> dict[str, float]:
@@ -330,7 +297,7 @@ class GatewayControl(Protocol):
         """Restart servers. Raises UnknownName."""
         ...
 
-    def part(self, names: Sequence[str], *, yes: bool) -> None:
+    def drain(self, names: Sequence[str], *, yes: bool) -> None:
         """Keep new calls from servers that are ready (`yes`), or let new calls reach them again.
         Raises UnknownName."""
         ...
@@ -459,3 +426,16 @@ class ChangeParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 class NoParams(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
+
+
+class Verb(Struct, frozen=True):
+    """Verb of the control socket. `run` gets the parameters as a value of `params`. `least`: lowest
+    role that may use the verb; unless it is given, the highest. `reads`: it changes nothing.
+    `about`: further words for the audit from the parameters and the result; they are never
+    secret."""
+
+    params: type[Struct]
+    run: Callable[[GatewayControl, ControlStream, Any], Awaitable[object]]
+    least: Role = Role.ADMIN
+    reads: bool = False
+    about: Callable[[Any, Any], Sequence[str]] = lambda params, result: ()

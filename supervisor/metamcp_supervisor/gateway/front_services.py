@@ -3,6 +3,7 @@
 Owns: which part gets which message, as an implementation of `fronts.ports.FrontServices`. Never:
 the actions of these parts, fronts themselves (`fronts.fronts`)."""
 
+import asyncio
 import secrets
 import socket
 import time
@@ -13,21 +14,20 @@ from msgspec import structs
 from metamcp_supervisor.config import files, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.references import Unresolved
+from metamcp_supervisor.control.console_sessions import ConsoleSessions
+from metamcp_supervisor.features import all_features, resolve
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.roles.audit_writer import AuditWriter
-from metamcp_supervisor.roles.code_process import CodeProcess
-from metamcp_supervisor.roles.console_process import ConsoleProcess
-from metamcp_supervisor.roles.embedder import Embedder
-from metamcp_supervisor.roles.engine_process import EngineProcess
-from metamcp_supervisor.roles.middleware_process import Middlewares
-from metamcp_supervisor.roles.result_keeper import ResultKeeper
-from metamcp_supervisor.roles.role_process import RoleProcess
-from metamcp_supervisor.roles.socket_process import SocketProcess
+from metamcp_supervisor.roles.role_process import (
+    GatewayService,
+    RoleProcess,
+    ServiceContext,
+    SocketProcess,
+)
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
@@ -69,19 +69,14 @@ class GatewayFrontServices:
     keys: ApiKeys
     quotas: Quotas
     consents: Consents
-    embedder: Embedder
-    audit: AuditWriter
-    code: CodeProcess
-    console: ConsoleProcess
-    engine: EngineProcess
-    results: ResultKeeper
-    middlewares: Middlewares
     notifier: Notifier
+    sessions: ConsoleSessions
+    services: Mapping[type, GatewayService]
+    """Parts of the features, in the order in which they are closed."""
     sockets: Mapping[str, SocketProcess]
     """Processes whose waiting connections survive an upgrade, by name."""
     roles: Mapping[str, RoleProcess]
-    """Processes that exist at most once, by name, in the order in which they are closed; those of
-    middleware come last, as they come up."""
+    """Processes that exist at most once, by name; those of middleware as they come up."""
 
     def __init__(
         self,
@@ -129,7 +124,6 @@ class GatewayFrontServices:
             note,
             servers=lambda: workspaces.labels(config()),
         )
-        self.results = ResultKeeper(config, self.keys.principals)
         self.quotas = Quotas(
             database, time.time, fronts.list_serving, lambda: config().gateway.fronts, note
         )
@@ -142,35 +136,41 @@ class GatewayFrontServices:
             note,
             lambda sentence: note(sentence, WAITING),
         )
-        shared = self._forker, self._heartbeats, journal
-        self.embedder = Embedder(
-            *shared, lambda: specs.embeddings_spec(config()), self._metrics.count_embeddings
-        )
-        own = *shared, config
-        roles: dict[str, RoleProcess] = {}
-        self.middlewares = Middlewares(*own, roles)
-        self.audit = AuditWriter(*own, self._metrics.count_audit_records)
-        self.code = CodeProcess(*own, self._metrics.ran)
-        self.engine = EngineProcess(*own, self._metrics.count_orders, fronts.reconfigure)
-        self.console = ConsoleProcess(*own, version, self.keys.has)
-        fixed_roles = self.console, self.engine, self.embedder, self.code, self.audit
-        roles |= {role.who: role for role in fixed_roles}
-        self.roles = roles
+        self.sessions = ConsoleSessions(asyncio.get_running_loop().time, self.keys.has)
+        self._make_services(fronts, version)
         self.notifier = Notifier(journal, config, environ, self.count_waiting)
-        self.sockets = {role.who: role for role in fixed_roles if isinstance(role, SocketProcess)}
 
-    def begin(self) -> None:
-        """Listen for the console, and run the command of `[notify]` from now on. Raises
+    def _make_services(self, fronts: Fronts, version: str) -> None:
+        roles: dict[str, RoleProcess] = {}
+        context = ServiceContext(
+            forker=self._forker, heartbeats=self._heartbeats, journal=self._journal,
+            metrics=self._metrics, config=self._config, version=version, keys=self.keys,
+            sessions=self.sessions, reconfigure=fronts.reconfigure, roles=roles,
+        )  # fmt: skip
+        kinds = [resolve(feature.service) for feature in all_features() if feature.service]
+        self.services = {kind: kind(context) for kind in kinds}
+        self._metrics.sources = tuple(self.services.values())
+        own = [service for service in self.services.values() if isinstance(service, RoleProcess)]
+        roles |= {role.who: role for role in own}
+        self.roles = roles
+        self.sockets = {role.who: role for role in own if isinstance(role, SocketProcess)}
+
+    def begin(self, *, fresh: bool) -> None:
+        for service in self.services.values():
+            service.begin(fresh=fresh)
+
+    def listen(self) -> None:
+        """Listen where services do, and run the command of `[notify]` from now on. Raises
         listen.CannotBind."""
-        self.console.begin()
+        for service in self.services.values():
+            service.listen()
         self.notifier.begin()
 
     def with_roles(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with what they know of these processes, which take
         connections from now on as the configuration says."""
-        self.code.adapt()
-        spec = self.engine.with_engine(self.audit.with_audit(spec))
-        spec = self.middlewares.with_middleware(spec)
+        for service in self.services.values():
+            spec = service.add_settings(spec)
         return structs.replace(spec, roles=tuple(self.connectors()))
 
     def connectors(self) -> dict[str, socket.socket]:
@@ -197,7 +197,10 @@ class GatewayFrontServices:
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""
-        return {"run": self.engine.waiting_count, "consent": self.consents.waiting_count}
+        counts = {"consent": self.consents.waiting_count}
+        for service in self.services.values():
+            counts |= service.count_waiting()
+        return counts
 
     def welcome(self, front: FrontProcess) -> None:
         self.manager.welcome(front)
@@ -219,12 +222,13 @@ class GatewayFrontServices:
     def on_request(
         self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
     ) -> None:
-        if isinstance(message, Embed):
-            self.embedder.embed_texts(front, message, blob)
-        elif isinstance(message, ServerListsChanged):
+        if isinstance(message, ServerListsChanged):
             self.views.news(message.number)
-        else:
+        elif isinstance(message, OrderRequest):
             self.views.carry_out_order(front, message.ticket, blob)
+        else:
+            for service in self.services.values():
+                service.on_front_message(front, message, blob)
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
@@ -260,9 +264,8 @@ class GatewayFrontServices:
         await self.quotas.close()
         await self.consents.close()
         await self.views.close()
-        await self.results.close()
-        for each in self.roles.values():
-            await each.close()
+        for service in self.services.values():
+            await service.close()
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)

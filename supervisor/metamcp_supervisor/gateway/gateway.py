@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -21,6 +22,7 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.config import workspaces
 from metamcp_supervisor.config.config import Address, Config, ConfigInvalid
 from metamcp_supervisor.config.units import DURATION_S_MAX
+from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
 from metamcp_supervisor.control.services import NotNow, ServerDetails, UnknownName
 from metamcp_supervisor.fronts.fronts import Fronts
@@ -35,8 +37,6 @@ from metamcp_supervisor.processes import cgroups
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import NurseryDown
-from metamcp_supervisor.roles.console_process import ConsoleProcess
-from metamcp_supervisor.roles.result_keeper import ResultKeeper
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
@@ -69,13 +69,13 @@ from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.http.serve import HttpServer
-from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.errors import MetaMCPError, TlsUnfit
 from metamcp_worker.ipc.figures import CallPath, PathQuery, ShownTools, ToolQuery, ToolStats
 from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 
+T = TypeVar("T")
 FRONT_GRACE_S = 20.0
 """Seconds that clients' open requests have to end when the gateway stops."""
 SERVERS_S_MAX = 60.0
@@ -194,16 +194,21 @@ class Gateway:
         return self._services.keys
 
     @property
-    def results(self) -> ResultKeeper:
-        return self._services.results
-
-    @property
     def consents(self) -> Consents:
         return self._services.consents
 
     @property
-    def console(self) -> ConsoleProcess:
-        return self._services.console
+    def sessions(self) -> ConsoleSessions:
+        return self._services.sessions
+
+    def service(self, kind: type[T]) -> T:
+        service = self._services.services[kind]
+        assert isinstance(service, kind)
+        return service
+
+    def on_keys_changed(self) -> None:
+        for service in self._services.services.values():
+            service.on_keys_changed()
 
     def _make_admin(self, config: Config) -> Admin:
         reader = scrape.StateReader(
@@ -291,7 +296,7 @@ class Gateway:
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
                 await self._services.quotas.begin()
-                self._services.results.begin(fresh=False)
+                self._services.begin(fresh=False)
                 await self.consents.begin()
                 self._starting = await self.upgrade_handover.go_on(handed)
                 self.consents.tell_all()
@@ -307,7 +312,7 @@ class Gateway:
             await self.shelf.begin()
             await self.keys.begin()
             await self._services.quotas.begin()
-            self._services.results.begin(fresh=True)
+            self._services.begin(fresh=True)
             await self.consents.begin()
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
@@ -369,14 +374,9 @@ class Gateway:
 
     async def _begin_health(self) -> None:
         """Listen on `health_listen` and `console_listen`, if they are set. Raises CannotBind."""
-        self._services.begin()
+        self._services.listen()
         if address := self.config.gateway.health_listen:
             await self._health.start(listen.bind(address, "--health-listen"))
-
-    def engine_connection(self) -> socket.socket | None:
-        engine = self._services.engine
-        engine.adapt()
-        return None if engine.connector is None else packets.connect(engine.connector)
 
     def _front_spec(self) -> FrontSpec:
         approvals = self._manager.approvals
@@ -512,7 +512,7 @@ class Gateway:
     def restart(self, names: Sequence[str]) -> None:
         self._each(names, self._manager.restart)
 
-    def part(self, names: Sequence[str], *, yes: bool) -> None:
+    def drain(self, names: Sequence[str], *, yes: bool) -> None:
         self._each(names, partial(self._manager.part, yes=yes))
 
     def quarantine(self, names: Sequence[str], reason: str) -> None:

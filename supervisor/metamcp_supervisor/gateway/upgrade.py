@@ -28,7 +28,7 @@ from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.heartbeats import Heartbeats
-from metamcp_supervisor.roles.socket_process import SocketProcess
+from metamcp_supervisor.roles.role_process import SocketProcess
 from metamcp_supervisor.servers import per_client
 from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, offer
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry, ServerSnapshot

@@ -22,7 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from metamcp_supervisor.telemetry.histograms import Exemplar, Exemplars
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, Labels, MetricFamily
+from metamcp_supervisor.telemetry.metric_names import Labels, MetricFamily, families
 from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot, Row
 from metamcp_worker.ipc.messages import Durations
 
@@ -67,7 +67,7 @@ class PageWriter:
         """Return the content type and the text of the next page. Only one thread at a time may call
         this."""
         self._families = {
-            name: self._family(FAMILIES[name], rows, snapshot.exemplars.get(name, {}))
+            name: self._family(families()[name], rows, snapshot.exemplars.get(name, {}))
             for name, rows in snapshot.table.items()
         }
         text = "".join(

@@ -10,11 +10,13 @@ server.
 """
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from functools import cache
+from itertools import chain
+from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_worker.ipc.code_runs import Failure
+from metamcp_supervisor.features import all_features, resolve
 from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
@@ -24,9 +26,6 @@ OUTCOMES = ("answered", "failed", "cancelled")
 STEPS = ("SIGTERM", "SIGKILL", "worker_SIGKILL")
 SPANS = ("exported", "lost")
 RECORDED = ("written", "lost")
-RUNS = ("ok", *get_args(Failure))
-AUDITED = ("records", "lost", "refused")
-EMBEDDED = ("embedded", "late", "kept", "failed")
 DRIFT = ("harmless", "drifted", "quarantined")
 """States of a tool that differs from its approved definition."""
 RESTARTS = ("exit", "signal", "connect", "start_timeout", "limit", "hang", "operator")
@@ -193,28 +192,10 @@ _HYGIENE = (
            "Lines of a server that were lost because it wrote too many per second."),
     MetricFamily("metamcp_recorded_calls_total", "counter", ("outcome",),
            "Calls that were to be recorded: those that are written, and those that are lost."),
-    MetricFamily("metamcp_audit_records_total", "counter", ("outcome",),
-           "Records of the audit: written, lost (a gap tells of them), or refused by the disk."),
-    MetricFamily("metamcp_audit_up", "gauge", (),
-           "1 while the process that writes the audit runs; absent if nothing is audited."),
-    MetricFamily("metamcp_code_runs_total", "counter", ("outcome",),
-           "Runs of code that ended: `ok`, or the kind of failure. Absent without `[code]`."),
-    MetricFamily("metamcp_code_running", "gauge", (),
-           "Runs of code under way."),
-    MetricFamily("metamcp_code_waiting", "gauge", (),
-           "Runs of code that wait for their turn."),
-    MetricFamily("metamcp_code_warm", "gauge", (),
-           "Sandboxes that wait for a run."),
-    MetricFamily("metamcp_engine_orders_total", "counter", ("method", "outcome"),
-           "Orders to the engine that ended. Absent without an engine."),
-    MetricFamily("metamcp_engine_runs", "gauge", ("status",),
-           "Runs of workflows that have not ended, by status."),
     MetricFamily("metamcp_waiting_for_people", "gauge", ("kind",),
            "What waits for a person: runs of workflows, and calls that need consent."),
     MetricFamily("metamcp_spans_total", "counter", ("outcome",),
            "Spans of traced calls that a collector has, or that were lost on the way to it."),
-    MetricFamily("metamcp_embedded_texts_total", "counter", ("outcome",),
-           "Tools and queries that became vectors, tools that had one kept, and what failed."),
     MetricFamily("metamcp_config_last_reload_successful", "gauge", (),
            "1 if the configuration was valid when it was last read."),
     MetricFamily("metamcp_config_last_reload_timestamp_seconds", "gauge", (),
@@ -226,6 +207,11 @@ _HYGIENE = (
     MetricFamily("metamcp_metric_series_dropped_total", "counter", (),
            "Series that were left out of a page because there would have been too many."),
 )  # fmt: skip
-FAMILIES: Mapping[str, MetricFamily] = {
-    row.name: row for row in (*_CALLS, *_SUPERVISION, *_RESOURCES, *_FRONTS, *_HYGIENE)
-}
+
+
+@cache
+def families() -> Mapping[str, MetricFamily]:
+    """Return all families by name, with those of the features."""
+    rows = (resolve(feature.metrics) for feature in all_features() if feature.metrics)
+    core = *_CALLS, *_SUPERVISION, *_RESOURCES, *_FRONTS, *_HYGIENE
+    return {row.name: row for row in chain(core, *rows)}

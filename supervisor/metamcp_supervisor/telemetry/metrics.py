@@ -6,8 +6,9 @@ fronts, the workers), HTTP (`admin`).
 """
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -29,15 +30,12 @@ from metamcp_supervisor.telemetry.histograms import (
     quantile,
 )
 from metamcp_supervisor.telemetry.metric_names import (
-    AUDITED,
     DRIFT,
-    EMBEDDED,
     FAILOVER_BUCKETS_S,
     LAG_BUCKETS_S,
     OUTCOMES,
     RECORDED,
     RESTARTS,
-    RUNS,
     STATES,
     STEPS,
 )
@@ -58,9 +56,7 @@ from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import GatewayStatus, ServerStatus
 from metamcp_worker.confinement.denials import denied_of
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.code_runs import CodeFigures
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.figures import ToolStats
 from metamcp_worker.ipc.messages import (
     BUCKETS_S,
@@ -101,8 +97,8 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     front. `answered`: times of workers that have ended, by server, method, error and transport, and
     `answering`: of those that run, by name and generation. `steps`: steps of stops, by server.
     `refused`: rights that sandboxes refused, by server and kind, with the last one.
-    `series_…`, `folded`: state of `page_rows.Caps`; `spans`, `embedded`, `ran`: counts by
-    outcome."""
+    `series_…`, `folded`: state of `page_rows.Caps`; `spans`: counts by outcome;
+    `counters`: of features, by family and value of its label."""
 
     base: TallySnapshot
     live: tuple[tuple[int, Figures, FrontStats], ...]
@@ -122,10 +118,13 @@ class FiguresSnapshot(Struct, frozen=True, kw_only=True):
     series_hidden: int = 0
     folded: dict[str, int] = {}
     spans: dict[str, int] = {}
-    embedded: dict[str, int] = {}
-    ran: dict[str, int] = {}
-    ordered: dict[str, int] = {}
-    audited: dict[str, int] = {}
+    counters: dict[str, dict[str, int]] = {}
+
+
+class MetricSource(Protocol):
+    """Part of the gateway that has metrics of its own."""
+
+    def metric_rows(self) -> Iterator[tuple[str, Values]]: ...
 
 
 class Metrics:
@@ -147,14 +146,8 @@ class Metrics:
         self._lags: dict[str, Histogram] = {}
         self._failovers: dict[str, Histogram] = {}
         self.spans = SpanCounts()
-        self._embedded: dict[str, int] = dict.fromkeys(EMBEDDED, 0)
-        self._audited: dict[str, int] = dict.fromkeys(AUDITED, 0)
-        self._audit_up: bool | None = None
-        self._ran: dict[str, int] = dict.fromkeys(RUNS, 0)
-        self._code: CodeFigures | None = None
-        self._ordered: dict[str, int] = {}
-        """Orders to the engine by `METHOD:OUTCOME`."""
-        self._engine: EngineFigures | None = None
+        self._counters: dict[str, dict[str, int]] = {}
+        self.sources: Sequence[MetricSource] = ()
         self._reload_ok: bool | None = None
         self._reloaded_at = 0.0
 
@@ -213,31 +206,10 @@ class Metrics:
         """Note how late an event loop was."""
         self._lags.setdefault(role, Histogram(LAG_BUCKETS_S)).observe(seconds)
 
-    def count_embeddings(self, counts: Mapping[str, int]) -> None:
-        """Add numbers of texts that became vectors, had vectors already, or failed."""
-        for outcome in EMBEDDED:
-            self._embedded[outcome] += counts.get(outcome, 0)
-
-    def count_audit_records(self, counts: Mapping[str, int], up: bool | None) -> None:
-        """Add numbers of records of the audit. `up`: whether its process runs now; None: as
-        before."""
-        for outcome in AUDITED:
-            self._audited[outcome] += counts.get(outcome, 0)
-        self._audit_up = self._audit_up if up is None else up
-
-    def ran(self, counts: Mapping[str, int], now: CodeFigures | None) -> None:
-        """Add numbers of runs of code by outcome. `now`: figures of this moment; None: code mode
-        is off."""
-        for outcome in RUNS:
-            self._ran[outcome] += counts.get(outcome, 0)
-        self._code = now
-
-    def count_orders(self, counts: Mapping[str, int], now: EngineFigures | None) -> None:
-        """Add numbers of orders to the engine, as in `EngineFigures`. `now`: figures of this
-        moment; None: the engine is off."""
-        for name, count in counts.items():
-            self._ordered[name] = self._ordered.get(name, 0) + count
-        self._engine = now
+    def counter(self, family: str, values: Iterable[str] = ()) -> dict[str, int]:
+        """Return the counts of a feature by the value of a label, which outlive an upgrade of the
+        program. `values`: those that have series before their first event."""
+        return self._counters.setdefault(family, dict.fromkeys(values, 0))
 
     def usage(self, usages: Mapping[MeasuredProcess, Usage]) -> None:
         """Note the newest `usage.sample` of all processes."""
@@ -289,10 +261,7 @@ class Metrics:
             series_hidden=self._caps.hidden,
             folded=self._caps.folded,
             spans=self.spans.counts,
-            embedded=self._embedded,
-            ran=self._ran,
-            ordered=self._ordered,
-            audited=self._audited,
+            counters=self._counters,
         )
 
     def go_on(self, snapshot: FiguresSnapshot) -> None:
@@ -319,10 +288,8 @@ class Metrics:
         self._caps.dropped, self._caps.hidden = snapshot.series_dropped, snapshot.series_hidden
         self._caps.folded = dict(snapshot.folded)
         self.spans.counts |= snapshot.spans
-        self._embedded |= snapshot.embedded
-        self._ran |= snapshot.ran
-        self._ordered |= snapshot.ordered
-        self._audited |= snapshot.audited
+        for family, counts in snapshot.counters.items():
+            self.counter(family).update(counts)
         cpu_s = {(role, server): spent for role, server, spent in snapshot.cpu_s}
         self._processes.go_on(cpu_s, snapshot.usages)
 
@@ -542,19 +509,7 @@ class Metrics:
         recorded = dict.fromkeys(RECORDED, 0) | self._fronts.sum_recorded_calls()
         yield "metamcp_recorded_calls_total", by_one(recorded)
         yield "metamcp_spans_total", by_one(self.spans.counts)
-        yield "metamcp_embedded_texts_total", by_one(self._embedded)
-        if self._audit_up is not None:
-            yield "metamcp_audit_records_total", by_one(self._audited)
-            yield "metamcp_audit_up", [((), self._audit_up)]
-        if (now := self._code) is not None:
-            yield "metamcp_code_runs_total", by_one(self._ran)
-            yield "metamcp_code_running", [((), now.running)]
-            yield "metamcp_code_waiting", [((), now.waiting)]
-            yield "metamcp_code_warm", [((), now.warm)]
-        if (engine := self._engine) is not None:
-            orders = ((name.rpartition(":")[::2], n) for name, n in self._ordered.items())
-            yield "metamcp_engine_orders_total", list(orders)
-            yield "metamcp_engine_runs", by_one(engine.runs)
+        yield from chain.from_iterable(source.metric_rows() for source in self.sources)
         yield "metamcp_waiting_for_people", by_one(readings.waiting)
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]

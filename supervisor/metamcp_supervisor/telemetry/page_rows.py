@@ -18,7 +18,7 @@ from operator import add
 from msgspec import Struct
 
 from metamcp_supervisor.telemetry.histograms import Exemplars, Histogram
-from metamcp_supervisor.telemetry.metric_names import FAMILIES, OTHER, Labels
+from metamcp_supervisor.telemetry.metric_names import OTHER, Labels, families
 from metamcp_supervisor.verbs import LimitStatus
 from metamcp_worker.access import gate
 from metamcp_worker.ipc.disclosure import ViewStats
@@ -96,7 +96,7 @@ def by_two(
 def select_configured(name: str, rows: Values, names: AbstractSet[str]) -> list[Row]:
     """Return the rows without those of servers that are not configured: fronts still report such
     servers, and a process may have been measured after its server was removed."""
-    if FAMILIES[name].labels[:1] != ("server",):
+    if families()[name].labels[:1] != ("server",):
         return list(rows)
     return [row for row in rows if row[0][0] in names]
 
@@ -133,7 +133,7 @@ Parts = dict[str, dict[str, list[Row]]]
 
 def weight(name: str) -> int:
     """Return the number of series in one row of this family."""
-    bounds = len(FAMILIES[name].bounds_s)
+    bounds = len(families()[name].bounds_s)
     return bounds + 3 if bounds else 1
 
 
@@ -208,7 +208,7 @@ def _fold(parts: Parts, server: str, steps: int) -> int:
     for step in _STEPS[:steps]:
         for name, given_up in step.items():
             rows = parts.get(name, {}).get(server, [])
-            at = [i for i, label in enumerate(FAMILIES[name].labels) if label in given_up]
+            at = [i for i, label in enumerate(families()[name].labels) if label in given_up]
             folded: dict[Labels, float | Durations] = {}
             for labels, value in rows:
                 key = _without(labels, at)

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from metamcp_supervisor.__main__ import HEADINGS, VERBS, main
+from metamcp_supervisor.__main__ import HEADINGS, main, verbs
 from metamcp_supervisor.cli.errors import RenamedOption
 from metamcp_supervisor.verbs import Exit
 from tests.supervisor.cli.test_ctl import run
@@ -392,16 +392,16 @@ def _options(verb: click.Command) -> set[str]:
 def test_every_verb_has_its_line_in_the_help() -> None:
     assert isinstance(main, click.Group)
     done = CliRunner().invoke(main, ["--help", "--all"])
-    for name in VERBS:
+    for name in verbs():
         assert f"\n  {name} " in done.output
 
 
 def test_the_short_help_has_twenty_verbs_and_says_how_to_see_the_others() -> None:
     for words in (["--help"], []):
         output = CliRunner().invoke(main, words).output
-        shown = [name for name in VERBS if f"\n  {name} " in output]
+        shown = [name for name in verbs() if f"\n  {name} " in output]
         assert len(shown) == 20
-        assert f"'metamcp --help --all' shows all {len(VERBS)} verbs." in output
+        assert f"'metamcp --help --all' shows all {len(verbs())} verbs." in output
 
 
 def test_the_help_of_a_verb_needs_no_configuration(tmp_path: Path) -> None:
@@ -425,4 +425,4 @@ def test_a_configuration_that_is_missing_is_told_before_what_follows_from_it(
 
 def test_the_help_has_every_verb_once_in_a_group() -> None:
     named = [name for names in HEADINGS.values() for name in names]
-    assert sorted(named) == sorted(VERBS)
+    assert sorted(named) == sorted(verbs())

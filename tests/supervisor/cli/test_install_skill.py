@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.__main__ import VERBS
+from metamcp_supervisor.__main__ import verbs
 from metamcp_supervisor.cli import install
 from tests.supervisor.clienthome import Home
 
@@ -116,6 +116,6 @@ def test_the_skill_has_the_eight_commands_and_names_what_there_is() -> None:
     commands = ["activate", "deactivate", "status", "add", "setup", "update", "uninstall", "help"]
     assert [heading for heading in headings if heading in commands] == commands
     for verb in re.findall(r"`(?:\n?)metamcp[ \n]([a-z]+)", body):
-        assert verb in VERBS, verb
+        assert verb in verbs(), verb
     for tool in ("gateway_activate", "gateway_deactivate", "gateway_status"):
         assert tool in body

@@ -30,7 +30,7 @@ class Browser:
         self.token = ""
 
     async def login(self, role: Role = Role.ADMIN) -> None:
-        link = self.gateway.console.sessions.link(role)
+        link = self.gateway.sessions.link(role)
         answer = await self.http.post("/login", json={"link": link}, headers=OWN)
         assert answer.status_code == 200, answer.text
         self.token = answer.json()["token"]

@@ -8,23 +8,14 @@ import pytest
 from htpy import Node
 from msgspec import Raw, json, structs
 
+from metamcp_supervisor.audit import audit_page
+from metamcp_supervisor.audit.audit_orders import AuditRecords
+from metamcp_supervisor.audit.audit_segments import ChainCheckResult
+from metamcp_supervisor.code_mode import scripts_page
 from metamcp_supervisor.config.origins import SettingChange, SettingShown
-from metamcp_supervisor.console import (
-    approvals_page,
-    audit_page,
-    config_page,
-    fragments,
-    keys_page,
-    scripts_page,
-    workflow_svg,
-    workflows_page,
-)
+from metamcp_supervisor.console import approvals_page, config_page, fragments, keys_page
 from metamcp_supervisor.console.pages import PageRequest
-from metamcp_supervisor.console.workflow_svg import RunStep, StepQuestion
-from metamcp_supervisor.console.workflows_page import RunListed, WorkflowListed
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.audit_orders import AuditRecords
-from metamcp_supervisor.control.audit_segments import ChainCheckResult
 from metamcp_supervisor.control.config_orders import (
     ConfigDiff,
     DriftFinding,
@@ -41,6 +32,9 @@ from metamcp_supervisor.verbs import (
     ScriptList,
     ScriptShown,
 )
+from metamcp_supervisor.workflows import workflow_svg, workflows_page
+from metamcp_supervisor.workflows.workflow_svg import RunStep, StepQuestion
+from metamcp_supervisor.workflows.workflows_page import RunListed, WorkflowListed
 from metamcp_worker.ipc.audit_records import ChainBreak
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from metamcp_worker.ipc.engine_runs import GraphGroup, GraphStep, WorkflowGraph

@@ -120,7 +120,7 @@ def test_another_page_changes_nothing_even_with_the_token(headers: dict[str, str
 def test_a_get_changes_nothing() -> None:
     async def test(browser: Browser) -> None:
         await browser.login()
-        for page in rail.PAGES:
+        for page in rail.all_pages():
             await browser.get(f"/{page.name}?order=stop&names=git")
         answer = await browser.http.put("/f/servers", headers=browser.headers)
         assert answer.status_code == 405
@@ -164,7 +164,7 @@ def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
 
 def test_a_link_that_was_used_opens_nothing() -> None:
     async def test(browser: Browser) -> None:
-        link = {"link": browser.gateway.console.sessions.link(Role.ADMIN)}
+        link = {"link": browser.gateway.sessions.link(Role.ADMIN)}
         assert (await browser.http.post("/login", json=link, headers=OWN)).status_code == 200
         again = await browser.http.post("/login", json=link, headers=OWN)
         assert again.status_code == 403
@@ -181,7 +181,7 @@ def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() ->
         await browser.login()
         async with connect_gateway(browser.directory, browser.token) as ask:
             await ask("status")
-            browser.gateway.console.sessions.end([])
+            browser.gateway.sessions.end([])
             with pytest.raises(SessionEnded):
                 await ask("status")
 
@@ -250,7 +250,7 @@ def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
                         gateway.journal.add("gateway", "reload")
                         gateway.logs.add("git", "stderr", ["a line"])
                 if kinds >= wanted:
-                    gateway.console.sessions.end([])
+                    gateway.sessions.end([])
             assert kinds >= wanted
         assert (await browser.get("/servers")).status_code == 401
 

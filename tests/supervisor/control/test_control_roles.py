@@ -40,11 +40,11 @@ def test_a_role_follows_from_user_and_groups(
 
 
 def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
-    assert orders.Verb.__struct_defaults__[0] is Role.ADMIN
-    least = {name: verb.least for name, verb in orders.VERBS.items()}
+    assert services.Verb.__struct_defaults__[0] is Role.ADMIN
+    least = {name: verb.least for name, verb in orders.verbs().items()}
     changing = {
         name
-        for name, verb in orders.VERBS.items()
+        for name, verb in orders.verbs().items()
         if issubclass(verb.params, services.ChangeParams)
     }
     assert all(least[name] > Role.VIEWER for name in changing)

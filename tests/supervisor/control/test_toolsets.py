@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.orders import VERBS
+from metamcp_supervisor.control.orders import verbs
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.disclosure import Build, Equip, ViewOrder, ViewOwner
 from tests.supervisor.cli.test_ctl import read_until, run
@@ -115,8 +115,8 @@ def test_names_of_tool_sets_and_endpoints_are_completed(tmp_path: Path) -> None:
 
 
 def test_viewers_look_and_operators_change() -> None:
-    assert VERBS["toolsets"].least is Role.VIEWER
-    assert VERBS["toolsets-change"].least is Role.OPERATOR
+    assert verbs()["toolsets"].least is Role.VIEWER
+    assert verbs()["toolsets-change"].least is Role.OPERATOR
 
 
 # Changing

@@ -1,15 +1,16 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from metamcp_supervisor.features import all_features, resolve
 from metamcp_supervisor.telemetry.health import Readings
-from metamcp_supervisor.telemetry.metric_names import FAMILIES
+from metamcp_supervisor.telemetry.metric_names import families
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.page_rows import Values
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import LimitStatus
-from metamcp_worker.ipc.code_runs import CodeFigures
-from metamcp_worker.ipc.engine_runs import EngineFigures
 from metamcp_worker.ipc.figures import LimitedStats
 from metamcp_worker.ipc.messages import (
     AnswerStats,
@@ -224,40 +225,31 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
     assert "git" not in text(metrics, gateway())
 
 
+class EachFamily:
+    """A part with a row for each family of the features."""
+
+    def metric_rows(self) -> Iterator[tuple[str, Values]]:
+        for feature in all_features():
+            for family in resolve(feature.metrics) if feature.metrics else ():
+                yield family.name, [(("x",) * len(family.labels), 1)]
+
+
 @pytest.mark.promise("M85")
 def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() -> None:
     metrics, documented = Metrics("1"), DOCS.read_text()
     metrics.on_reload(True, 1.0)
-    metrics.count_audit_records({}, True)
-    metrics.ran({}, CodeFigures(counts={}))
-    metrics.count_orders({"agent:ok": 1}, EngineFigures(counts={}, runs={"running": 1}))
+    metrics.sources = (EachFamily(),)
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
-    for family in FAMILIES.values():
+    for family in families().values():
         shown = found[family.name.removesuffix("_total")]
         assert (shown.type, shown.documentation) == (family.kind, family.help)
         labels = ", ".join(f"`{label}`" for label in family.labels) or "-"
         assert f"| `{family.name}` | {family.kind} | {labels} | {family.help} |" in documented
-    assert {family.name.removesuffix("_total") for family in FAMILIES.values()} == set(found)
+    assert {family.name.removesuffix("_total") for family in families().values()} == set(found)
     kinds = (" | gauge | ", " | counter | ", " | histogram | ")
     rows = [line for line in documented.splitlines() if any(kind in line for kind in kinds)]
-    assert {row.split("`")[1] for row in rows} == set(FAMILIES)
-    assert len(rows) == len(FAMILIES)
-
-
-def test_runs_of_code_are_on_the_page_while_there_is_code_mode() -> None:
-    metrics, status = Metrics("1"), gateway("git")
-    metrics.ran({"ok": 2}, CodeFigures(counts={}, running=1, waiting=3, warm=2))
-    metrics.ran({"ok": 1, "timeout": 1}, CodeFigures(counts={}, running=4))
-    runs = "metamcp_code_runs_total"
-    found = [value(metrics, status, runs, outcome=each) for each in ("ok", "timeout", "memory")]
-    assert found == [3, 1, 0]
-    assert value(metrics, status, "metamcp_code_running") == 4
-    assert value(metrics, status, "metamcp_code_warm") == 0
-    another = Metrics("2")
-    another.go_on(metrics.take_snapshot())
-    assert "metamcp_code_runs" not in page(another, status, Readings())
-    another.ran({"ok": 1}, CodeFigures(counts={}))
-    assert value(another, status, runs, outcome="ok") == 4
+    assert {row.split("`")[1] for row in rows} == set(families())
+    assert len(rows) == len(families())
 
 
 def test_what_happens_to_servers_and_loops_is_on_the_page() -> None:
@@ -331,10 +323,10 @@ def test_an_upgrade_lets_no_counter_fall() -> None:
     before.record_exit("git", 3)
     before.failed_over("git", 0.1)
     before.lag("worker", 0.1)
-    before.count_audit_records({"records": 5}, True)
+    before.counter("metamcp_audit_records_total", ["records"])["records"] += 5
     before.usage({MeasuredProcess("server", "git"): Usage(pid=1, cpu_s=5.0, threads=1)})
     after.go_on(before.take_snapshot())
-    after.count_audit_records({}, True)
+    assert after.counter("metamcp_audit_records_total") == {"records": 5}
     built = ("metamcp_build_info", "metamcp_metric_series_dropped_total")
     found = [
         {name: rows for name, rows in one.table(status, readings).items() if name not in built}

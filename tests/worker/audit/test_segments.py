@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metamcp_supervisor.__main__ import main
-from metamcp_supervisor.control import audit_segments as reader
+from metamcp_supervisor.audit import audit_segments as reader
 from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.store.database import FILE
 from metamcp_worker.audit.segments import AuditWriteError, SegmentFacts, Segments, digest

@@ -1,0 +1,11 @@
+"""Search by meaning in the supervisor: the process that makes vectors for all fronts.
+
+Never: making vectors (`metamcp_worker.embedder`), using them (fronts).
+"""
+
+from metamcp_supervisor.features import Feature
+
+FEATURE = Feature(
+    service="metamcp_supervisor.embeddings.embedder:Embedder",
+    metrics="metamcp_supervisor.embeddings.embedder:METRICS",
+)

@@ -1,0 +1,36 @@
+"""Values for the service of a feature in a test, in which there are no fronts and no keys."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.control.console_sessions import ConsoleSessions
+from metamcp_supervisor.fronts.ports import Forker
+from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.processes.heartbeats import Heartbeats
+from metamcp_supervisor.roles.role_process import ServiceContext
+from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.metrics import Metrics
+
+
+def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -> ServiceContext:
+    keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
+    context = ServiceContext(
+        forker=forker,
+        heartbeats=Heartbeats(forker.signal, asyncio.get_running_loop().time),
+        journal=Journal(lambda: 0.0),
+        metrics=Metrics("9.9"),
+        config=config,
+        version="9.9",
+        keys=keys,
+        sessions=ConsoleSessions(time.monotonic, keys.has),
+        reconfigure=lambda: None,
+        roles={},
+    )
+    return structs.replace(context, **more)
