@@ -145,7 +145,7 @@ PURE_BY_ROOM = {
         "agent definition definition_schema models suggestion workflow workflow_run"
     ),
     "metamcp_worker.front": (
-        "call_faults call_log client_identity client_questions client_sessions code_calls"
+        "call_faults call_log client_questions client_sessions code_calls"
         " engine_calls front_views header_policy mcp_request mrtr request_facts server_processes"
         " stats task_ids trace watches"
     ),

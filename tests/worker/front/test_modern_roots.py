@@ -3,8 +3,8 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front import client_identity, mrtr
-from metamcp_worker.front.client_identity import KEY
+from metamcp_worker.front import mrtr
+from metamcp_worker.front.mrtr import ROOTS_KEY as KEY
 from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
@@ -21,15 +21,15 @@ def request(method: str = "tools/call", caller: bytes = ROOTED, who: str = "0a")
 
 def placed(caller: bytes = ROOTED, answer: bytes = b"", directory: str = "") -> McpRequest:
     found = request(caller=caller)
-    assert client_identity.place(found, "local", answer, directory)
+    assert mrtr.place_roots(found, "local", answer, directory)
     assert not found.unasked
     return found
 
 
 def test_only_who_has_roots_and_can_be_asked_is_asked() -> None:
-    assert not client_identity.place(request(), "local", b"", "/x")
-    assert client_identity.place(request("completion/complete"), "local", b"", "")
-    assert client_identity.place(request(caller=b"{}"), "local", b"", "")
+    assert not mrtr.place_roots(request(), "local", b"", "/x")
+    assert mrtr.place_roots(request("completion/complete"), "local", b"", "")
+    assert mrtr.place_roots(request(caller=b"{}"), "local", b"", "")
 
 
 def test_the_roots_tell_two_apart_that_say_the_same_of_themselves() -> None:
@@ -49,25 +49,25 @@ def test_a_project_is_its_roots_or_else_the_folder_of_its_client() -> None:
 
 def test_a_broken_answer_is_refused() -> None:
     with pytest.raises(ProtocolError, match=KEY):
-        client_identity.place(request(), "local", b"[]", "")
+        mrtr.place_roots(request(), "local", b"[]", "")
 
 
 def test_our_answer_is_taken_out_of_those_for_the_server() -> None:
     both = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE), "k1": 1})), "name": Raw(b'"x"')}
-    left, found = client_identity.extract_answer(both)
+    left, found = mrtr.extract_roots(both)
     assert (found, bytes(left["inputResponses"])) == (HERE, b'{"k1":1}')
     alone = {"inputResponses": Raw(codec.dump({KEY: Raw(HERE)}))}
-    assert client_identity.extract_answer(alone) == ({}, HERE)
+    assert mrtr.extract_roots(alone) == ({}, HERE)
     broken = {"inputResponses": Raw(b"1")}
-    assert client_identity.extract_answer(broken) == (broken, b"")
+    assert mrtr.extract_roots(broken) == (broken, b"")
 
 
 def test_with_the_questions_of_a_modern_server_ours_is_asked_again() -> None:
     body = (
         b'{"resultType":"input_required","inputRequests":{"a":{"method":"m"}},"requestState":"s"}'
     )
-    asked = mrtr.parse(client_identity.asks_too(body))
+    asked = mrtr.parse(mrtr.ask_roots_too(body))
     assert asked is not None
     assert set(asked.requests) == {"a", KEY}
     assert asked.state is not None
-    assert client_identity.asks_too(b'{"content":[]}') == b'{"content":[]}'
+    assert mrtr.ask_roots_too(b'{"content":[]}') == b'{"content":[]}'

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from metamcp_worker.front.client_identity import CLIENT_CHARACTERS_MAX
+from metamcp_worker.front.request_facts import CLIENT_CHARACTERS_MAX
 from metamcp_worker.front.stats import describe_calls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import QuestionFrame, Result

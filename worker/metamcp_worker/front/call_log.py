@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from metamcp_worker.front.client_identity import client_name
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
+from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, client_name
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec, process_names, records
 from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall, Gap

@@ -15,9 +15,8 @@ from weakref import WeakKeyDictionary
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import client_identity, client_questions, mcp_request, mrtr
+from metamcp_worker.front import client_questions, mcp_request, mrtr
 from metamcp_worker.front.calls import OWN, Call, Calls
-from metamcp_worker.front.client_identity import Peers
 from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
@@ -32,7 +31,7 @@ from metamcp_worker.front.request_facts import (
     McpRequest,
 )
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
-from metamcp_worker.front.server_processes import RootsUnknown
+from metamcp_worker.front.server_processes import Peers, RootsUnknown
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
@@ -164,13 +163,13 @@ class ModernEra:
             self._check_arguments(checked, view)
         client = _Client(exchange, checked.token, checked.level)
         if "inputResponses" in checked.params:
-            checked.params, client.roots = client_identity.extract_answer(checked.params)
+            checked.params, client.roots = mrtr.extract_roots(checked.params)
         try:
             call = self._resume_call(client, method, checked, view)
             if call is None:
                 call = self._start_call(client, method, checked, view, exchange.facts)
         except RootsUnknown:
-            return exchange.result(raw_id, client_identity.asks())
+            return exchange.result(raw_id, mrtr.ask_roots())
         exchange.on_lost = partial(call.cancel, "the client went away")
         if exchange.size > KEPT_PARAMS_BYTES_MAX:
             apart = call.server != process_names.base(call.server)  # its era is not known yet
@@ -228,7 +227,7 @@ class ModernEra:
         try:
             call = self._calls.start(view, request, client)
         except RootsUnknown:
-            if not client_identity.place(request, view.principal, client.roots, facts.directory):
+            if not mrtr.place_roots(request, view.principal, client.roots, facts.directory):
                 raise
             call = self._calls.start(view, request, client)
         own = call.server == OWN and call.caller is not None
@@ -297,7 +296,7 @@ class ModernEra:
                 bound = _make_binding(view, method, server, checked.params, checked.digest)
                 body = mrtr.seal_state(self._calls.handle_key, bound, body)
             if client.roots and not call.legacy and call.server != server:
-                body = client_identity.asks_too(body)
+                body = mrtr.ask_roots_too(body)
             return exchange.result(raw_id, body)
         if answer is not None and answer.code == URL_REQUIRED and call.legacy:
             answer = visits(answer, checked.caller)

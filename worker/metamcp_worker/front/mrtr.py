@@ -1,8 +1,9 @@
 """Multi-round-trip requests: results that ask for input, and the requests that bring it.
 
 Owns: reading and writing `input_required` results, the parameters of a retry, the states of modern
-servers as their clients get them, and the table of what a front has parked until a client comes
-back with a state, with its limits (`ParkedEntries`). Never: asking, waiting (`mrtr_io`).
+servers as their clients get them, the table of what a front has parked until a client comes back
+with a state, with its limits (`ParkedEntries`), the gateway's question for the roots of a client,
+beside the questions of the server, and its answer. Never: asking, waiting (`mrtr_io`).
 
 A modern server cannot tell clients apart, so it cannot bind its state to one. The gateway does: who
 brings another's state gets the answer to a text that means nothing.
@@ -15,8 +16,10 @@ from typing import Generic, TypeVar
 from msgspec import Raw, Struct
 
 from metamcp_worker.front import task_ids
+from metamcp_worker.front.client_questions import may_be_asked
+from metamcp_worker.front.request_facts import McpRequest
 from metamcp_worker.http.connection_moves import WrongFront
-from metamcp_worker.ipc import codec, messages
+from metamcp_worker.ipc import codec, messages, process_names, roots
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
@@ -337,3 +340,65 @@ def digest(params: Mapping[str, Raw]) -> bytes:
 
 def _holder(bound: StateBinding) -> tuple[str, str]:
     return bound.principal, bound.endpoint
+
+
+ROOTS_KEY = "metamcp.roots"
+"""Key of the gateway's question for roots, among the questions of the server."""
+_RESPONSES = "inputResponses"
+_REQUESTS = "inputRequests"
+_ROOTS_QUESTION = WantedInput(roots.METHOD, b"{}")
+
+
+def ask_roots() -> bytes:
+    """Return the raw result that asks the client for its roots."""
+    return result({ROOTS_KEY: _ROOTS_QUESTION}, "")
+
+
+def ask_roots_too(body: bytes) -> bytes:
+    """Add the question for roots to the raw result of a server that asks for input; return any
+    other result as it is."""
+    if parse(body) is None:
+        return body
+    members = codec.level(body)
+    requests = codec.level(members.get(_REQUESTS, Raw(b"{}")))
+    requests[ROOTS_KEY] = codec.level(codec.level(ask_roots())[_REQUESTS])[ROOTS_KEY]
+    members[_REQUESTS] = Raw(codec.dump(requests))
+    return codec.dump(members)
+
+
+def extract_roots(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
+    """Return the parameters of a request without the answer to the gateway's question, and this raw
+    answer; empty if there is none."""
+    remaining = dict(params)
+    try:
+        responses = codec.level(remaining.get(_RESPONSES, Raw(b"{}")))
+    except codec.Malformed:
+        return remaining, b""
+    answer = bytes(responses.pop(ROOTS_KEY, b""))
+    if answer and responses:
+        remaining[_RESPONSES] = Raw(codec.dump(responses))
+    elif answer:
+        del remaining[_RESPONSES]
+    return remaining, answer
+
+
+def place_roots(request: McpRequest, principal: str, answer: bytes, directory: str) -> bool:
+    """Write into the request the roots of its client and the words that depend on them. `answer`:
+    to the gateway's question. Returns False if the client has to be asked first. Raises
+    ProtocolError."""
+    rooted = may_be_asked(request.caller, roots.METHOD, b"")
+    if rooted and not answer and request.method in METHODS:
+        return False
+    try:
+        if answer:
+            request.rooted = process_names.of_rooted(request.who, roots.uris(answer))
+        request.roots = roots.effective(answer, directory)
+        request.project = process_names.of_project(
+            principal, roots.uris(request.roots or roots.NONE)
+        )
+    except roots.RootsUnfit as error:
+        raise ProtocolError(
+            Code.INVALID_PARAMS, f"params.{_RESPONSES}.{ROOTS_KEY}: {error}"
+        ) from None
+    request.unasked = False
+    return True

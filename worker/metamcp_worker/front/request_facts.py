@@ -1,7 +1,7 @@
 """Values that a request of a client and its call carry through a front.
 
 Owns: the destination of a path, the refusal of a head, the checked message, the origin of its call
-and the answer. Never: what is done with them.
+and the answer, the name that a client gives itself. Never: what is done with them.
 
 A module that is compiled cannot define a msgspec Struct, so the classes stand here.
 """
@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.http.request_head import Headers
+from metamcp_worker.ipc import codec
 
 MCP: Final = "mcp"
 SSE: Final = "sse"
@@ -130,3 +131,25 @@ class CallOrigin(Struct, frozen=True, gc=False):
     version: str = ""
     tool: str | bytes = ""
     principal: Principal = USER
+
+
+CLIENT_CHARACTERS_MAX = 64
+"""Maximum characters of the name of a client; some clients put a sentence there."""
+
+
+class _Info(Struct, frozen=True):
+    name: str = ""
+
+
+class _ClientMeta(Struct, frozen=True, rename="camel"):
+    client_info: _Info = _Info()
+
+
+def client_name(caller: bytes) -> str:
+    """Return the name that the client gives itself; empty without one."""
+    try:
+        return codec.decode_as(_ClientMeta, caller or b"{}").client_info.name[
+            :CLIENT_CHARACTERS_MAX
+        ]
+    except codec.Malformed:
+        return ""

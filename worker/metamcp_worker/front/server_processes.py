@@ -2,17 +2,23 @@
 
 Owns: what the supervisor says about the processes of servers, the choice by the words for a client
 (`process_names`), and reports to the supervisor about the clients of processes that are not for
-all. Never: the words, asking a client for its roots (`dialogue`), starting a process.
+all; the numbers (`frames.CallFrame.peer`) and words of clients without a session (`Peers`). Never:
+the form of words, asking a client for its roots (`dialogue`, `mrtr`), starting a process.
+
+Requests of one principal to one endpoint with the same identity count as one client: a legacy
+server on a pipe does not say in which call it asks a question, so the question goes to the only
+client that it can mean.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Struct, structs
 
-from metamcp_worker.ipc import process_names
+from metamcp_worker.ipc import frames, process_names
 from metamcp_worker.ipc.messages import ServerState, ServerWanted, Tenant
-from metamcp_worker.ipc.process_names import By
+from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX, By
 from metamcp_worker.ipc.roots import Asked
 
 CALLER_BYTES_MAX = 8192
@@ -172,3 +178,47 @@ def _tenant(client: ProcessClient, *, several: bool) -> Tenant:
     return Tenant(
         who=client.who, caller=caller.decode(), roots=client.roots.decode(), modern=client.modern
     )
+
+
+FIRST = 2**31
+"""First number of these clients; sessions have the numbers below."""
+PEERS_MAX = 4096
+"""Maximum number of known clients; beyond this limit all are forgotten and get new numbers."""
+
+
+class ModernClient(Struct, frozen=True, gc=False):
+    """Client without a session. `number`: as in `frames.CallFrame.peer`; `who`: its word
+    (`process_names`)."""
+
+    number: int = 0
+    who: str = ""
+
+
+NOBODY = ModernClient()
+"""Client of a request that stands alone."""
+
+
+class Peers:
+    """Known clients of one front."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, bytes], ModernClient] = {}
+        self._next = itertools.count(FIRST)
+
+    def find(self, principal: str, endpoint: str, identity: bytes) -> ModernClient:
+        """Return the client. `identity`: raw JSON that the client sends about itself in each
+        request; empty if it does not identify itself, and then the result is `NOBODY`."""
+        key = (principal, endpoint, identity)
+        peer = self._known.get(key)
+        if peer is not None:
+            return peer
+        if not identity or len(identity) > IDENTITY_BYTES_MAX:
+            return NOBODY
+        if len(self._known) >= PEERS_MAX:
+            self._known.clear()
+        number = FIRST + next(self._next) % FIRST
+        peer = self._known[key] = ModernClient(number, process_names.of_client(*key))
+        return peer
+
+
+assert 2 * FIRST - 1 <= frames.NUMBER_MAX  # the largest number has its place in a frame

@@ -15,7 +15,7 @@ from typing import Final
 
 from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog, sent_bytes
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.client_identity import client_name
+from metamcp_worker.front.request_facts import client_name
 from metamcp_worker.front.server_links import Call
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import builtin_definitions, codec, process_names

@@ -1,6 +1,6 @@
 """Requests of one client have one number, and nobody else has it."""
 
-from metamcp_worker.front.client_identity import FIRST, PEERS_MAX, ModernClient, Peers
+from metamcp_worker.front.server_processes import FIRST, PEERS_MAX, ModernClient, Peers
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.process_names import IDENTITY_BYTES_MAX
 
