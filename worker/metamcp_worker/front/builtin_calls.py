@@ -1,5 +1,4 @@
-"""Calls of the gateway's built-in tools, which look at views, send orders, search, and answer; and
-answers to operators about views.
+"""Calls of the gateway's built-in tools, which look at views, send orders, search, and answer.
 
 Owns: the context that a tool may look at, orders on their way to the supervisor and their time
 limit, and the steps of a search: build its index in turns of the loop (`IndexBuilder`), ask the
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.access import gate
-from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import (
     builtin,
     code_tools,
@@ -39,12 +36,9 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.builtin_tools.search_tools import ToolName
-from metamcp_worker.catalog import call_path
-from metamcp_worker.catalog.call_path import HypotheticalCall
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import server_links
-from metamcp_worker.front.exchange import HttpRefused
 from metamcp_worker.front.front_views import Viewers, builtin_family
 from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.task_ids import CALL
@@ -63,11 +57,6 @@ from metamcp_worker.ipc.disclosure import (
 from metamcp_worker.ipc.embedding import Embed, Vectors
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.figures import (
-    KEY_NEEDED,
-    CallPath,
-    PathQuery,
-    PathStep,
-    ShownTools,
     ToolQuery,
 )
 from metamcp_worker.ipc.messages import Message, ServerState
@@ -79,8 +68,6 @@ from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
     from metamcp_worker.builtin_tools.vector_search_io import ToolVectorSearch
-    from metamcp_worker.front.calls import Calls
-    from metamcp_worker.front.http import App
     from metamcp_worker.results.result_reader import ResultReader
 
 ORDER_S_MAX = 10.0
@@ -496,78 +483,3 @@ def _label_outcome(outcome: OrderOutcome) -> OrderOutcome:
 
 def _format_date(when: float) -> str:
     return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
-
-
-# Questions of operators about views
-
-
-class ViewUnseen(Exception):
-    """Raised if the holder of a key sees no view. `endpoint`: empty for an unknown one."""
-
-    def __init__(self, endpoint: str = "", reason: str = "") -> None:
-        super().__init__(reason)
-        self.endpoint = endpoint
-
-
-def path(calls: "Calls", app: "App | None", query: PathQuery) -> CallPath:
-    """Return what would happen to a call."""
-    now, date = asyncio.get_running_loop().time(), _date()
-    try:
-        who, view = _find_view(calls, app, query, date)
-    except ViewUnseen as unseen:
-        if not str(unseen):
-            return CallPath(endpoint=unseen.endpoint)
-        steps = (PathStep("gate", str(unseen), stops=True),)
-        return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
-    viewers = calls.viewers
-    planned_call = HypotheticalCall(query.tool, who, bytes(query.arguments), now, date)
-    everything, rules = viewers.find_merged(view.endpoint), viewers.rules(view.endpoint)
-    return call_path.explain(view, everything, planned_call, calls.meters, rules)
-
-
-def tools(
-    calls: "Calls", app: "App | None", query: ToolQuery, done: Callable[[bytes], None]
-) -> None:
-    """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
-    try:
-        _, view = _find_view(calls, app, query, _date())
-    except ViewUnseen as unseen:
-        done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
-        return
-    endpoint = view.whole
-
-    def on_reply(reply: ToolReply) -> None:
-        done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))
-
-    calls.builtins.list_view_tools(view, query, on_reply)
-
-
-def _date() -> float:
-    return time.time_ns() / 1e9
-
-
-def _find_view(
-    calls: "Calls", app: "App | None", query: PathQuery | ToolQuery, date: float
-) -> tuple[Principal, View]:
-    """Return the holder of the key that is meant, and the view that the holder sees. Raises
-    ViewUnseen."""
-    viewers = calls.viewers
-    specs = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
-    default = next((name for name, spec in specs.items() if spec.default), "")
-    endpoint = query.endpoint or default
-    if app is None or endpoint not in specs:
-        raise ViewUnseen
-    who = app.door.holder(query.key) if query.key else gate.USER
-    if who is None or (
-        specs[endpoint].auth and (who is gate.USER or not app.door.still(who, endpoint, date))
-    ):
-        refusal = "the key is not accepted here" if query.key else KEY_NEEDED
-        raise ViewUnseen(endpoint, refusal)
-    try:
-        name = app.part(endpoint, gate.USER if not specs[endpoint].auth else who)
-    except HttpRefused as refusal:
-        raise ViewUnseen(endpoint, str(refusal)) from None
-    view = viewers.get(name, who.name)
-    if view is None:
-        raise ViewUnseen(endpoint)
-    return who, view

@@ -1,16 +1,11 @@
 """Process of one front: it carries out the messages of the supervisor and reports to it.
 
 Owns: the control socket, the order in which messages take effect, heartbeat and figures, the end of
-the process, orders about views and the round in which clients hear of changed lists (`Disclosing`).
-Never: HTTP, names, routing, policy, sessions, views (`front_views`).
+the process. Never: HTTP, names, routing, policy, sessions, orders about views (`view_orders`).
 
 Messages take effect one after the other, although attaching a pipe takes several turns of the loop:
 they wait in an inbox, and one task carries them out. Lists are compared when the inbox is empty, so
 that twenty servers that come up at once are one change for a client.
-
-The lists of all fronts change before any client hears of it: otherwise a client that asks another
-front than its own would find the old list. Fronts announce changes by servers in the same way, if
-there are several fronts: each front asks for a round, and one round is enough for all.
 """
 
 import asyncio
@@ -19,35 +14,28 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
-from metamcp_worker.front import builtin_calls, stats
+from metamcp_worker.front import stats, view_orders
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.front_recovery import SessionRecordSender
-from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App
 from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import Counts
+from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.http.connection_moves import Handover, take_connection
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog
 from metamcp_worker.ipc.consent_records import ConsentDecided, ConsentGrant, ConsentGrants
 from metamcp_worker.ipc.disclosure import (
     AnnounceLists,
-    DisclosureApplied,
-    DisclosureDelta,
-    DisclosureState,
-    ListsAnnounced,
     OrderOutcome,
-    OrderRequest,
-    ServerListsChanged,
-    ViewOrder,
 )
 from metamcp_worker.ipc.embedding import Embedded, Vectors
 from metamcp_worker.ipc.errors import TooLarge
@@ -271,11 +259,11 @@ class FrontWorker:
                 self._show(message)
             case ShowPath(ticket=ticket, query=path_query):
                 self._calls.refresh()
-                path = builtin_calls.path(self._calls, self._app, path_query)
+                path = view_orders.explain_call(self._calls, self._app, path_query)
                 self._answer(ticket, codec.dump(path))
             case ShowTools(ticket=ticket, query=query):
                 self._calls.refresh()
-                builtin_calls.tools(self._calls, self._app, query, partial(self._answer, ticket))
+                view_orders.list_tools(self._calls, self._app, query, partial(self._answer, ticket))
             case ShowKeyUse(ticket=ticket):
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
             case ChangeKeys(generation=generation):
@@ -496,79 +484,6 @@ class FrontWorker:
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
-
-
-class Disclosing:
-    """Views and orders of one front. `tell`: sends a message to the supervisor, with descriptors;
-    `clients`: notifies the clients whose lists have changed; `several`: whether there are other
-    fronts."""
-
-    def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
-        self._calls = calls
-        self._tell = tell
-        self._held: dict[int, list[ListChanges]] = {}
-        """Changes by the number of the round in which clients hear of them."""
-        self._fresh: list[ListChanges] = []
-        """Changes for the next round."""
-        self._round = 0
-        """Number of the round whose changes are being carried out; otherwise 0."""
-        self._far = 0
-        """Number of the last round that was carried out."""
-        self.several = False
-        self.clients: Callable[[ListChanges], None] = lambda changed: None
-        calls.lists_changed = self._on_list_changes
-        calls.builtins.send = self._order
-
-    def on_disclosure(self, message: DisclosureUpdate, blob: bytes) -> None:
-        """Take over what is in view now. Raises codec.Malformed."""
-        builtins = self._calls.builtins
-        if message.whole:
-            builtins.disclose(codec.decode_as(DisclosureState, blob))
-        else:
-            builtins.shift(codec.decode_as(DisclosureDelta, blob))
-        if message.number:
-            self._round = self._far = message.number
-            self._held[message.number], self._fresh = self._fresh, []
-            try:
-                self._calls.refresh()
-            finally:
-                self._round = 0
-            self._tell(DisclosureApplied(number=message.number), ())
-
-    def announce(self, number: int) -> None:
-        """Notify the clients, because all fronts have carried out this round."""
-        for due_number in [each for each in self._held if each <= number]:
-            for changed in self._held.pop(due_number):
-                self.clients(changed)
-        self._tell(ListsAnnounced(number=number), ())
-
-    def finish(self) -> None:
-        """Notify all clients at once, now and from now on, because this front ends and cannot do it
-        later."""
-        self.several = False
-        self.announce(self._far)
-        fresh, self._fresh = self._fresh, []
-        for changed in fresh:
-            self.clients(changed)
-        self._calls.refresh()  # lists that wait for the end of a pause
-
-    def _on_list_changes(self, changed: ListChanges) -> None:
-        if self._round:
-            self._held[self._round].append(changed)
-        elif self.several:
-            self._fresh.append(changed)
-            if len(self._fresh) == 1:
-                self._tell(ServerListsChanged(number=self._far), ())
-        else:
-            self.clients(changed)
-
-    def _order(self, ticket: int, wish: ViewOrder) -> None:
-        try:
-            self._tell(OrderRequest(ticket=ticket), (packets.blob(codec.dump(wish)),))
-        except (OSError, TooLarge) as error:
-            self._calls.builtins.on_order_outcome(
-                ticket, OrderOutcome(error=f"it could not be sent: {error}")
-            )
 
 
 def figures_of(calls: Calls, stats: Stats) -> Figures:
