@@ -37,7 +37,7 @@ FEATURES = {
     ),
     "Middleware": r"middleware/|\w+/\w*middleware\w*",
     "Policies and consent": (
-        r"guard/|cel/|\w+/(policy_rules|consent\w*|guarded_calls|explain_call)"
+        r"consent/|guard/|cel/|\w+/(policy_rules|consent\w*|guarded_calls|explain_call)"
     ),
     "Search": r"search/|embeddings/|embedder/|\w+/(embed\w+|search_\w+|vector_\w+)",
     "Tool sets, views, exposure": (
@@ -52,8 +52,8 @@ FEATURES = {
 COLUMNS = {
     "Configuration": "config client_files",
     "Supervisor": (
-        "approval audit calls code_mode control embeddings gateway keys middleware processes"
-        " results roles servers store telemetry views wording workflows"
+        "approval audit calls code_mode consent control embeddings gateway keys middleware"
+        " processes results roles servers store telemetry views wording workflows"
     ),
     "Commands and pages": "cli console doctor",
     "Between processes": "ipc",

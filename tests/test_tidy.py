@@ -62,7 +62,7 @@ MAY_IMPORT = {
         "wording": "config control telemetry",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
-        "roles": "config control fronts keys processes servers systemd telemetry",
+        "roles": "config control fronts keys processes servers store systemd telemetry",
         "gateway": (
             "approval certificates config control fronts keys processes roles servers store"
             " systemd telemetry views"
@@ -77,6 +77,7 @@ MAY_IMPORT = {
         "console": (
             "calls cli client_files config control roles servers systemd telemetry wording"
         ),
+        "consent": "cli config control fronts roles servers store telemetry",
         "results": "cli control roles servers wording",
         "audit": "cli config console control keys roles store telemetry wording",
         "code_mode": (
@@ -186,6 +187,7 @@ DEPENDENCIES = {
         "metamcp_supervisor.doctor.*",
         "metamcp_supervisor.audit.audit_commands",
         "metamcp_supervisor.code_mode.script_commands",
+        "metamcp_supervisor.consent.consent_commands",
         "metamcp_supervisor.console.console_commands",
         "metamcp_supervisor.results.result_commands",
         "metamcp_supervisor.workflows.workflow_commands",

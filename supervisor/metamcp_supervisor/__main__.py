@@ -109,10 +109,6 @@ _CORE: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.toolsets:toolsets",
         "Look at and change tool sets: named choices of tools.",
     ),
-    "consent": (
-        "metamcp_supervisor.cli.approvals:consent_",
-        "Answer for calls that need the consent of a person.",
-    ),
     "tls": ("metamcp_supervisor.cli.tls:tls", "Make and show certificates of the gateway."),
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "backup": (

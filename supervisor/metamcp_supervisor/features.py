@@ -15,7 +15,7 @@ from msgspec import Struct
 
 #: Folders beside this file; their services begin in this order, and end in it.
 FEATURES = (
-    "results", "console", "workflows", "embeddings", "code_mode", "audit", "middleware",
+    "results", "consent", "console", "workflows", "embeddings", "code_mode", "audit", "middleware",
 )  # fmt: skip
 
 

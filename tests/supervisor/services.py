@@ -10,6 +10,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
+from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -17,6 +18,13 @@ from metamcp_supervisor.roles.role_process import ServiceContext
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
+
+
+class NoFronts:
+    def list_serving(self) -> tuple[FrontProcess, ...]:
+        return ()
+
+    def untold(self, front: FrontProcess, error: OSError) -> None: ...
 
 
 def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -> ServiceContext:
@@ -30,6 +38,8 @@ def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -
         version="9.9",
         keys=keys,
         sessions=ConsoleSessions(time.monotonic, keys.has),
+        fronts=NoFronts(),
+        database=Database(Path("/nowhere")),
         reconfigure=lambda: None,
         roles={},
     )

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from msgspec import Raw
 
+from metamcp_supervisor.consent.consents import Consents
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
@@ -29,17 +30,14 @@ from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.ipc import messages, packets, server_catalog
-from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import (
     AnnounceLists,
     DisclosureApplied,
     ListsAnnounced,
     ServerListsChanged,
 )
-from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.key_table import ChangeKeys, KeysApplied
 from metamcp_worker.ipc.messages import (
@@ -243,7 +241,7 @@ class Stage:
             self.views.on_sessions_ended(sessions)
 
     def on_request(
-        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+        self, front: FrontProcess, message: OrderRequest | ServerListsChanged, blob: bytes
     ) -> None:
         assert self.views is not None
         if isinstance(message, ServerListsChanged):
@@ -265,11 +263,9 @@ class Stage:
         assert self.quotas is not None
         self.quotas.on_day_counts(front, counts)
 
-    def consent(
-        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
-    ) -> None:
+    def on_other_message(self, front: FrontProcess, message: Message, blob: bytes) -> None:
         assert self.consents is not None
-        self.consents.on_message(front, message)
+        self.consents.on_front_message(front, message, blob)
 
     def on_front_gone(self, number: int) -> None:
         self.gone_fronts.append(number)

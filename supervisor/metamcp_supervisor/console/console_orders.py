@@ -215,7 +215,7 @@ class _FigureChanges:
         gateway = self._gateway
         figures: dict[str, object] = {
             "calls": gateway.latencies(),
-            "approvals": (gateway.consents.questions(), gateway.consents.grants()),
+            **gateway.figures(),
             "views": gateway.views(),
             **{f"logs:{name}": last for name, last in gateway.logs.lasts().items()},
         }

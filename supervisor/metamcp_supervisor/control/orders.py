@@ -20,7 +20,6 @@ from metamcp_supervisor.config.config import ConfigInvalid
 from metamcp_supervisor.control import (
     access,
     config_orders,
-    consent_orders,
     describe,
     follow,
     path_orders,
@@ -286,13 +285,6 @@ _CORE: dict[str, Verb] = {
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "key-use": Verb(NameParams, _key_use, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeysChange, _keys_change, Role.ADMIN, about=_about_key),
-    "consent": Verb(consent_orders.ConsentQuery, consent_orders.consent, Role.OPERATOR, reads=True),
-    "consent-change": Verb(
-        consent_orders.ConsentOrder,
-        consent_orders.consent_change,
-        Role.OPERATOR,
-        about=consent_orders.about,
-    ),
     "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
     "config-diff": Verb(NoParams, config_orders.diff, Role.OPERATOR, reads=True),
     "edit-preview": Verb(config_orders.FileEdit, config_orders.preview, reads=True),

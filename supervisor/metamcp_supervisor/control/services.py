@@ -31,7 +31,6 @@ from metamcp_supervisor.verbs import (
     Upgrade,
 )
 from metamcp_worker.confinement.denials import DeniedRight
-from metamcp_worker.ipc.consent_records import ConsentGrant, ConsentScope, OpenConsent
 from metamcp_worker.ipc.disclosure import (
     DisclosureState,
     Exposure,
@@ -157,27 +156,6 @@ class KeyStore(Protocol):
         ...
 
 
-class ConsentStore(Protocol):
-    """Consent to calls. Methods that change something raise MetaMCPError, a LookupError too, if no
-    question or grant has the id."""
-
-    def questions(self) -> tuple[OpenConsent, ...]:
-        """Return the open questions, the oldest first."""
-        ...
-
-    def grants(self) -> tuple[ConsentGrant, ...]:
-        """Return the grants that count now, the oldest first."""
-        ...
-
-    def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
-        """Answer a question with this scope, or with a no, and return it."""
-        ...
-
-    def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
-        """End these grants, or all of them without names, and return them."""
-        ...
-
-
 class SettingsStore(Protocol):
     """The configuration in force, its files, and what is approved. Each coroutine may raise
     NotNow."""
@@ -237,9 +215,6 @@ class GatewayControl(Protocol):
     def keys(self) -> KeyStore: ...
 
     @property
-    def consents(self) -> ConsentStore: ...
-
-    @property
     def settings(self) -> SettingsStore: ...
 
     @property
@@ -249,6 +224,10 @@ class GatewayControl(Protocol):
 
     def service(self, kind: type[T]) -> T:
         """Return the service of a feature."""
+        ...
+
+    def figures(self) -> Mapping[str, object]:
+        """Return figures of features that no event reports, by the kind of news."""
         ...
 
     def on_keys_changed(self) -> None:

@@ -32,9 +32,7 @@ from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
-from metamcp_worker.ipc.embedding import Embed
 from metamcp_worker.ipc.key_table import KeysApplied
 from metamcp_worker.ipc.messages import (
     AdoptSessions,
@@ -425,7 +423,7 @@ class Fronts:
                 self._services.on_server_wanted(server, tenant)
             case RootsChanged(who=who, roots=roots):
                 self._services.on_roots_changed(who, roots)
-            case OrderRequest() | Embed() | ServerListsChanged():
+            case OrderRequest() | ServerListsChanged():
                 self._services.on_request(front, message, blob)
             case AttachFailed(what=server, number=generation):
                 self._services.on_attach_failed(front, server, generation)
@@ -434,8 +432,6 @@ class Fronts:
                     front, codec.decode_as(Figures, blob or b"{}"), message
                 )
                 front.summary = message
-            case ConsentOpened() | ConsentClosed() | ConsentGiven():
-                self._services.consent(front, message)
             case DayCounts(counts=counts):
                 self._services.on_day_counts(front, counts)
             case KeysApplied(generation=number):
@@ -452,6 +448,8 @@ class Fronts:
                 self._spans(blob, count, lost)
             case HandOver():
                 pass  # it has descriptors: `on_hand_over`
+            case _:
+                self._services.on_other_message(front, message, blob)
 
     def on_hand_over(self, front: FrontProcess, message: HandOver, fds: list[int]) -> None:
         self.handovers.take(front, message, fds)

@@ -10,9 +10,8 @@ from typing import Protocol
 
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.processes.nursery import ForkedWorker
-from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
-from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant
 
@@ -63,11 +62,15 @@ class FrontServices(Protocol):
         ...
 
     def on_request(
-        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+        self, front: FrontProcess, message: OrderRequest | ServerListsChanged, blob: bytes
     ) -> None:
-        """A front asks to change what clients see (`disclosure.ViewOrder`) or for vectors of texts,
-        and waits for the outcome; or it has news of servers for its clients. `blob`: empty if its
-        descriptor was lost. Raises codec.Malformed."""
+        """A front asks to change what clients see (`disclosure.ViewOrder`), and waits for the
+        outcome; or it has news of servers for its clients. `blob`: empty if its descriptor was
+        lost. Raises codec.Malformed."""
+        ...
+
+    def on_other_message(self, front: FrontProcess, message: Message, blob: bytes) -> None:
+        """A front sent a message for one of the features. `blob`: as for `on_request`."""
         ...
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
@@ -81,12 +84,6 @@ class FrontServices(Protocol):
 
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         """A front has made calls that count against quotas."""
-        ...
-
-    def consent(
-        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
-    ) -> None:
-        """A front has news of consent to calls."""
         ...
 
     def on_front_gone(self, number: int) -> None:

@@ -28,23 +28,15 @@ from metamcp_supervisor.roles.role_process import (
     ServiceContext,
     SocketProcess,
 )
-from metamcp_supervisor.servers import specs
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.store.database import Database
-from metamcp_supervisor.telemetry.journal import WAITING, Journal
+from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.notifier import Notifier
-from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
-from metamcp_worker.ipc.consent_records import (
-    ConsentClosed,
-    ConsentGiven,
-    ConsentOpened,
-    rules_mark,
-)
 from metamcp_worker.ipc.disclosure import OrderRequest, ServerListsChanged
-from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant, WorkerExit
 from metamcp_worker.ipc.server_catalog import gateway_id
@@ -68,7 +60,6 @@ class GatewayFrontServices:
     views: Views
     keys: ApiKeys
     quotas: Quotas
-    consents: Consents
     notifier: Notifier
     sessions: ConsoleSessions
     services: Mapping[type, GatewayService]
@@ -127,25 +118,17 @@ class GatewayFrontServices:
         self.quotas = Quotas(
             database, time.time, fronts.list_serving, lambda: config().gateway.fronts, note
         )
-        self.consents = Consents(
-            database,
-            time.time,
-            fronts,
-            lambda: rules_mark(specs.consent_spec(config()), config().policies),
-            self.keys.has,
-            note,
-            lambda sentence: note(sentence, WAITING),
-        )
         self.sessions = ConsoleSessions(asyncio.get_running_loop().time, self.keys.has)
-        self._make_services(fronts, version)
+        self._make_services(fronts, database, version)
         self.notifier = Notifier(journal, config, environ, self.count_waiting)
 
-    def _make_services(self, fronts: Fronts, version: str) -> None:
+    def _make_services(self, fronts: Fronts, database: Database, version: str) -> None:
         roles: dict[str, RoleProcess] = {}
         context = ServiceContext(
             forker=self._forker, heartbeats=self._heartbeats, journal=self._journal,
             metrics=self._metrics, config=self._config, version=version, keys=self.keys,
-            sessions=self.sessions, reconfigure=fronts.reconfigure, roles=roles,
+            sessions=self.sessions, fronts=fronts, database=database,
+            reconfigure=fronts.reconfigure, roles=roles,
         )  # fmt: skip
         kinds = [resolve(feature.service) for feature in all_features() if feature.service]
         self.services = {kind: kind(context) for kind in kinds}
@@ -155,9 +138,19 @@ class GatewayFrontServices:
         self.roles = roles
         self.sockets = {role.who: role for role in own if isinstance(role, SocketProcess)}
 
-    def begin(self, *, fresh: bool) -> None:
+    async def begin(self, *, fresh: bool) -> None:
         for service in self.services.values():
-            service.begin(fresh=fresh)
+            await service.begin(fresh=fresh)
+
+    def on_taken_over(self) -> None:
+        for service in self.services.values():
+            service.on_taken_over()
+
+    def figures(self) -> dict[str, object]:
+        figures: dict[str, object] = {}
+        for service in self.services.values():
+            figures |= service.figures()
+        return figures
 
     def listen(self) -> None:
         """Listen where services do, and run the command of `[notify]` from now on. Raises
@@ -197,7 +190,7 @@ class GatewayFrontServices:
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""
-        counts = {"consent": self.consents.waiting_count}
+        counts: dict[str, int] = {}
         for service in self.services.values():
             counts |= service.count_waiting()
         return counts
@@ -207,7 +200,8 @@ class GatewayFrontServices:
         self.views.welcome(front)
         self.keys.welcome(front)
         self.quotas.welcome(front)
-        self.consents.welcome(front)
+        for service in self.services.values():
+            service.welcome(front)
 
     def on_server_wanted(self, server: str, tenant: Tenant | None) -> None:
         self.manager.on_server_wanted(server, tenant)
@@ -220,15 +214,16 @@ class GatewayFrontServices:
         self.views.on_sessions_ended(sessions)
 
     def on_request(
-        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+        self, front: FrontProcess, message: OrderRequest | ServerListsChanged, blob: bytes
     ) -> None:
         if isinstance(message, ServerListsChanged):
             self.views.news(message.number)
-        elif isinstance(message, OrderRequest):
-            self.views.carry_out_order(front, message.ticket, blob)
         else:
-            for service in self.services.values():
-                service.on_front_message(front, message, blob)
+            self.views.carry_out_order(front, message.ticket, blob)
+
+    def on_other_message(self, front: FrontProcess, message: Message, blob: bytes) -> None:
+        for service in self.services.values():
+            service.on_front_message(front, message, blob)
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None:
         if generation:
@@ -243,13 +238,9 @@ class GatewayFrontServices:
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None:
         self.quotas.on_day_counts(front, counts)
 
-    def consent(
-        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
-    ) -> None:
-        self.consents.on_message(front, message)
-
     def on_front_gone(self, number: int) -> None:
-        self.consents.on_front_gone(number)
+        for service in self.services.values():
+            service.on_front_gone(number)
         self._metrics.front_gone(number)
         self.manager.front_left(number)
         self.views.on_front_gone(number)
@@ -262,10 +253,9 @@ class GatewayFrontServices:
         await self.notifier.close()
         await self.keys.close()
         await self.quotas.close()
-        await self.consents.close()
-        await self.views.close()
         for service in self.services.values():
             await service.close()
+        await self.views.close()
 
     def hopeless(self, reason: str) -> None:
         self._hopeless(reason)

@@ -65,7 +65,6 @@ from metamcp_supervisor.verbs import (
     ReloadPlan,
     Upgrade,
 )
-from metamcp_supervisor.views.consents import Consents
 from metamcp_supervisor.views.views import Views
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.http.serve import HttpServer
@@ -194,10 +193,6 @@ class Gateway:
         return self._services.keys
 
     @property
-    def consents(self) -> Consents:
-        return self._services.consents
-
-    @property
     def sessions(self) -> ConsoleSessions:
         return self._services.sessions
 
@@ -205,6 +200,9 @@ class Gateway:
         service = self._services.services[kind]
         assert isinstance(service, kind)
         return service
+
+    def figures(self) -> dict[str, object]:
+        return self._services.figures()
 
     def on_keys_changed(self) -> None:
         for service in self._services.services.values():
@@ -296,10 +294,9 @@ class Gateway:
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
                 await self._services.quotas.begin()
-                self._services.begin(fresh=False)
-                await self.consents.begin()
+                await self._services.begin(fresh=False)
                 self._starting = await self.upgrade_handover.go_on(handed)
-                self.consents.tell_all()
+                self._services.on_taken_over()
                 await self._admin.start(self.upgrade_handover.ops)
                 await self._begin_health()
                 self._renew_again()
@@ -312,8 +309,7 @@ class Gateway:
             await self.shelf.begin()
             await self.keys.begin()
             await self._services.quotas.begin()
-            self._services.begin(fresh=True)
-            await self.consents.begin()
+            await self._services.begin(fresh=True)
             ops = self._bind()
             self._populate()  # at once: the status shows every server from now on
             self._control.admit(True)

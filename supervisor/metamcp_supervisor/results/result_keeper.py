@@ -31,7 +31,7 @@ class ResultKeeper(GatewayService):
     def _root(self) -> str:
         return results_folder(self._config())
 
-    def begin(self, *, fresh: bool) -> None:
+    async def begin(self, *, fresh: bool) -> None:
         if fresh:
             result_files.clear(self._root)
         self.on_keys_changed()

@@ -16,6 +16,7 @@ import random
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
+from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.page_rows import Values
@@ -38,6 +40,16 @@ from metamcp_worker.ipc.spec import FrontSpec
 
 STABLE_S = 10.0
 """Seconds that a process must run for its end not to delay the next start."""
+
+
+class ServingFronts(Protocol):
+    """Fronts that serve clients now."""
+
+    def list_serving(self) -> Sequence[FrontProcess]: ...
+
+    def untold(self, front: FrontProcess, error: OSError) -> None:
+        """Replace a front that could not be sent what it is to know."""
+        ...
 
 
 class ServiceContext(Struct, frozen=True, kw_only=True):
@@ -53,6 +65,8 @@ class ServiceContext(Struct, frozen=True, kw_only=True):
     version: str
     keys: ApiKeys
     sessions: ConsoleSessions
+    fronts: ServingFronts
+    database: Database
     reconfigure: Callable[[], None]
     roles: "dict[str, RoleProcess]"
 
@@ -60,8 +74,11 @@ class ServiceContext(Struct, frozen=True, kw_only=True):
 class GatewayService:
     """Base of the services; each does what its feature needs of this."""
 
-    def begin(self, *, fresh: bool) -> None:
+    async def begin(self, *, fresh: bool) -> None:
         """Begin, before any front does. `fresh`: no gateway before this one goes on in it."""
+
+    def on_taken_over(self) -> None:
+        """Go on with the processes of the program before this one."""
 
     def listen(self) -> None:
         """Listen at the addresses in the configuration. Raises listen.CannotBind."""
@@ -71,6 +88,12 @@ class GatewayService:
         processes take connections from now on."""
         return spec
 
+    def welcome(self, front: FrontProcess) -> None:
+        """Send a new front what it is to know. Raises OSError."""
+
+    def on_front_gone(self, number: int) -> None:
+        """The front with this number is gone."""
+
     def on_front_message(self, front: FrontProcess, message: Message, blob: bytes) -> None:
         """A front sent a message, which is for one of the services; `blob` came with it."""
 
@@ -79,6 +102,11 @@ class GatewayService:
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many of its things wait for a person, by kind."""
+        return {}
+
+    def figures(self) -> dict[str, object]:
+        """Return figures that a page shows and no event reports, by the kind of news
+        (`console.console_orders`)."""
         return {}
 
     def metric_rows(self) -> Iterator[tuple[str, Values]]:

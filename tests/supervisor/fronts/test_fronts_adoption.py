@@ -16,9 +16,8 @@ from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import Nursery
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_worker.ipc.consent_records import ConsentClosed, ConsentGiven, ConsentOpened
 from metamcp_worker.ipc.disclosure import ServerListsChanged
-from metamcp_worker.ipc.embedding import Embed
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.figures import DayCount
 from metamcp_worker.ipc.messages import Figures, FrontStats, OrderRequest, Tenant, WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
@@ -69,7 +68,7 @@ class House:
     def on_sessions_ended(self, sessions: Sequence[str]) -> None: ...
 
     def on_request(
-        self, front: FrontProcess, message: OrderRequest | Embed | ServerListsChanged, blob: bytes
+        self, front: FrontProcess, message: OrderRequest | ServerListsChanged, blob: bytes
     ) -> None: ...
 
     def on_attach_failed(self, front: FrontProcess, server: str, generation: int) -> None: ...
@@ -80,9 +79,7 @@ class House:
 
     def on_day_counts(self, front: FrontProcess, counts: Sequence[DayCount]) -> None: ...
 
-    def consent(
-        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
-    ) -> None: ...
+    def on_other_message(self, front: FrontProcess, message: Message, blob: bytes) -> None: ...
 
     def on_front_gone(self, number: int) -> None: ...
 

@@ -10,13 +10,17 @@ only removed.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 
+from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.fronts.fronts import Fronts
-from metamcp_supervisor.store.database import Database, Rows, StoreError
+from metamcp_supervisor.roles.role_process import GatewayService, ServiceContext
+from metamcp_supervisor.servers import specs
+from metamcp_supervisor.store.database import Rows, StoreError
+from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
     CALLS_KEY,
@@ -29,7 +33,9 @@ from metamcp_worker.ipc.consent_records import (
     ConsentScope,
     OpenConsent,
     place,
+    rules_mark,
 )
+from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import MetaMCPError
 
 GRANTS_MAX = 4096
@@ -47,35 +53,31 @@ class ConsentUnknown(MetaMCPError, LookupError):
     """No question is open, or no grant is stored, with this id. The text is a sentence."""
 
 
-class Consents:
+class Consents(GatewayService):
     """Consent of a gateway. `clock`: seconds since the epoch; `rules`: returns the mark of the
-    rules in force; `has_key`: whether an API key with this id may still be used; `note`: called
-    with a sentence about an error; `opened`: with one about a question that is open from now
-    on."""
+    rules in a configuration."""
 
     def __init__(
         self,
-        database: Database,
-        clock: Callable[[], float],
-        fronts: Fronts,
-        rules: Callable[[], str],
-        has_key: Callable[[str], bool],
-        note: Callable[[str], None],
-        opened: Callable[[str], None],
+        context: ServiceContext,
+        clock: Callable[[], float] = time.time,
+        rules: Callable[[Config], str] = lambda config: rules_mark(
+            specs.consent_spec(config), config.policies
+        ),
     ) -> None:
-        self._database = database
+        self._database = context.database
         self._clock = clock
-        self._fronts = fronts
-        self._rules = rules
-        self._has_key = has_key
-        self._note = note
-        self._opened = opened
+        self._fronts = context.fronts
+        self._config = context.config
+        self._rules_of = rules
+        self._keys = context.keys
+        self._journal = context.journal
         self._open: dict[str, OpenConsent] = {}
         self._grants: dict[str, ConsentGrant] = {}
         self._changed = False
         self._writing: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def begin(self, *, fresh: bool) -> None:
         """Read the grants. After an error, which is noted, there are none."""
         none: tuple[ConsentGrant, ...] = ()
         try:
@@ -94,11 +96,10 @@ class Consents:
     # Fronts
 
     def welcome(self, front: FrontProcess) -> None:
-        """Send all grants to a new front. Raises OSError."""
         if grants := self.grants():
             self._send(front, grants)
 
-    def tell_all(self) -> None:
+    def on_taken_over(self) -> None:
         """Send all grants to all fronts, which report their open questions again."""
         grants = self.grants()
         for front in self._fronts.list_serving():
@@ -107,15 +108,12 @@ class Consents:
             except OSError as error:
                 self._fronts.untold(front, error)
 
-    def on_message(
-        self, front: FrontProcess, message: ConsentOpened | ConsentClosed | ConsentGiven
-    ) -> None:
-        """Take over what a front says."""
+    def on_front_message(self, front: FrontProcess, message: Message, blob: bytes) -> None:
         match message:
             case ConsentOpened(question=question):
                 if len(self._open) < OPEN_MAX and _front_of(question.id) == front.number:
                     if question.id not in self._open:  # else a front reports it again
-                        self._opened(_waits(question))
+                        self._journal.add("gateway", WAITING, _waits(question))
                     self._open[question.id] = question
             case ConsentClosed(id=name):
                 if _front_of(name) == front.number:
@@ -125,17 +123,17 @@ class Consents:
                 self._store()
 
     def on_front_gone(self, number: int) -> None:
-        """Forget the questions of a front that is gone."""
         self._open = {
             name: question for name, question in self._open.items() if _front_of(name) != number
         }
 
     # Operators
 
-    @property
-    def waiting_count(self) -> int:
-        """Number of open questions."""
-        return len(self._open)
+    def count_waiting(self) -> dict[str, int]:
+        return {"consent": len(self._open)}
+
+    def figures(self) -> dict[str, object]:
+        return {"approvals": (self.questions(), self.grants())}
 
     def questions(self) -> tuple[OpenConsent, ...]:
         """Return the open questions, the oldest first, as many as one answer can have."""
@@ -149,7 +147,7 @@ class Consents:
 
     def grants(self) -> tuple[ConsentGrant, ...]:
         """Return the grants that count now, the oldest first; forget all others."""
-        now, rules = self._clock(), self._rules()
+        now, rules = self._clock(), self._rules_of(self._config())
         self._grants = {
             name: grant
             for name, grant in self._grants.items()
@@ -192,9 +190,12 @@ class Consents:
         self._store()
         return ended
 
+    def _note(self, sentence: str) -> None:
+        self._journal.add("gateway", "error", sentence)
+
     def _valid(self, holder: str) -> bool:
         key = holder.removeprefix(CALLS_KEY)
-        return key == holder or self._has_key(key)
+        return key == holder or self._keys.has(key)
 
     def _send(self, front: FrontProcess, grants: Iterable[ConsentGrant]) -> None:
         front.send(ConsentGrants(), [packets.blob(codec.dump(list(grants)))])
@@ -213,7 +214,7 @@ class Consents:
                 grants = self.grants()
                 for grant in grants[: max(0, len(grants) - GRANTS_MAX)]:
                     del self._grants[grant.id]
-                self.tell_all()
+                self.on_taken_over()
                 rows = [(grant.id, codec.dump(grant).decode()) for grant in self._grants.values()]
                 await self._database.write(partial(_put, rows=rows))
         except StoreError as error:

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from metamcp_supervisor.consent.consents import (
+    GRANTS_MAX,
+    SHOWN_BYTES_MAX,
+    Consents,
+    ConsentUnknown,
+)
 from metamcp_supervisor.store.database import Database
-from metamcp_supervisor.views.consents import GRANTS_MAX, SHOWN_BYTES_MAX, Consents, ConsentUnknown
+from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
     ConsentClosed,
@@ -21,32 +27,40 @@ from metamcp_worker.ipc.consent_records import (
     OpenConsent,
 )
 from metamcp_worker.ipc.messages import Listen
+from tests.supervisor import configs
+from tests.supervisor.services import service_context
 from tests.supervisor.stage import Player, Stage, front_up, played, until
 
 pytestmark = pytest.mark.process
 
 
 class Place:
-    """What decides whether a grant counts. `noted`: errors; `opened`: questions."""
+    """Time, rules and keys that decide whether a grant counts."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.rules = "mark"
         self.keys = {"k"}
-        self.noted: list[str] = []
-        self.opened: list[str] = []
+        self.journal = Journal(lambda: 0.0)
+
+    def has(self, key_id: str) -> bool:
+        return key_id in self.keys
+
+    @property
+    def noted(self) -> list[str]:
+        return [event.cause for event in self.journal.since(0) if event.what == "error"]
+
+    @property
+    def opened(self) -> list[str]:
+        return [event.cause for event in self.journal.since(0) if event.what == WAITING]
 
 
 def consents(stage: Stage, folder: Path, place: Place) -> Consents:
-    stage.consents = Consents(
-        Database(folder, busy_s=0.1),
-        lambda: place.now,
-        stage.fronts,
-        lambda: place.rules,
-        lambda key: key in place.keys,
-        place.noted.append,
-        place.opened.append,
-    )
+    context = service_context(
+        stage, configs.config, database=Database(folder, busy_s=0.1), fronts=stage.fronts,
+        keys=place, journal=place.journal,
+    )  # fmt: skip
+    stage.consents = Consents(context, lambda: place.now, lambda config: place.rules)
     return stage.consents
 
 
@@ -80,14 +94,14 @@ def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         place = Place()
         kept = consents(stage, tmp_path, place)
-        await kept.begin()
+        await kept.begin(fresh=True)
         first = await front_up(stage)
         first.say(ConsentGiven(grant=grant()))
         await until(lambda: known(first), "told")
         assert known(first) == [["g1"]]
         await kept.close()
         again = consents(stage, tmp_path, place)
-        await again.begin()
+        await again.begin(fresh=True)
         assert again.grants() == (grant(),)
         assert place.noted == []
 
@@ -98,7 +112,7 @@ def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
 def test_a_new_front_knows_the_grants_before_it_listens(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         kept = consents(stage, tmp_path, Place())
-        await kept.begin()
+        await kept.begin(fresh=True)
         first = await front_up(stage)
         first.say(ConsentGiven(grant=grant()))
         await until(lambda: known(first), "told")
@@ -186,7 +200,7 @@ def test_a_question_is_an_event_once_although_its_front_tells_it_again(tmp_path:
         number = stage.fronts.list_serving()[0].number
         for call in (1, 1, 2):
             front.say(ConsentOpened(question=question(f"{number}-{call}")))
-        await until(lambda: kept.waiting_count == 2, "both are open")
+        await until(lambda: kept.count_waiting()["consent"] == 2, "both are open")
         assert place.opened == [
             f"a call of git/push needs consent: 'metamcp consent approve {number}-{call}'"
             for call in (1, 2)
@@ -217,7 +231,7 @@ def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
         for number in range(GRANTS_MAX + 2):
-            kept.on_message(stage.fronts.list_serving()[0], _given(number))
+            kept.on_front_message(stage.fronts.list_serving()[0], _given(number), b"")
         await kept.close()
         assert kept.grants()[0].id == "g2"
         assert len(kept.grants()) == GRANTS_MAX
@@ -240,7 +254,7 @@ def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(tmp_path:
         for at in range(100):
             asked = question(f"{front.number}-{at}", 1000.0 + at)
             asked = structs.replace(asked, arguments='"' * 8192)
-            kept.on_message(front, ConsentOpened(question=asked))
+            kept.on_front_message(front, ConsentOpened(question=asked), b"")
         shown = kept.questions()
         assert [one.id for one in shown] == [f"{front.number}-{at}" for at in range(len(shown))]
         assert SHOWN_BYTES_MAX - 16_500 < len(codec.dump(shown)) < SHOWN_BYTES_MAX + 16_384
