@@ -26,6 +26,7 @@ from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import Unreachable
+from metamcp_worker.http.mcp_headers import EVENTS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.envelope import Envelope
@@ -43,7 +44,6 @@ PAGES_MAX = 1000
 """Maximum pages of a list."""
 ROUNDS_MAX = 50
 """Maximum times that one call may ask for input."""
-EVENTS = "text/event-stream"
 KEY_WANTED = "the endpoint wants a valid key"
 _DENIED = {401: KEY_WANTED, 403: "the endpoint refuses this"}
 

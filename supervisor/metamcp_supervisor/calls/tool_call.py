@@ -68,18 +68,15 @@ class RequestForm(Struct, frozen=True, kw_only=True):
     ) -> dict[str, str]:
         """Return the headers of a request. `tool`: definition of the called tool, which may want
         arguments repeated in headers."""
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        }
-        if self.modern:
-            return headers | {
-                "MCP-Protocol-Version": MODERN,
-                **build_modern_headers(method, params, tool),
-            }
-        if session:
-            headers |= {"MCP-Protocol-Version": self.protocol, "Mcp-Session-Id": session}
-        return headers
+        if not self.modern:
+            opened = mcp_headers.build_session_headers(session, self.protocol)
+            return opened if session else dict(mcp_headers.MESSAGE)
+        try:
+            wishes = mcp_headers.find_header_params(codec.dump(tool.get("inputSchema", {})))
+        except mcp_headers.HeaderRuleUnfit:
+            wishes = {}  # the gateway wants none for such a tool
+        raw = codec.level(codec.dump(params))
+        return mcp_headers.build_modern_headers(MODERN, method, raw, wishes)
 
 
 class HttpExchange(Struct, frozen=True):
@@ -90,17 +87,6 @@ class HttpExchange(Struct, frozen=True):
     sent: bytes
     status: int
     received: bytes
-
-
-def build_modern_headers(method: str, params: Mapping[str, object], tool: Tool) -> dict[str, str]:
-    """Return the headers in which revision 2026-07-28 wants parts of a request repeated."""
-    raw = codec.level(codec.dump(params))
-    headers = mcp_headers.build_routing_headers(method, raw)
-    try:
-        wishes = mcp_headers.find_header_params(codec.dump(tool.get("inputSchema", {})))
-        return headers | mcp_headers.build_param_headers(wishes, raw.get("arguments", Raw(b"")))
-    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):  # the gateway wants none for such a tool
-        return headers
 
 
 def reads_only(tool: Tool) -> bool:

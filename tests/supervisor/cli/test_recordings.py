@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import Raw
 
-from metamcp_supervisor.calls.tool_call import build_modern_headers, outcome_of
+from metamcp_supervisor.calls.tool_call import RequestForm, outcome_of
 from metamcp_supervisor.cli import listings, recordings
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -251,21 +251,17 @@ def test_a_call_is_made_again_as_it_was() -> None:
 
 def test_a_modern_request_repeats_in_headers_what_its_revision_wants() -> None:
     tool = {"inputSchema": {"properties": {"r": {"type": "string", "x-mcp-header": "Region"}}}}
-    asked = {"name": "git__é", "arguments": Raw(b'{"r":"west","n":1}')}
-    assert build_modern_headers("tools/call", asked, tool) == {
-        "Mcp-Method": "tools/call", "Mcp-Name": "=?base64?Z2l0X1/DqQ==?=",
-        "Mcp-Param-Region": "west",
+    asked = {"name": "git__é", "arguments": Raw(b'{"r":"west","n":1e999}')}
+    said = RequestForm().headers("tools/call", asked, tool)
+    assert said == {
+        "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call",
+        "Mcp-Name": "=?base64?Z2l0X1/DqQ==?=", "Mcp-Param-Region": "west",
     }  # fmt: skip
-    assert build_modern_headers("resources/read", {"uri": "x://a"}, {})["Mcp-Name"] == "x://a"
-    assert build_modern_headers("tools/list", {}, {}) == {"Mcp-Method": "tools/list"}
-    assert (
-        len(
-            build_modern_headers(
-                "tools/call", {"name": "x", "arguments": Raw(b'{"r":1e999}')}, tool
-            )
-        )
-        == 2
-    )
+    unfit = {"inputSchema": {"x-mcp-header": "Root"}}
+    assert RequestForm().headers("tools/call", asked, unfit).keys() == said.keys() - {
+        "Mcp-Param-Region"
+    }
 
 
 def test_outcomes_have_one_word_each() -> None:

@@ -1,6 +1,5 @@
 """What of a message is said in HTTP headers."""
 
-import base64
 import json
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from metamcp_worker.child import request_headers
 from metamcp_worker.child.lists import ITEM_BYTES_MAX
-from metamcp_worker.child.request_headers import RequestHeaders, encode_header, filter_headers
+from metamcp_worker.child.request_headers import RequestHeaders, filter_headers
 from metamcp_worker.ipc.errors import TooLarge
 
 Json = dict[str, Any]
@@ -42,25 +41,12 @@ def mirrored(properties: Json, arguments: Json) -> Json:
     return {name[10:]: value for name, value in said.items() if name.startswith("Mcp-Param-")}
 
 
-@pytest.mark.parametrize("plain", ["us-west1", "us west 1", "x", "", "=?base64?x", "{}:,\"'"])
-def test_plain_values_are_sent_as_they_are(plain: str) -> None:
-    assert encode_header(plain) == plain
-
-
-@pytest.mark.parametrize(
-    "value", ["Hello, 世界", " padded ", "line1\nline2", "\tin", "=?base64?x?=", "a\x7f", "é"]
-)
-def test_values_that_would_not_come_through_are_sent_as_base64(value: str) -> None:
-    said = encode_header(value)
-    assert base64.b64decode(said.removeprefix("=?base64?").removesuffix("?=")).decode() == value
-
-
 def test_a_modern_request_says_its_revision_method_and_name() -> None:
     mirror = RequestHeaders()
     said = mirror.headers("resources/read", dump({"uri": "file:///ä"}))
     assert said["MCP-Protocol-Version"] == "2026-07-28"
     assert said["Mcp-Method"] == "resources/read"
-    assert said["Mcp-Name"] == encode_header("file:///ä") != "file:///ä"
+    assert said["Mcp-Name"] == "=?base64?ZmlsZTovLy/DpA==?="
     assert said["Accept"] == "application/json, text/event-stream"
     assert mirror.headers("prompts/get", dump({"name": "p"}))["Mcp-Name"] == "p"
     assert mirror.headers("tasks/get", dump({"taskId": "7"}))["Mcp-Name"] == "7"
@@ -73,10 +59,6 @@ def test_a_request_without_a_name_says_none(params: bytes) -> None:
     assert "Mcp-Name" not in RequestHeaders().headers("tools/list", b'{"name":"n"}')
 
 
-def test_a_method_that_no_header_can_carry_is_encoded() -> None:
-    assert RequestHeaders().headers("a\r\nX: y", b"{}")["Mcp-Method"].startswith("=?base64?")
-
-
 def test_a_name_that_no_server_would_take_is_refused_here() -> None:
     with pytest.raises(TooLarge):
         RequestHeaders().headers(
@@ -84,71 +66,22 @@ def test_a_name_that_no_server_would_take_is_refused_here() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("eu", "eu"), ("", ""), (" eu", "=?base64?IGV1?="), (True, "true"), (False, "false"),
-        (42, "42"), (-7, "-7"), (42.0, "42"), (2**70, str(2**70)), (3.5, "3.5"),
-    ],
-)  # fmt: skip
-def test_annotated_arguments_are_mirrored(value: object, said: str) -> None:
-    assert mirrored(schema(a=marked(), b={"type": "string"}), {"a": value, "b": "no"}) == {
-        "Region": said
+def test_annotated_arguments_are_mirrored() -> None:
+    assert mirrored(schema(a=marked(), b={"type": "string"}), {"a": " eu", "b": "no"}) == {
+        "Region": "=?base64?IGV1?="
     }
 
 
-@pytest.mark.parametrize("arguments", [{}, {"a": None}, {"a": ["x"]}, {"a": {"b": "x"}}])
-def test_without_a_simple_value_there_is_no_header(arguments: Json) -> None:
-    assert mirrored(schema(a=marked()), arguments) == {}
-
-
-def test_nested_properties_are_mirrored_from_their_own_place() -> None:
-    properties = schema(a=schema(b=marked("integer", "Deep")), b=marked("boolean", "Flat"))
-    assert mirrored(properties, {"a": {"b": 1}, "b": True}) == {"Deep": "1", "Flat": "true"}
-    assert mirrored(properties, {"a": "x"}) == {}
-
-
-def test_an_annotation_written_with_escapes_counts_too() -> None:
-    mirror = RequestHeaders()
-    mirror.learn(listed(schema(a=marked())).replace(b"x-mcp", b"x-\\u006dcp"))
-    said = mirror.headers("tools/call", dump({"name": "t0", "arguments": {"a": "v"}}))
-    assert said["Mcp-Param-Region"] == "v"
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        schema(a=marked(name="")),
-        schema(a=marked(name="My Region")),
-        schema(a=marked(name="Region:1")),
-        schema(a=marked(name="Région")),
-        schema(a=marked(name="R\t1")),
-        schema(a=marked(name=7)),
-        schema(a=marked("object")),
-        schema(a=marked("array")),
-        schema(a=marked("null")),
-        schema(a=marked("number")),
-        schema(a=marked(["string"])),
-        schema(a={"x-mcp-header": "NoType"}),
-        schema(a=marked(), b=marked(name="REGION")),
-        {"x-mcp-header": "Root", "type": "string"},
-        schema(a={"type": "array", "items": marked()}),
-        schema(a={"anyOf": [marked()]}),
-        {"$defs": {"d": schema(a=marked())}, "type": "object"},
-        {"if": schema(a=marked())},
-        schema(
-            **{f"p{at}": marked(name=f"H{at}") for at in range(request_headers.ANNOTATIONS_MAX + 1)}
-        ),
-    ],
-)
-def test_a_tool_with_an_invalid_annotation_is_left_out_with_a_warning(bad: Json) -> None:
+def test_a_tool_with_an_invalid_annotation_is_left_out_with_a_warning() -> None:
+    bad = schema(a=marked(), b=marked(name="REGION"))
     answer, warnings = RequestHeaders().learn(listed(schema(), bad, schema(a=marked())))
     found = json.loads(answer)
     assert [tool["name"] for tool in found["result"]["tools"]] == ["t0", "t2"]
     assert found["result"]["nextCursor"] == "c"
     assert found["id"] == 1
-    assert len(warnings) == 1
-    assert "'t1'" in warnings[0]
+    assert warnings == [
+        "left out of tools: 't1': x-mcp-header of 'a' comes twice, or is one of too many"
+    ]
 
 
 def test_a_tool_that_is_too_large_for_any_list_is_not_looked_into() -> None:
@@ -156,12 +89,6 @@ def test_a_tool_that_is_too_large_for_any_list_is_not_looked_into() -> None:
     answer = listed(schema(a=marked("object"), b=large))
     assert RequestHeaders().learn(answer) == (answer, [])
     assert mirrored(schema(a=marked(), b=large), {"a": "v"}) == {}
-
-
-def test_data_that_looks_like_an_annotation_is_none() -> None:
-    data = schema(a={"type": "object", "default": marked("array"), "examples": [marked("null")]})
-    assert mirrored(data, {"a": "x"}) == {}
-    assert mirrored(schema(properties=marked()), {"properties": "p"}) == {"Region": "p"}
 
 
 def test_a_tool_that_lost_its_annotation_is_not_mirrored_any_more() -> None:
@@ -198,9 +125,3 @@ def test_configured_headers_that_belong_to_the_protocol_are_not_sent() -> None:
     })  # fmt: skip
     assert kept == {"Authorization": "Bearer x", "X-Team": "a"}
     assert len(refused) == 6
-
-
-def test_a_session_without_id_is_told_the_revision_only() -> None:
-    assert "Mcp-Session-Id" not in request_headers.session("", "2025-06-18")
-    said = request_headers.session("s1", "2025-06-18")
-    assert (said["Mcp-Session-Id"], said["MCP-Protocol-Version"]) == ("s1", "2025-06-18")

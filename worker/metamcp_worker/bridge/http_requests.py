@@ -49,7 +49,7 @@ class Send(Struct, frozen=True):
 
     number: int
     verb: str
-    headers: dict[str, str | bytes]
+    headers: Mapping[str, str | bytes]
     body: bytes = b""
     after_s: float = 0.0
     settles: bool = False
@@ -113,7 +113,7 @@ class BridgeExchange:
         self.method = method
         self.raw_id = raw_id
         self.modern = modern
-        self.headers: dict[str, str | bytes] = {}
+        self.headers: Mapping[str, str | bytes] = {}
         self.number = 0
         self.session = b""
         self.status = 0

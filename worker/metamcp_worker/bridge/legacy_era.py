@@ -24,6 +24,7 @@ from metamcp_worker.bridge.http_requests import (
     WarnPeople,
     WriteLine,
 )
+from metamcp_worker.http.mcp_headers import EVENTS, LAST_EVENT, MESSAGE, PROTOCOL, SESSION
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
 
@@ -35,10 +36,6 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 15.0
 """Seconds before the stream is asked for again: doubled each time from the minimum to the
 maximum."""
 
-POST = {
-    "Content-Type": "application/json",
-    "Accept": "application/json, text/event-stream",
-}
 _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 _LISTS = ("tools", "prompts", "resources")
 _GONE = 404
@@ -66,7 +63,7 @@ class LegacySession:
             self._hello = exchange.body
             self._opening = True
             self._welcomed = False
-            exchange.headers = dict(POST)
+            exchange.headers = MESSAGE
             return [self._exchanges.send(exchange)]
         if self._opening:
             return self._park(exchange)
@@ -142,8 +139,7 @@ class LegacySession:
 
     def resume(self, exchange: BridgeExchange, after_s: float) -> Send:
         """Continue the stream of a request where it broke off."""
-        exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
-        exchange.headers["Last-Event-ID"] = exchange.last_id
+        exchange.headers = self._stream_headers(exchange.last_id)
         exchange.session = self._id
         return self._exchanges.send(exchange, "GET", after_s)
 
@@ -166,17 +162,21 @@ class LegacySession:
         return []
 
     def _post(self, exchange: BridgeExchange) -> Send:
-        exchange.headers = {**POST, **self._stamp()}
+        exchange.headers = {**MESSAGE, **self._stamp()}
         exchange.session = self._id
         return self._exchanges.send(exchange)
 
     def _stamp(self) -> dict[str, str | bytes]:
         headers: dict[str, str | bytes] = {}
         if self._id:
-            headers["Mcp-Session-Id"] = self._id
+            headers[SESSION] = self._id
         if self._version:
-            headers["MCP-Protocol-Version"] = self._version
+            headers[PROTOCOL] = self._version
         return headers
+
+    def _stream_headers(self, last_id: bytes) -> dict[str, str | bytes]:
+        headers = {**self._stamp(), "Accept": EVENTS}
+        return {**headers, LAST_EVENT: last_id} if last_id else headers
 
     def _listen(self, after_s: float = 0.0, last_id: bytes = b"") -> list[Action]:
         """Ask for the session's stream, in the place of an older one."""
@@ -185,10 +185,8 @@ class LegacySession:
             actions.append(StopExchange(self._stream.number))
             self._exchanges.end_exchange(self._stream)
         self._stream = exchange = BridgeExchange(ExchangePurpose.STREAM)
-        exchange.headers = {**self._stamp(), "Accept": "text/event-stream"}
+        exchange.headers = self._stream_headers(last_id)
         exchange.session = self._id
-        if last_id:
-            exchange.headers["Last-Event-ID"] = last_id
         return [*actions, self._exchanges.send(exchange, "GET", after_s)]
 
     def _next_pause(self) -> float:
@@ -210,7 +208,7 @@ class LegacySession:
         if not self._opening:
             self._opening = True
             hello = BridgeExchange(ExchangePurpose.HELLO, self._hello, method="initialize")
-            hello.headers = dict(POST)
+            hello.headers = MESSAGE
             actions += [
                 WarnPeople("The gateway does not know this session any more; a new one is opened."),
                 self._exchanges.send(hello),

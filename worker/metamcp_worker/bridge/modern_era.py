@@ -1,8 +1,8 @@
 """The bridge in revision 2026-07-28: requests that stand alone, and the headers that repeat parts.
 
-Owns: those headers, the tools that want arguments repeated in headers, listing the tools again when
-the gateway finds a header wrong. Never: the table of requests (`http_requests`), sessions, carrying
-out an action.
+Owns: learning from lists which headers tools want, listing the tools again when the gateway finds a
+header wrong. Never: the form of headers (`mcp_headers`), the table of requests (`http_requests`),
+sessions, carrying out an action.
 
 A client on a pipe does not send these headers. So the bridge reads from the lists of tools that
 pass by which arguments each tool wants repeated. If that is not enough, or out of date, the gateway
@@ -10,7 +10,7 @@ refuses the call before anything has run; then the bridge lists the tools once a
 again.
 """
 
-from collections.abc import Mapping
+import contextlib
 
 from msgspec import Raw
 
@@ -22,8 +22,7 @@ from metamcp_worker.bridge.http_requests import (
     Send,
     WriteLine,
 )
-from metamcp_worker.bridge.legacy_era import POST
-from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.mcp_headers import HeaderRuleUnfit, ToolHeaders
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import Code
@@ -40,8 +39,6 @@ _LIST = "tools/list"
 _CALL = "tools/call"
 _NONE = Raw()
 
-Wishes = Mapping[tuple[str, ...], str]
-
 
 class ModernRequests:
     """Requests of this era, and the headers that tools want."""
@@ -49,7 +46,7 @@ class ModernRequests:
     def __init__(self, exchanges: Exchanges) -> None:
         self._exchanges = exchanges
         self._version = ""
-        self._wishes: dict[str, Wishes] = {}
+        self._tools = ToolHeaders(WISHES_MAX)
         self._refused: list[BridgeExchange] = []
         self._pages = 0
 
@@ -58,7 +55,7 @@ class ModernRequests:
         params = members(message.params)
         version = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
         self._version = version or self._version
-        exchange.headers = self._headers(exchange.method, params)
+        exchange.headers = self._tools.headers(self._version, exchange.method, params)
         return [self._exchanges.send(exchange)]
 
     def withdraw(self, exchange: BridgeExchange) -> None:
@@ -87,7 +84,7 @@ class ModernRequests:
         """Take a page of tools that the bridge asked for."""
         self._exchanges.end_exchange(exchange)
         if self._pages == 1:
-            self._wishes = {}
+            self._tools.forget()
         cursor = self._learn(message.result)
         if cursor and self._refused and self._pages < PAGES_MAX:
             return [self._ask(self._refused[0], cursor)]
@@ -104,7 +101,8 @@ class ModernRequests:
         actions: list[Action] = []
         refused, self._refused = self._refused, []
         for exchange in refused:
-            headers = self._headers(_CALL, members(codec.envelope(exchange.body).params))
+            params = members(codec.envelope(exchange.body).params)
+            headers = self._tools.headers(self._version, _CALL, params)
             if headers != exchange.headers:
                 exchange.headers = headers
                 actions.append(self._exchanges.send(exchange))
@@ -112,18 +110,6 @@ class ModernRequests:
                 self._exchanges.end_exchange(exchange)
                 actions.append(WriteLine(exchange.refusal))
         return actions
-
-    def _headers(self, method: str, params: Mapping[str, Raw]) -> dict[str, str | bytes]:
-        headers: dict[str, str | bytes] = {
-            **POST,
-            "MCP-Protocol-Version": mcp_headers.encode_value(self._version),
-            **mcp_headers.build_routing_headers(method, params),
-        }
-        if method == _CALL:
-            name = codec.text(params.get("name", _NONE)) or ""
-            arguments = params.get("arguments", _NONE)
-            headers |= mcp_headers.build_param_headers(self._wishes.get(name, {}), arguments)
-        return headers
 
     def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
         """List the tools, with the `_meta` of the client's request."""
@@ -136,7 +122,7 @@ class ModernRequests:
             {"jsonrpc": "2.0", "id": "metamcp-connect", "method": _LIST, "params": params}
         )
         listing = BridgeExchange(ExchangePurpose.LIST, body, method=_LIST, modern=True)
-        listing.headers = self._headers(_LIST, {})
+        listing.headers = self._tools.headers(self._version, _LIST, {})
         return self._exchanges.send(listing)
 
     def _learn(self, result: Raw) -> Raw:
@@ -146,14 +132,9 @@ class ModernRequests:
             tools = codec.items(page.get("tools", b"[]"))
         except codec.Malformed:
             tools = []
-        for tool in map(members, tools):
-            name = codec.text(tool.get("name", _NONE))
-            if name is None:
-                continue
-            wishes = _wishes(tool.get("inputSchema", _NONE))
-            self._wishes.pop(name, None)
-            if wishes and len(self._wishes) < WISHES_MAX:
-                self._wishes[name] = wishes
+        for tool in tools:
+            with contextlib.suppress(HeaderRuleUnfit):  # then no header is checked
+                self._tools.learn(tool)
         return page.get("nextCursor", _NONE)
 
 
@@ -163,14 +144,6 @@ def members(data: Raw) -> dict[str, Raw]:
     try:
         return codec.level(data) if data else {}
     except codec.Malformed:
-        return {}
-
-
-def _wishes(schema: Raw) -> Wishes:
-    """Return the headers that a tool wants; none for a tool that asks in a forbidden way."""
-    try:
-        return mcp_headers.find_header_params(schema) if schema else {}
-    except (mcp_headers.HeaderRuleUnfit, codec.Malformed):
         return {}
 
 

@@ -44,6 +44,7 @@ from metamcp_worker.bridge.pipes import (
 from metamcp_worker.bridge.session import BridgeSession
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import ConnectionBroken, Origin, Response, TlsFailed, Unreachable
+from metamcp_worker.http.mcp_headers import EVENTS
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 from metamcp_worker.runtime import loop
 
@@ -69,7 +70,6 @@ lost."""
 LOCATE_S = 1.0
 """Minimum seconds between two looks whether the gateway has moved."""
 
-EVENTS = "text/event-stream"
 AUTHORITY = "Name the authority of its certificate with --ca FILE, or in the variable METAMCP_CA."
 MAYBE_TLS = "If this port speaks TLS, write https:// in the URL."
 _UNKNOWN_AUTHORITY = "self-signed", "self signed", "issuer"

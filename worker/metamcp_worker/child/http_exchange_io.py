@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator, Mapping
 
 from msgspec import Struct
 
-from metamcp_worker.child import http_exchange, request_headers
+from metamcp_worker.child import http_exchange
 from metamcp_worker.child.http_exchange import RefusalMeaning, ResumeState
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.fetch import ConnectionBroken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
@@ -52,7 +53,7 @@ class Post(Struct, frozen=True):
 
     @property
     def in_session(self) -> bool:
-        return request_headers.SESSION in self.headers
+        return mcp_headers.SESSION in self.headers
 
 
 class ServerAnswer(Struct):
@@ -84,13 +85,13 @@ async def exchange(link: HttpTransport, post: Post) -> AsyncGenerator[ServerAnsw
     end = asyncio.get_running_loop().time() + post.answer_s
     response = await _send_post(link, post)
     link.on_answer_start(post.key)
-    session_id = response.header(request_headers.SESSION)
+    session_id = response.header(mcp_headers.SESSION)
     resume = ResumeState()
     async with Body(link.intake, response) as body:
         async with _in_time(link, post, end):
             if response.status not in _ANSWERS:
                 message = await _refusal(link, post, response, body)
-            elif response.media_type == request_headers.EVENTS:
+            elif response.media_type == mcp_headers.EVENTS:
                 message = await _events(link, post, body, resume)
             else:
                 length = response.header("content-length")
@@ -250,9 +251,9 @@ async def _resume_stream(
     link: HttpTransport, post: Post, resume: ResumeState, session_id: str
 ) -> bytes:
     """Take up the stream as often as `resume` allows, and return the answer. Raises Broken."""
-    headers = {**post.headers, "Accept": request_headers.EVENTS}
+    headers = {**post.headers, "Accept": mcp_headers.EVENTS}
     if session_id:
-        headers[request_headers.SESSION] = session_id
+        headers[mcp_headers.SESSION] = session_id
     while (delay_s := resume.plan_reconnect()) is not None:
         await asyncio.sleep(delay_s)
         try:
@@ -271,11 +272,11 @@ async def _taken_up(
 ) -> bytes:
     """Connect to the stream once more; see `_events` for the result. Raises also _StreamGone and
     Unreachable."""
-    headers = {**headers, request_headers.LAST_EVENT: resume.last_id}
+    headers = {**headers, mcp_headers.LAST_EVENT: resume.last_id}
     response = await link.origin.send("GET", headers, answer_s=OPEN_S_MAX)
     async with Body(link.intake, response) as body:
         if response.status >= 500:
             return b""
-        if response.status != 200 or response.media_type != request_headers.EVENTS:
+        if response.status != 200 or response.media_type != mcp_headers.EVENTS:
             raise _StreamGone
         return await _events(link, post, body, resume)

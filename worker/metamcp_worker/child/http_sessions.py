@@ -14,8 +14,8 @@ from typing import cast
 
 from msgspec import Raw, Struct
 
-from metamcp_worker.child import request_headers
 from metamcp_worker.child.actions import ServerRequest
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.server_catalog import TASKS_EXTENSION
 from metamcp_worker.ipc.spec import ServerSpec
@@ -75,7 +75,7 @@ class HttpSession:
         """Note that the server has begun the session; the server still waits for
         `notifications/initialized`."""
         self.id = session_id
-        self.headers = request_headers.session(session_id, protocol)
+        self.headers = mcp_headers.build_session_headers(session_id, protocol)
         self.opened += 1
 
     @property

@@ -24,6 +24,7 @@ from metamcp_worker.child.http_sessions import (
 )
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused
 from metamcp_worker.child.lists import CHANGES
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.fetch import ConnectionBroken, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
@@ -230,14 +231,14 @@ async def listen(link: HttpTransport, session: HttpSession) -> bool:
     resume = ResumeState(endless=True)
     had_one = False
     while True:
-        headers: dict[str, str | bytes] = {**session.headers, "Accept": request_headers.EVENTS}
+        headers: dict[str, str | bytes] = {**session.headers, "Accept": mcp_headers.EVENTS}
         if resume.last_id:
-            headers[request_headers.LAST_EVENT] = resume.last_id
+            headers[mcp_headers.LAST_EVENT] = resume.last_id
         try:
             response = await link.origin.send("GET", headers, answer_s=OPEN_S_MAX)
             async with Body(link.intake, response) as body:
                 status = response.status
-                if status == 200 and response.media_type == request_headers.EVENTS:
+                if status == 200 and response.media_type == mcp_headers.EVENTS:
                     had_one = True
                     await _events(link, session, body, resume)
                 elif status == 404 and had_one and session.id:

@@ -11,10 +11,11 @@ gateway send messages, credentials included, to any place.
 import asyncio
 import time
 
-from metamcp_worker.child import http_exchange, request_headers
+from metamcp_worker.child import http_exchange
 from metamcp_worker.child.actions import CancelRequest, Fail, ServerRequest
 from metamcp_worker.child.http_exchange_io import OPEN_S_MAX, Post, hand_in, tell
 from metamcp_worker.child.http_transport import Body, HttpTransport, RequestRefused, to_failure
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.fetch import ConnectionBroken, Response, Unreachable
 from metamcp_worker.http.sse import FIELDS_BYTES_MAX, EventReader, SseEvent
 from metamcp_worker.ipc import codec
@@ -84,9 +85,7 @@ class Sse2024:
         if request.method != "initialize":
             await asyncio.shield(self._greeted)
         await asyncio.shield(self._named)
-        post = Post(
-            request.key, request.line, request_headers.MESSAGE, b"", answer_s=self._answer_s
-        )
+        post = Post(request.key, request.line, mcp_headers.MESSAGE, b"", answer_s=self._answer_s)
         if refusal := await hand_in(self._link, post, self._endpoint):
             self._link.deliver(refusal, None, 0)
 
@@ -114,7 +113,7 @@ class Sse2024:
         """Send a message and return the status."""
         await asyncio.shield(self._named)
         return await tell(
-            self._link, line, request_headers.MESSAGE, answer_s=self._answer_s, url=self._endpoint
+            self._link, line, mcp_headers.MESSAGE, answer_s=self._answer_s, url=self._endpoint
         )
 
     @property
@@ -129,10 +128,10 @@ class Sse2024:
         """Read the stream until its end, which is the end of the server."""
         try:
             response = await self._link.origin.send(
-                "GET", {"Accept": request_headers.EVENTS}, answer_s=OPEN_S_MAX
+                "GET", {"Accept": mcp_headers.EVENTS}, answer_s=OPEN_S_MAX
             )
             async with Body(self._link.intake, response) as body:
-                if response.status != 200 or response.media_type != request_headers.EVENTS:
+                if response.status != 200 or response.media_type != mcp_headers.EVENTS:
                     self._lose(self._no_stream(response))
                     return
                 await self._events(body)

@@ -41,6 +41,7 @@ from metamcp_worker.child.http_transport import (
 from metamcp_worker.child.request_headers import RequestHeaders
 from metamcp_worker.child.sse2024_transport import Sse2024
 from metamcp_worker.child.transport import SpawnFailed, Transport, TransportListener
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.fetch import Auth, ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, TooLarge
@@ -232,7 +233,7 @@ class Streamable:
             self._sessions.on_session_lost(session, session_id)
             return False
         if objection == Code.UNSUPPORTED_VERSION:
-            revision = session.headers[request_headers.PROTOCOL]
+            revision = session.headers[mcp_headers.PROTOCOL]
             self._link.lose(Fail("protocol", f"it does not speak {revision} any more"))
         return True
 

@@ -22,7 +22,7 @@ from metamcp_worker.front import task_ids
 from metamcp_worker.front.request_facts import NAME_BYTES_MAX, McpRequest
 from metamcp_worker.guard.conditions import ThingKind
 from metamcp_worker.http import mcp_headers
-from metamcp_worker.http.mcp_headers import Path
+from metamcp_worker.http.mcp_headers import Wishes
 from metamcp_worker.http.request_head import BLANKS, Head, Headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope, KnownRequest
@@ -200,10 +200,6 @@ def _check_keys(body: bytes) -> None:
         else:
             last = token
 
-
-Wishes = Mapping[Path, str]
-"""Arguments that a tool wants repeated in headers, each with the name of its header behind
-`Mcp-Param-`."""
 
 _PREFIX = "Mcp-Param-"
 _MARK = b"x-mcp-header"

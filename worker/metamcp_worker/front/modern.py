@@ -22,7 +22,7 @@ from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VER
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.mcp_request import METHODS, Wishes, subject_of
+from metamcp_worker.front.mcp_request import METHODS, subject_of
 from metamcp_worker.front.mrtr_io import InteractiveCall, ParkedCalls, wants_input
 from metamcp_worker.front.request_facts import (
     CallAnswer,
@@ -35,6 +35,7 @@ from metamcp_worker.front.server_processes import Peers, RootsUnknown
 from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
 from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.mcp_headers import Wishes
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names

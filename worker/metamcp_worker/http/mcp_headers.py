@@ -1,10 +1,13 @@
 """Headers with a meaning for MCP: those that repeat values of the body, and W3C trace context.
 
-Owns: how a value is written into a header, which parameter `Mcp-Name` repeats, which arguments a
-tool wants repeated as `Mcp-Param-…` and whether it asks for that properly; reading and writing
-`traceparent`, and finding all three members of a trace in HTTP headers. Never: comparing a header
-with a body, sending, random ids, whether a request is traced (`front/trace`), the content of
-`tracestate` and `baggage`, which pass as they came.
+Owns: the names of the headers, how a value is written into a header, the headers of a client's
+requests in each era, which arguments a tool wants repeated as `Mcp-Param-…` and whether it asks for
+that properly; reading and writing `traceparent`, and finding all three members of a trace in HTTP
+headers. Never: comparing a header with a body, sending, random ids, whether a request is traced
+(`front/trace`), the content of `tracestate` and `baggage`, which pass as they came.
+
+A modern server compares the headers with the body, and refuses a message in which they differ. So
+the headers are created again from each message; headers of a client are never copied.
 
 A `traceparent` that is not exactly right is ignored: spans would get a parent that does not exist.
 """
@@ -12,12 +15,21 @@ A `traceparent` that is not exactly right is ignored: spans would get a parent t
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
 
 from msgspec import Raw, Struct
 
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.codec import is_list, is_table
+
+PROTOCOL = "MCP-Protocol-Version"
+SESSION = "Mcp-Session-Id"
+LAST_EVENT = "Last-Event-ID"
+EVENTS = "text/event-stream"
+JSON = "application/json"
+
+MESSAGE: Mapping[str, str] = {"Content-Type": JSON, "Accept": f"{JSON}, {EVENTS}"}
+"""Headers of every message."""
 
 #: Parameter that `Mcp-Name` repeats, by method.
 NAMED: Mapping[str, str] = {
@@ -30,11 +42,14 @@ NAMED: Mapping[str, str] = {
 }
 NUMBER_BITS_MAX = 4096
 """Maximum bits of an integer in a header: over a thousand digits."""
+ANNOTATIONS_MAX = 64
+"""Maximum number of annotations of one tool, because servers take about a hundred headers."""
 
 _ANNOTATION = "x-mcp-header"
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _SENTINEL = re.compile(r"=\?base64\?.*\?=")
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+"""Regular expression of the name of a header."""
 _REPEATABLE = frozenset({"string", "integer", "boolean"})
 #: Keywords of JSON Schema 2020-12 that hold schemas, by the shape of their value. `properties` is
 #: not among them: only it leads to arguments that can be found without validating.
@@ -42,16 +57,23 @@ _ONE = frozenset({
     "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not",
     "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
 })  # fmt: skip
-_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_LIST = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _TABLE = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties"})
 
-Json = dict[str, Any]
 Path = tuple[str, ...]
+Wishes = Mapping[Path, str]
+"""Arguments that a tool wants repeated in headers, each with the name of its header behind
+`Mcp-Param-`."""
 
 
 class HeaderRuleUnfit(ValueError):
     """Raised for a tool that asks for headers in a way that the specification forbids. The text
     says how."""
+
+
+class _Tool(Struct, rename="camel"):
+    name: str
+    input_schema: Raw = Raw(b"{}")
 
 
 def encode_value(value: str) -> str:
@@ -63,91 +85,146 @@ def encode_value(value: str) -> str:
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
 
-def build_routing_headers(method: str, params: Mapping[str, Raw]) -> dict[str, str]:
-    """Return `Mcp-Method`, and `Mcp-Name` if the method has it."""
-    headers = {"Mcp-Method": encode_value(method)}
-    subject = params.get(NAMED.get(method, ""))
+def build_session_headers(session_id: str, protocol: str) -> dict[str, str]:
+    """Return the headers of every message in a session of an earlier era. `session_id`: empty if
+    the server gave none."""
+    headers = {**MESSAGE, PROTOCOL: protocol}
+    return {**headers, SESSION: session_id} if session_id else headers
+
+
+def build_modern_headers(
+    protocol: str, method: str, params: Mapping[str, Raw], wishes: Wishes | None = None
+) -> dict[str, str]:
+    """Return the headers of a request that stands alone, as revision 2026-07-28 has them. `wishes`:
+    of the called tool."""
+    headers = {**MESSAGE, PROTOCOL: encode_value(protocol), "Mcp-Method": encode_value(method)}
+    subject = params.get(NAMED.get(method, "taskId" if method.startswith("tasks/") else ""))
     text = None if subject is None else codec.text(subject)
     if text is not None:
         headers["Mcp-Name"] = encode_value(text)
+    if wishes:
+        headers |= build_param_headers(wishes, params.get("arguments", Raw()))
     return headers
+
+
+class ToolHeaders:
+    """Headers of requests that stand alone, by what lists of tools say of arguments in headers. At
+    most `tools_max` tools are remembered; beyond that all are forgotten and learned again with the
+    next list."""
+
+    def __init__(self, tools_max: int) -> None:
+        self._tools_max = tools_max
+        self._wishes: dict[str, Wishes] = {}
+
+    def headers(self, protocol: str, method: str, params: Mapping[str, Raw]) -> dict[str, str]:
+        """Return the headers of this request."""
+        called = self._wishes and method == "tools/call"
+        name = codec.text(params.get("name", Raw())) if called else None
+        return build_modern_headers(protocol, method, params, self._wishes.get(name or ""))
+
+    def learn(self, tool: Raw) -> None:
+        """Learn the wishes of one tool of a list. Raises HeaderRuleUnfit."""
+        try:
+            definition = codec.decode_as(_Tool, tool)
+        except codec.Malformed:
+            return  # Judging broken definitions is not the task here.
+        self._wishes.pop(definition.name, None)
+        try:
+            wishes = find_header_params(definition.input_schema)
+        except codec.Malformed:
+            return
+        except HeaderRuleUnfit as error:
+            raise HeaderRuleUnfit(f"{definition.name[:128]!r}: {error}") from None
+        if wishes:
+            if len(self._wishes) >= self._tools_max:
+                self._wishes.clear()
+            self._wishes[definition.name] = wishes
+
+    def forget(self) -> None:
+        """Forget all tools, because a list begins."""
+        self._wishes.clear()
 
 
 def find_header_params(schema: bytes | Raw) -> dict[Path, str]:
     """Return which arguments this inputSchema wants repeated: their path through `properties`, and
     the name of the header after `Mcp-Param-`. Raises HeaderRuleUnfit and codec.Malformed."""
     raw = bytes(schema)
+    # An escape may hide the word from this look, which spares nearly all tools the next one.
     if _ANNOTATION.encode() not in raw and b"\\u" not in raw:
         return {}
-    names: dict[Path, str] = {}
+    wishes: dict[Path, str] = {}
+    names: set[str] = set()
     for path, position in _positions(codec.value(raw)):
-        if _ANNOTATION in position:
-            name = _name(path, position)
-            if name.lower() in {other.lower() for other in names.values()}:
-                raise HeaderRuleUnfit(f"two properties have the {_ANNOTATION} {name}")
-            assert path is not None
-            names[path] = name
-    return names
+        if _ANNOTATION not in position:
+            continue
+        if not path:
+            raise HeaderRuleUnfit(f"{_ANNOTATION} at a place that has no fixed path of properties")
+        location = f"{_ANNOTATION} of {'.'.join(path)[:128]!r}"
+        name, kind = position[_ANNOTATION], position.get("type")
+        if not isinstance(name, str) or not TOKEN.fullmatch(name):
+            raise HeaderRuleUnfit(f"{location} is not the name of a header")
+        if not isinstance(kind, str) or kind not in _REPEATABLE:
+            raise HeaderRuleUnfit(f"{location}, which is not a string, integer or boolean")
+        if name.lower() in names or len(names) >= ANNOTATIONS_MAX:
+            raise HeaderRuleUnfit(f"{location} comes twice, or is one of too many")
+        names.add(name.lower())
+        wishes[path] = name
+    return wishes
 
 
-def build_param_headers(wishes: Mapping[Path, str], arguments: bytes | Raw) -> dict[str, str]:
+def build_param_headers(wishes: Wishes, arguments: bytes | Raw) -> dict[str, str]:
     """Return the `Mcp-Param-…` headers for these arguments; none for an absent or null one."""
     headers: dict[str, str] = {}
-    values: object = codec.value(arguments) if wishes and arguments else None
     for path, name in wishes.items():
-        text = text_of(at(values, path))
+        value = _read_at(arguments, path)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # Some servers compare texts and not numbers.
+        text = text_of(value)
         if text is not None:
             headers[f"Mcp-Param-{name}"] = encode_value(text)
     return headers
 
 
-def _positions(root: object) -> Iterator[tuple[Path | None, Json]]:
+def _positions(root: object) -> Iterator[tuple[Path | None, dict[str, object]]]:
     """Yield every schema in this schema, with its path through `properties`; None if `properties`
-    alone does not lead to it."""
+    alone does not lead to it. Data, such as examples, is not searched, and references are not
+    followed."""
     waiting: list[tuple[Path | None, object]] = [((), root)]
     while waiting:
-        path, node = waiting.pop()
-        if not isinstance(node, dict):
+        path, schema = waiting.pop()
+        if not is_table(schema):
             continue
-        schema = cast(Json, node)
         yield path, schema
         for keyword, value in schema.items():
-            if keyword in _ONE:
+            if keyword in _LIST and is_list(value):
+                waiting.extend((None, subschema) for subschema in value)
+            elif keyword in _ONE:
                 waiting.append((None, value))
-            elif keyword in _LIST and isinstance(value, list):
-                waiting.extend((None, subschema) for subschema in cast(list[object], value))
-            elif keyword in _TABLE and isinstance(value, dict):
-                waiting.extend((None, subschema) for subschema in cast(Json, value).values())
-            elif keyword == "properties" and isinstance(value, dict):
-                for name, subschema in cast(Json, value).items():
+            elif keyword in _TABLE and is_table(value):
+                waiting.extend((None, subschema) for subschema in value.values())
+            elif keyword == "properties" and is_table(value):
+                for name, subschema in value.items():
                     waiting.append((None if path is None else (*path, name), subschema))
 
 
-def _name(path: Path | None, schema: Json) -> str:
-    if not path:
-        raise HeaderRuleUnfit(
-            f"an {_ANNOTATION} stands where no property of the arguments is described"
-        )
-    property_path = ".".join(path)
-    name = schema[_ANNOTATION]
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise HeaderRuleUnfit(
-            f"the {_ANNOTATION} of property {property_path} is not the name of a header"
-        )
-    kind = schema.get("type")
-    if not isinstance(kind, str) or kind not in _REPEATABLE:
-        raise HeaderRuleUnfit(
-            f"property {property_path} has an {_ANNOTATION} and is not a string, integer or boolean"
-        )
-    return name
+def _read_at(arguments: bytes | Raw, path: Path) -> object:
+    """Return the argument at this path; None if it is absent or has no value in Python. The other
+    arguments stay unread."""
+    argument = arguments
+    try:
+        for name in path:
+            argument = codec.level(argument).get(name, Raw(b"null"))
+        return codec.value(argument)
+    except codec.Malformed:
+        return None
 
 
 def at(value: object, path: Path) -> object:
     """Return the argument at this path; None if it is absent."""
     for name in path:
-        if not isinstance(value, dict):
+        if not is_table(value):
             return None
-        value = cast(Json, value).get(name)
+        value = value.get(name)
     return value
 
 
