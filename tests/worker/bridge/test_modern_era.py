@@ -101,6 +101,16 @@ def test_arguments_are_repeated_that_the_clients_own_list_says_are_wanted() -> N
     assert not any(name.startswith("Mcp-Param") for name in unfit.headers)
 
 
+def test_a_number_that_python_cannot_hold_ends_nothing() -> None:
+    bridge = made()
+    asked = send(bridge.on_line(modern("tools/list", 0)))
+    bridge.head(asked.number, 200, b"")
+    bridge.message(asked.number, result(0, tools=[tool("t")]))
+    raw = modern("tools/call", 1, name="t", arguments={"region": "us", "n": 9})
+    again = send(bridge.on_line(raw.replace(b'"n": 9', b'"n": 1e999')))
+    assert again.headers["Mcp-Param-Region"] == "us"
+
+
 def test_a_call_that_is_refused_for_its_headers_goes_again_with_those_that_are_wanted() -> None:
     bridge = made()
     asked = call(bridge)
