@@ -275,10 +275,7 @@ def _by_name(offered: Iterable[bytes | Raw]) -> dict[str, LockedTool | None]:
 
 def name_of(definition: bytes | Raw) -> str | None:
     """Return the name of a tool, read in the same way as the fronts do; None without one."""
-    try:
-        return codec.text(codec.level(definition).get("name", Raw(b"null")))
-    except Malformed:
-        return None
+    return codec.text(codec.members(definition).get("name", Raw(b"null")))
 
 
 def with_lock_change(

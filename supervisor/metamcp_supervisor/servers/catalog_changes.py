@@ -76,10 +76,7 @@ def _index_by_name(kind: str, definitions: Iterable[Raw]) -> dict[str, bytes]:
     """Return definitions by name; a definition without a name has its place (`#0`) as key."""
     by_name: dict[str, bytes] = {}
     for index, definition in enumerate(definitions):
-        try:
-            name = codec.text(codec.level(definition).get(_KEYS[kind], Raw(b"null")))
-        except codec.Malformed:
-            name = None
+        name = codec.text(codec.members(definition).get(_KEYS[kind], Raw(b"null")))
         by_name[name if name is not None else f"#{index}"] = bytes(definition)
     return by_name
 

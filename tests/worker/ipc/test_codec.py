@@ -35,6 +35,12 @@ def test_a_level_written_again_keeps_order_and_every_value(data: dict[str, Any])
     assert list(json.loads(again).items()) == list(data.items())
 
 
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"a"'])
+def test_what_is_no_object_has_no_members(data: bytes) -> None:
+    assert codec.members(data) == codec.members(Raw(data)) == {}
+    assert codec.members(b'{"a": [1]}') == {"a": Raw(b"[1]")}
+
+
 def test_numbers_that_python_cannot_hold_stay_as_they_are() -> None:
     raw = b'{"a":123456789012345678901234567890,"b":1.0,"c":1e400,"d":-0.0}'
     assert codec.dump(codec.level(raw)) == raw

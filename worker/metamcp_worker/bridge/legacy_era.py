@@ -218,7 +218,7 @@ class LegacySession:
     def _on_session_opened(self, exchange: BridgeExchange, result: Raw) -> list[Action]:
         self._opening = False
         self._id = exchange.session
-        self._version = codec.text(_member(result, "protocolVersion")) or ""
+        self._version = codec.text(codec.members(result).get("protocolVersion", _NONE)) or ""
         actions: list[Action] = []
         if exchange.purpose is ExchangePurpose.HELLO:
             bodies = [_INITIALIZED, *self._replays.values()] if self._welcomed else []
@@ -232,9 +232,8 @@ class LegacySession:
 
     def _remember(self, exchange: BridgeExchange) -> None:
         """Keep a request of the client that the next session must know too."""
-        params = codec.envelope(exchange.body).params
-        fixed_subject = _REPLAYED[exchange.method]
-        subject = fixed_subject.encode() if fixed_subject else bytes(_member(params, "uri"))
+        params = codec.members(codec.envelope(exchange.body).params)
+        subject = _REPLAYED[exchange.method] or bytes(params.get("uri", b""))
         if exchange.method == "resources/unsubscribe":
             self._replays.pop(subject, None)
         elif subject in self._replays or len(self._replays) < REPLAYS_MAX:
@@ -242,21 +241,16 @@ class LegacySession:
 
 
 #: Requests whose effect lasts as long as the session. Only the newest `logging/setLevel` counts.
-_REPLAYED = {"logging/setLevel": "level", "resources/subscribe": "", "resources/unsubscribe": ""}
-
-
-def _member(data: Raw, name: str) -> Raw:
-    try:
-        return codec.level(data).get(name, _NONE)
-    except codec.Malformed:
-        return _NONE
+_REPLAYED = {
+    "logging/setLevel": b"level", "resources/subscribe": b"", "resources/unsubscribe": b"",
+}  # fmt: skip
 
 
 def _make_list_notifications(result: Raw) -> list[Action]:
     """Return notifications for the client that its lists may be different in a new session."""
-    capabilities = _member(result, "capabilities")
+    capabilities = codec.members(codec.members(result).get("capabilities", _NONE))
     return [
         WriteLine(b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed"}' % name.encode())
         for name in _LISTS
-        if bytes(_member(_member(capabilities, name), "listChanged")) == b"true"
+        if bytes(codec.members(capabilities.get(name, _NONE)).get("listChanged", b"")) == b"true"
     ]

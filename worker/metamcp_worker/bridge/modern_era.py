@@ -52,8 +52,8 @@ class ModernRequests:
 
     def send(self, exchange: BridgeExchange, message: Envelope) -> list[Action]:
         """Send a message of the client."""
-        params = members(message.params)
-        version = codec.text(members(params.get("_meta", _NONE)).get(VERSION, _NONE))
+        params = codec.members(message.params)
+        version = codec.text(codec.members(params.get("_meta", _NONE)).get(VERSION, _NONE))
         self._version = version or self._version
         exchange.headers = self._tools.headers(self._version, exchange.method, params)
         return [self._exchanges.send(exchange)]
@@ -101,8 +101,7 @@ class ModernRequests:
         actions: list[Action] = []
         refused, self._refused = self._refused, []
         for exchange in refused:
-            params = members(codec.envelope(exchange.body).params)
-            headers = self._tools.headers(self._version, _CALL, params)
+            headers = self._tools.headers(self._version, _CALL, _params(exchange))
             if headers != exchange.headers:
                 exchange.headers = headers
                 actions.append(self._exchanges.send(exchange))
@@ -114,7 +113,7 @@ class ModernRequests:
     def _ask(self, exchange: BridgeExchange, cursor: Raw = _NONE) -> Send:
         """List the tools, with the `_meta` of the client's request."""
         self._pages = self._pages + 1 if cursor else 1
-        meta = members(members(codec.envelope(exchange.body).params).get("_meta", _NONE))
+        meta = codec.members(_params(exchange).get("_meta", _NONE))
         params: dict[str, object] = {"_meta": {name: meta[name] for name in _SAID if name in meta}}
         if cursor:
             params["cursor"] = cursor
@@ -127,7 +126,7 @@ class ModernRequests:
 
     def _learn(self, result: Raw) -> Raw:
         """Keep the headers that the tools of a page want. Return the cursor of the next page."""
-        page = members(result)
+        page = codec.members(result)
         try:
             tools = codec.items(page.get("tools", b"[]"))
         except codec.Malformed:
@@ -138,15 +137,10 @@ class ModernRequests:
         return page.get("nextCursor", _NONE)
 
 
-def members(data: Raw) -> dict[str, Raw]:
-    """Return the members of a JSON object; empty if `data` is not an object, which the gateway will
-    refuse."""
-    try:
-        return codec.level(data) if data else {}
-    except codec.Malformed:
-        return {}
+def _params(exchange: BridgeExchange) -> dict[str, Raw]:
+    return codec.members(codec.envelope(exchange.body).params)
 
 
 def _code(error: Raw) -> int:
-    code = codec.value(members(error).get("code", b"0"))
+    code = codec.value(codec.members(error).get("code", b"0"))
     return code if isinstance(code, int) else 0

@@ -25,7 +25,7 @@ from metamcp_worker.bridge.http_requests import (
     one_line,
 )
 from metamcp_worker.bridge.legacy_era import LegacySession
-from metamcp_worker.bridge.modern_era import VERSION, ModernRequests, members
+from metamcp_worker.bridge.modern_era import VERSION, ModernRequests
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope, ScannedId, glimpse
@@ -151,7 +151,7 @@ class BridgeSession:
         if self._ended:
             text = "The connection ended before this request was sent."
             return [_refusal(raw_id, Code.SERVER_DOWN, text)]
-        modern = VERSION in members(members(message.params).get("_meta", _NONE))
+        modern = VERSION in codec.members(codec.members(message.params).get("_meta", _NONE))
         if self._era is not None and modern != self._era:
             return [_foreign(message, raw_id, modern=modern)]
         if len(self._exchanges) >= INFLIGHT_MAX:
@@ -173,7 +173,7 @@ class BridgeSession:
             ExchangePurpose.NOTICE, line, method=message.method, modern=self._era or False
         )
         if message.method == _CANCELLED:
-            subject = members(message.params).get("requestId")
+            subject = codec.members(message.params).get("requestId")
             request = None if subject is None else self._exchanges.request(bytes(subject))
             if request is None:
                 return []  # it is answered already
@@ -378,7 +378,7 @@ def _foreign(message: Envelope, raw_id: bytes, *, modern: bool) -> WriteLine:
     if modern:
         text = "This connection began with initialize; it has no requests that stand alone."
         return _refusal(raw_id, Code.INVALID_REQUEST, text)
-    version = codec.text(members(message.params).get("protocolVersion", _NONE)) or ""
+    version = codec.text(codec.members(message.params).get("protocolVersion", _NONE)) or ""
     text = "Unsupported protocol version: this connection began with requests that stand alone."
     data = {"supported": [_MODERN], "requested": version}
     return WriteLine(error(raw_id, Code.UNSUPPORTED_VERSION, text, data))

@@ -12,7 +12,7 @@ gives no session id keeps nothing between two requests; then there is only the b
 from collections.abc import Iterable
 from typing import cast
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from metamcp_worker.child.actions import ServerRequest
 from metamcp_worker.http import mcp_headers
@@ -212,7 +212,4 @@ def _sort_members(value: object) -> object:
 
 
 def _uri(request: ServerRequest) -> bytes:
-    try:
-        return bytes(codec.level(request.params).get("uri", Raw(b"null")))
-    except codec.Malformed:
-        return b"null"
+    return bytes(codec.members(request.params).get("uri", b"null"))

@@ -315,10 +315,7 @@ class MetaBuilder:
         return stamp
 
     def _describe(self, caller: bytes) -> bytes:
-        try:
-            caller_members = codec.level(caller) if caller else {}
-        except codec.Malformed:
-            caller_members = {}
+        caller_members = codec.members(caller)
         members: dict[str, Raw | bytes] = {
             "protocolVersion": self._protocol,
             "clientInfo": caller_members.get("clientInfo", self._gateway),

@@ -366,11 +366,7 @@ class Listing:
 
 
 def _identity(item: Raw, member: str) -> str | None:
-    try:
-        raw_value = codec.level(item).get(member, Raw(b"null"))
-    except codec.Malformed:
-        return None
-    return codec.text(raw_value)
+    return codec.text(codec.members(item).get(member, Raw(b"null")))
 
 
 OWNED_MAX = 10_000
@@ -409,11 +405,8 @@ class TaskOwners:
         belongs to none whose owner is known."""
         if not self._owners or b'"taskId"' not in params:
             return ""
-        try:
-            meta = codec.level(codec.level(params).get("_meta", _NOTHING))
-            task = codec.text(codec.level(meta.get(RELATED, _NOTHING)).get("taskId", Raw(b"null")))
-        except codec.Malformed:
-            return ""
+        meta = codec.members(codec.members(params).get("_meta", _NOTHING))
+        task = codec.text(codec.members(meta.get(RELATED, _NOTHING)).get("taskId", Raw(b"null")))
         return self._owners.get(task or "", "")
 
     def _with_owners(self, result: bytes) -> bytes:
@@ -439,8 +432,5 @@ def _find_task_id(result: bytes) -> str | None:
     """Return the id of the task that a result stands for; None if the result is not a task."""
     if b'"taskId"' not in result:
         return None
-    try:
-        task = codec.level(codec.level(result).get("task", Raw(b"{}")))
-    except codec.Malformed:
-        return None
+    task = codec.members(codec.members(result).get("task", b""))
     return codec.text(task.get("taskId", Raw(b"null")))

@@ -129,9 +129,6 @@ def forward_notification(tell: ClientNotice, *, modern: bool) -> Actions:
 
 def _newest_with_logs(calls: ServerCalls) -> bytes:
     for key in reversed(calls.in_flight):
-        try:
-            if "logLevel" in codec.level(calls.in_flight[key].caller or b"{}"):
-                return key
-        except codec.Malformed:
-            continue
+        if "logLevel" in codec.members(calls.in_flight[key].caller):
+            return key
     return b""

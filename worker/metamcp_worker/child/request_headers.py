@@ -54,11 +54,7 @@ class RequestHeaders:
 
     def headers(self, method: str, params: bytes) -> dict[str, str]:
         """Return the headers of this request. Raises TooLarge."""
-        try:
-            members = codec.level(params)
-        except codec.Malformed:
-            members = {}
-        headers = self._tools.headers(MODERN, method, members)
+        headers = self._tools.headers(MODERN, method, codec.members(params))
         size = sum(len(name) + len(value) for name, value in headers.items())
         if size > HEADERS_BYTES_MAX:
             raise TooLarge("what a request has to say in its headers", size, HEADERS_BYTES_MAX)

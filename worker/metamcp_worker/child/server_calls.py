@@ -368,16 +368,10 @@ class Timing:
 
 def _tool(frame: CallFrame) -> str:
     """Return the name of the tool that is called, or the method if there is none."""
-    try:
-        return codec.text(codec.level(frame.params).get("name", b"null")) or frame.method
-    except codec.Malformed:
-        return frame.method
+    return codec.text(codec.members(frame.params).get("name", b"null")) or frame.method
 
 
 def error_type(error: bytes) -> str:
     """Return the code of a raw error object, as text; OTHER if it cannot be read."""
-    try:
-        code = bytes(codec.level(error).get("code", b""))
-    except codec.Malformed:
-        return OTHER
+    code = bytes(codec.members(error).get("code", b""))
     return code.decode() if len(code) < 12 and code.lstrip(b"-").isdigit() else OTHER

@@ -124,10 +124,7 @@ class Levels:
         session = b""
         small = len(caller) <= CALLER_BYTES_MAX
         if self._sessions and caller and small:
-            try:
-                session = bytes(codec.level(caller).get("clientCapabilities", b""))
-            except codec.Malformed:
-                session = b""
+            session = bytes(codec.members(caller).get("clientCapabilities", b""))
         if len(self._wishes) >= _CALLERS_MAX:
             self._wishes.clear()
         wish = _WantedLevel(_place(caller, "logLevel"), session)
@@ -138,8 +135,5 @@ class Levels:
 
 def _place(raw: bytes, member: str) -> float:
     """Return the index of the level that `raw` names in `member`; infinite if it names none."""
-    try:
-        level = codec.text(codec.level(raw or b"{}").get(member, b"null"))
-    except codec.Malformed:
-        return math.inf
+    level = codec.text(codec.members(raw).get(member, b"null"))
     return LEVELS.index(level) if level in LEVELS else math.inf

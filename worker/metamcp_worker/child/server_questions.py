@@ -334,7 +334,4 @@ def _token(params: bytes) -> bytes:
 
 def _member(raw: bytes, name: str) -> bytes:
     """Return a member of a raw object, raw; empty if it is not there."""
-    try:
-        return bytes(codec.level(raw).get(name, b""))
-    except codec.Malformed:
-        return b""
+    return bytes(codec.members(raw).get(name, b""))

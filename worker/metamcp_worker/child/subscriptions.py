@@ -269,10 +269,7 @@ def build_replies(waiters: Iterable[Waiter], result: bytes, error: bytes = b"") 
 
 def uri_of(call: CallFrame) -> str:
     """Return the URI that a subscription is about; empty if it is missing or too long."""
-    try:
-        uri = codec.text(codec.level(call.params).get("uri", Raw(b"null")))
-    except codec.Malformed:
-        return ""
+    uri = codec.text(codec.members(call.params).get("uri", Raw(b"null")))
     return uri if uri and len(uri.encode()) <= URI_BYTES_MAX else ""
 
 
@@ -445,10 +442,7 @@ class ModernSubscriptions:
 
     def torn_down(self, params: bytes, now: float) -> Actions:
         """Note that the server dropped a request of the gateway, which can only be a listen."""
-        try:
-            key = bytes(codec.level(params).get("requestId", b""))
-        except codec.Malformed:
-            return []
+        key = bytes(codec.members(params).get("requestId", b""))
         if key not in {listen.key for listen in (self._now, self._next) if listen is not None}:
             return []
         self._own.take(key)

@@ -197,6 +197,14 @@ def level(data: bytes | Raw) -> dict[str, Raw]:
         return _decode_surrogates(_decode_level, data, error)
 
 
+def members(data: bytes | Raw) -> dict[str, Raw]:
+    """Decode one object as `level` does; anything else has no members."""
+    try:
+        return level(data) if data else {}
+    except Malformed:
+        return {}
+
+
 def items(data: bytes | Raw) -> list[Raw]:
     """Decode one array and leave its items raw. Raises Malformed."""
     try:
