@@ -185,7 +185,7 @@ def with_exposed_links(tool: OfferedItem, moved: Mapping[str, str]) -> OfferedIt
     meta = codec.level(members["_meta"])
     if _FLAT_LINK in meta:
         meta[_FLAT_LINK] = _link(meta[_FLAT_LINK], moved)
-    interface = _level(meta.get("ui", Raw()))
+    interface = codec.members(meta.get("ui", Raw()))
     if "resourceUri" in interface:
         interface["resourceUri"] = _link(interface["resourceUri"], moved)
         meta["ui"] = Raw(codec.dump(interface))
@@ -230,8 +230,8 @@ def _links(tool: bytes) -> Iterator[str]:
     make such a URI likely."""
     if b"resourceUri" not in tool:
         return
-    meta = _level(_level(Raw(tool)).get("_meta", Raw()))
-    for raw in (meta.get(_FLAT_LINK), _level(meta.get("ui", Raw())).get("resourceUri")):
+    meta = codec.members(codec.members(Raw(tool)).get("_meta", Raw()))
+    for raw in (meta.get(_FLAT_LINK), codec.members(meta.get("ui", Raw())).get("resourceUri")):
         uri = None if raw is None else codec.text(raw)
         if uri is not None and uri.startswith(APP_SCHEME):
             yield uri
@@ -240,14 +240,6 @@ def _links(tool: bytes) -> Iterator[str]:
 def _link(raw: Raw, moved: Mapping[str, str]) -> Raw:
     exposed = moved.get(codec.text(raw) or "")
     return raw if exposed is None else Raw(codec.dump(exposed))
-
-
-def _level(raw: Raw) -> dict[str, Raw]:
-    """Return the members of a raw object; no members for any other value."""
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}
 
 
 LISTS = ("tools", "prompts", "resources")
@@ -277,7 +269,7 @@ class DeclaredCapabilities(Struct, frozen=True):
     @classmethod
     def read(cls, raw: Raw, *, legacy: bool) -> "DeclaredCapabilities":
         members = {
-            name: value for name, value in _capability_level(raw).items() if bytes(value) != b"null"
+            name: value for name, value in codec.members(raw).items() if bytes(value) != b"null"
         }
         return cls(members, legacy)
 
@@ -293,7 +285,7 @@ class DeclaredCapabilities(Struct, frozen=True):
         return self.has(TASKS) if self.legacy else TASKS_EXTENSION in self.level("extensions")
 
     def level(self, name: str) -> dict[str, Raw]:
-        return _capability_level(self.members.get(name, Raw(b"{}")))
+        return codec.members(self.members.get(name, Raw(b"{}")))
 
     def beyond(self) -> dict[str, Raw]:
         """Return the capabilities that the protocol does not know."""
@@ -389,11 +381,11 @@ def with_runs(raw: bytes) -> bytes:
     """Return the raw capabilities of an endpoint where the gateway itself has tasks (revision
     2025-11-25)."""
     own: dict[str, object] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
-    return codec.dump({**_capability_level(Raw(raw)), TASKS: own})
+    return codec.dump({**codec.members(Raw(raw)), TASKS: own})
 
 
 def _with_list_changed(raw: bytes) -> Raw:
-    members = _capability_level(Raw(raw))
+    members = codec.members(Raw(raw))
     if bytes(members.get("listChanged", b"")) == _TRUE:
         return Raw(raw)
     return Raw(codec.dump({**members, "listChanged": True}))
@@ -418,16 +410,9 @@ def _tasks(servers: Sequence[DeclaredCapabilities]) -> dict[str, object]:
     capability: dict[str, object] = {}
     for server in servers:
         tasks = server.level(TASKS)
-        requests = _capability_level(tasks.get("requests", Raw(b"{}")))
-        if "call" in _capability_level(requests.get("tools", Raw(b"{}"))):
+        requests = codec.members(tasks.get("requests", Raw(b"{}")))
+        if "call" in codec.members(requests.get("tools", Raw(b"{}"))):
             capability["requests"] = {"tools": {"call": {}}}
         if "cancel" in tasks:
             capability["cancel"] = {}
     return capability if "requests" in capability else {}
-
-
-def _capability_level(raw: Raw) -> dict[str, Raw]:
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}

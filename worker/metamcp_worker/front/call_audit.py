@@ -357,11 +357,8 @@ class CallAudit:
 
 def _client(caller: bytes) -> str:
     """Return the name that a client gives itself."""
-    try:
-        info = codec.level(codec.level(caller or b"{}").get("clientInfo", b"{}"))
-        return (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
-    except codec.Malformed:
-        return ""
+    info = codec.members(codec.members(caller).get("clientInfo", b""))
+    return (codec.text(info.get("name", Raw(b'""'))) or "")[:CLIENT_CHARS_MAX]
 
 
 def _unavailable(error: int) -> str:

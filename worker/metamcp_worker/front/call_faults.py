@@ -116,10 +116,7 @@ def code_of(body: bytes) -> int:
 
 def why_down(body: bytes) -> tuple[str, str]:
     """Return the reason and the message in the body of a `frames.ServerGone`."""
-    try:
-        members = codec.level(body)
-    except codec.Malformed:
-        members = {}
+    members = codec.members(body)
     reason = codec.text(members["reason"]) if "reason" in members else None
     message = codec.text(members["message"]) if "message" in members else None
     return reason or "exit", message or "it ended"
@@ -176,7 +173,7 @@ class Retries:
     def learn(self, server: str, catalogue: ServerCatalogue) -> None:
         hints: dict[bytes, str] = {}
         for tool in catalogue.tools:
-            members = _level(tool)
+            members = codec.members(tool)
             hints.setdefault(bytes(members.get("name", b"")), hint(members))
         self._hints[server] = {name: hint for name, hint in hints.items() if hint}
 
@@ -197,18 +194,10 @@ class Retries:
 
 def hint(tool: Mapping[str, Raw]) -> str:
     """Return the hint in a definition about calling the tool twice; empty without a hint."""
-    annotations = _level(tool.get("annotations", Raw()))
+    annotations = codec.members(tool.get("annotations", Raw()))
     if bytes(annotations.get("readOnlyHint", b"")) == b"true":
         return READ_ONLY
     return IDEMPOTENT if bytes(annotations.get("idempotentHint", b"")) == b"true" else ""
-
-
-def _level(raw: Raw) -> dict[str, Raw]:
-    """Return the members of a raw object; no members for any other value."""
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}
 
 
 _UNANSWERED = frozenset({Code.SERVER_DOWN, Code.TIMED_OUT, Code.OVERLOADED})

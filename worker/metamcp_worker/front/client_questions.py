@@ -114,7 +114,7 @@ def may_be_asked_anything(caller: bytes) -> bool:
 
 def has_extension(caller: bytes, name: str) -> bool:
     """Whether this client declares the extension with this name."""
-    extensions = _object(_capabilities(caller).get("extensions", _MISSING))
+    extensions = codec.members(_capabilities(caller).get("extensions", _MISSING))
     return _is_object(extensions.get(name))
 
 
@@ -149,14 +149,14 @@ def _parse_capabilities(caller: bytes) -> frozenset[str]:
     if _is_object(capabilities.get("roots")):
         declared.add("roots")
     if _is_object(capabilities.get("elicitation")):
-        modes = _object(capabilities["elicitation"])
+        modes = codec.members(capabilities["elicitation"])
         declared_modes = {
             f"elicitation.{mode}" for mode in ("form", "url") if _is_object(modes.get(mode))
         }
         # Before there were modes, the capability was an object without them and meant forms.
         declared |= declared_modes or {"elicitation.form"}
     if _is_object(capabilities.get("sampling")):
-        finer = _object(capabilities["sampling"])
+        finer = codec.members(capabilities["sampling"])
         declared.add("sampling")
         declared |= {
             f"sampling.{name}" for name in ("tools", "context") if _is_object(finer.get(name))
@@ -172,15 +172,7 @@ _remembered = functools.lru_cache(CALLERS_KEPT)(_parse_capabilities)
 
 
 def _capabilities(caller: bytes) -> dict[str, Raw]:
-    return _object(_object(caller).get("clientCapabilities", _MISSING))
-
-
-def _object(raw: bytes | Raw) -> dict[str, Raw]:
-    """Return the members of a raw object; no members for any other value."""
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}
+    return codec.members(codec.members(caller).get("clientCapabilities", _MISSING))
 
 
 def _is_object(raw: Raw | None) -> bool:
@@ -253,11 +245,8 @@ def _with_token(params: bytes, raw_id: bytes) -> tuple[bytes, bytes]:
     a token, the params as they are and empty bytes."""
     if b'"progressToken"' not in params:
         return params, b""
-    try:
-        members = codec.level(params)
-        meta = codec.level(members.get("_meta", b"{}"))
-    except codec.Malformed:
-        return params, b""
+    members = codec.members(params)
+    meta = codec.members(members.get("_meta", b""))
     token = bytes(meta.get("progressToken", _NONE))
     if not token:
         return params, b""
@@ -278,9 +267,6 @@ def passes(level: str, params: bytes) -> bool:
     Empty: the client wants all. A message with an unknown level passes."""
     if not level:
         return True
-    try:
-        message_level = codec.text(codec.level(params).get("level", Raw(b"null")))
-    except codec.Malformed:
-        return True
+    message_level = codec.text(codec.members(params).get("level", Raw(b"null")))
     rank = _PLACES.get(message_level or "")
     return rank is None or rank >= _PLACES[level]

@@ -539,10 +539,7 @@ class Notices:
 
     def _on_elicitation_complete(self, server: str, params: bytes) -> None:
         """Notify the client that was asked to visit a URL that the visit is over."""
-        try:
-            elicitation = codec.text(codec.level(params).get("elicitationId", b"null"))
-        except codec.Malformed:
-            return
+        elicitation = codec.text(codec.members(params).get("elicitationId", b"null"))
         for session in self._find_listeners(server):
             if elicitation is not None and (server, elicitation) in session.elicitations:
                 session.tell(jsonrpc_bytes.notification(ELICITED, params))

@@ -360,10 +360,7 @@ def _with_uri(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
 
 
 def _ref(params: Mapping[str, Raw]) -> dict[str, Raw]:
-    try:
-        return codec.level(params.get("ref", b"{}"))
-    except codec.Malformed:
-        return {}
+    return codec.members(params.get("ref", b""))
 
 
 def _ref_renamed(params: Mapping[str, Raw], original: bytes) -> Mapping[str, Raw]:
@@ -588,11 +585,8 @@ def _unknown_task(merged: MergedCatalog, task: str, request: McpRequest) -> Prot
 
 def _extensions(caller: bytes) -> dict[str, Raw]:
     """Return the extensions that a client declares."""
-    try:
-        capabilities = codec.level(codec.level(caller)["clientCapabilities"])
-        return codec.level(capabilities["extensions"])
-    except (codec.Malformed, KeyError):
-        return {}
+    capabilities = codec.members(codec.members(caller).get("clientCapabilities", b""))
+    return codec.members(capabilities.get("extensions", b""))
 
 
 def _too_long(rule: Rule) -> ProtocolError:

@@ -370,10 +370,7 @@ def extract_roots(params: Mapping[str, Raw]) -> tuple[dict[str, Raw], bytes]:
     """Return the parameters of a request without the answer to the gateway's question, and this raw
     answer; empty if there is none."""
     remaining = dict(params)
-    try:
-        responses = codec.level(remaining.get(_RESPONSES, Raw(b"{}")))
-    except codec.Malformed:
-        return remaining, b""
+    responses = codec.members(remaining.get(_RESPONSES, b""))
     answer = bytes(responses.pop(ROOTS_KEY, b""))
     if answer and responses:
         remaining[_RESPONSES] = Raw(codec.dump(responses))

@@ -210,19 +210,12 @@ def _render_answer(answer: CallAnswer | None) -> tuple[int, bytes]:
         return STATUSES.get(answer.code, 502), b'{"error":%b}' % answer.body
     body = answer.body
     if b'"isError"' in body or b"input_required" in body:
-        members = _members(body)
+        members = codec.members(body)
         if codec.text(members.get("resultType", Raw(b"null"))) == "input_required":
             return 501, rest_error(Code.MISSING_CAPABILITY, _ASKS)
         if bytes(members.get("isError", b"")) == b"true":
             return FAILED, body
     return 200, body
-
-
-def _members(body: bytes) -> dict[str, Raw]:
-    try:
-        return codec.level(body)
-    except codec.Malformed:
-        return {}
 
 
 def is_rest(target: bytes) -> bool:

@@ -125,7 +125,7 @@ def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
     exposes."""
     if _ID not in body:
         return body
-    members = _level(body)
+    members = codec.members(body)
     changed = _expose_related(members, expose)
     if method == CALL:
         created = codec.text(members.get("resultType", b"null")) == "task"
@@ -138,9 +138,9 @@ def in_result(method: str, body: bytes, expose: Exposing) -> bytes:
 def in_list(body: bytes, expose: Exposing, word: str) -> bytes:
     """Return the result of `tasks/list`, with the ids changed in the same way. `word`: for the
     owner, whose tasks alone stay in the list; empty if all tasks of the server are theirs."""
-    members = _level(body)
+    members = codec.members(body)
     try:
-        tasks = [_level(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
+        tasks = [codec.members(each) for each in codec.items(members.get("tasks", Raw(b"[]")))]
     except codec.Malformed:
         tasks = []
     own_tasks: list[dict[str, Raw]] = []
@@ -156,7 +156,7 @@ def in_params(params: bytes, expose: Exposing) -> bytes:
     changed in the same way."""
     if _ID not in params:
         return params
-    members = _level(params)
+    members = codec.members(params)
     return codec.dump(members) if _expose_related(members, expose) else params
 
 
@@ -164,7 +164,9 @@ def find_related_task(params: bytes) -> str | None:
     """Return the server's id of the task that a notification with these parameters belongs to."""
     if _ID not in params:
         return None
-    about = _level(_level(_level(params).get("_meta", Raw())).get(RELATED, Raw()))
+    about = codec.members(
+        codec.members(codec.members(params).get("_meta", Raw())).get(RELATED, Raw())
+    )
     return codec.text(about.get("taskId", b"null"))
 
 
@@ -172,9 +174,9 @@ def read_task_id(body: bytes) -> str | None:
     """Return the id of the task that this result of `tools/call` stands for, in either era."""
     if _ID not in body:
         return None
-    members = _level(body)
+    members = codec.members(body)
     if codec.text(members.get("resultType", b"null")) != "task":
-        members = _level(members.get("task", Raw()))
+        members = codec.members(members.get("task", Raw()))
     return codec.text(members.get("taskId", b"null"))
 
 
@@ -208,7 +210,7 @@ def _own(members: dict[str, Raw], expose: Exposing) -> bool:
 
 
 def _inner(members: dict[str, Raw], name: str, expose: Exposing) -> bool:
-    inner = _level(members.get(name, Raw()))
+    inner = codec.members(members.get(name, Raw()))
     if not _own(inner, expose):
         return False
     members[name] = Raw(codec.dump(inner))
@@ -216,16 +218,8 @@ def _inner(members: dict[str, Raw], name: str, expose: Exposing) -> bool:
 
 
 def _expose_related(members: dict[str, Raw], expose: Exposing) -> bool:
-    meta = _level(members.get("_meta", Raw()))
+    meta = codec.members(members.get("_meta", Raw()))
     if not _inner(meta, RELATED, expose):
         return False
     members["_meta"] = Raw(codec.dump(meta))
     return True
-
-
-def _level(raw: Raw | bytes) -> dict[str, Raw]:
-    """Return the members of a raw object; no members for any other value."""
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}

@@ -311,10 +311,7 @@ _LARGE: Final = f"it reads more than {READ_BYTES_MAX // 1024} KiB of the call"
 
 def _client(raw: bytes) -> dict[str, object]:
     """Return the name and version of a client, as it says itself."""
-    try:
-        info = codec.level(codec.level(raw or b"{}").get("clientInfo", Raw(b"{}")))
-    except codec.Malformed:
-        info = {}
+    info = codec.members(codec.members(raw).get("clientInfo", b""))
     return {
         name: (codec.text(info.get(name, Raw(b'""'))) or "")[:CLIENT_CHARACTERS_MAX]
         for name in ("name", "version")
@@ -322,10 +319,7 @@ def _client(raw: bytes) -> dict[str, object]:
 
 
 def _raw_annotations(definition: bytes) -> bytes:
-    try:
-        return bytes(codec.level(definition or b"{}").get("annotations", b""))
-    except codec.Malformed:
-        return b""
+    return bytes(codec.members(definition).get("annotations", b""))
 
 
 def _annotations(raw: bytes) -> dict[str, object]:

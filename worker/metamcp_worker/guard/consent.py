@@ -188,9 +188,6 @@ def _round(calls: Covered, facts: CallFacts, state: bytes) -> bytes:
 
 def client_name(client: bytes) -> str:
     """Return the name that a client gives itself, for people. `client`: as `CallFacts.client`."""
-    try:
-        info = codec.level(codec.level(client or b"{}").get("clientInfo", b"{}"))
-        name = codec.text(info.get("name", Raw(b'""'))) or ""
-    except codec.Malformed:
-        return ""
+    info = codec.members(codec.members(client).get("clientInfo", b""))
+    name = codec.text(info.get("name", Raw(b'""'))) or ""
     return plain(name)[:SHOWN_CHARACTERS_MAX]

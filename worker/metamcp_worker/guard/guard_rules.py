@@ -273,17 +273,11 @@ class GuardRules:
 
 def _annotations(definition: bytes) -> bytes:
     """Return the raw annotations of a tool; `null` for none."""
-    try:
-        return bytes(codec.level(definition or b"{}").get("annotations", b"null"))
-    except codec.Malformed:
-        return b"null"
+    return bytes(codec.members(definition).get("annotations", b"null"))
 
 
 def _only_reads(definition: bytes) -> bool:
     """Whether a tool says that it changes nothing."""
-    try:
-        hints = codec.level(_annotations(definition))
-    except codec.Malformed:
-        return False
+    hints = codec.members(_annotations(definition))
     destroys = bytes(hints.get("destructiveHint", b"")) == b"true"
     return bytes(hints.get("readOnlyHint", b"")) == b"true" and not destroys

@@ -175,7 +175,4 @@ def is_error(body: bytes) -> bool:
     at = body.rfind(b'"isError"')
     if at < 0 or _ENDS_WELL.match(body, at) or _IS_ERROR.search(body) is None:
         return False
-    try:
-        return bytes(codec.level(body).get("isError", b"")) == b"true"
-    except codec.Malformed:
-        return False
+    return bytes(codec.members(body).get("isError", b"")) == b"true"

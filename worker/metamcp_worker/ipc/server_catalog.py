@@ -152,10 +152,7 @@ def iter_definitions(kind: str, definitions: Iterable[Raw]) -> Iterator[KeyedDef
     that was there before, is left out: clients could not ask for it."""
     keys: set[str] = set()
     for definition in definitions:
-        try:
-            raw_key = codec.level(definition).get(KEYS[kind], Raw(b"null"))
-        except codec.Malformed:
-            continue
+        raw_key = codec.members(definition).get(KEYS[kind], Raw(b"null"))
         key = codec.text(raw_key)
         if key is not None and key not in keys:
             keys.add(key)

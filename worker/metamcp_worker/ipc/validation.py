@@ -204,10 +204,7 @@ def explain_refusal(kind: str, server: str, name: str, fault: Fault) -> str:
 
 
 def _name(kind: str, definition: Raw) -> str:
-    try:
-        return codec.text(codec.level(definition).get(KEYS[kind], Raw(b"null"))) or ""
-    except codec.Malformed:
-        return ""
+    return codec.text(codec.members(definition).get(KEYS[kind], Raw(b"null"))) or ""
 
 
 def _find_fault(read: Callable[[bytes], object], raw: bytes) -> Fault | None:

@@ -278,7 +278,4 @@ def _cut(name: str) -> str:
 
 def _meta(raw: Raw) -> dict[str, Raw]:
     """Return the `_meta` of a result, unless it is large."""
-    try:
-        return codec.level(raw) if 0 < len(raw) <= META_BYTES_MAX else {}
-    except codec.Malformed:
-        return {}
+    return codec.members(raw) if len(raw) <= META_BYTES_MAX else {}

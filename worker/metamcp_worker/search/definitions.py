@@ -62,7 +62,7 @@ def read(raw: bytes) -> Definition:
     """Return the readable parts of a definition; all empty if it is broken or too large."""
     if len(raw) > DEFINITION_BYTES_MAX:
         return Definition()
-    members = _level(raw)
+    members = codec.members(raw)
     root = _schema(_value(members.get("inputSchema")))
     parameters: list[Parameter] = []
     more = False
@@ -148,13 +148,6 @@ def _type(schema: Schema, root: Schema, depth: int) -> str:
         if named := list(dict.fromkeys(inners)):
             return " | ".join(named)
     return "object" if "properties" in schema else "any"
-
-
-def _level(raw: bytes) -> dict[str, Raw]:
-    try:
-        return codec.level(raw)
-    except codec.Malformed:
-        return {}
 
 
 def _value(raw: Raw | None) -> Any:
