@@ -1,7 +1,9 @@
 """What holds for every test: with CI=true nothing may be skipped."""
 
+import asyncio
 import faulthandler
 import gc
+import inspect
 import json
 import math
 import os
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 # `make check` and `make test` choose it, `make test-all` does not. A slow machine fails no test.
@@ -49,6 +52,8 @@ running: dict[str, float] = {}
 """When each test began that a lane runs."""
 limit = types.SimpleNamespace(end=math.inf)
 """The `end` of the test that runs in this process, as a time of the monotonic clock."""
+COROUTINE_S_MAX = 90.0
+"""A test that is a coroutine fails after so long; it ends the process if it goes on (`timeout`)."""
 YOUNG_OBJECTS = 10_000
 """New objects after which the collector looks: with 700 it took a twelfth of the pure tests."""
 over = threading.Event()
@@ -155,6 +160,25 @@ def end_late_test(errors: int) -> None:
         if time.monotonic() > limit.end:
             faulthandler.dump_traceback(file=errors)
             os._exit(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on a loop of its own, of the kind that the workers have if it
+    is one of theirs."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(COROUTINE_S_MAX):
+            await test(**arguments)
+
+    of_worker = pyfuncitem.nodeid.startswith("tests/worker/")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if of_worker else None) as runner:
+        runner.run(bounded())
+    return True
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -70,20 +70,16 @@ class Echo:
         ("http://h/a b", False),
     ],
 )
-def test_only_urls_that_need_nothing_special_are_spoken_to_directly(url: str, direct: bool) -> None:
-    async def main() -> None:
-        assert isinstance(build_client(url), PlainHttpClient if direct else Origin)
-
-    run(main)
+async def test_only_urls_that_need_nothing_special_are_spoken_to_directly(
+    url: str, direct: bool
+) -> None:
+    assert isinstance(build_client(url), PlainHttpClient if direct else Origin)
 
 
 @pytest.mark.parametrize("url", ["", "ftp://h/", "http://u:p@h/", "http://"])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
-    async def main() -> None:
-        with pytest.raises(Unreachable):
-            build_client(url)
-
-    run(main)
+async def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(Unreachable):
+        build_client(url)
 
 
 def test_requests_follow_each_other_on_one_connection() -> None:
@@ -101,7 +97,7 @@ def test_requests_follow_each_other_on_one_connection() -> None:
     assert (echo.seen[-1].line, echo.seen[-1].headers["a"]) == ("DELETE /mcp HTTP/1.1", "b")
 
 
-def test_requests_at_once_have_connections_of_their_own_and_no_more_than_allowed() -> None:
+async def test_requests_at_once_have_connections_of_their_own_and_no_more_than_allowed() -> None:
     hold = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -109,20 +105,17 @@ def test_requests_at_once_have_connections_of_their_own_and_no_more_than_allowed
             await hold.wait()
             await wire.answer(b"late")
 
-    async def main() -> None:
-        limits = FetchLimits(requests_max=3)
-        async with serving(script) as url, client(url, limits) as origin:
-            waiting = [asyncio.ensure_future(fetched(origin)) for _ in range(3)]
-            await asyncio.wait(waiting, timeout=0.05)
-            with pytest.raises(Unreachable, match="already has 3 requests"):
-                await fetched(origin)
-            hold.set()
-            assert await asyncio.gather(*waiting) == [b"late"] * 3
-
-    run(main)
+    limits = FetchLimits(requests_max=3)
+    async with serving(script) as url, client(url, limits) as origin:
+        waiting = [asyncio.ensure_future(fetched(origin)) for _ in range(3)]
+        await asyncio.wait(waiting, timeout=0.05)
+        with pytest.raises(Unreachable, match="already has 3 requests"):
+            await fetched(origin)
+        hold.set()
+        assert await asyncio.gather(*waiting) == [b"late"] * 3
 
 
-def test_who_has_more_connections_than_it_keeps_gets_every_answer() -> None:
+async def test_who_has_more_connections_than_it_keeps_gets_every_answer() -> None:
     count = IDLE_CONNECTIONS_MAX + 8
     all_there = asyncio.Event()
     there: list[bytes] = []
@@ -135,13 +128,10 @@ def test_who_has_more_connections_than_it_keeps_gets_every_answer() -> None:
             await all_there.wait()
             await wire.answer(request.body)
 
-    async def main() -> None:
-        async with serving(answer) as url, client(url) as origin:
-            wanted = [b"%d" % number for number in range(count)]
-            async with asyncio.timeout(2 * ANSWER_S):
-                assert await asyncio.gather(*(fetched(origin, one) for one in wanted)) == wanted
-
-    run(main)
+    async with serving(answer) as url, client(url) as origin:
+        wanted = [b"%d" % number for number in range(count)]
+        async with asyncio.timeout(2 * ANSWER_S):
+            assert await asyncio.gather(*(fetched(origin, one) for one in wanted)) == wanted
 
 
 def closing_server() -> tuple[socket.socket, threading.Semaphore, list[bytes]]:
@@ -236,24 +226,21 @@ def test_a_request_that_the_gateway_got_half_of_is_sent_again() -> None:
     assert whole[1:] == [large]
 
 
-def test_an_answer_that_nobody_reads_makes_the_gateway_wait_and_is_whole_when_it_is_read() -> None:
+async def test_an_answer_that_nobody_reads_makes_the_gateway_wait_and_is_whole_when_read() -> None:
     async def script(wire: Wire) -> None:
         while await wire.request():
             await wire.answer(LARGE)
 
-    async def main() -> None:
-        async with serving(script) as url, client(url) as origin:
-            async with await origin.send("POST", {}, b"", answer_s=ANSWER_S) as response:
-                assert isinstance(response, GatewayReply)
-                answer = response.answer
-                await until(lambda: answer.held_bytes > AHEAD_BYTES)
-                for _ in range(20):
-                    await asyncio.to_thread(lambda: None)
-                assert answer.held_bytes < len(LARGE) / 8
-                assert await response.read(wait_s=ANSWER_S, limit_bytes=len(LARGE)) == LARGE
-            assert await fetched(origin, limit_bytes=len(LARGE)) == LARGE
-
-    run(main)
+    async with serving(script) as url, client(url) as origin:
+        async with await origin.send("POST", {}, b"", answer_s=ANSWER_S) as response:
+            assert isinstance(response, GatewayReply)
+            answer = response.answer
+            await until(lambda: answer.held_bytes > AHEAD_BYTES)
+            for _ in range(20):
+                await asyncio.to_thread(lambda: None)
+            assert answer.held_bytes < len(LARGE) / 8
+            assert await response.read(wait_s=ANSWER_S, limit_bytes=len(LARGE)) == LARGE
+        assert await fetched(origin, limit_bytes=len(LARGE)) == LARGE
 
 
 @pytest.mark.parametrize(
@@ -272,20 +259,17 @@ def test_an_answer_that_nobody_reads_makes_the_gateway_wait_and_is_whole_when_it
         (b"", ConnectionBroken),
     ],
 )
-def test_an_answer_that_is_none_is_told_as_one(said: bytes, error: type[Exception]) -> None:
+async def test_an_answer_that_is_none_is_told_as_one(said: bytes, error: type[Exception]) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.write(said)
 
-    async def main() -> None:
-        async with serving(script) as url, client(url) as origin:
-            with pytest.raises(error):
-                await fetched(origin)
-
-    run(main)
+    async with serving(script) as url, client(url) as origin:
+        with pytest.raises(error):
+            await fetched(origin)
 
 
-def test_silence_ends_a_request_and_its_connection() -> None:
+async def test_silence_ends_a_request_and_its_connection() -> None:
     left = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -293,13 +277,10 @@ def test_silence_ends_a_request_and_its_connection() -> None:
         await wire.closed()
         left.set()
 
-    async def main() -> None:
-        async with serving(script) as url, client(url) as origin:
-            with pytest.raises(ConnectionBroken, match="gave no answer"):
-                await origin.send("POST", {}, b"", answer_s=0.05)
-            await left.wait()
-
-    run(main)
+    async with serving(script) as url, client(url) as origin:
+        with pytest.raises(ConnectionBroken, match="gave no answer"):
+            await origin.send("POST", {}, b"", answer_s=0.05)
+        await left.wait()
 
 
 def test_a_redirect_within_the_origin_is_followed_with_the_same_body() -> None:
@@ -324,20 +305,17 @@ def test_a_redirect_within_the_origin_is_followed_with_the_same_body() -> None:
     assert {body for _, body in seen} == {b"a", b"b"}
 
 
-def test_who_is_not_there_cannot_be_reached() -> None:
-    async def main() -> None:
-        with listener() as sock:
-            port: int = sock.getsockname()[1]
-        async with client(f"http://localhost:{port}/") as origin:
-            with pytest.raises(Unreachable, match="cannot be reached: Connection refused"):
-                await fetched(origin)
-            with pytest.raises(Unreachable, match="does not fit into HTTP"):
-                await origin.send("POST", {"A": "\n"}, b"", answer_s=ANSWER_S)
-
-    run(main)
+async def test_who_is_not_there_cannot_be_reached() -> None:
+    with listener() as sock:
+        port: int = sock.getsockname()[1]
+    async with client(f"http://localhost:{port}/") as origin:
+        with pytest.raises(Unreachable, match="cannot be reached: Connection refused"):
+            await fetched(origin)
+        with pytest.raises(Unreachable, match="does not fit into HTTP"):
+            await origin.send("POST", {"A": "\n"}, b"", answer_s=ANSWER_S)
 
 
-def test_a_connection_that_nobody_uses_is_closed() -> None:
+async def test_a_connection_that_nobody_uses_is_closed() -> None:
     left = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -346,9 +324,6 @@ def test_a_connection_that_nobody_uses_is_closed() -> None:
         await wire.closed()
         left.set()
 
-    async def main() -> None:
-        async with serving(script) as url, client(url, FetchLimits(idle_s=0.05)) as origin:
-            assert await fetched(origin) == b"ok"
-            await left.wait()
-
-    run(main)
+    async with serving(script) as url, client(url, FetchLimits(idle_s=0.05)) as origin:
+        assert await fetched(origin) == b"ok"
+        await left.wait()

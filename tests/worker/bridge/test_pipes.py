@@ -124,13 +124,10 @@ def test_an_output_that_nobody_will_read_is_told_and_takes_no_more() -> None:
     with_pipe(work)
 
 
-def test_what_is_done_apart_gives_its_result_or_its_error() -> None:
-    async def main() -> None:
-        assert await run_in_thread(lambda: 7) == 7
-        with pytest.raises(ZeroDivisionError):
-            await run_in_thread(lambda: 1 // 0)
-
-    run(main)
+async def test_what_is_done_apart_gives_its_result_or_its_error() -> None:
+    assert await run_in_thread(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await run_in_thread(lambda: 1 // 0)
 
 
 def sockets() -> tuple[int, int]:
@@ -142,81 +139,69 @@ PAIRS: list[Callable[[], tuple[int, int]]] = [os.pipe, sockets]
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_pipes_and_sockets_need_no_thread_and_stay_as_they_were(
+async def test_pipes_and_sockets_need_no_thread_and_stay_as_they_were(
     pair: Callable[[], tuple[int, int]],
 ) -> None:
-    async def main() -> None:
-        reader, writer = pair()
-        threads = threading.active_count()
-        source = InputPipe(reader)
-        output = Output(writer, lambda: None, limit_bytes=200_000)
-        got = source.lines()
-        lines = [b"%d" % number * 300_000 for number in range(6)]
-        for line in lines:
+    reader, writer = pair()
+    threads = threading.active_count()
+    source = InputPipe(reader)
+    output = Output(writer, lambda: None, limit_bytes=200_000)
+    got = source.lines()
+    lines = [b"%d" % number * 300_000 for number in range(6)]
+    for line in lines:
+        output.put(line)
+    assert output.full
+    assert [await anext(got) for _ in lines] == lines
+    assert threading.active_count() == threads
+    assert os.get_blocking(reader)
+    assert os.get_blocking(writer)
+    await output.room()
+    await output.close(1.0)
+    os.close(writer)
+    assert [line async for line in got] == []
+    os.close(reader)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_an_output_learns_that_its_reader_left(pair: Callable[[], tuple[int, int]]) -> None:
+    reader, writer = pair()
+    lost = asyncio.Event()
+    output = Output(writer, lost.set, limit_bytes=10)
+    for _ in range(10):
+        output.put(b"x" * 100_000)
+    os.close(reader)
+    await lost.wait()
+    await output.room()
+    await output.close(1.0)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+async def test_a_client_that_writes_faster_than_its_lines_are_taken_has_to_wait(
+    pair: Callable[[], tuple[int, int]],
+) -> None:
+    reader, writer = pair()
+    source = InputPipe(reader)
+    lines = [b"%d" % (number % 10) * 50_000 for number in range(40)]
+    wrote = asyncio.ensure_future(
+        asyncio.to_thread(lambda: [os.write(writer, line + b"\n") for line in lines])
+    )
+    await asyncio.wait({wrote}, timeout=0.1)
+    assert not wrote.done()
+    got = source.lines()
+    assert [await anext(got) for _ in lines] == lines
+    await wrote
+    os.close(writer)
+    assert [line async for line in got] == []
+    os.close(reader)
+
+
+async def test_a_file_is_read_and_written_too(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a\n" * 100_000)
+    with (tmp_path / "in").open("rb") as given, (tmp_path / "out").open("wb") as taken:
+        output = Output(taken.fileno(), lambda: None)
+        async for line in InputPipe(given.fileno()).lines():
+            assert isinstance(line, bytes)
             output.put(line)
-        assert output.full
-        assert [await anext(got) for _ in lines] == lines
-        assert threading.active_count() == threads
-        assert os.get_blocking(reader)
-        assert os.get_blocking(writer)
-        await output.room()
-        await output.close(1.0)
-        os.close(writer)
-        assert [line async for line in got] == []
-        os.close(reader)
-
-    run(main)
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-def test_an_output_learns_that_its_reader_left(pair: Callable[[], tuple[int, int]]) -> None:
-    async def main() -> None:
-        reader, writer = pair()
-        lost = asyncio.Event()
-        output = Output(writer, lost.set, limit_bytes=10)
-        for _ in range(10):
-            output.put(b"x" * 100_000)
-        os.close(reader)
-        await lost.wait()
-        await output.room()
-        await output.close(1.0)
-        os.close(writer)
-
-    run(main)
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-def test_a_client_that_writes_faster_than_its_lines_are_taken_has_to_wait(
-    pair: Callable[[], tuple[int, int]],
-) -> None:
-    async def main() -> None:
-        reader, writer = pair()
-        source = InputPipe(reader)
-        lines = [b"%d" % (number % 10) * 50_000 for number in range(40)]
-        wrote = asyncio.ensure_future(
-            asyncio.to_thread(lambda: [os.write(writer, line + b"\n") for line in lines])
-        )
-        await asyncio.wait({wrote}, timeout=0.1)
-        assert not wrote.done()
-        got = source.lines()
-        assert [await anext(got) for _ in lines] == lines
-        await wrote
-        os.close(writer)
-        assert [line async for line in got] == []
-        os.close(reader)
-
-    run(main)
-
-
-def test_a_file_is_read_and_written_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        (tmp_path / "in").write_bytes(b"a\n" * 100_000)
-        with (tmp_path / "in").open("rb") as given, (tmp_path / "out").open("wb") as taken:
-            output = Output(taken.fileno(), lambda: None)
-            async for line in InputPipe(given.fileno()).lines():
-                assert isinstance(line, bytes)
-                output.put(line)
-            await output.close(60.0)
-        assert (tmp_path / "out").read_bytes() == b"a\n" * 100_000
-
-    run(main)
+        await output.close(60.0)
+    assert (tmp_path / "out").read_bytes() == b"a\n" * 100_000

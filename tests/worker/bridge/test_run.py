@@ -68,17 +68,13 @@ class Gateway:
             await wire.answer(result(number), "Content-Type: application/json")
 
 
-def test_requests_run_at_once_and_are_answered_as_they_come() -> None:
+async def test_requests_run_at_once_and_are_answered_as_they_come() -> None:
     gateway = Gateway()
-
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(modern("slow", 1), modern("quick", 2))
-            assert (await client.hear())["id"] == 2
-            gateway.hold.set()
-            assert (await client.hear())["id"] == 1
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(modern("slow", 1), modern("quick", 2))
+        assert (await client.hear())["id"] == 2
+        gateway.hold.set()
+        assert (await client.hear())["id"] == 1
 
 
 def test_a_stream_brings_news_and_the_answer_and_leaves_its_connection_usable() -> None:
@@ -121,60 +117,46 @@ def test_messages_arrive_in_the_order_in_which_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("method", "size_bytes"), [("large", BODY_BYTES_MAX), ("grown", MESSAGE_BYTES)]
 )
-def test_the_largest_message_comes_through_even_if_it_grew_on_its_way(
+async def test_the_largest_message_comes_through_even_if_it_grew_on_its_way(
     method: str, size_bytes: int
 ) -> None:
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(url) as client:
-            client.say(modern(method, 1))
-            raw = await client.out.readuntil(b"\n")
-            assert len(raw) == size_bytes + 1
-
-    run(main)
+    async with serving(Gateway()) as url, connected(url) as client:
+        client.say(modern(method, 1))
+        raw = await client.out.readuntil(b"\n")
+        assert len(raw) == size_bytes + 1
 
 
-def test_a_url_that_wants_mending_is_served_as_well() -> None:
+async def test_a_url_that_wants_mending_is_served_as_well() -> None:
     gateway = Gateway()
-
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url + "?a|b") as client:
-            client.say(line("initialize", 0), line("notifications/initialized"))
-            assert (await client.hear())["id"] == 0
-            client.say(line("slow", 1), line("quick", 2), line("streamed", 3))
-            heard = [await client.hear() for _ in range(3)]
-            assert {message.get("id") for message in heard} == {2, 3, None}
-            gateway.hold.set()
-            assert (await client.hear())["id"] == 1
-
-    run(main)
+    async with serving(gateway) as url, connected(url + "?a|b") as client:
+        client.say(line("initialize", 0), line("notifications/initialized"))
+        assert (await client.hear())["id"] == 0
+        client.say(line("slow", 1), line("quick", 2), line("streamed", 3))
+        heard = [await client.hear() for _ in range(3)]
+        assert {message.get("id") for message in heard} == {2, 3, None}
+        gateway.hold.set()
+        assert (await client.hear())["id"] == 1
 
 
-def test_a_client_may_speak_through_sockets_and_its_ends_stay_as_they_were() -> None:
+async def test_a_client_may_speak_through_sockets_and_its_ends_stay_as_they_were() -> None:
     def sockets() -> tuple[int, int]:
         near, far = socket.socketpair()
         return near.detach(), far.detach()
 
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(url, sockets) as client:
-            for number in range(10):
-                client.say(modern("quick", number))
-                assert (await client.hear())["id"] == number
-            assert client.unchanged
-
-    run(main)
+    async with serving(Gateway()) as url, connected(url, sockets) as client:
+        for number in range(10):
+            client.say(modern("quick", number))
+            assert (await client.hear())["id"] == number
+        assert client.unchanged
 
 
-def test_a_cancelled_modern_request_ends_its_http_request() -> None:
+async def test_a_cancelled_modern_request_ends_its_http_request() -> None:
     gateway = Gateway()
-
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(modern("stuck", 1), line("notifications/cancelled", requestId=1))
-            await gateway.left.wait()
-            client.say(modern("quick", 2))
-            assert (await client.hear())["id"] == 2
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(modern("stuck", 1), line("notifications/cancelled", requestId=1))
+        await gateway.left.wait()
+        client.say(modern("quick", 2))
+        assert (await client.hear())["id"] == 2
 
 
 def test_the_end_of_the_input_waits_for_answers_and_closes_the_session() -> None:
@@ -191,91 +173,71 @@ def test_the_end_of_the_input_waits_for_answers_and_closes_the_session() -> None
     assert gateway.seen[-1] == "DELETE"
 
 
-def test_a_request_that_is_not_answered_does_not_hold_up_the_end() -> None:
+async def test_a_request_that_is_not_answered_does_not_hold_up_the_end() -> None:
     gateway = Gateway()
-
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(modern("stuck", 1))
-            client.hang_up()
-            assert await client.running == 0
-            await gateway.left.wait()
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(modern("stuck", 1))
+        client.hang_up()
+        assert await client.running == 0
+        await gateway.left.wait()
 
 
-def test_an_interrupt_ends_it_with_the_code_that_shells_give() -> None:
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(url) as client:
-            client.say(modern("quick", 1))
-            await client.hear()
-            client.bridge.stop(INTERRUPTED)
-            assert await client.running == INTERRUPTED
-
-    run(main)
+async def test_an_interrupt_ends_it_with_the_code_that_shells_give() -> None:
+    async with serving(Gateway()) as url, connected(url) as client:
+        client.say(modern("quick", 1))
+        await client.hear()
+        client.bridge.stop(INTERRUPTED)
+        assert await client.running == INTERRUPTED
 
 
-def test_a_client_that_reads_no_more_ends_it() -> None:
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(url) as client:
-            client.stop_reading()
-            client.say(modern("quick", 1))
-            await client.running
-
-    run(main)
+async def test_a_client_that_reads_no_more_ends_it() -> None:
+    async with serving(Gateway()) as url, connected(url) as client:
+        client.stop_reading()
+        client.say(modern("quick", 1))
+        await client.running
 
 
-def test_an_absent_gateway_is_an_error_that_says_what_to_do_and_its_return_is_noticed() -> None:
-    async def main() -> None:
-        with listener() as sock:
-            port: int = sock.getsockname()[1]
-        async with connected(f"http://127.0.0.1:{port}/mcp") as client:
-            client.say(modern("quick", 1))
-            answer = await client.hear()
-            assert (answer["id"], answer["error"]["code"]) == (1, -10001)
-            assert answer["error"]["message"].endswith("Do it.")
-            assert b"cannot be reached" in await client.err.readuntil(b"\n")
-            async with serving(Gateway(), port):
-                client.say(modern("quick", 2))
-                assert (await client.hear())["result"] == {}
-                assert b"is back" in await client.err.readuntil(b"\n")
-
-    run(main)
-
-
-def test_a_gateway_that_moved_is_found_where_it_is() -> None:
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(NOBODY) as client:
-            client.location = url
-            client.say(modern("quick", 1), modern("quick", 2))
-            assert {(await client.hear())["id"] for _ in range(2)} == {1, 2}
-
-    run(main)
+async def test_an_absent_gateway_is_an_error_that_says_what_to_do_and_its_return_is_noticed() -> (
+    None
+):
+    with listener() as sock:
+        port: int = sock.getsockname()[1]
+    async with connected(f"http://127.0.0.1:{port}/mcp") as client:
+        client.say(modern("quick", 1))
+        answer = await client.hear()
+        assert (answer["id"], answer["error"]["code"]) == (1, -10001)
+        assert answer["error"]["message"].endswith("Do it.")
+        assert b"cannot be reached" in await client.err.readuntil(b"\n")
+        async with serving(Gateway(), port):
+            client.say(modern("quick", 2))
+            assert (await client.hear())["result"] == {}
+            assert b"is back" in await client.err.readuntil(b"\n")
 
 
-def test_an_answer_above_the_limit_is_an_error() -> None:
+async def test_a_gateway_that_moved_is_found_where_it_is() -> None:
+    async with serving(Gateway()) as url, connected(NOBODY) as client:
+        client.location = url
+        client.say(modern("quick", 1), modern("quick", 2))
+        assert {(await client.hear())["id"] for _ in range(2)} == {1, 2}
+
+
+async def test_an_answer_above_the_limit_is_an_error() -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         await wire.write(head % (EVENT_BYTES_MAX + 1))
         await wire.closed()
 
-    async def main() -> None:
-        async with serving(script) as url, connected(url) as client:
-            client.say(modern("x", 1))
-            assert "the limit is" in (await client.hear())["error"]["message"]
-
-    run(main)
+    async with serving(script) as url, connected(url) as client:
+        client.say(modern("x", 1))
+        assert "the limit is" in (await client.hear())["error"]["message"]
 
 
-def test_a_page_of_somebody_else_is_an_error() -> None:
+async def test_a_page_of_somebody_else_is_an_error() -> None:
     async def script(wire: Wire) -> None:
         while await wire.request():
             await wire.answer(b"<html>", "Content-Type: text/html", status="502 Bad Gateway")
 
-    async def main() -> None:
-        async with serving(script) as url, connected(url) as client:
-            client.say(modern("x", 1))
-            assert "HTTP 502" in (await client.hear())["error"]["message"]
-
-    run(main)
+    async with serving(script) as url, connected(url) as client:
+        client.say(modern("x", 1))
+        assert "HTTP 502" in (await client.hear())["error"]["message"]

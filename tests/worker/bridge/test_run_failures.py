@@ -55,18 +55,15 @@ async def heard(client: Client, count: int) -> dict[int, int]:
     return {one["id"]: one.get("error", {}).get("code", 0) for one in answers}
 
 
-def test_what_is_open_when_the_input_ends_is_answered_with_an_error() -> None:
-    async def main() -> None:
-        async with serving(Gateway()) as url, connected(url) as client:
-            client.say(line("initialize", 0), *[line("tools/call", n) for n in range(1, 6)])
-            client.hang_up()
-            assert await client.running == 0
-            assert await heard(client, 6) == {0: 0, **dict.fromkeys(range(1, 6), DOWN)}
-
-    run(main)
+async def test_what_is_open_when_the_input_ends_is_answered_with_an_error() -> None:
+    async with serving(Gateway()) as url, connected(url) as client:
+        client.say(line("initialize", 0), *[line("tools/call", n) for n in range(1, 6)])
+        client.hang_up()
+        assert await client.running == 0
+        assert await heard(client, 6) == {0: 0, **dict.fromkeys(range(1, 6), DOWN)}
 
 
-def test_what_nobody_had_time_for_when_the_input_ends_is_answered_too() -> None:
+async def test_what_nobody_had_time_for_when_the_input_ends_is_answered_too() -> None:
     class Slow(Gateway):
         async def answer(self, wire: Wire, request: Request, message: dict[str, Any]) -> None:
             if message.get("method") == "notifications/slow":
@@ -74,16 +71,13 @@ def test_what_nobody_had_time_for_when_the_input_ends_is_answered_too() -> None:
             else:
                 await super().answer(wire, request, message)
 
-    async def main() -> None:
-        async with serving(Slow()) as url, connected(url) as client:
-            client.say(line("initialize", 0))
-            await client.hear()
-            client.say(line("notifications/slow"), *[line("ping", n) for n in range(1, 500)])
-            client.hang_up()
-            assert await client.running == 0
-            assert await heard(client, 499) == dict.fromkeys(range(1, 500), DOWN)
-
-    run(main)
+    async with serving(Slow()) as url, connected(url) as client:
+        client.say(line("initialize", 0))
+        await client.hear()
+        client.say(line("notifications/slow"), *[line("ping", n) for n in range(1, 500)])
+        client.hang_up()
+        assert await client.running == 0
+        assert await heard(client, 499) == dict.fromkeys(range(1, 500), DOWN)
 
 
 def test_a_gateway_that_moved_still_answers_what_it_has() -> None:
@@ -115,7 +109,7 @@ def test_a_gateway_that_moved_still_answers_what_it_has() -> None:
     assert new.seen == ["ping"]
 
 
-def test_large_answers_wait_with_the_gateway_for_a_client_that_does_not_read() -> None:
+async def test_large_answers_wait_with_the_gateway_for_a_client_that_does_not_read() -> None:
     count, taken = 12, 0
     hold = asyncio.Event()
 
@@ -127,22 +121,19 @@ def test_large_answers_wait_with_the_gateway_for_a_client_that_does_not_read() -
             await wire.answer(result(number, text="x" * 14 * 1024 * 1024), JSON)
             taken += 1
 
-    async def main() -> None:
-        async with serving(script) as url, connected(url) as client:
-            client.hold(on=True)
-            client.say(*[modern("tools/call", number) for number in range(count)])
-            hold.set()
-            await until(lambda: taken > 2)
-            for _ in range(500):
-                await asyncio.to_thread(lambda: None)
-            assert taken <= READS_MAX + 4
-            client.hold(on=False)
-            assert await heard(client, count) == dict.fromkeys(range(count), 0)
-
-    run(main)
+    async with serving(script) as url, connected(url) as client:
+        client.hold(on=True)
+        client.say(*[modern("tools/call", number) for number in range(count)])
+        hold.set()
+        await until(lambda: taken > 2)
+        for _ in range(500):
+            await asyncio.to_thread(lambda: None)
+        assert taken <= READS_MAX + 4
+        client.hold(on=False)
+        assert await heard(client, count) == dict.fromkeys(range(count), 0)
 
 
-def test_a_client_that_allows_few_descriptors_has_all_its_requests_answered() -> None:
+async def test_a_client_that_allows_few_descriptors_has_all_its_requests_answered() -> None:
     count = 100
 
     class Crowded(Gateway):
@@ -151,25 +142,22 @@ def test_a_client_that_allows_few_descriptors_has_all_its_requests_answered() ->
                 self.hold.set()
             await super().answer(wire, request, message)
 
-    async def main() -> None:
-        async with serving(Crowded()) as url:
-            few = ("sh", "-c", f'ulimit -Sn 64 && exec {sys.executable} -c "$0"')
-            pipe = asyncio.subprocess.PIPE
-            bridge = await asyncio.create_subprocess_exec(
-                *few, BRIDGE.format(url=url), stdin=pipe, stdout=pipe
-            )
-            assert bridge.stdin is not None
-            assert bridge.stdout is not None
-            said = [modern("tools/call", number) for number in range(count)]
-            bridge.stdin.write(b"\n".join(said) + b"\n")
-            try:
-                answers = [json.loads(await bridge.stdout.readline()) for _ in said]
-            finally:
-                bridge.kill()
-                await bridge.wait()
-            assert [one for one in answers if "error" in one] == []
-
-    run(main)
+    async with serving(Crowded()) as url:
+        few = ("sh", "-c", f'ulimit -Sn 64 && exec {sys.executable} -c "$0"')
+        pipe = asyncio.subprocess.PIPE
+        bridge = await asyncio.create_subprocess_exec(
+            *few, BRIDGE.format(url=url), stdin=pipe, stdout=pipe
+        )
+        assert bridge.stdin is not None
+        assert bridge.stdout is not None
+        said = [modern("tools/call", number) for number in range(count)]
+        bridge.stdin.write(b"\n".join(said) + b"\n")
+        try:
+            answers = [json.loads(await bridge.stdout.readline()) for _ in said]
+        finally:
+            bridge.kill()
+            await bridge.wait()
+        assert [one for one in answers if "error" in one] == []
 
 
 def at_terminal(url: str, fd: int) -> subprocess.Popen[bytes]:
@@ -181,21 +169,18 @@ def readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], WAIT_S)[0])
 
 
-def test_a_terminal_that_somebody_made_non_blocking_is_waited_for() -> None:
-    async def main() -> None:
-        near, far = pty.openpty()
-        tty.setraw(far)
-        os.set_blocking(far, False)
-        async with serving(Gateway()) as url:
-            with at_terminal(url, far) as bridge:
-                os.close(far)
-                try:
-                    for number in range(3):
-                        os.write(near, modern("ping", number) + b"\n")
-                        assert await asyncio.to_thread(readable, near)
-                        assert json.loads(os.read(near, 4096))["id"] == number
-                finally:
-                    bridge.kill()
-        os.close(near)
-
-    run(main)
+async def test_a_terminal_that_somebody_made_non_blocking_is_waited_for() -> None:
+    near, far = pty.openpty()
+    tty.setraw(far)
+    os.set_blocking(far, False)
+    async with serving(Gateway()) as url:
+        with at_terminal(url, far) as bridge:
+            os.close(far)
+            try:
+                for number in range(3):
+                    os.write(near, modern("ping", number) + b"\n")
+                    assert await asyncio.to_thread(readable, near)
+                    assert json.loads(os.read(near, 4096))["id"] == number
+            finally:
+                bridge.kill()
+    os.close(near)

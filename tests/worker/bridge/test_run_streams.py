@@ -102,20 +102,17 @@ def test_a_broken_stream_is_taken_up_behind_the_last_event() -> None:
     assert resumed == ["e2"]
 
 
-def test_a_stream_of_the_session_that_breaks_is_asked_for_again() -> None:
+async def test_a_stream_of_the_session_that_breaks_is_asked_for_again() -> None:
     class Restless(Gateway):
         async def stream(self, wire: Wire, request: Request) -> None:
             await wire.stream(b"retry: 10\n\n", event(NEWS))
             await wire.shut()
 
-    async def main() -> None:
-        async with serving(Restless()) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("notifications/initialized"))
-            assert (await client.hear())["id"] == 0
-            for _ in range(2):
-                assert await client.out.readuntil(b"\n") == NEWS + b"\n"
-
-    run(main)
+    async with serving(Restless()) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("notifications/initialized"))
+        assert (await client.hear())["id"] == 0
+        for _ in range(2):
+            assert await client.out.readuntil(b"\n") == NEWS + b"\n"
 
 
 def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer() -> None:
@@ -137,7 +134,7 @@ def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer
     assert gateway.opened == 2
 
 
-def test_what_a_stream_says_before_an_answer_is_heard_before_it() -> None:
+async def test_what_a_stream_says_before_an_answer_is_heard_before_it() -> None:
     class Telling(Gateway):
         def __init__(self) -> None:
             super().__init__()
@@ -153,21 +150,17 @@ def test_what_a_stream_says_before_an_answer_is_heard_before_it() -> None:
             await wire.answer(result(message["id"]), "Content-Type: application/json")
 
     gateway = Telling()
-
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("notifications/initialized"))
-            assert (await client.hear())["id"] == 0
-            await until(lambda: bool(gateway.streams))
-            for number in range(1, 50):
-                client.say(line("tools/call", number))
-                assert await client.out.readuntil(b"\n") == NEWS + b"\n"
-                assert (await client.hear())["id"] == number
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("notifications/initialized"))
+        assert (await client.hear())["id"] == 0
+        await until(lambda: bool(gateway.streams))
+        for number in range(1, 50):
+            client.say(line("tools/call", number))
+            assert await client.out.readuntil(b"\n") == NEWS + b"\n"
+            assert (await client.hear())["id"] == number
 
 
-def test_a_flood_waits_for_a_client_that_reads_slowly_and_nothing_is_lost() -> None:
+async def test_a_flood_waits_for_a_client_that_reads_slowly_and_nothing_is_lost() -> None:
     count = 1500
     news = NEWS[:-1] + b',"params":{"x":"' + b"x" * 60_000 + b'"}}'
 
@@ -176,12 +169,9 @@ def test_a_flood_waits_for_a_client_that_reads_slowly_and_nothing_is_lost() -> N
             await wire.stream(*[event(news)] * count, event(result(1)))
             await wire.shut()
 
-    async def main() -> None:
-        async with serving(Flooding()) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("tools/call", 1))
-            await client.hear()
-            for _ in range(count):
-                assert await client.out.readuntil(b"\n") == news + b"\n"
-            assert (await client.hear())["id"] == 1
-
-    run(main)
+    async with serving(Flooding()) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("tools/call", 1))
+        await client.hear()
+        for _ in range(count):
+            assert await client.out.readuntil(b"\n") == news + b"\n"
+        assert (await client.hear())["id"] == 1

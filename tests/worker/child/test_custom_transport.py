@@ -176,58 +176,42 @@ class Mute(Script):
         (connecting(Script("text")), "protocol", "a message that is str, not bytes"),
     ],
 )
-def test_code_that_does_not_behave_ends_its_server_with_a_reason(
+async def test_code_that_does_not_behave_ends_its_server_with_a_reason(
     connect: Connect, reason: str, words: str
 ) -> None:
-    async def main() -> None:
-        found = await lost(connect)
-        assert found[0] == reason
-        assert words in found[1]
-
-    run(main)
+    found = await lost(connect)
+    assert found[0] == reason
+    assert words in found[1]
 
 
-def test_a_message_above_the_limit_is_passed_over() -> None:
-    async def main() -> None:
-        async with using(connecting(Script(b'{"id":7,"result":1}', NEWS)), message_bytes=16) as (
-            _,
-            ear,
-        ):
-            await ear.until(lambda: ear.passed)
-            assert ear.passed[0] == OverlongLine(19, ScannedId(b"7", answer=True))
-
-    run(main)
+async def test_a_message_above_the_limit_is_passed_over() -> None:
+    async with using(connecting(Script(b'{"id":7,"result":1}', NEWS)), message_bytes=16) as (
+        _,
+        ear,
+    ):
+        await ear.until(lambda: ear.passed)
+        assert ear.passed[0] == OverlongLine(19, ScannedId(b"7", answer=True))
 
 
-def test_code_that_does_not_connect_in_time_is_not_waited_for() -> None:
-    async def main() -> None:
-        assert (await lost(failing(None), start_timeout_s=0.05))[0] == "start_timeout"
-
-    run(main)
+async def test_code_that_does_not_connect_in_time_is_not_waited_for() -> None:
+    assert (await lost(failing(None), start_timeout_s=0.05))[0] == "start_timeout"
 
 
-def test_what_cannot_be_sent_ends_the_server() -> None:
-    async def main() -> None:
-        async with using(connecting(Mute())) as (found, ear):
-            assert found.write(b"{}\n")
-            await ear.until(lambda: ear.losses)
-            assert "could not send: OSError: no line" in ear.losses[0].message
-
-    run(main)
+async def test_what_cannot_be_sent_ends_the_server() -> None:
+    async with using(connecting(Mute())) as (found, ear):
+        assert found.write(b"{}\n")
+        await ear.until(lambda: ear.losses)
+        assert "could not send: OSError: no line" in ear.losses[0].message
 
 
-def test_a_pause_takes_no_more_messages() -> None:
+async def test_a_pause_takes_no_more_messages() -> None:
     script = Script(*[NEWS] * 10)
-
-    async def main() -> None:
-        async with using(connecting(script)) as (found, ear):
-            found.pause()
-            await ear.until(lambda: ear.raw)
-            assert (len(ear.raw), script.taken) == (1, 1)
-            found.resume()
-            await ear.until(lambda: len(ear.raw) == 10)
-
-    run(main)
+    async with using(connecting(script)) as (found, ear):
+        found.pause()
+        await ear.until(lambda: ear.raw)
+        assert (len(ear.raw), script.taken) == (1, 1)
+        found.resume()
+        await ear.until(lambda: len(ear.raw) == 10)
 
 
 class Deaf(Script):
@@ -235,18 +219,15 @@ class Deaf(Script):
         await asyncio.Event().wait()
 
 
-def test_messages_that_are_not_taken_are_not_piled_up() -> None:
-    async def main() -> None:
-        async with using(connecting(Deaf())) as (found, _):
-            count = module.QUEUE_BYTES_MAX // 1_000_000 + 2
-            sent = [found.write(b"x" * 1_000_000) for _ in range(count)]
-            assert sent == [True] * (count - 1) + [False]
-            assert found.stuck()
-
-    run(main)
+async def test_messages_that_are_not_taken_are_not_piled_up() -> None:
+    async with using(connecting(Deaf())) as (found, _):
+        count = module.QUEUE_BYTES_MAX // 1_000_000 + 2
+        sent = [found.write(b"x" * 1_000_000) for _ in range(count)]
+        assert sent == [True] * (count - 1) + [False]
+        assert found.stuck()
 
 
-def test_code_that_does_not_end_is_left_behind_with_a_warning() -> None:
+async def test_code_that_does_not_end_is_left_behind_with_a_warning() -> None:
     release = asyncio.Event()
 
     class Stubborn(Script):
@@ -256,28 +237,22 @@ def test_code_that_does_not_end_is_left_behind_with_a_warning() -> None:
                 await asyncio.Event().wait()
             await release.wait()
 
-    async def main() -> None:
-        async with using(connecting(Stubborn()), stop_grace_s=0.05) as (found, ear):
-            await ear.until(lambda: ear.raw)
-            await found.stop()
-            (log,) = found.take_log_lines()
-            assert "did not end within 0.05 s" in log.lines[0]
-            release.set()
-
-    run(main)
-
-
-def test_killing_it_waits_for_its_end() -> None:
-    async def main() -> None:
-        ear = Ear()
-        found = CustomTransport(ServerSpec(name="odd"), connecting(Script(NEWS)), ear)
+    async with using(connecting(Stubborn()), stop_grace_s=0.05) as (found, ear):
         await ear.until(lambda: ear.raw)
-        found.tick()
-        await found.close()
-        assert found.is_lost
-        assert ear.losses == []
+        await found.stop()
+        (log,) = found.take_log_lines()
+        assert "did not end within 0.05 s" in log.lines[0]
+        release.set()
 
-    run(main)
+
+async def test_killing_it_waits_for_its_end() -> None:
+    ear = Ear()
+    found = CustomTransport(ServerSpec(name="odd"), connecting(Script(NEWS)), ear)
+    await ear.until(lambda: ear.raw)
+    found.tick()
+    await found.close()
+    assert found.is_lost
+    assert ear.losses == []
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.http_server import Json, Server, Session, event, running, text_result
 from tests.worker.child.far import Far, far
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire
 
 pytestmark = pytest.mark.process
@@ -65,111 +65,90 @@ async def news(there: Far) -> None:
 
 
 @pytest.mark.parametrize("mood", [500, 409, b"", b": hello\n\n"])
-def test_a_stream_that_is_refused_for_now_or_ends_at_once_is_asked_for_again(
+async def test_a_stream_that_is_refused_for_now_or_ends_at_once_is_asked_for_again(
     mood: int | bytes,
 ) -> None:
-    async def main() -> None:
-        async with running(kind=Moody, era="legacy") as (server, url), far(url) as there:
-            assert isinstance(server, Moody)
-            server.moods = (HURRY, mood, NEWS)
+    async with running(kind=Moody, era="legacy") as (server, url), far(url) as there:
+        assert isinstance(server, Moody)
+        server.moods = (HURRY, mood, NEWS)
+        await there.initialize()
+        await news(there)
+        assert len(gets(server)) >= 3
+        assert there.ear.losses == []
+
+
+async def test_a_stream_that_cannot_go_on_from_its_last_event_begins_anew() -> None:
+    async with running(kind=Moody, era="legacy") as (server, url), far(url) as there:
+        assert isinstance(server, Moody)
+        server.moods = (b"id: g1\n" + HURRY, 400, NEWS)
+        await there.initialize()
+        await news(there)
+        assert gets(server)[:3] == [None, "g1", None]
+
+
+async def test_what_is_too_large_on_a_stream_is_passed_over_with_a_warning() -> None:
+    async with (
+        running(kind=Moody, era="legacy") as (server, url),
+        far(url, message_bytes=1024 * 1024) as there,
+    ):
+        assert isinstance(server, Moody)
+        huge = b"data: " + b"x" * 2_000_000
+        server.moods = (b"id: g1\n" + HURRY + huge, NEWS)
+        await there.initialize()
+        await news(there)
+        assert gets(server)[:2] == [None, None]
+        (log,) = there.transport.take_log_lines()
+        assert "passed over" in log.lines[0]
+        assert await there.text(there.call("echo", text="hi")) == "hi"
+
+
+async def test_a_server_that_is_gone_when_its_stream_ends_is_lost_without_any_call() -> None:
+    async with AsyncExitStack() as life:
+        server, url = await life.enter_async_context(running(era="legacy"))
+        async with far(url) as there:
             await there.initialize()
-            await news(there)
-            assert len(gets(server)) >= 3
-            assert there.ear.losses == []
-
-    run(main)
-
-
-def test_a_stream_that_cannot_go_on_from_its_last_event_begins_anew() -> None:
-    async def main() -> None:
-        async with running(kind=Moody, era="legacy") as (server, url), far(url) as there:
-            assert isinstance(server, Moody)
-            server.moods = (b"id: g1\n" + HURRY, 400, NEWS)
-            await there.initialize()
-            await news(there)
-            assert gets(server)[:3] == [None, "g1", None]
-
-    run(main)
-
-
-def test_what_is_too_large_on_a_stream_is_passed_over_with_a_warning() -> None:
-    async def main() -> None:
-        async with (
-            running(kind=Moody, era="legacy") as (server, url),
-            far(url, message_bytes=1024 * 1024) as there,
-        ):
-            assert isinstance(server, Moody)
-            huge = b"data: " + b"x" * 2_000_000
-            server.moods = (b"id: g1\n" + HURRY + huge, NEWS)
-            await there.initialize()
-            await news(there)
-            assert gets(server)[:2] == [None, None]
-            (log,) = there.transport.take_log_lines()
-            assert "passed over" in log.lines[0]
-            assert await there.text(there.call("echo", text="hi")) == "hi"
-
-    run(main)
-
-
-def test_a_server_that_is_gone_when_its_stream_ends_is_lost_without_any_call() -> None:
-    async def main() -> None:
-        async with AsyncExitStack() as life:
-            server, url = await life.enter_async_context(running(era="legacy"))
-            async with far(url) as there:
-                await there.initialize()
-                (session,) = server.sessions.values()
-                await until(lambda: session.stream is not None)
-                assert session.stream is not None
-                await session.stream.write(HURRY)
-                await life.aclose()
-                await there.ear.until(lambda: there.ear.losses)
-                assert there.ear.losses[0].reason == "exit"
-                assert "not there any more" in there.ear.losses[0].message
-
-    run(main)
+            (session,) = server.sessions.values()
+            await until(lambda: session.stream is not None)
+            assert session.stream is not None
+            await session.stream.write(HURRY)
+            await life.aclose()
+            await there.ear.until(lambda: there.ear.losses)
+            assert there.ear.losses[0].reason == "exit"
+            assert "not there any more" in there.ear.losses[0].message
 
 
 @pytest.mark.parametrize("mood", [503, b"", b"id: e2\nretry: 100\ndata:\n\n"])
-def test_a_call_is_taken_up_again_and_again_until_its_answer(mood: int | bytes) -> None:
-    async def main() -> None:
-        quiet = running(kind=Moody, era="legacy", get=False)
-        async with quiet as (server, url), far(url) as there:
-            assert isinstance(server, Moody)
-            await there.initialize()
-            await until(lambda: gets(server) == [None])
-            server.moods = (mood,)
-            assert await there.text(there.call("later")) == "at last"
-            assert gets(server)[1:] == ["e2", "e2"]
-            assert server.calls == ["later"]
-            (log,) = there.transport.take_log_lines()
-            assert log.lines == ('{"no":"message"}',)
-
-    run(main)
+async def test_a_call_is_taken_up_again_and_again_until_its_answer(mood: int | bytes) -> None:
+    quiet = running(kind=Moody, era="legacy", get=False)
+    async with quiet as (server, url), far(url) as there:
+        assert isinstance(server, Moody)
+        await there.initialize()
+        await until(lambda: gets(server) == [None])
+        server.moods = (mood,)
+        assert await there.text(there.call("later")) == "at last"
+        assert gets(server)[1:] == ["e2", "e2"]
+        assert server.calls == ["later"]
+        (log,) = there.transport.take_log_lines()
+        assert log.lines == ('{"no":"message"}',)
 
 
-def test_a_call_whose_stream_the_server_has_no_more_fails_and_may_have_run() -> None:
-    async def main() -> None:
-        quiet = running(kind=Moody, era="legacy", get=False)
-        async with quiet as (server, url), far(url) as there:
-            assert isinstance(server, Moody)
-            await there.initialize()
-            await until(lambda: gets(server) == [None])
-            server.moods = (404,)
-            found = await there.outcome(there.call("later"))
-            assert found["failed"]["data"]["may_have_run"] is True
-            assert there.ear.losses == []
-
-    run(main)
+async def test_a_call_whose_stream_the_server_has_no_more_fails_and_may_have_run() -> None:
+    quiet = running(kind=Moody, era="legacy", get=False)
+    async with quiet as (server, url), far(url) as there:
+        assert isinstance(server, Moody)
+        await there.initialize()
+        await until(lambda: gets(server) == [None])
+        server.moods = (404,)
+        found = await there.outcome(there.call("later"))
+        assert found["failed"]["data"]["may_have_run"] is True
+        assert there.ear.losses == []
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_an_answer_is_not_kept_while_its_stream_stays_open(era: str) -> None:
-    async def main() -> None:
-        async with running(kind=Moody, era=era) as (_, url), far(url) as there:
-            if era == "legacy":
-                await there.initialize()
-            assert await there.text(there.call("open")) == "open"
-            references = sys.getrefcount(there.ear.raw[-1])
-            assert references <= 2, "the list of the test, and this question"
-
-    run(main)
+async def test_an_answer_is_not_kept_while_its_stream_stays_open(era: str) -> None:
+    async with running(kind=Moody, era=era) as (_, url), far(url) as there:
+        if era == "legacy":
+            await there.initialize()
+        assert await there.text(there.call("open")) == "open"
+        references = sys.getrefcount(there.ear.raw[-1])
+        assert references <= 2, "the list of the test, and this question"

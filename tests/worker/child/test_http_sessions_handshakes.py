@@ -7,7 +7,7 @@ import pytest
 from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import Server, running
 from tests.worker.child.far import can, far
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire
 
 pytestmark = pytest.mark.process
@@ -39,152 +39,120 @@ def odd(server: Server, **methods: int | bytes) -> None:
     server.odd = {name.replace("__", "/"): found for name, found in methods.items()}
 
 
-def test_a_content_length_that_is_too_small_is_named() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            head = (
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
-            )
-            odd(server, tools__call=head + b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}')
-            found = await there.outcome(there.call("echo", text="a"))
-            said = "it does not end within the 30 bytes that its Content-Length says"
-            assert said in found["failed"]["message"]
-
-    run(main)
+async def test_a_content_length_that_is_too_small_is_named() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
+        odd(server, tools__call=head + b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}')
+        found = await there.outcome(there.call("echo", text="a"))
+        said = "it does not end within the 30 bytes that its Content-Length says"
+        assert said in found["failed"]["message"]
 
 
-def test_a_session_id_that_fits_into_no_header_is_refused() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            body = b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25"}}'
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nMcp-Session-Id: a b\r\n\r\n"
-            odd(server, initialize=head % len(body) + body)
-            found = await there.ask("initialize", own=True)
-            assert "session id" in found["failed"]["message"]
-
-    run(main)
+async def test_a_session_id_that_fits_into_no_header_is_refused() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        body = b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25"}}'
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nMcp-Session-Id: a b\r\n\r\n"
+        odd(server, initialize=head % len(body) + body)
+        found = await there.ask("initialize", own=True)
+        assert "session id" in found["failed"]["message"]
 
 
 @pytest.mark.parametrize(
     ("status", "reason"), [(429, "exit"), (500, "exit"), (407, "authorization")]
 )
-def test_a_refused_handshake_is_tried_again_if_time_can_heal_it(status: int, reason: str) -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            odd(server, initialize=status)
-            there.send("initialize", own=True)
-            await there.ear.until(lambda: there.ear.losses)
-            assert there.ear.losses[0].reason == reason
+async def test_a_refused_handshake_is_tried_again_if_time_can_heal_it(
+    status: int, reason: str
+) -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        odd(server, initialize=status)
+        there.send("initialize", own=True)
+        await there.ear.until(lambda: there.ear.losses)
+        assert there.ear.losses[0].reason == reason
 
-    run(main)
 
-
-def test_a_refusal_that_nothing_heals_is_the_answer_to_the_handshake() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            odd(server, initialize=422)
-            found = await there.ask("initialize", own=True)
-            assert found["failed"]["data"]["status"] == 422
-            assert there.ear.losses == []
-
-    run(main)
+async def test_a_refusal_that_nothing_heals_is_the_answer_to_the_handshake() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        odd(server, initialize=422)
+        found = await there.ask("initialize", own=True)
+        assert found["failed"]["data"]["status"] == 422
+        assert there.ear.losses == []
 
 
 @pytest.mark.parametrize("answer", [503, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b""])
-def test_a_further_session_that_cannot_be_opened_fails_the_call_and_is_tried_again(
+async def test_a_further_session_that_cannot_be_opened_fails_the_call_and_is_tried_again(
     answer: int | bytes,
 ) -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            await there.text(there.call("echo", text="hi"))
-            odd(server, initialize=answer)
-            found = await there.outcome(there.call("echo", can("roots"), text="hi"))
-            assert found["failed"]["code"] in {-32603, -10001}
-            odd(server)
-            assert await there.text(there.call("echo", can("roots"), text="hi")) == "hi"
-            assert there.ear.losses == []
-
-    run(main)
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        await there.text(there.call("echo", text="hi"))
+        odd(server, initialize=answer)
+        found = await there.outcome(there.call("echo", can("roots"), text="hi"))
+        assert found["failed"]["code"] in {-32603, -10001}
+        odd(server)
+        assert await there.text(there.call("echo", can("roots"), text="hi")) == "hi"
+        assert there.ear.losses == []
 
 
-def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            await there.ask("logging/setLevel", {"level": "debug"}, own=True)
-            server.sessions.clear()
-            odd(server, logging__setLevel=500)
-            assert await there.text(there.call("echo", text="hi")) == "hi"
-            (log,) = there.transport.take_log_lines()
-            assert "could not be set up" in log.lines[0]
-
-    run(main)
+async def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        await there.ask("logging/setLevel", {"level": "debug"}, own=True)
+        server.sessions.clear()
+        odd(server, logging__setLevel=500)
+        assert await there.text(there.call("echo", text="hi")) == "hi"
+        (log,) = there.transport.take_log_lines()
+        assert "could not be set up" in log.lines[0]
 
 
 @pytest.mark.parametrize("answer", [400, b""])
-def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            await there.text(there.call("echo", text="hi"))
-            odd(server, notifications__x=answer)
-            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
-            logged: list[str] = []
+async def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        await there.text(there.call("echo", text="hi"))
+        odd(server, notifications__x=answer)
+        assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
+        logged: list[str] = []
 
-            def warned() -> bool:
-                logged.extend(
-                    line for log in there.transport.take_log_lines() for line in log.lines
-                )
-                return bool(logged)
+        def warned() -> bool:
+            logged.extend(line for log in there.transport.take_log_lines() for line in log.lines)
+            return bool(logged)
 
-            await until(warned)
-            assert "answer to it" in logged[0]
-
-    run(main)
+        await until(warned)
+        assert "answer to it" in logged[0]
 
 
-def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> None:
-    async def main() -> None:
-        async with running(era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            await there.text(there.call("echo", text="hi"))
-            server.sessions.clear()
-            assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
-            await until(lambda: b'"q"' in server.seen[-1].body)
-            assert await there.text(there.call("echo", text="hi")) == "hi"
-            (session,) = server.sessions.values()
-            assert [one.get("method") for one in session.told] == [
-                "notifications/initialized", "tools/call",
-            ]  # fmt: skip
-            assert not there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"), 7)
-
-    run(main)
+async def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> None:
+    async with running(era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        await there.text(there.call("echo", text="hi"))
+        server.sessions.clear()
+        assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
+        await until(lambda: b'"q"' in server.seen[-1].body)
+        assert await there.text(there.call("echo", text="hi")) == "hi"
+        (session,) = server.sessions.values()
+        assert [one.get("method") for one in session.told] == [
+            "notifications/initialized", "tools/call",
+        ]  # fmt: skip
+        assert not there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"), 7)
 
 
-def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 3000000\r\n\r\n"
-            odd(server, notifications__x=head + b"x" * 3_000_000)
-            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
-            await until(lambda: b"notifications/x" in server.seen[-1].body)
-            assert await there.text(there.call("echo", text="hi")) == "hi"
-            assert there.transport.take_log_lines() == []
-
-    run(main)
+async def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 3000000\r\n\r\n"
+        odd(server, notifications__x=head + b"x" * 3_000_000)
+        assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
+        await until(lambda: b"notifications/x" in server.seen[-1].body)
+        assert await there.text(there.call("echo", text="hi")) == "hi"
+        assert there.transport.take_log_lines() == []
 
 
-def test_many_cancellations_at_once_reach_the_server() -> None:
-    async def main() -> None:
-        async with running(era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            keys = [there.call("wait") for _ in range(300)]
-            await until(lambda: len(server.calls) == 300)
-            assert all(there.drop(key) for key in keys)
-            await until(lambda: len(server.cancelled) == 300)
-            assert sorted(server.cancelled) == sorted(int(key) for key in keys)
-
-    run(main)
+async def test_many_cancellations_at_once_reach_the_server() -> None:
+    async with running(era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        keys = [there.call("wait") for _ in range(300)]
+        await until(lambda: len(server.calls) == 300)
+        assert all(there.drop(key) for key in keys)
+        await until(lambda: len(server.cancelled) == 300)
+        assert sorted(server.cancelled) == sorted(int(key) for key in keys)

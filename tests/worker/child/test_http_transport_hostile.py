@@ -12,7 +12,7 @@ from metamcp_worker.child.http_transport import TELLS_AT_ONCE_MAX
 from tests.fakes.http_server import event, running
 from tests.worker.child.far import Far, can, far
 from tests.worker.child.test_http_sessions_handshakes import Odd, odd
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -43,20 +43,19 @@ async def responding(respond: Respond, **spec: Any) -> AsyncGenerator[Far]:
         yield there
 
 
-def test_the_answer_to_another_request_on_a_stream_is_not_taken_for_that_of_its_own() -> None:
+async def test_the_answer_to_another_request_on_a_stream_is_not_taken_for_that_of_its_own() -> None:
     async def respond(wire: Wire, _: Request, number: Any) -> None:
         await wire.stream(event(answer(number + 1)), event(answer(number)))
 
-    async def main() -> None:
-        async with responding(respond) as there:
-            found = await there.outcome(there.call("x"))
-            assert found["result"] == {"of": found["id"]} == {"of": 1}
-            assert [one["result"] for one, _, _ in there.ear.messages] == [{"of": 2}, {"of": 1}]
-
-    run(main)
+    async with responding(respond) as there:
+        found = await there.outcome(there.call("x"))
+        assert found["result"] == {"of": found["id"]} == {"of": 1}
+        assert [one["result"] for one, _, _ in there.ear.messages] == [{"of": 2}, {"of": 1}]
 
 
-def test_no_client_gets_the_answer_of_another_from_a_server_that_writes_ids_as_strings() -> None:
+async def test_no_client_gets_the_answer_of_another_from_a_server_that_writes_ids_as_strings() -> (
+    None
+):
     """The server writes the answer of the first request to the stream of the second one only."""
     streams: list[tuple[Wire, Any]] = []
 
@@ -71,98 +70,77 @@ def test_no_client_gets_the_answer_of_another_from_a_server_that_writes_ids_as_s
     def nobody(text: str) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": None, "result": {"of": text}}
 
-    async def main() -> None:
-        async with responding(respond) as there:
-            keys = [there.call("x"), there.call("x")]
-            found = [await there.outcome(key) for key in keys]
-            assert [one["result"] for one in found] == [{"of": 1}, {"of": 2}]
-
-    run(main)
+    async with responding(respond) as there:
+        keys = [there.call("x"), there.call("x")]
+        found = [await there.outcome(key) for key in keys]
+        assert [one["result"] for one in found] == [{"of": 1}, {"of": 2}]
 
 
-def test_an_own_request_whose_stream_never_brings_the_answer_fails_in_the_end() -> None:
+async def test_an_own_request_whose_stream_never_brings_the_answer_fails_in_the_end() -> None:
     async def respond(wire: Wire, _: Request, number: Any) -> None:
         await wire.stream(b": I think\n\n")
 
-    async def main() -> None:
-        async with responding(respond, timeout_s=0.2, start_timeout_s=0.2) as there:
-            found = await there.ask("tools/list", own=True)
-            assert "no whole answer" in found["failed"]["message"]
-            await there.settled(b"1")
-
-    run(main)
+    async with responding(respond, timeout_s=0.2, start_timeout_s=0.2) as there:
+        found = await there.ask("tools/list", own=True)
+        assert "no whole answer" in found["failed"]["message"]
+        await there.settled(b"1")
 
 
-def test_streams_that_answer_notifications_do_not_hold_up_the_next_ones() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            await there.text(there.call("echo", text="hi"))
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-            odd(server, notifications__x=head)
-            assert isinstance(server, Odd)
-            server.endless = True
-            before = len(server.seen)
-            for _ in range(TELLS_AT_ONCE_MAX + 1):
-                assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
-            await until(lambda: len(server.seen) == before + TELLS_AT_ONCE_MAX + 1)
-
-    run(main)
+async def test_streams_that_answer_notifications_do_not_hold_up_the_next_ones() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        await there.text(there.call("echo", text="hi"))
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+        odd(server, notifications__x=head)
+        assert isinstance(server, Odd)
+        server.endless = True
+        before = len(server.seen)
+        for _ in range(TELLS_AT_ONCE_MAX + 1):
+            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
+        await until(lambda: len(server.seen) == before + TELLS_AT_ONCE_MAX + 1)
 
 
-def test_answers_whose_streams_do_not_end_do_not_use_up_the_requests() -> None:
+async def test_answers_whose_streams_do_not_end_do_not_use_up_the_requests() -> None:
     async def respond(wire: Wire, _: Request, number: Any) -> None:
         await wire.stream(event(answer(number)))
 
-    async def main() -> None:
-        async with responding(respond, concurrency=1) as there:
-            for number in range(1, 400):
-                found = await there.outcome(there.call("x"))
-                assert found.get("result") == {"of": number}, found
-            assert there.ear.losses == []
-
-    run(main)
+    async with responding(respond, concurrency=1) as there:
+        for number in range(1, 400):
+            found = await there.outcome(there.call("x"))
+            assert found.get("result") == {"of": number}, found
+        assert there.ear.losses == []
 
 
 @pytest.mark.parametrize("refusal", [b'"no"', b"null", b"7"])
-def test_a_session_that_is_refused_without_an_error_object_fails_the_call_with_one(
+async def test_a_session_that_is_refused_without_an_error_object_fails_the_call_with_one(
     refusal: bytes,
 ) -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"error":%b}' % refusal))
-            found = await there.outcome(there.call("echo", can("roots"), text="hi"))
-            assert found["failed"]["code"] == -32603
-
-    run(main)
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"error":%b}' % refusal))
+        found = await there.outcome(there.call("echo", can("roots"), text="hi"))
+        assert found["failed"]["code"] == -32603
 
 
-def test_a_further_session_of_a_revision_that_nobody_knows_is_refused() -> None:
-    async def main() -> None:
-        async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            met = b'{"protocolVersion":"1\\r\\nX: y"}'
-            odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"result":%b}' % met))
-            found = await there.outcome(there.call("echo", can("roots"), text="hi"))
-            assert "could be understood" in found["failed"]["message"]
-            assert there.ear.losses == []
-
-    run(main)
+async def test_a_further_session_of_a_revision_that_nobody_knows_is_refused() -> None:
+    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        met = b'{"protocolVersion":"1\\r\\nX: y"}'
+        odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"result":%b}' % met))
+        found = await there.outcome(there.call("echo", can("roots"), text="hi"))
+        assert "could be understood" in found["failed"]["message"]
+        assert there.ear.losses == []
 
 
 @pytest.mark.promise("M23")
-def test_an_answer_to_a_question_of_a_forgotten_session_does_not_reach_the_next_one() -> None:
-    async def main() -> None:
-        async with running(era="legacy") as (server, url), far(url) as there:
-            await there.initialize()
-            there.call("ask", can("elicitation"))
-            await there.ear.until(lambda: there.ear.messages[-1][0].get("method"))
-            question, _, via = there.ear.messages[-1]
-            server.sessions.clear()
-            again = there.call("echo", can("elicitation"), text="hi")
-            assert await there.text(again) == "hi"
-            raw = json.dumps(question["id"]).encode()
-            assert not there.transport.write(jsonrpc_lines.answer(raw, b'{"action":"accept"}'), via)
-
-    run(main)
+async def test_an_answer_to_a_question_of_a_forgotten_session_does_not_reach_the_next_one() -> None:
+    async with running(era="legacy") as (server, url), far(url) as there:
+        await there.initialize()
+        there.call("ask", can("elicitation"))
+        await there.ear.until(lambda: there.ear.messages[-1][0].get("method"))
+        question, _, via = there.ear.messages[-1]
+        server.sessions.clear()
+        again = there.call("echo", can("elicitation"), text="hi")
+        assert await there.text(again) == "hi"
+        raw = json.dumps(question["id"]).encode()
+        assert not there.transport.write(jsonrpc_lines.answer(raw, b'{"action":"accept"}'), via)

@@ -10,7 +10,7 @@ import pytest
 from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import event, running
 from tests.worker.child.far import Far, far
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Wire, serving
 
 pytestmark = pytest.mark.process
@@ -28,61 +28,49 @@ async def loss(there: Far) -> tuple[str, str]:
 
 @pytest.mark.promise("M12")
 @pytest.mark.parametrize("transport", ["auto", "sse"])
-def test_a_server_of_2024_is_spoken_to_on_its_event_stream(transport: str) -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport=transport) as there:
-            found = await there.discover()
-            assert "failed" in found
-            found = await there.initialize()
-            assert found["result"]["protocolVersion"] == "2024-11-05"
-            keys = [there.call("echo", text=str(number)) for number in range(20)]
-            texts = await asyncio.gather(*(there.text(key) for key in keys))
-            assert texts == [str(number) for number in range(20)]
-            assert {stream for _, stream, _ in there.ear.messages} == {None}
-            posts = [one for one in server.seen if one.line.startswith("POST /messages")]
-            assert b'"notifications/initialized"' in posts[1].body
-            assert not any(b"server/discover" in one.body for one in posts)
-
-    run(main)
+async def test_a_server_of_2024_is_spoken_to_on_its_event_stream(transport: str) -> None:
+    async with running() as (server, url), far(sse(url), transport=transport) as there:
+        found = await there.discover()
+        assert "failed" in found
+        found = await there.initialize()
+        assert found["result"]["protocolVersion"] == "2024-11-05"
+        keys = [there.call("echo", text=str(number)) for number in range(20)]
+        texts = await asyncio.gather(*(there.text(key) for key in keys))
+        assert texts == [str(number) for number in range(20)]
+        assert {stream for _, stream, _ in there.ear.messages} == {None}
+        posts = [one for one in server.seen if one.line.startswith("POST /messages")]
+        assert b'"notifications/initialized"' in posts[1].body
+        assert not any(b"server/discover" in one.body for one in posts)
 
 
 @pytest.mark.promise("M12")
-def test_a_cancellation_follows_the_request_that_it_is_about() -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport="sse") as there:
-            await there.initialize()
-            key = there.call("wait")
-            assert there.drop(key)
-            await until(lambda: server.cancelled == [int(key)])
-            bodies = [one.body for one in server.seen if b'"id":2' in one.body]
-            assert len(bodies) == 1
-
-    run(main)
+async def test_a_cancellation_follows_the_request_that_it_is_about() -> None:
+    async with running() as (server, url), far(sse(url), transport="sse") as there:
+        await there.initialize()
+        key = there.call("wait")
+        assert there.drop(key)
+        await until(lambda: server.cancelled == [int(key)])
+        bodies = [one.body for one in server.seen if b'"id":2' in one.body]
+        assert len(bodies) == 1
 
 
-def test_answers_and_notifications_go_to_the_endpoint_too() -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport="sse") as there:
-            await there.initialize()
-            question = {"jsonrpc": "2.0", "id": "q", "method": "ping"}
-            await server.older[0].write(b": keep\n\n" + event(question))
-            await there.ear.until(lambda: len(there.ear.messages) == 2)
-            assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
-            await until(lambda: any(b'"result":{}' in one.body for one in server.seen))
-
-    run(main)
+async def test_answers_and_notifications_go_to_the_endpoint_too() -> None:
+    async with running() as (server, url), far(sse(url), transport="sse") as there:
+        await there.initialize()
+        question = {"jsonrpc": "2.0", "id": "q", "method": "ping"}
+        await server.older[0].write(b": keep\n\n" + event(question))
+        await there.ear.until(lambda: len(there.ear.messages) == 2)
+        assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
+        await until(lambda: any(b'"result":{}' in one.body for one in server.seen))
 
 
-def test_the_end_of_the_stream_is_the_end_of_the_server() -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport="sse") as there:
-            await there.initialize()
-            await server.older[0].shut()
-            reason, message = await loss(there)
-            assert reason == "exit"
-            assert "event stream" in message
-
-    run(main)
+async def test_the_end_of_the_stream_is_the_end_of_the_server() -> None:
+    async with running() as (server, url), far(sse(url), transport="sse") as there:
+        await there.initialize()
+        await server.older[0].shut()
+        reason, message = await loss(there)
+        assert reason == "exit"
+        assert "event stream" in message
 
 
 def streaming(*events: bytes) -> Callable[[Wire], Any]:
@@ -100,16 +88,13 @@ def streaming(*events: bytes) -> Callable[[Wire], Any]:
 
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:1/steal", "//evil.example/x", "file:///etc"])
-def test_an_endpoint_of_another_origin_is_refused(place: str) -> None:
-    async def main() -> None:
-        named = f"event: endpoint\ndata: {place}\n\n".encode()
-        async with serving(streaming(named)) as url, far(url, transport="sse") as there:
-            there.send("initialize", {}, own=True)
-            reason, message = await loss(there)
-            assert reason == "protocol"
-            assert "endpoint" in message
-
-    run(main)
+async def test_an_endpoint_of_another_origin_is_refused(place: str) -> None:
+    named = f"event: endpoint\ndata: {place}\n\n".encode()
+    async with serving(streaming(named)) as url, far(url, transport="sse") as there:
+        there.send("initialize", {}, own=True)
+        reason, message = await loss(there)
+        assert reason == "protocol"
+        assert "endpoint" in message
 
 
 def of_2024(status: int, body: bytes) -> Callable[[Wire], Any]:
@@ -139,18 +124,15 @@ OWN_ERROR = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Metho
 @pytest.mark.promise("M12")
 @pytest.mark.parametrize("status", [400, 404, 405])
 @pytest.mark.parametrize("body", [OWN_ERROR, b'{"detail":"Method Not Allowed"}', b"No"])
-def test_the_status_of_the_first_answer_leads_to_the_event_stream_whatever_its_body(
+async def test_the_status_of_the_first_answer_leads_to_the_event_stream_whatever_its_body(
     status: int, body: bytes
 ) -> None:
-    async def main() -> None:
-        async with serving(of_2024(status, body)) as url, far(url) as there:
-            assert "result" in await there.ask("initialize", own=True)
-
-    run(main)
+    async with serving(of_2024(status, body)) as url, far(url) as there:
+        assert "result" in await there.ask("initialize", own=True)
 
 
 @pytest.mark.parametrize("stream", [b": no endpoint, ever\n\n", b""])
-def test_without_an_endpoint_on_the_stream_the_first_answer_counts(stream: bytes) -> None:
+async def test_without_an_endpoint_on_the_stream_the_first_answer_counts(stream: bytes) -> None:
     async def script(line: Wire) -> None:
         while request := await line.request():
             if request.line.startswith("GET") and stream:
@@ -159,90 +141,69 @@ def test_without_an_endpoint_on_the_stream_the_first_answer_counts(stream: bytes
                 return
             await line.answer(OWN_ERROR, "Content-Type: application/json", status="400 X")
 
-    async def main() -> None:
-        async with serving(script) as url, far(url, start_timeout_s=1.0) as there:
-            for _ in range(2):  # the second time the stream is not looked for
-                found = await there.ask("initialize", own=True)
-                assert found["error"]["message"] == "Method not allowed"
-            assert there.ear.losses == []
-
-    run(main)
-
-
-def test_a_server_that_speaks_neither_way_is_lost_with_both_reasons() -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(url) as there:
-            server.status = 405
-            there.send("initialize", {}, own=True)
-            reason, message = await loss(there)
-            assert reason == "protocol"
-            assert message.count("HTTP 405 Method Not Allowed") == 2
-
-    run(main)
-
-
-def test_a_pinned_way_is_not_left() -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport="http") as there:
+    async with serving(script) as url, far(url, start_timeout_s=1.0) as there:
+        for _ in range(2):  # the second time the stream is not looked for
             found = await there.ask("initialize", own=True)
-            assert found["failed"]["data"]["status"] == 405
-            assert server.older == []
-
-    run(main)
+            assert found["error"]["message"] == "Method not allowed"
+        assert there.ear.losses == []
 
 
-def test_a_message_above_the_limit_ends_the_server() -> None:
-    async def main() -> None:
-        huge = b"data: " + b"x" * 200_000
-        script = streaming(b"event: endpoint\ndata: /m\n\n", huge)
-        async with serving(script) as url, far(url, transport="sse", message_bytes=65536) as there:
-            there.send("initialize", {}, own=True)
-            assert (await loss(there))[0] == "limit"
-
-    run(main)
+async def test_a_server_that_speaks_neither_way_is_lost_with_both_reasons() -> None:
+    async with running() as (server, url), far(url) as there:
+        server.status = 405
+        there.send("initialize", {}, own=True)
+        reason, message = await loss(there)
+        assert reason == "protocol"
+        assert message.count("HTTP 405 Method Not Allowed") == 2
 
 
-def test_a_refused_message_fails_its_request() -> None:
-    async def main() -> None:
-        script = streaming(b"event: endpoint\ndata: /m\n\n")
-        async with serving(script) as url, far(url, transport="sse") as there:
-            found = await there.ask("initialize", own=True)
-            assert found["failed"]["data"] == {
-                "server": "far", "status": 405, "may_have_run": False,
-            }  # fmt: skip
+async def test_a_pinned_way_is_not_left() -> None:
+    async with running() as (server, url), far(sse(url), transport="http") as there:
+        found = await there.ask("initialize", own=True)
+        assert found["failed"]["data"]["status"] == 405
+        assert server.older == []
 
-    run(main)
+
+async def test_a_message_above_the_limit_ends_the_server() -> None:
+    huge = b"data: " + b"x" * 200_000
+    script = streaming(b"event: endpoint\ndata: /m\n\n", huge)
+    async with serving(script) as url, far(url, transport="sse", message_bytes=65536) as there:
+        there.send("initialize", {}, own=True)
+        assert (await loss(there))[0] == "limit"
+
+
+async def test_a_refused_message_fails_its_request() -> None:
+    script = streaming(b"event: endpoint\ndata: /m\n\n")
+    async with serving(script) as url, far(url, transport="sse") as there:
+        found = await there.ask("initialize", own=True)
+        assert found["failed"]["data"] == {
+            "server": "far", "status": 405, "may_have_run": False,
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize("status", [404, 503])
-def test_without_an_event_stream_the_status_decides_whether_time_can_heal_it(status: int) -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(sse(url), transport="sse") as there:
-            server.status = status
-            there.send("initialize", own=True)
-            reason, message = await loss(there)
-            assert reason == ("protocol" if status == 404 else "exit")
-            assert f"HTTP {status}" in message
+async def test_without_an_event_stream_the_status_decides_whether_time_can_heal_it(
+    status: int,
+) -> None:
+    async with running() as (server, url), far(sse(url), transport="sse") as there:
+        server.status = status
+        there.send("initialize", own=True)
+        reason, message = await loss(there)
+        assert reason == ("protocol" if status == 404 else "exit")
+        assert f"HTTP {status}" in message
 
-    run(main)
 
+async def test_a_notification_that_is_refused_is_logged() -> None:
+    script = streaming(b"event: endpoint\ndata: /m\n\n")
+    async with serving(script) as url, far(url, transport="sse") as there:
+        there.transport.tick()
+        assert there.transport.write(jsonrpc_lines.notification("notifications/initialized"))
+        assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
+        logged: list[str] = []
 
-def test_a_notification_that_is_refused_is_logged() -> None:
-    async def main() -> None:
-        script = streaming(b"event: endpoint\ndata: /m\n\n")
-        async with serving(script) as url, far(url, transport="sse") as there:
-            there.transport.tick()
-            assert there.transport.write(jsonrpc_lines.notification("notifications/initialized"))
-            assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
-            logged: list[str] = []
+        def warned() -> bool:
+            logged.extend(line for log in there.transport.take_log_lines() for line in log.lines)
+            return len(logged) == 2
 
-            def warned() -> bool:
-                logged.extend(
-                    line for log in there.transport.take_log_lines() for line in log.lines
-                )
-                return len(logged) == 2
-
-            await until(warned)
-            assert all("HTTP 405" in line for line in logged)
-
-    run(main)
+        await until(warned)
+        assert all("HTTP 405" in line for line in logged)

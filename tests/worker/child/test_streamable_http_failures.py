@@ -17,7 +17,7 @@ from metamcp_worker.child.transport import SpawnFailed
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.fakes.http_server import running
 from tests.worker.child.far import Ear, Far, far
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Wire, serving
 
 pytestmark = pytest.mark.process
@@ -50,31 +50,25 @@ async def loss(there: Far) -> tuple[str, str]:
     return found.reason, found.message
 
 
-def test_a_url_that_is_none_is_refused_before_anything_is_tried() -> None:
-    async def main() -> None:
-        for url in ("ftp://x", "http://", "http://u:p@x/"):
-            with pytest.raises(SpawnFailed, match="cannot connect to far"):
-                remote(ServerSpec(name="far", url=url), "1.0", Ear())
-
-    run(main)
+async def test_a_url_that_is_none_is_refused_before_anything_is_tried() -> None:
+    for url in ("ftp://x", "http://", "http://u:p@x/"):
+        with pytest.raises(SpawnFailed, match="cannot connect to far"):
+            remote(ServerSpec(name="far", url=url), "1.0", Ear())
 
 
 @pytest.mark.promise("M18")
-def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
-    async def main() -> None:
-        async with far(f"http://127.0.0.1:{free_port()}/mcp") as there:
-            found = await there.discover()
-            assert found["failed"]["code"] == -10001
-            assert found["failed"]["data"]["may_have_run"] is False
-            assert there.ear.losses == []  # The next word may still be heard.
-            there.send("initialize", {}, own=True)
-            reason, message = await loss(there)
-            assert reason == "exit"
-            assert "Connection refused" in message or "refused" in message
-            assert there.transport.is_lost
-            assert not there.drop(b"1")
-
-    run(main)
+async def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
+    async with far(f"http://127.0.0.1:{free_port()}/mcp") as there:
+        found = await there.discover()
+        assert found["failed"]["code"] == -10001
+        assert found["failed"]["data"]["may_have_run"] is False
+        assert there.ear.losses == []  # The next word may still be heard.
+        there.send("initialize", {}, own=True)
+        reason, message = await loss(there)
+        assert reason == "exit"
+        assert "Connection refused" in message or "refused" in message
+        assert there.transport.is_lost
+        assert not there.drop(b"1")
 
 
 @pytest.mark.parametrize(
@@ -85,67 +79,55 @@ def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
         (503, "exit", "HTTP 503 Service Unavailable"),
     ],
 )
-def test_a_handshake_that_is_refused_ends_it_with_what_to_do(
+async def test_a_handshake_that_is_refused_ends_it_with_what_to_do(
     status: int, reason: str, words: str
 ) -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(url) as there:
-            server.status = status
-            found = await there.discover()
-            assert found["failed"]["data"]["status"] == status
-            there.send("initialize", {}, own=True)
-            assert (await loss(there))[0] == reason
-            assert words in (await loss(there))[1]
-
-    run(main)
+    async with running() as (server, url), far(url) as there:
+        server.status = status
+        found = await there.discover()
+        assert found["failed"]["data"]["status"] == status
+        there.send("initialize", {}, own=True)
+        assert (await loss(there))[0] == reason
+        assert words in (await loss(there))[1]
 
 
 @pytest.mark.parametrize("transport", ["auto", "sse"])
-def test_a_server_that_wants_to_be_left_alone_is_lost_with_that_time(transport: str) -> None:
+async def test_a_server_that_wants_to_be_left_alone_is_lost_with_that_time(transport: str) -> None:
     async def busy(wire: Wire) -> None:
         while await wire.request():
             await wire.answer(b"", "Retry-After: 7", status="503 X")
 
-    async def main() -> None:
-        async with serving(busy) as url, far(url, transport=transport) as there:
-            there.send("initialize", {}, own=True)
-            await loss(there)
-            assert [(one.reason, one.retry_after_s) for one in there.ear.losses] == [("exit", 7.0)]
-
-    run(main)
+    async with serving(busy) as url, far(url, transport=transport) as there:
+        there.send("initialize", {}, own=True)
+        await loss(there)
+        assert [(one.reason, one.retry_after_s) for one in there.ear.losses] == [("exit", 7.0)]
 
 
 @pytest.mark.parametrize("transport", ["auto", "sse"])
-def test_a_server_without_the_tls_of_its_url_is_lost_for_that_reason(transport: str) -> None:
+async def test_a_server_without_the_tls_of_its_url_is_lost_for_that_reason(transport: str) -> None:
     async def plain(wire: Wire) -> None:
         await wire.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
-    async def main() -> None:
-        async with serving(plain) as url:
-            https = url.replace("http:", "https:")
-            async with far(https, transport=transport) as there:
-                there.send("initialize", {}, own=True)
-                reason, message = await loss(there)
-                assert reason == "tls"
-                assert "it does not speak TLS there" in message
-
-    run(main)
+    async with serving(plain) as url:
+        https = url.replace("http:", "https:")
+        async with far(https, transport=transport) as there:
+            there.send("initialize", {}, own=True)
+            reason, message = await loss(there)
+            assert reason == "tls"
+            assert "it does not speak TLS there" in message
 
 
 @pytest.mark.parametrize("status", [429, 500, 502])
-def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None:
-    async def main() -> None:
-        async with running() as (server, url), far(url) as there:
-            await there.discover()
-            server.status = status
-            found = await there.outcome(there.call("echo", text="hi"))
-            assert found["failed"]["message"].startswith(f"server 'far' answered HTTP {status}")
-            assert found["failed"]["data"]["may_have_run"] is (status >= 500)
-            server.status = 0
-            assert await there.text(there.call("echo", text="hi")) == "hi"
-            assert there.ear.losses == []
-
-    run(main)
+async def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None:
+    async with running() as (server, url), far(url) as there:
+        await there.discover()
+        server.status = status
+        found = await there.outcome(there.call("echo", text="hi"))
+        assert found["failed"]["message"].startswith(f"server 'far' answered HTTP {status}")
+        assert found["failed"]["data"]["may_have_run"] is (status >= 500)
+        server.status = 0
+        assert await there.text(there.call("echo", text="hi")) == "hi"
+        assert there.ear.losses == []
 
 
 HTML = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
@@ -163,133 +145,117 @@ SHUT = b""
         (SHUT, -10001, "did not answer"),
     ],
 )
-def test_a_broken_answer_is_an_error_that_says_how(answer: bytes, code: int, words: str) -> None:
+async def test_a_broken_answer_is_an_error_that_says_how(
+    answer: bytes, code: int, words: str
+) -> None:
     async def script(wire: Wire) -> None:
         if await wire.request():
             await wire.write(answer)
 
-    async def main() -> None:
-        async with serving(script) as url, far(url) as there:
-            found = await there.ask("tools/list")
-            assert found["failed"]["code"] == code
-            assert words in found["failed"]["message"]
-            assert found["failed"]["data"]["may_have_run"] is True
-
-    run(main)
+    async with serving(script) as url, far(url) as there:
+        found = await there.ask("tools/list")
+        assert found["failed"]["code"] == code
+        assert words in found["failed"]["message"]
+        assert found["failed"]["data"]["may_have_run"] is True
 
 
-def test_noise_on_the_stream_of_a_call_is_logged_and_passed_over() -> None:
+async def test_noise_on_the_stream_of_a_call_is_logged_and_passed_over() -> None:
     async def script(wire: Wire) -> None:
         if await wire.request():
             answer = b'data: {"jsonrpc":"2.0","id":"1","result":{"a": 1.0}}\n\n'
             await wire.stream(b"data: noise\n\nevent: ping\ndata: {}\n\ndata: {}\n\n", answer)
 
-    async def main() -> None:
-        async with serving(script) as url, far(url) as there:
-            found = await there.ask("tools/list")
-            assert found == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1.0}}
-            (log,) = there.transport.take_log_lines()
-            assert log.lines == ("noise", "{}")
-
-    run(main)
+    async with serving(script) as url, far(url) as there:
+        found = await there.ask("tools/list")
+        assert found == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1.0}}
+        (log,) = there.transport.take_log_lines()
+        assert log.lines == ("noise", "{}")
 
 
-def test_a_redirect_to_another_origin_is_not_followed() -> None:
-    async def main() -> None:
-        async with running() as (other, elsewhere):
+async def test_a_redirect_to_another_origin_is_not_followed() -> None:
+    async with running() as (other, elsewhere):
 
-            async def script(wire: Wire) -> None:
-                while await wire.request():
-                    await wire.answer(b"", f"Location: {elsewhere}", status="307 X")
+        async def script(wire: Wire) -> None:
+            while await wire.request():
+                await wire.answer(b"", f"Location: {elsewhere}", status="307 X")
 
-            async with serving(script) as url, far(url, headers={"X-Key": "secret"}) as there:
-                found = await there.discover()
-                assert "another origin" in found["failed"]["message"]
-            assert other.seen == []
-
-    run(main)
+        async with serving(script) as url, far(url, headers={"X-Key": "secret"}) as there:
+            found = await there.discover()
+            assert "another origin" in found["failed"]["message"]
+        assert other.seen == []
 
 
 @pytest.mark.process
 @pytest.mark.promise("M75")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-def test_a_server_that_is_killed_in_the_middle_of_calls_fails_them_and_is_lost(era: str) -> None:
-    async def main() -> None:
-        with process("--era", era, "--answer", "events") as (server, url):
-            async with far(url) as there:
-                await there.discover()
-                if era == "legacy":
-                    await there.initialize()
-                keys = [there.call("wait") for _ in range(8)]
-                await there.text(there.call("echo", text="hi"))
-                os.kill(server.pid, signal.SIGKILL)
-                for key in keys:
-                    found = await there.outcome(key)
-                    assert found["failed"]["code"] == -10001
-                    assert found["failed"]["data"]["may_have_run"] is True
-                assert (await loss(there))[0] == "exit"
-
-    run(main)
+async def test_a_server_that_is_killed_in_the_middle_of_calls_fails_them_and_is_lost(
+    era: str,
+) -> None:
+    with process("--era", era, "--answer", "events") as (server, url):
+        async with far(url) as there:
+            await there.discover()
+            if era == "legacy":
+                await there.initialize()
+            keys = [there.call("wait") for _ in range(8)]
+            await there.text(there.call("echo", text="hi"))
+            os.kill(server.pid, signal.SIGKILL)
+            for key in keys:
+                found = await there.outcome(key)
+                assert found["failed"]["code"] == -10001
+                assert found["failed"]["data"]["may_have_run"] is True
+            assert (await loss(there))[0] == "exit"
 
 
 @pytest.mark.process
 @pytest.mark.promise("M11")
-def test_a_server_that_restarts_under_load_runs_each_call_at_most_once(tmp_path: Path) -> None:
+async def test_a_server_that_restarts_under_load_runs_each_call_at_most_once(
+    tmp_path: Path,
+) -> None:
     journal = tmp_path / "calls"
     flags = ("--era", "legacy", "--journal", str(journal))
-
-    async def main() -> None:
-        port = free_port()
-        with process(*flags, port=port) as (first, url):
-            async with far(url) as there:
-                await there.initialize()
-                keys = [there.call("echo", text=f"a{number}") for number in range(50)]
-                await asyncio.gather(*(there.text(key) for key in keys))
-                first.kill()
-                first.wait()
-                with process(*flags, port=port):
-                    more = [there.call("echo", text=f"b{number}") for number in range(50)]
-                    found = await asyncio.gather(*(there.outcome(key) for key in more))
-                assert [one for one in found if "failed" in one] == []
-                assert there.ear.losses == []
-        lines = journal.read_text().split()
-        assert sorted(lines) == sorted([f"a{n}" for n in range(50)] + [f"b{n}" for n in range(50)])
-
-    run(main)
-
-
-def test_calls_that_meet_a_closed_door_were_not_run_and_a_look_decides() -> None:
-    async def main() -> None:
-        async with running() as (_, url), far(url) as there:
-            await there.discover()
+    port = free_port()
+    with process(*flags, port=port) as (first, url):
         async with far(url) as there:
-            async with running(int(url.split(":")[2].split("/")[0])):
-                await there.discover()
-                await there.text(there.call("echo", text="hi"))
-            found = await there.outcome(there.call("echo", text="away"))
-            assert found["failed"]["code"] == -10001
-            assert (await loss(there))[0] == "exit"
+            await there.initialize()
+            keys = [there.call("echo", text=f"a{number}") for number in range(50)]
+            await asyncio.gather(*(there.text(key) for key in keys))
+            first.kill()
+            first.wait()
+            with process(*flags, port=port):
+                more = [there.call("echo", text=f"b{number}") for number in range(50)]
+                found = await asyncio.gather(*(there.outcome(key) for key in more))
+            assert [one for one in found if "failed" in one] == []
+            assert there.ear.losses == []
+    lines = journal.read_text().split()
+    assert sorted(lines) == sorted([f"a{n}" for n in range(50)] + [f"b{n}" for n in range(50)])
 
-    run(main)
+
+async def test_calls_that_meet_a_closed_door_were_not_run_and_a_look_decides() -> None:
+    async with running() as (_, url), far(url) as there:
+        await there.discover()
+    async with far(url) as there:
+        async with running(int(url.split(":")[2].split("/")[0])):
+            await there.discover()
+            await there.text(there.call("echo", text="hi"))
+        found = await there.outcome(there.call("echo", text="away"))
+        assert found["failed"]["code"] == -10001
+        assert (await loss(there))[0] == "exit"
 
 
-def test_more_than_the_server_takes_is_not_piled_up() -> None:
+async def test_more_than_the_server_takes_is_not_piled_up() -> None:
     async def script(wire: Wire) -> None:
         await wire.closed()
 
-    async def main() -> None:
-        async with serving(script) as url, far(url) as there:
-            assert not there.transport.stuck()
-            keys = [there.call("echo", text="x" * 15_000_000) for _ in range(5)]
-            await until(there.transport.stuck)
-            for key in keys:
-                there.drop(key)
-            await until(lambda: not there.transport.stuck())
-
-    run(main)
+    async with serving(script) as url, far(url) as there:
+        assert not there.transport.stuck()
+        keys = [there.call("echo", text="x" * 15_000_000) for _ in range(5)]
+        await until(there.transport.stuck)
+        for key in keys:
+            there.drop(key)
+        await until(lambda: not there.transport.stuck())
 
 
-def test_a_mistake_of_ours_is_the_end_of_the_connection_and_not_silence() -> None:
+async def test_a_mistake_of_ours_is_the_end_of_the_connection_and_not_silence() -> None:
     class Clumsy(Ear):
         def on_messages(
             self, lines: list[bytes], stream: bytes | None = None, via: int = 0
@@ -299,15 +265,12 @@ def test_a_mistake_of_ours_is_the_end_of_the_connection_and_not_silence() -> Non
         def on_request_failed(self, key: bytes, error: bytes) -> None:
             raise ValueError("no")
 
-    async def main() -> None:
-        async with running() as (server, url):
-            for status, word in ((0, "oh"), (502, "no")):
-                server.status = status
-                ear = Clumsy()
-                transport = remote(ServerSpec(name="far", url=url), "1.0", ear)
-                there = Far(ear, transport)
-                there.send("server/discover", own=True)
-                assert word in (await loss(there))[1]
-                await transport.close()
-
-    run(main)
+    async with running() as (server, url):
+        for status, word in ((0, "oh"), (502, "no")):
+            server.status = status
+            ear = Clumsy()
+            transport = remote(ServerSpec(name="far", url=url), "1.0", ear)
+            there = Far(ear, transport)
+            there.send("server/discover", own=True)
+            assert word in (await loss(there))[1]
+            await transport.close()

@@ -9,7 +9,7 @@ from metamcp_worker.front import streams
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.ipc.frames import Progress
 
-from ..rawhttp import run, until
+from ..rawhttp import until
 from .door import META, Door, modern, with_door
 
 
@@ -47,22 +47,19 @@ class Wire:
         return b"".join(self.sent)
 
 
-def test_events_leave_in_order_and_the_farewell_last() -> None:
-    async def main() -> None:
-        wire = Wire()
-        stream = wire.stream(farewell=b"z")
-        stream.put(b"a")
-        stream.put(b"b")
-        stream.announce(b"b")  # it is waiting already
-        task = asyncio.create_task(stream.run())
-        stream.end()
-        stream.put(b"late")
-        await task
-        assert wire.body == b"abz"
-        assert wire.ends == 1
-        assert wire.streams.running == 0
-
-    run(main)
+async def test_events_leave_in_order_and_the_farewell_last() -> None:
+    wire = Wire()
+    stream = wire.stream(farewell=b"z")
+    stream.put(b"a")
+    stream.put(b"b")
+    stream.announce(b"b")  # it is waiting already
+    task = asyncio.create_task(stream.run())
+    stream.end()
+    stream.put(b"late")
+    await task
+    assert wire.body == b"abz"
+    assert wire.ends == 1
+    assert wire.streams.running == 0
 
 
 @pytest.mark.promise("M98")
@@ -70,83 +67,72 @@ def test_events_leave_in_order_and_the_farewell_last() -> None:
     ("event", "times"),
     [(b"x", streams.QUEUE_EVENTS_MAX), (b"x" * 1024, streams.QUEUE_BYTES_MAX // 1024)],
 )
-def test_a_reader_that_does_not_read_is_cut_off_at_the_limit(event: bytes, times: int) -> None:
-    async def main() -> None:
-        wire = Wire()
-        stream = wire.stream()
-        wire.reads.clear()
-        task = asyncio.create_task(stream.run())
+async def test_a_reader_that_does_not_read_is_cut_off_at_the_limit(
+    event: bytes, times: int
+) -> None:
+    wire = Wire()
+    stream = wire.stream()
+    wire.reads.clear()
+    task = asyncio.create_task(stream.run())
+    stream.put(event)
+    await until(lambda: wire.sends)
+    for _ in range(min(times, streams.QUEUE_EVENTS_MAX) - 1):
         stream.put(event)
-        await until(lambda: wire.sends)
-        for _ in range(min(times, streams.QUEUE_EVENTS_MAX) - 1):
-            stream.put(event)
-        assert wire.cut == 0
-        stream.put(event * 1024)
-        stream.put(event)
-        await task
-        assert (wire.cut, wire.refused) == (1, ["slow_reader"])
-
-    run(main)
+    assert wire.cut == 0
+    stream.put(event * 1024)
+    stream.put(event)
+    await task
+    assert (wire.cut, wire.refused) == (1, ["slow_reader"])
 
 
-def test_events_that_come_faster_than_the_stream_gets_a_turn_cut_nobody_off() -> None:
-    async def main() -> None:
-        wire = Wire()
-        stream = wire.stream()
-        task = asyncio.create_task(stream.run())
-        for _ in range(3):
-            for _ in range(2 * streams.QUEUE_EVENTS_MAX):
-                stream.put(b"x" * 1024)
-            await until(lambda: len(wire.body) % (2 * 1024 * streams.QUEUE_EVENTS_MAX) == 0)
-        stream.end()
-        await task
-        assert len(wire.body) == 3 * 2 * 1024 * streams.QUEUE_EVENTS_MAX
-        assert (wire.cut, wire.refused) == (0, [])
-
-    run(main)
+async def test_events_that_come_faster_than_the_stream_gets_a_turn_cut_nobody_off() -> None:
+    wire = Wire()
+    stream = wire.stream()
+    task = asyncio.create_task(stream.run())
+    for _ in range(3):
+        for _ in range(2 * streams.QUEUE_EVENTS_MAX):
+            stream.put(b"x" * 1024)
+        await until(lambda: len(wire.body) % (2 * 1024 * streams.QUEUE_EVENTS_MAX) == 0)
+    stream.end()
+    await task
+    assert len(wire.body) == 3 * 2 * 1024 * streams.QUEUE_EVENTS_MAX
+    assert (wire.cut, wire.refused) == (0, [])
 
 
-def test_an_answer_may_be_larger_than_what_may_wait() -> None:
-    async def main() -> None:
-        wire = Wire()
-        stream = wire.stream(farewell=b"x" * (streams.QUEUE_BYTES_MAX + 1))
-        stream.put(b"a")
-        stream.end()
-        await stream.run()
-        assert (len(wire.body), wire.cut) == (streams.QUEUE_BYTES_MAX + 2, 0)
-
-    run(main)
+async def test_an_answer_may_be_larger_than_what_may_wait() -> None:
+    wire = Wire()
+    stream = wire.stream(farewell=b"x" * (streams.QUEUE_BYTES_MAX + 1))
+    stream.put(b"a")
+    stream.end()
+    await stream.run()
+    assert (len(wire.body), wire.cut) == (streams.QUEUE_BYTES_MAX + 2, 0)
 
 
 @pytest.mark.promise("M98")
-def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
-    async def main() -> None:
-        wire = Wire()
-        tasks: list[asyncio.Task[None]] = []
-        for address in ("192.0.2.1", "127.0.0.1"):
-            for _ in range(streams.PEER_STREAMS_MAX):
-                standing = WaitingStream(wire.stream(), "default", "me", address, {"n": b"e"})
-                tasks.append(asyncio.create_task(wire.streams.stand(standing)))
-        await until(lambda: wire.streams.running == len(tasks))
-        full = {
-            name: wire.streams.full(name)
-            for name in ("192.0.2.1", "127.0.0.1", "::1", "", "192.0.2.2")
-        }
-        assert full == {
-            "192.0.2.1": True,
-            "127.0.0.1": False,
-            "::1": False,
-            "": False,
-            "192.0.2.2": False,
-        }
-        news = {("default", "me"): ["n", "m"], ("dev", "me"): ["n"], ("default", "you"): ["n"]}
-        wire.streams.announce(lambda endpoint, who: news.get((endpoint, who), []))
-        wire.streams.close()
-        await asyncio.gather(*tasks)
-        assert wire.body == b"e" * len(tasks)
-        assert wire.streams.closed
-
-    run(main)
+async def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> None:
+    wire = Wire()
+    tasks: list[asyncio.Task[None]] = []
+    for address in ("192.0.2.1", "127.0.0.1"):
+        for _ in range(streams.PEER_STREAMS_MAX):
+            standing = WaitingStream(wire.stream(), "default", "me", address, {"n": b"e"})
+            tasks.append(asyncio.create_task(wire.streams.stand(standing)))
+    await until(lambda: wire.streams.running == len(tasks))
+    full = {
+        name: wire.streams.full(name) for name in ("192.0.2.1", "127.0.0.1", "::1", "", "192.0.2.2")
+    }
+    assert full == {
+        "192.0.2.1": True,
+        "127.0.0.1": False,
+        "::1": False,
+        "": False,
+        "192.0.2.2": False,
+    }
+    news = {("default", "me"): ["n", "m"], ("dev", "me"): ["n"], ("default", "you"): ["n"]}
+    wire.streams.announce(lambda endpoint, who: news.get((endpoint, who), []))
+    wire.streams.close()
+    await asyncio.gather(*tasks)
+    assert wire.body == b"e" * len(tasks)
+    assert wire.streams.closed
 
 
 @pytest.mark.promise("M98")

@@ -12,7 +12,7 @@ from metamcp_worker.front import streams
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Progress, QuestionFrame, ReplyFrame, Result
 
-from ..rawhttp import Client, post, run, until
+from ..rawhttp import Client, post, until
 from .door import Door, bodiless, modern, with_door
 from .offers import offer
 from .test_streams import Wire
@@ -248,23 +248,20 @@ def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
 
 
 @pytest.mark.promise("M98")
-def test_answers_that_wait_for_a_slow_reader_are_bounded_apart_from_what_else_waits() -> None:
-    async def main() -> None:
-        wire = Wire()
-        stream = wire.stream()
-        wire.reads.clear()
-        task = asyncio.create_task(stream.run())
-        await until(lambda: wire.streams.running == 1)
-        large = b"x" * (streams.ANSWERS_BYTES_MAX // 2)
-        for _ in range(2):
-            stream.answer(large)
-        stream.put(b"small")
-        assert wire.cut == 0
+async def test_answers_that_wait_for_a_slow_reader_are_bounded_apart_from_what_else_waits() -> None:
+    wire = Wire()
+    stream = wire.stream()
+    wire.reads.clear()
+    task = asyncio.create_task(stream.run())
+    await until(lambda: wire.streams.running == 1)
+    large = b"x" * (streams.ANSWERS_BYTES_MAX // 2)
+    for _ in range(2):
         stream.answer(large)
-        await task
-        assert (wire.cut, wire.refused) == (1, ["slow_reader"])
-
-    run(main)
+    stream.put(b"small")
+    assert wire.cut == 0
+    stream.answer(large)
+    await task
+    assert (wire.cut, wire.refused) == (1, ["slow_reader"])
 
 
 @pytest.mark.promise("M3")

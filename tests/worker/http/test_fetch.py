@@ -70,14 +70,11 @@ def test_a_request_says_what_it_was_told_and_the_body_comes_back() -> None:
     assert "content-length" not in seen[1].headers
 
 
-def test_media_types_are_compared_without_case_and_parameters() -> None:
-    async def main() -> None:
-        async with serving(echo) as url, origin(url) as client:
-            response = await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            assert response.media_type == "application/json"
-            await response.close()
-
-    run(main)
+async def test_media_types_are_compared_without_case_and_parameters() -> None:
+    async with serving(echo) as url, origin(url) as client:
+        response = await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        assert response.media_type == "application/json"
+        await response.close()
 
 
 def test_a_connection_is_used_again() -> None:
@@ -96,24 +93,20 @@ def test_a_connection_is_used_again() -> None:
     assert len(connections) == 1
 
 
-def test_many_requests_at_once_share_lanes_and_one_too_many_is_refused() -> None:
+async def test_many_requests_at_once_share_lanes_and_one_too_many_is_refused() -> None:
     count = 3 * fetch.LANE_REQUESTS_MAX
-
-    async def main() -> None:
-        async with serving(echo) as url, origin(url, FetchLimits(requests_max=count)) as client:
-            sends = [client.send("POST", {}, b"x", answer_s=ANSWER_S) for _ in range(count)]
-            responses = await asyncio.gather(*sends)
-            with pytest.raises(Unreachable, match="96 requests to answer at once"):
-                await client.send("POST", {}, b"x", answer_s=ANSWER_S)
-            for response in responses:
-                assert await response.read(wait_s=ANSWER_S) == b"x"
-                await response.close()
-            assert await fetched(client, b"y") == b"y"
-
-    run(main)
+    async with serving(echo) as url, origin(url, FetchLimits(requests_max=count)) as client:
+        sends = [client.send("POST", {}, b"x", answer_s=ANSWER_S) for _ in range(count)]
+        responses = await asyncio.gather(*sends)
+        with pytest.raises(Unreachable, match="96 requests to answer at once"):
+            await client.send("POST", {}, b"x", answer_s=ANSWER_S)
+        for response in responses:
+            assert await response.read(wait_s=ANSWER_S) == b"x"
+            await response.close()
+        assert await fetched(client, b"y") == b"y"
 
 
-def test_a_stream_is_read_as_it_comes_and_closing_it_tells_the_server() -> None:
+async def test_a_stream_is_read_as_it_comes_and_closing_it_tells_the_server() -> None:
     told = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -122,18 +115,15 @@ def test_a_stream_is_read_as_it_comes_and_closing_it_tells_the_server() -> None:
         await wire.closed()
         told.set()
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            async with await client.send("GET", {}, answer_s=ANSWER_S) as response:
-                assert response.media_type == "text/event-stream"
-                assert await response.piece(wait_s=None) == b"data: 1\n\n"
-            await told.wait()
-            await response.close()
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        async with await client.send("GET", {}, answer_s=ANSWER_S) as response:
+            assert response.media_type == "text/event-stream"
+            assert await response.piece(wait_s=None) == b"data: 1\n\n"
+        await told.wait()
+        await response.close()
 
 
-def test_a_cancelled_request_closes_its_connection() -> None:
+async def test_a_cancelled_request_closes_its_connection() -> None:
     begun, told = asyncio.Event(), asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -142,87 +132,69 @@ def test_a_cancelled_request_closes_its_connection() -> None:
         await wire.closed()
         told.set()
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            task = asyncio.create_task(client.send("POST", {}, b"{}", answer_s=ANSWER_S))
-            await begun.wait()
-            task.cancel()
-            await told.wait()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        task = asyncio.create_task(client.send("POST", {}, b"{}", answer_s=ANSWER_S))
+        await begun.wait()
+        task.cancel()
+        await told.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
-def test_where_nobody_listens_nothing_was_sent() -> None:
-    async def main() -> None:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            async with origin(f"http://127.0.0.1:{sock.getsockname()[1]}/secret") as client:
-                with pytest.raises(Unreachable, match=r"^http://127.0.0.1:\d+ cannot be reached: "):
-                    await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-
-    run(main)
+async def test_where_nobody_listens_nothing_was_sent() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        async with origin(f"http://127.0.0.1:{sock.getsockname()[1]}/secret") as client:
+            with pytest.raises(Unreachable, match=r"^http://127.0.0.1:\d+ cannot be reached: "):
+                await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
 
 
-def test_a_server_that_closes_without_an_answer_may_have_processed_the_request() -> None:
+async def test_a_server_that_closes_without_an_answer_may_have_processed_the_request() -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            with pytest.raises(ConnectionBroken, match="disconnected"):
-                await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        with pytest.raises(ConnectionBroken, match="disconnected"):
+            await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
 
 
-def test_a_server_that_does_not_answer_in_time_may_have_processed_the_request() -> None:
+async def test_a_server_that_does_not_answer_in_time_may_have_processed_the_request() -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.closed()
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            with pytest.raises(ConnectionBroken, match=r"no answer in 0\.5 s"):
-                await client.send("POST", {}, b"{}", answer_s=0.5)
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        with pytest.raises(ConnectionBroken, match=r"no answer in 0\.5 s"):
+            await client.send("POST", {}, b"{}", answer_s=0.5)
 
 
-def test_an_answer_that_ends_too_early_or_falls_silent_is_broken() -> None:
+async def test_an_answer_that_ends_too_early_or_falls_silent_is_broken() -> None:
     async def script(wire: Wire) -> None:
         request = await wire.request()
         await wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123")
         if request and request.line.startswith("GET"):
             await wire.closed()
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            async with await client.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
-                with pytest.raises(ConnectionBroken, match="in the middle of an answer"):
-                    await response.read(wait_s=ANSWER_S)
-            async with await client.send("GET", {}, answer_s=ANSWER_S) as response:
-                with pytest.raises(ConnectionBroken, match=r"sent nothing for 0\.01 s"):
-                    await response.read(wait_s=0.01)
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        async with await client.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
+            with pytest.raises(ConnectionBroken, match="in the middle of an answer"):
+                await response.read(wait_s=ANSWER_S)
+        async with await client.send("GET", {}, answer_s=ANSWER_S) as response:
+            with pytest.raises(ConnectionBroken, match=r"sent nothing for 0\.01 s"):
+                await response.read(wait_s=0.01)
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 9\r\n\r\n", b"\r\n"])
-def test_a_body_above_the_limit_is_refused_whether_announced_or_not(head: bytes) -> None:
+async def test_a_body_above_the_limit_is_refused_whether_announced_or_not(head: bytes) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.write(b"HTTP/1.1 200 OK\r\n" + head + b"123456789")
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            response = await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            with pytest.raises(TooLarge):
-                await response.read(wait_s=ANSWER_S, limit_bytes=8)
-            await response.close()
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        response = await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        with pytest.raises(TooLarge):
+            await response.read(wait_s=ANSWER_S, limit_bytes=8)
+        await response.close()
 
 
 @pytest.mark.parametrize(
@@ -230,27 +202,21 @@ def test_a_body_above_the_limit_is_refused_whether_announced_or_not(head: bytes)
     [b"X: " + b"x" * 200_000, b"Content-Encoding: gzip", b"no header"],
     ids=["too large", "compressed", "no header"],
 )
-def test_an_unfit_head_is_refused(head: bytes) -> None:
+async def test_an_unfit_head_is_refused(head: bytes) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
         await wire.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            with pytest.raises(ConnectionBroken):
-                await fetched(client)
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        with pytest.raises(ConnectionBroken):
+            await fetched(client)
 
 
-def test_a_header_that_cannot_be_sent_is_not_and_its_value_is_not_told() -> None:
-    async def main() -> None:
-        async with serving(echo) as url, origin(url) as client:
-            with pytest.raises(Unreachable, match="does not fit") as caught:
-                await client.send("POST", {"X-Key": "secret\r\nX: y"}, b"{}", answer_s=ANSWER_S)
-            assert "secret" not in str(caught.value)
-
-    run(main)
+async def test_a_header_that_cannot_be_sent_is_not_and_its_value_is_not_told() -> None:
+    async with serving(echo) as url, origin(url) as client:
+        with pytest.raises(Unreachable, match="does not fit") as caught:
+            await client.send("POST", {"X-Key": "secret\r\nX: y"}, b"{}", answer_s=ANSWER_S)
+        assert "secret" not in str(caught.value)
 
 
 def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
@@ -281,20 +247,17 @@ def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
         ("/" + "x" * 70_000, "not a URL"),
     ],
 )
-def test_a_redirect_that_leads_elsewhere_or_nowhere_is_not_followed(
+async def test_a_redirect_that_leads_elsewhere_or_nowhere_is_not_followed(
     location: str, complaint: str
 ) -> None:
     async def script(wire: Wire) -> None:
         while await wire.request():
             await wire.answer(b"", f"Location: {location}", status="308 Permanent Redirect")
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            with pytest.raises(Unreachable, match=complaint) as caught:
-                await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            assert "k=1" not in str(caught.value)
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        with pytest.raises(Unreachable, match=complaint) as caught:
+            await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        assert "k=1" not in str(caught.value)
 
 
 def test_a_relative_url_stays_in_the_origin() -> None:
@@ -329,7 +292,7 @@ class Challenge(fetch.Auth):
             yield request
 
 
-def test_an_authorization_may_ask_on_the_way_and_the_request_is_sent_again() -> None:
+async def test_an_authorization_may_ask_on_the_way_and_the_request_is_sent_again() -> None:
     async def script(wire: Wire) -> None:
         while request := await wire.request():
             if request.line.startswith("GET /token"):
@@ -339,26 +302,20 @@ def test_an_authorization_may_ask_on_the_way_and_the_request_is_sent_again() -> 
             else:
                 await wire.answer(b"refused", status="401 Unauthorized")
 
-    async def main() -> None:
-        async with serving(script) as url:
-            client = Origin(url, auth=Challenge())
-            assert [await fetched(client), await fetched(client)] == [b"{}", b"{}"]
-            await client.close()
-
-    run(main)
+    async with serving(script) as url:
+        client = Origin(url, auth=Challenge())
+        assert [await fetched(client), await fetched(client)] == [b"{}", b"{}"]
+        await client.close()
 
 
-def test_what_an_authorization_reads_is_bounded() -> None:
+async def test_what_an_authorization_reads_is_bounded() -> None:
     async def script(wire: Wire) -> None:
         while request := await wire.request():
             status = "200 OK" if request.line.startswith("GET /token") else "401 Unauthorized"
             await wire.answer(b"x" * (fetch.SIDE_BODY_BYTES_MAX + 1), status=status)
 
-    async def main() -> None:
-        async with serving(script) as url:
-            client = Origin(url, auth=Challenge())
-            with pytest.raises(ConnectionBroken, match="more than"):
-                await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            await client.close()
-
-    run(main)
+    async with serving(script) as url:
+        client = Origin(url, auth=Challenge())
+        with pytest.raises(ConnectionBroken, match="more than"):
+            await client.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        await client.close()

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from metamcp_worker.http.fetch import Origin, TlsFailed
-from tests.worker.rawhttp import run
 from tests.worker.scripted import Wire, serving
 
 ANSWER_S = 5.0
@@ -53,50 +52,39 @@ def tls(file: Path) -> ssl.SSLContext:
     return context
 
 
-def test_a_certificate_is_trusted_only_if_somebody_vouches_for_it(tmp_path: Path) -> None:
+async def test_a_certificate_is_trusted_only_if_somebody_vouches_for_it(tmp_path: Path) -> None:
     file = certificate(tmp_path)
-
-    async def main() -> None:
-        async with serving(echo, tls=tls(file)) as url:
-            doubtful, trusted = Origin(url), Origin(url, ca_file=str(file))
-            with pytest.raises(TlsFailed, match="because of its certificate: self-signed"):
-                await doubtful.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            async with await trusted.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
-                assert await response.read(wait_s=ANSWER_S) == b"{}"
-            await doubtful.close()
-            await trusted.close()
-
-    run(main)
+    async with serving(echo, tls=tls(file)) as url:
+        doubtful, trusted = Origin(url), Origin(url, ca_file=str(file))
+        with pytest.raises(TlsFailed, match="because of its certificate: self-signed"):
+            await doubtful.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        async with await trusted.send("POST", {}, b"{}", answer_s=ANSWER_S) as response:
+            assert await response.read(wait_s=ANSWER_S) == b"{}"
+        await doubtful.close()
+        await trusted.close()
 
 
 @pytest.mark.parametrize(
     ("address", "days", "why"),
     [("127.0.0.1", -1, "certificate has expired"), ("127.9.9.9", 1, "IP address mismatch")],
 )
-def test_what_is_wrong_with_a_certificate_is_named(
+async def test_what_is_wrong_with_a_certificate_is_named(
     tmp_path: Path, address: str, days: int, why: str
 ) -> None:
     file = certificate(tmp_path, address, days)
-
-    async def main() -> None:
-        async with serving(echo, tls=tls(file)) as url:
-            origin = Origin(url, ca_file=str(file))
-            with pytest.raises(TlsFailed, match=f"because of its certificate: {why}"):
-                await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            await origin.close()
-
-    run(main)
+    async with serving(echo, tls=tls(file)) as url:
+        origin = Origin(url, ca_file=str(file))
+        with pytest.raises(TlsFailed, match=f"because of its certificate: {why}"):
+            await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        await origin.close()
 
 
-def test_a_server_without_tls_is_told_from_one_that_is_away() -> None:
+async def test_a_server_without_tls_is_told_from_one_that_is_away() -> None:
     async def plain(wire: Wire) -> None:
         await wire.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
-    async def main() -> None:
-        async with serving(plain) as url:
-            origin = Origin(url.replace("http:", "https:"))
-            with pytest.raises(TlsFailed, match="does not speak TLS there"):
-                await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
-            await origin.close()
-
-    run(main)
+    async with serving(plain) as url:
+        origin = Origin(url.replace("http:", "https:"))
+        with pytest.raises(TlsFailed, match="does not speak TLS there"):
+            await origin.send("POST", {}, b"{}", answer_s=ANSWER_S)
+        await origin.close()

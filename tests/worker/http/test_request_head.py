@@ -6,7 +6,7 @@ from metamcp_worker.http.connection import KNOWN_BYTES_MAX, known_head
 from metamcp_worker.http.request_head import Head
 from metamcp_worker.http.requests import COPY_BYTES_MAX, HttpRequest, whole
 from metamcp_worker.http.serve import HttpServer
-from tests.worker.rawhttp import Client, listener, post, run
+from tests.worker.rawhttp import Client, listener, post
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -97,18 +97,15 @@ def test_a_head_that_says_more_than_a_length_cannot_be_recognized(case: str) -> 
 
 @pytest.mark.process
 @pytest.mark.parametrize("size", [0, 1000, 5_000_000])
-def test_an_answer_in_parts_arrives_whole(size: int) -> None:
+async def test_an_answer_in_parts_arrives_whole(size: int) -> None:
     async def app(request: HttpRequest) -> None:
         await request.body()
         request.answer(OK, b"a" * size, b"", b"b" * size)
 
-    async def main() -> None:
-        server, sock = HttpServer(app), listener()
-        client = await Client.connect(sock.getsockname()[1])
-        await server.start([sock])
-        for headers in ((), ("Connection: close",)):
-            assert (await client.ask(post(b"", *headers))).body == b"a" * size + b"b" * size
-        await client.close()
-        await server.drain(1)
-
-    run(main)
+    server, sock = HttpServer(app), listener()
+    client = await Client.connect(sock.getsockname()[1])
+    await server.start([sock])
+    for headers in ((), ("Connection: close",)):
+        assert (await client.ask(post(b"", *headers))).body == b"a" * size + b"b" * size
+    await client.close()
+    await server.drain(1)

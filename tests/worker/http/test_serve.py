@@ -359,67 +359,61 @@ def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
 
 
 @pytest.mark.parametrize("size", [1, 300_000, 3_000_000])
-def test_the_application_learns_at_once_that_the_client_is_gone(size: int) -> None:
-    async def main() -> None:
-        lost, read = asyncio.Event(), asyncio.Event()
+async def test_the_application_learns_at_once_that_the_client_is_gone(size: int) -> None:
+    lost, read = asyncio.Event(), asyncio.Event()
 
-        async def app(request: HttpRequest) -> None:
-            request.on_lost = lost.set
-            await request.body()
-            read.set()
-            await lost.wait()
+    async def app(request: HttpRequest) -> None:
+        request.on_lost = lost.set
+        await request.body()
+        read.set()
+        await lost.wait()
 
-        async def talk(one: Served) -> None:
-            client = await one.connect()
-            body = post(b"x" * size)
-            client.send(body[:-200_000])  # the rest comes while the application waits for it
-            await client.drain()
-            await until(lambda: one.server.connections == 1)
-            client.send(body[-200_000:] if size > 200_000 else body)
-            await read.wait()
-            await client.close()
-            await lost.wait()
+    async def talk(one: Served) -> None:
+        client = await one.connect()
+        body = post(b"x" * size)
+        client.send(body[:-200_000])  # the rest comes while the application waits for it
+        await client.drain()
+        await until(lambda: one.server.connections == 1)
+        client.send(body[-200_000:] if size > 200_000 else body)
+        await read.wait()
+        await client.close()
+        await lost.wait()
 
-        server = HttpServer(app)
-        sock = listener()
-        await server.start([sock])
-        await talk(Served(server, sock.getsockname()[1], []))
-        await server.drain(WAIT_S)
-
-    run(main)
+    server = HttpServer(app)
+    sock = listener()
+    await server.start([sock])
+    await talk(Served(server, sock.getsockname()[1], []))
+    await server.drain(WAIT_S)
 
 
 @pytest.mark.promise("M79")
-def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> None:
-    async def main() -> None:
-        go = asyncio.Event()
+async def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone() -> None:
+    go = asyncio.Event()
 
-        async def app(request: HttpRequest) -> None:
-            await go.wait()
-            await echo(request)
+    async def app(request: HttpRequest) -> None:
+        await go.wait()
+        await echo(request)
 
-        sock = listener()
-        port = sock.getsockname()[1]
-        shared = sock.dup()  # as another process has it
-        old, new = HttpServer(app), HttpServer(echo)
-        await old.start([sock])
-        idle, busy = await Client.connect(port), await Client.connect(port)
-        busy.send(post(b"x"))
-        await until(lambda: old.connections == 2)
-        drained = asyncio.create_task(old.drain(WAIT_S))
-        assert await idle.closed() == b""
-        late = await Client.connect(port)  # waits in the socket's queue
-        await new.start([shared])
-        assert (await late.ask(post(b"y"))).body == b"POST /mcp y"
-        go.set()
-        reply = await busy.reply()
-        assert (reply.body, reply.headers["connection"]) == (b"POST /mcp x", "close")
-        await drained
-        for client in (idle, busy, late):
-            await client.close()
-        await new.drain(WAIT_S)
-
-    run(main)
+    sock = listener()
+    port = sock.getsockname()[1]
+    shared = sock.dup()  # as another process has it
+    old, new = HttpServer(app), HttpServer(echo)
+    await old.start([sock])
+    idle, busy = await Client.connect(port), await Client.connect(port)
+    busy.send(post(b"x"))
+    await until(lambda: old.connections == 2)
+    drained = asyncio.create_task(old.drain(WAIT_S))
+    assert await idle.closed() == b""
+    late = await Client.connect(port)  # waits in the socket's queue
+    await new.start([shared])
+    assert (await late.ask(post(b"y"))).body == b"POST /mcp y"
+    go.set()
+    reply = await busy.reply()
+    assert (reply.body, reply.headers["connection"]) == (b"POST /mcp x", "close")
+    await drained
+    for client in (idle, busy, late):
+        await client.close()
+    await new.drain(WAIT_S)
 
 
 def test_a_drain_cuts_what_does_not_end() -> None:

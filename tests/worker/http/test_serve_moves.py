@@ -153,23 +153,20 @@ def test_a_server_that_drains_still_answers_what_is_sent_to_it() -> None:
     moving(talk)
 
 
-def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
-    async def main() -> None:
-        house = House("there", ClientLimits())
-        await house.server.start([])
-        with listener() as waiting:
-            client = await Client.connect(waiting.getsockname()[1])
-            accepted, _ = waiting.accept()
-        arriving = asyncio.create_task(
-            house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
-        )
-        await asyncio.gather(arriving, house.server.drain(10))
-        assert house.server.ended
-        assert (await client.reply()).body == b"there POST /mcp 1"
-        assert await client.closed() == b""
-        await client.close()
-
-    run(main)
+async def test_a_server_has_not_ended_while_a_connection_arrives() -> None:
+    house = House("there", ClientLimits())
+    await house.server.start([])
+    with listener() as waiting:
+        client = await Client.connect(waiting.getsockname()[1])
+        accepted, _ = waiting.accept()
+    arriving = asyncio.create_task(
+        house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
+    )
+    await asyncio.gather(arriving, house.server.drain(10))
+    assert house.server.ended
+    assert (await client.reply()).body == b"there POST /mcp 1"
+    assert await client.closed() == b""
+    await client.close()
 
 
 def test_a_connection_that_nobody_can_take_is_cut() -> None:
@@ -191,19 +188,16 @@ def test_a_server_with_as_many_connections_as_it_may_have_takes_no_more() -> Non
     moving(talk, ClientLimits(connections_max=1))
 
 
-def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
-    async def main() -> None:
-        house = House("there", ClientLimits())
-        await house.open()
-        with listener() as waiting:
-            client = socket.create_connection(waiting.getsockname())
-            accepted, _ = waiting.accept()
-            client.close()
-        await house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
-        await until(lambda: house.server.connections == 0)
-        await house.server.drain(1)
-
-    run(main)
+async def test_a_client_that_went_away_on_the_way_harms_nobody() -> None:
+    house = House("there", ClientLimits())
+    await house.open()
+    with listener() as waiting:
+        client = socket.create_connection(waiting.getsockname())
+        accepted, _ = waiting.accept()
+        client.close()
+    await house.server.adopt(MovedConnection(accepted.detach(), post(b"1")))
+    await until(lambda: house.server.connections == 0)
+    await house.server.drain(1)
 
 
 def test_a_server_that_drains_gives_away_what_rests_and_answers_the_rest_before() -> None:

@@ -54,28 +54,19 @@ def test_https_and_this_machine_are_good() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.promise("M11")
-def test_a_server_on_the_internet_does_not_lead_into_the_local_network(url: str) -> None:
-    async def main() -> None:
-        with pytest.raises(NotAuthorized, match="which is not asked: its address is nearer"):
-            await CheckedHttpClient(FAR).send(ask(url))
-
-    run(main)
+async def test_a_server_on_the_internet_does_not_lead_into_the_local_network(url: str) -> None:
+    with pytest.raises(NotAuthorized, match="which is not asked: its address is nearer"):
+        await CheckedHttpClient(FAR).send(ask(url))
 
 
-def test_a_server_that_must_be_on_the_internet_is_not_asked_elsewhere() -> None:
-    async def main() -> None:
-        with pytest.raises(NotAuthorized):
-            await CheckedHttpClient(HERE, reach=Reach.PUBLIC).send(ask(HERE))
-
-    run(main)
+async def test_a_server_that_must_be_on_the_internet_is_not_asked_elsewhere() -> None:
+    with pytest.raises(NotAuthorized):
+        await CheckedHttpClient(HERE, reach=Reach.PUBLIC).send(ask(HERE))
 
 
-def test_cloud_credentials_are_out_of_reach_for_everybody() -> None:
-    async def main() -> None:
-        with pytest.raises(NotAuthorized):
-            await CheckedHttpClient(HERE).send(ask("https://169.254.169.254/"))
-
-    run(main)
+async def test_cloud_credentials_are_out_of_reach_for_everybody() -> None:
+    with pytest.raises(NotAuthorized):
+        await CheckedHttpClient(HERE).send(ask("https://169.254.169.254/"))
 
 
 def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
@@ -131,7 +122,7 @@ def test_redirects_stay_in_their_origin_and_never_carry_credentials() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["huge", "compressed", "cut", "silent"])
-def test_answers_are_bounded(trouble: str) -> None:
+async def test_answers_are_bounded(trouble: str) -> None:
     async def script(wire: Wire) -> None:
         while await wire.request():
             match trouble:
@@ -145,25 +136,19 @@ def test_answers_are_bounded(trouble: str) -> None:
                 case _:
                     return
 
-    async def main() -> None:
-        async with serving(script) as url:
-            with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:\d+ cannot be reached: "):
-                await CheckedHttpClient(HERE).send(ask(url))
-
-    run(main)
+    async with serving(script) as url:
+        with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:\d+ cannot be reached: "):
+            await CheckedHttpClient(HERE).send(ask(url))
 
 
-def test_who_is_not_there_is_unreachable() -> None:
-    async def main() -> None:
-        with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:1 cannot be reached: "):
-            await CheckedHttpClient(HERE).send(ask("http://127.0.0.1:1/"))
-        with pytest.raises(Unreachable, match="its name is unknown"):
-            await CheckedHttpClient(HERE).send(ask("https://none-such.invalid/"))
-
-    run(main)
+async def test_who_is_not_there_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:1 cannot be reached: "):
+        await CheckedHttpClient(HERE).send(ask("http://127.0.0.1:1/"))
+    with pytest.raises(Unreachable, match="its name is unknown"):
+        await CheckedHttpClient(HERE).send(ask("https://none-such.invalid/"))
 
 
-def test_the_certificate_must_be_for_the_name_although_an_address_is_connected_to(
+async def test_the_certificate_must_be_for_the_name_although_an_address_is_connected_to(
     tmp_path: Path,
 ) -> None:
     file = certificate(tmp_path)  # for 127.0.0.1, and not for localhost
@@ -174,13 +159,10 @@ def test_the_certificate_must_be_for_the_name_although_an_address_is_connected_t
         while await wire.request():
             await wire.answer(b"{}")
 
-    async def main() -> None:
-        async with serving(script, tls=tls) as url:
-            guarded = CheckedHttpClient(HERE, ca_file=str(file))
-            assert (await guarded.send(ask(url))).status_code == 200
-            with pytest.raises(Unreachable, match="certificate"):
-                await guarded.send(ask(url.replace("127.0.0.1", "localhost")))
-            with pytest.raises(Unreachable, match="certificate"):
-                await CheckedHttpClient(HERE).send(ask(url))
-
-    run(main)
+    async with serving(script, tls=tls) as url:
+        guarded = CheckedHttpClient(HERE, ca_file=str(file))
+        assert (await guarded.send(ask(url))).status_code == 200
+        with pytest.raises(Unreachable, match="certificate"):
+            await guarded.send(ask(url.replace("127.0.0.1", "localhost")))
+        with pytest.raises(Unreachable, match="certificate"):
+            await CheckedHttpClient(HERE).send(ask(url))
