@@ -15,7 +15,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, ToolOverride
 from tests.worker.catalog.test_catalog import catalog, listed, merged
-from tests.worker.front.called import Front, request, with_front
+from tests.worker.front.called import opened_front, request
 from tests.worker.front.offers import endpoint, offer, tool
 
 ODD = Raw(
@@ -232,8 +232,11 @@ CALL = b'{"x":[],"name":"%b","arguments":{"b": 1.0},"z":0}'
 
 @pytest.mark.promise("M27")
 @pytest.mark.parametrize("name", [b"go", b"old"])
-def test_a_call_gets_its_fixed_and_default_arguments_whatever_its_name(name: bytes) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_gets_its_fixed_and_default_arguments_whatever_its_name(name: bytes) -> None:
+    said = over("x", name="go", aliases=("old",), fixed={"f": '{"k":1}'}, defaults={"d": "2"})
+    async with opened_front(
+        overridden(endpoint("a", "b"), said), a=offer("x", "y"), b=offer()
+    ) as front:
         frame = await front.sent("a", request("tools/call", CALL % name))
         assert frame.params == (
             b'{"x":[],"name":"x","arguments":{"b": 1.0,"d":2,"f":{"k":1}},"z":0}'
@@ -243,17 +246,17 @@ def test_a_call_gets_its_fixed_and_default_arguments_whatever_its_name(name: byt
         refusal = front.refusal(request("tools/call", b'{"name":"go","arguments":[]}'))
         assert refusal.code == Code.INVALID_PARAMS
 
-    said = over("x", name="go", aliases=("old",), fixed={"f": '{"k":1}'}, defaults={"d": "2"})
-    with_front(talk, overridden(endpoint("a", "b"), said), a=offer("x", "y"), b=offer())
-
 
 @pytest.mark.promise("M27")
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_as_a_task_and_one_that_is_sent_once_more_have_them_too(*, modern: bool) -> None:
+async def test_a_call_as_a_task_and_one_that_is_sent_once_more_have_them_too(
+    *, modern: bool
+) -> None:
     said = over("look", name="go", fixed={"f": "1"})
     looks = tool("look", annotations={"readOnlyHint": True})
-
-    async def talk(front: Front) -> None:
+    async with opened_front(
+        overridden(endpoint("a", "b"), said), a=offer(looks), b=offer()
+    ) as front:
         front.retry({"a": "read-only"})
         front.calls.refresh()
         params = b'{"name":"go","arguments":{"f":0,"b":1.0},"task":{"ttl":60000}}'
@@ -264,8 +267,6 @@ def test_a_call_as_a_task_and_one_that_is_sent_once_more_have_them_too(*, modern
         second = await front.attach("a", 2)
         first.close()
         assert (await second.call()).params == sent
-
-    with_front(talk, overridden(endpoint("a", "b"), said), a=offer(looks), b=offer())
 
 
 @pytest.mark.promise("M28")

@@ -1,7 +1,7 @@
 """Calls on the loop, over servers whose workers the test plays."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -18,7 +18,7 @@ from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 
 from .callers import answer_of
 from .offers import endpoint
-from .peers import WAIT_S, Peer
+from .peers import Peer
 
 
 def request(
@@ -88,17 +88,14 @@ class Front:
             peer.close()
 
 
-def with_front(
-    test: Callable[[Front], Awaitable[None]], *endpoints: EndpointSpec, **offers: ServerCatalogue
-) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
-            front = Front(endpoints or (endpoint(*offers),))
-            for server, catalogue in offers.items():
-                await front.add(server, catalogue)
-            try:
-                await test(front)
-            finally:
-                await front.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_front(
+    *endpoints: EndpointSpec, **offers: ServerCatalogue
+) -> AsyncGenerator[Front]:
+    front = Front(endpoints or (endpoint(*offers),))
+    for server, catalogue in offers.items():
+        await front.add(server, catalogue)
+    try:
+        yield front
+    finally:
+        await front.close()

@@ -1,6 +1,7 @@
 """A whole front on a loopback port, over calls whose one worker the test plays."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from metamcp_worker.front.calls import Calls
@@ -13,7 +14,7 @@ from metamcp_worker.ipc.messages import ServerState, SessionRecord
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, NamingSpec
 
-from ..rawhttp import Client, Reply, listener, post, run
+from ..rawhttp import Client, Reply, listener, post
 from .offers import offer
 from .peers import Peer
 
@@ -138,18 +139,15 @@ def _endpoints(*names: str, sse: bool = True) -> tuple[EndpointSpec, ...]:
     )
 
 
-def with_door(test: Callable[[Door], Awaitable[None]], *endpoints: EndpointSpec) -> None:
+@asynccontextmanager
+async def opened_door(*endpoints: EndpointSpec) -> AsyncGenerator[Door]:
     """`endpoints`: served ones, instead of `default` and `dev`."""
-
-    async def main() -> None:
-        door = Door(endpoints=endpoints)
-        try:
-            await door.open()
-            await test(door)
-        finally:
-            await door.close()
-
-    run(main)
+    door = Door(endpoints=endpoints)
+    try:
+        await door.open()
+        yield door
+    finally:
+        await door.close()
 
 
 def modern(

@@ -1,7 +1,8 @@
 """A Routing on the loop, with the worker of its one server, `git`, played by the test."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from metamcp_worker.front.call_router import Routing
 from metamcp_worker.front.request_facts import CallAnswer
@@ -71,15 +72,12 @@ class Front:
         call.answer.end(answer)
 
 
-def with_front(
-    test: Callable[[Front], Awaitable[None]], *, hold_s: float = WAIT_S, timeout_s: float = WAIT_S
-) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
-            front = Front(hold_s, timeout_s)
-            try:
-                await test(front)
-            finally:
-                await front.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_front(
+    *, hold_s: float = WAIT_S, timeout_s: float = WAIT_S
+) -> AsyncGenerator[Front]:
+    front = Front(hold_s, timeout_s)
+    try:
+        yield front
+    finally:
+        await front.close()

@@ -26,7 +26,7 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .offers import endpoint, offer
 
@@ -65,8 +65,8 @@ class Supervisor:
 
 @pytest.mark.promise("M35")
 @pytest.mark.parametrize("modern", [False, True])
-def test_the_gateway_tells_its_servers_and_their_states_itself(*, modern: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_the_gateway_tells_its_servers_and_their_states_itself(*, modern: bool) -> None:
+    async with opened_front(SPEC, a=offer("t", "u"), b=offer("v")) as front:
         down = ServerState(server="b", state="error", listed=False, message="it exited with 3")
         front.calls.server_state(down)
         front.calls.refresh()
@@ -88,12 +88,10 @@ def test_the_gateway_tells_its_servers_and_their_states_itself(*, modern: bool) 
             (1,),
         )
 
-    with_front(talk, SPEC, a=offer("t", "u"), b=offer("v"))
-
 
 @pytest.mark.promise("M35")
-def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> None:
+    async with opened_front(SPEC, a=offer("t", "u"), b=offer("v")) as front:
         supervisor, answered = Supervisor(front), list[bool]()
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         front.calls.lists_changed = lambda changed: answered.append(call.answer.is_done())
@@ -108,19 +106,15 @@ def test_a_client_hears_of_an_activation_when_its_tools_are_in_the_list() -> Non
         assert answered == [False]  # when the change was told
         assert b"a__t" in front.view.page("tools/list", {}, modern=False)
 
-    with_front(talk, SPEC, a=offer("t", "u"), b=offer("v"))
 
-
-def test_an_order_that_failed_is_a_failure_of_the_tool_with_its_reason() -> None:
-    async def talk(front: Front) -> None:
+async def test_an_order_that_failed_is_a_failure_of_the_tool_with_its_reason() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         supervisor.answer(supervisor.asked[0][0], OrderOutcome(error="the disk is full"))
         result = read(await answer_of(call))
         assert result["isError"]
         assert result["content"][0]["text"] == "Failed to activate a: the disk is full"
-
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
 
 
 @pytest.mark.promise("M98")
@@ -134,8 +128,8 @@ def test_an_order_that_failed_is_a_failure_of_the_tool_with_its_reason() -> None
         ("[]", "it takes: name."),
     ],
 )
-def test_wrong_arguments_are_told_and_nothing_is_ordered(arguments: str, said: str) -> None:
-    async def talk(front: Front) -> None:
+async def test_wrong_arguments_are_told_and_nothing_is_ordered(arguments: str, said: str) -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", arguments), None)
         result = read(await answer_of(call))
@@ -143,12 +137,10 @@ def test_wrong_arguments_are_told_and_nothing_is_ordered(arguments: str, said: s
         assert said in result["content"][0]["text"]
         assert not supervisor.asked
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
-
 
 @pytest.mark.promise("M37")
-def test_what_may_not_be_called_out_of_view_is_told_with_what_brings_it_there() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_may_not_be_called_out_of_view_is_told_with_what_brings_it_there() -> None:
+    async with opened_front(replace(SPEC, call_hidden=False), a=offer("t"), b=offer("v")) as front:
         with pytest.raises(ProtocolError) as refused:
             front.calls.start(front.view, called("a__t"), None)
         assert refused.value.message == (
@@ -159,15 +151,15 @@ def test_what_may_not_be_called_out_of_view_is_told_with_what_brings_it_there() 
             front.calls.start(front.view, called("a__x"), None)
         assert unknown.value.message == "Unknown tool: a__x"
 
-    with_front(talk, replace(SPEC, call_hidden=False), a=offer("t"), b=offer("v"))
-
 
 @pytest.mark.promise("M37")
 @pytest.mark.parametrize("hidden", [False, True])
-def test_a_method_that_nobody_knows_goes_to_the_only_server_if_that_may_be_asked(
+async def test_a_method_that_nobody_knows_goes_to_the_only_server_if_that_may_be_asked(
     *, hidden: bool
 ) -> None:
-    async def talk(front: Front) -> None:
+    async with opened_front(
+        replace(endpoint("a"), exposure="servers", call_hidden=hidden), a=offer("t")
+    ) as front:
         asked = request("example.com/echo", b"{}")
         if hidden:
             front.calls.start(front.view, asked, None)
@@ -176,11 +168,9 @@ def test_a_method_that_nobody_knows_goes_to_the_only_server_if_that_may_be_asked
                 front.calls.start(front.view, asked, None)
             assert unknown.value.code == Code.METHOD_NOT_FOUND
 
-    with_front(talk, replace(endpoint("a"), exposure="servers", call_hidden=hidden), a=offer("t"))
 
-
-def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_late() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_late() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         ((ticket, _),) = supervisor.asked
@@ -188,11 +178,9 @@ def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_late() 
         assert "did not answer in time" in read(await answer_of(call))["content"][0]["text"]
         supervisor.answer(ticket, OrderOutcome())
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
 
-
-def test_more_orders_than_may_wait_are_refused_and_those_that_wait_are_not() -> None:
-    async def talk(front: Front) -> None:
+async def test_more_orders_than_may_wait_are_refused_and_those_that_wait_are_not() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
 
         def activate() -> Call:
@@ -206,11 +194,9 @@ def test_more_orders_than_may_wait_are_refused_and_those_that_wait_are_not() -> 
             supervisor.answer(ticket, OrderOutcome())
         assert not [call for call in waiting if read(await answer_of(call))["isError"]]
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
 
-
-def test_who_goes_away_is_counted_and_what_was_ordered_is_done() -> None:
-    async def talk(front: Front) -> None:
+async def test_who_goes_away_is_counted_and_what_was_ordered_is_done() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         call.cancel("the client went away")
@@ -222,23 +208,19 @@ def test_who_goes_away_is_counted_and_what_was_ordered_is_done() -> None:
         assert figures.error_type == "cancelled"
         assert figures.count == 1
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
-
 
 @pytest.mark.promise("M37")
-def test_an_order_is_about_the_principals_view_or_that_of_the_session_alone() -> None:
-    async def talk(front: Front) -> None:
+async def test_an_order_is_about_the_principals_view_or_that_of_the_session_alone() -> None:
+    async with opened_front(replace(SPEC, per_session=True), a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         for modern in (False, True):
             asked = called("gateway_activate", '{"name":"a"}', modern=modern, who="w1")
             front.calls.start(front.view, asked, None)
         assert [wish.whose.session for _, wish in supervisor.asked] == ["w1", ""]
 
-    with_front(talk, replace(SPEC, per_session=True), a=offer("t"), b=offer("v"))
 
-
-def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("v")) as front:
         supervisor = Supervisor(front)
         down = ServerState(
             server="a", state="error", listed=False, message="it exited with 3",
@@ -252,8 +234,6 @@ def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -> None
             "a was not activated: it is in error: it exited with 3; it is tried again in 4 s."
         )
         assert not supervisor.asked
-
-    with_front(talk, SPEC, a=offer("t"), b=offer("v"))
 
 
 def test_lists_wait_for_a_first_start_without_a_known_list_and_for_nothing_else() -> None:

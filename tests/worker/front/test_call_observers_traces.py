@@ -1,7 +1,8 @@
 """Spans of calls on the loop: told in batches, and never in the way of a call."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import Raw
@@ -13,7 +14,7 @@ from metamcp_worker.ipc.frames import CallFrame, Notice, Result
 from metamcp_worker.ipc.messages import Message, ServerCallTimes, Span, Spans
 from tests.waiting import until
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .offers import offer, tool
 
@@ -42,18 +43,16 @@ class Supervisor:
         return [span for _, found in self.told for span in found]
 
 
-def with_tracer(
-    talk: Callable[[Front, Supervisor, Tracer], Awaitable[None]],
+@asynccontextmanager
+async def opened_tracer(
     sample: float | None = 0.0,
-) -> None:
-    async def main(front: Front) -> None:
+) -> AsyncGenerator[tuple[Front, Supervisor, Tracer]]:
+    async with opened_front(a=offer(tool("t", annotations={"readOnlyHint": True}))) as front:
         supervisor = Supervisor()
         tracer = Tracer(0, supervisor.send, lambda: supervisor.queued)
         front.calls.on_notice(messages.NOTICE, tracer.on_worker_notice)
         front.calls.witness = witness(None, tracer.adjust(sample))
-        await talk(front, supervisor, tracer)
-
-    with_front(main, a=offer(tool("t", annotations={"readOnlyHint": True})))
+        yield front, supervisor, tracer
 
 
 def parent_of(sent: CallFrame) -> str:
@@ -61,8 +60,8 @@ def parent_of(sent: CallFrame) -> str:
     return found
 
 
-def test_a_traced_call_is_told_within_a_second() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_a_traced_call_is_told_within_a_second() -> None:
+    async with opened_tracer() as (front, supervisor, _tracer):
         sent = await front.sent("a", ASKED)
         assert sent.traced
         trace, there = parent_of(sent).split("-")[1:3]
@@ -83,11 +82,9 @@ def test_a_traced_call_is_told_within_a_second() -> None:
         assert server.start <= client.start <= client.end <= server.end
         assert supervisor.told[0][0] == Spans(count=2)
 
-    with_tracer(talk)
 
-
-def test_what_is_not_traced_is_sent_as_ever() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_what_is_not_traced_is_sent_as_ever() -> None:
+    async with opened_tracer() as (front, _supervisor, tracer):
         sent = await front.sent("a", PLAIN)
         assert (sent.traced, sent.meta) == (False, b"")
         front.calls.witness = witness(None, tracer.adjust(None))
@@ -95,11 +92,9 @@ def test_what_is_not_traced_is_sent_as_ever() -> None:
         sent = await front.sent("a", ASKED)
         assert (sent.traced, sent.meta) == (False, PARENT)
 
-    with_tracer(talk)
 
-
-def test_a_call_whose_worker_dies_ends_its_spans() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_a_call_whose_worker_dies_ends_its_spans() -> None:
+    async with opened_tracer() as (front, supervisor, tracer):
         call = front.calls.start(front.view, ASKED, None)
         await front.peers["a"].call()
         front.peers["a"].close()
@@ -107,11 +102,9 @@ def test_a_call_whose_worker_dies_ends_its_spans() -> None:
         tracer.close()
         assert [span.error for span in supervisor.spans] == ["-10001", "-10001"]
 
-    with_tracer(talk)
 
-
-def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> None:
+    async with opened_tracer() as (front, supervisor, tracer):
         front.retry({"a": "read-only"})
         call = front.calls.start(front.view, ASKED, None)
         first = front.peers["a"]
@@ -128,11 +121,11 @@ def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> None:
         assert client.attributes["metamcp.retried"] is True
         assert client.attributes["metamcp.generation"] == 2
 
-    with_tracer(talk)
 
-
-def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_spans_alone() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_spans_alone() -> (
+    None
+):
+    async with opened_tracer() as (front, supervisor, tracer):
         for _ in range(BATCH_SPANS // 2):
             await front.answered("a", ASKED, b"{}")
         await asyncio.to_thread(until, lambda: supervisor.told, "they do not wait", 0.9)
@@ -146,23 +139,17 @@ def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_spans_
         tracer.close()
         assert supervisor.told[-1][0] == Spans(count=2, lost=2)
 
-    with_tracer(talk)
 
-
-def test_a_share_of_the_others_begins_a_trace() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_a_share_of_the_others_begins_a_trace() -> None:
+    async with opened_tracer(sample=1.0) as (front, _supervisor, _tracer):
         sent = await front.sent("a", PLAIN)
         assert parent_of(sent).startswith("00-")
         traces = {parent_of(await front.sent("a", PLAIN)).split("-")[1] for _ in range(20)}
         assert len(traces) == 20
 
-    with_tracer(talk, sample=1.0)
 
-
-def test_what_a_witness_needs_is_of_the_request_as_it_came() -> None:
-    async def talk(front: Front, supervisor: Supervisor, tracer: Tracer) -> None:
+async def test_what_a_witness_needs_is_of_the_request_as_it_came() -> None:
+    async with opened_tracer() as (front, _supervisor, _tracer):
         asked = request("tools/call", b'{"name":"a__t"}', meta=PARENT)
         await front.sent("a", asked)
         assert asked.meta == {"traceparent": Raw(PARENT[15:-1])}, "it may be sent anew"
-
-    with_tracer(talk)

@@ -21,12 +21,12 @@ from metamcp_worker.ipc.frames import (
 
 from .callers import Caller, answer_of
 from .peers import WAIT_S, error_data
-from .routed import Front, with_front
+from .routed import opened_front
 
 
 @pytest.mark.promise("M21")
-def test_each_answer_reaches_the_call_that_asked() -> None:
-    async def talk(front: Front) -> None:
+async def test_each_answer_reaches_the_call_that_asked() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         first, second = front.call(b'{"n":1}'), front.call(b'{"n":2}')
         asked = [await peer.call(), await peer.call()]
@@ -39,12 +39,10 @@ def test_each_answer_reaches_the_call_that_asked() -> None:
         assert await answer_of(first) == expected
         assert front.routing.inflight() == {"git": 0}
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M23")
-def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
-    async def talk(front: Front) -> None:
+async def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         caller = Caller()
         call = front.call(caller=caller)
@@ -57,13 +55,11 @@ def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
         await answer_of(call)
         assert caller.progress == [b"1", b"2"]
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M75")
 @pytest.mark.parametrize("told", [True, False])
-def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool) -> None:
+    async with opened_front() as front:
         peer = await front.attach(generation=7)
         calls = [front.call() for _ in range(3)]
         for _ in calls:
@@ -84,12 +80,10 @@ def test_a_dead_server_answers_every_waiting_call_with_a_typed_error(told: bool)
             }
             assert told == (b"It was killed by SIGKILL." in answer.body)
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M75")
-def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
-    async def talk(front: Front) -> None:
+async def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
+    async with opened_front() as front:
         front.state("warming", generation=2)
         calls = [front.call(b"%d" % number) for number in range(5)]
         assert front.routing.count_held_calls() == 5
@@ -100,11 +94,9 @@ def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None:
             peer.write(Result(asked.id, b"{}"))
             await answer_of(call)
 
-    with_front(talk)
 
-
-def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
-    async def talk(front: Front) -> None:
+async def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
+    async with opened_front() as front:
         peer = await front.attach(generation=1)
         running = front.call()
         await peer.call()
@@ -118,13 +110,11 @@ def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
         again.write(Result((await again.call()).id, b'"ran"'))
         assert await answer_of(waiting) == CallAnswer(b'"ran"')
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M75")
 @pytest.mark.parametrize("state", ["stopped", "error", "draining"])
-def test_a_server_that_does_not_come_back_answers_at_once(state: str) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_server_that_does_not_come_back_answers_at_once(state: str) -> None:
+    async with opened_front() as front:
         held = front.call()
         front.state(state, generation=3)
         later = front.call()
@@ -138,31 +128,25 @@ def test_a_server_that_does_not_come_back_answers_at_once(state: str) -> None:
                 "may_have_run": False,
             }
 
-    with_front(talk)
 
-
-def test_a_restart_that_is_further_away_than_the_hold_is_told_with_its_time() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_restart_that_is_further_away_than_the_hold_is_told_with_its_time() -> None:
+    async with opened_front() as front:
         front.state("error", retry_after_ms=60_000)
         call = front.call()
         assert error_data(call.answer.result().body)["retry_after_ms"] == 60_000
 
-    with_front(talk)
 
-
-def test_a_call_is_held_no_longer_than_the_hold() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_is_held_no_longer_than_the_hold() -> None:
+    async with opened_front(hold_s=0.01) as front:
         front.state("warming")
         answer = await answer_of(front.call())
         assert answer.code == Code.SERVER_DOWN
         assert not error_data(answer.body)["may_have_run"]
 
-    with_front(talk, hold_s=0.01)
-
 
 @pytest.mark.promise("M98")
-def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
-    async def talk(front: Front) -> None:
+async def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
+    async with opened_front() as front:
         half = bytes(call_router.HELD_BYTES_MAX // 2)
         first, second, third = front.call(half), front.call(half), front.call(b"0")
         assert third.answer.result().code == Code.OVERLOADED
@@ -171,32 +155,26 @@ def test_more_bytes_than_may_be_held_are_overload_until_some_are_gone() -> None:
         front.state("stopped")
         assert second.answer.result().code == Code.SERVER_DOWN
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M98")
-def test_more_calls_than_may_be_held_are_overload() -> None:
-    async def talk(front: Front) -> None:
+async def test_more_calls_than_may_be_held_are_overload() -> None:
+    async with opened_front() as front:
         calls = [front.call() for _ in range(call_router.HELD_MAX + 1)]
         assert [call.answer.is_done() for call in calls] == [False] * call_router.HELD_MAX + [True]
         assert calls[-1].answer.result().code == Code.OVERLOADED
 
-    with_front(talk)
 
-
-def test_an_idle_server_is_wanted_once_however_many_ask() -> None:
-    async def talk(front: Front) -> None:
+async def test_an_idle_server_is_wanted_once_however_many_ask() -> None:
+    async with opened_front() as front:
         front.state("idle")
         calls = [front.call(), front.call()]
         assert front.wanted == ["git"]
         assert not any(call.answer.is_done() for call in calls)
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         call = front.call()
         asked = await peer.call()
@@ -210,11 +188,9 @@ def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped()
         assert front.ended == [(call.id, None)]
         assert peer.quiet()
 
-    with_front(talk)
 
-
-def test_a_held_call_that_is_cancelled_never_reaches_the_server() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_held_call_that_is_cancelled_never_reaches_the_server() -> None:
+    async with opened_front() as front:
         gone, stays = front.call(b"1"), front.call(b"2")
         gone.cancel("")
         peer = await front.attach()
@@ -222,11 +198,9 @@ def test_a_held_call_that_is_cancelled_never_reaches_the_server() -> None:
         assert peer.quiet()
         assert not stays.answer.is_done()
 
-    with_front(talk)
 
-
-def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> None:
+    async with opened_front(timeout_s=-call_router.MARGIN_S) as front:
         peer = await front.attach(generation=4)
         call = front.call()
         asked = await peer.call()
@@ -235,12 +209,10 @@ def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> None:
         assert error_data(answer.body)["generation"] == 4
         assert (await peer.cancelled()).id == asked.id
 
-    with_front(talk, timeout_s=-call_router.MARGIN_S)  # the deadline is when the call begins
-
 
 @pytest.mark.promise("M78")
-def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() -> None:
+    async with opened_front() as front:
         old = await front.attach(generation=1)
         first = front.call(b"1")
         asked = await old.call()
@@ -255,22 +227,18 @@ def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() 
         new.write(Result((await new.call()).id, b"3"))
         assert await answer_of(third) == CallAnswer(b"3")
 
-    with_front(talk)
 
-
-def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
-    async def talk(front: Front) -> None:
+async def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
+    async with opened_front() as front:
         peer = await front.attach(generation=2)
         front.state("error", generation=1)
         call = front.call()
         peer.write(Result((await peer.call()).id, b"{}"))
         assert await answer_of(call) == CallAnswer(b"{}")
 
-    with_front(talk)
 
-
-def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         call = front.call()
         asked = await peer.call()
@@ -281,34 +249,28 @@ def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None
         front.routing.forget("git")
         assert held.answer.result().code == Code.SERVER_DOWN
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_request_that_no_frame_can_hold_is_too_large() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_request_that_no_frame_can_hold_is_too_large() -> None:
+    async with opened_front() as front:
         await front.attach()
         call = front.call(bytes(FRAME_BYTES_MAX))
         assert call.answer.result().code == Code.TOO_LARGE
 
-    with_front(talk)
-
 
 @pytest.mark.process
 @pytest.mark.promise("M98")
-def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() -> None:
+    async with opened_front() as front:
         await front.attach()
         body = b'"' + b"x" * BODY_BYTES_MAX + b'"'
         calls = [front.call(body) for _ in range(5)]
         assert calls[-1].answer.result().code == Code.OVERLOADED
         assert not calls[0].answer.is_done()
 
-    with_front(talk)
 
-
-def test_frames_that_are_no_answers_disturb_nobody() -> None:
-    async def talk(front: Front) -> None:
+async def test_frames_that_are_no_answers_disturb_nobody() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         call = front.call()
         peer.write(Notice("notifications/message", b"{}"))
@@ -316,22 +278,18 @@ def test_frames_that_are_no_answers_disturb_nobody() -> None:
         peer.write(Result((await peer.call()).id, b"{}"))
         assert await answer_of(call) == CallAnswer(b"{}")
 
-    with_front(talk)
-
 
 @pytest.mark.parametrize("body", [b"[]", b'{"message":"no code"}', b'{"code":0}', b'{"code":"x"}'])
-def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
-    async def talk(front: Front) -> None:
+async def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         call = front.call()
         peer.write(Error((await peer.call()).id, body))
         assert await answer_of(call) == CallAnswer(body, Code.INTERNAL_ERROR)
 
-    with_front(talk)
 
-
-def test_closing_answers_everybody() -> None:
-    async def talk(front: Front) -> None:
+async def test_closing_answers_everybody() -> None:
+    async with opened_front() as front:
         held = front.call()
         await front.routing.close()
         peer = await front.attach()
@@ -341,47 +299,37 @@ def test_closing_answers_everybody() -> None:
         assert codec.value(sent.answer.result().body)["code"] == Code.SERVER_DOWN
         assert codec.value(held.answer.result().body)["code"] == Code.SERVER_DOWN
 
-    with_front(talk)
 
-
-def test_a_descriptor_that_is_no_pipe_is_refused_and_closed() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_descriptor_that_is_no_pipe_is_refused_and_closed() -> None:
+    async with opened_front() as front:
         fd = os.open(os.devnull, os.O_RDONLY)
         with pytest.raises(OSError, match="not a pipe"):
             await front.routing.attach("git", 1, fd)
         with pytest.raises(OSError, match="Bad file descriptor"):
             await front.routing.attach("git", 1, fd)
 
-    with_front(talk)
 
-
-def test_a_pipe_to_an_older_generation_takes_no_calls() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_pipe_to_an_older_generation_takes_no_calls() -> None:
+    async with opened_front() as front:
         new = await front.attach(generation=2)
         old = await front.attach(generation=1)
         front.call()
         assert (await new.call()).method == "tools/call"
         assert old.quiet()
 
-    with_front(talk)
-
 
 @pytest.mark.process
 @pytest.mark.promise("M98")
-def test_more_calls_than_one_worker_could_ever_queue_are_overload() -> None:
-    async def talk(front: Front) -> None:
+async def test_more_calls_than_one_worker_could_ever_queue_are_overload() -> None:
+    async with opened_front() as front:
         await front.attach()
         calls = [front.call() for _ in range(call_router.WAITING_MAX + 1)]
         assert not calls[-2].answer.is_done()
         assert calls[-1].answer.result().code == Code.OVERLOADED
 
-    with_front(talk)
 
-
-def test_a_new_timeout_counts_for_the_calls_that_follow() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_new_timeout_counts_for_the_calls_that_follow() -> None:
+    async with opened_front() as front:
         await front.attach()
         front.routing.configure({"git": -call_router.MARGIN_S}, WAIT_S)
         assert (await answer_of(front.call())).code == Code.TIMED_OUT
-
-    with_front(talk)

@@ -1,5 +1,6 @@
 """Whatever happens to a server in whatever order: every call ends once, and runs twice at most."""
 
+import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -13,7 +14,7 @@ from metamcp_worker.ipc.frames import CallFrame, Notice, Result, ServerGone
 from tests.examples import examples
 
 from .peers import Peer
-from .routed import Front, with_front
+from .routed import Front, opened_front
 
 EVENTS = [
     "call", "call", "repeatable", "repeatable", "answer", "cancel", "down", "attach", "warming",
@@ -74,9 +75,9 @@ class Play:
 def test_every_call_ends_exactly_once_and_runs_no_more_often_than_it_may(
     events: list[str],
 ) -> None:
-    async def talk(front: Front) -> None:
-        play = Play(front)
-        async with AsyncExitStack() as ending:
+    async def main() -> None:
+        async with opened_front() as front, AsyncExitStack() as ending:
+            play = Play(front)
             ending.push_async_callback(front.routing.close)
             for what in events:
                 await play.happens(what)
@@ -89,4 +90,4 @@ def test_every_call_ends_exactly_once_and_runs_no_more_often_than_it_may(
         assert answered <= set(play.ran)
         assert front.routing.inflight().get("git", 0) == 0
 
-    with_front(talk)
+    asyncio.run(main())

@@ -19,7 +19,7 @@ from metamcp_worker.ipc.roots import Asked
 from ..rawhttp import until
 from .callers import answer_of
 from .peers import Peer, error_data
-from .routed import Front, with_front
+from .routed import Front, opened_front
 
 WHO = "0123456789ab"
 OWN = process_names.own("git", WHO)
@@ -53,8 +53,8 @@ def told(front: Front, state: str, *, reason: str = "", message: str = "") -> No
     )
 
 
-def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
+    async with opened_front() as front:
         call = start(front)
         assert front.wanted == [OWN]
         told(front, "warming")
@@ -65,11 +65,9 @@ def test_the_first_call_is_the_reason_to_start_it_and_waits() -> None:
         assert await answer_of(call) == CallAnswer(b"1")
         peer.close()
 
-    with_front(talk)
 
-
-def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> None:
+    async with opened_front() as front:
         call = start(front)
         told(front, "stopped")
         answer = await answer_of(call)
@@ -77,12 +75,10 @@ def test_what_cannot_be_started_is_refused_under_the_name_of_its_server() -> Non
         assert codec.value(answer.body)["message"].startswith("server 'git' is not available")
         assert error_data(answer.body)["server"] == "git"
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M77")
-def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
-    async def talk(front: Front) -> None:
+async def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
+    async with opened_front() as front:
         call = start(front)
         told(
             front, "error", reason=process_names.NO_PLACE, message="64 clients have a process of it"
@@ -107,11 +103,9 @@ def test_one_more_than_there_may_be_is_refused_as_overload() -> None:
             await until(partial(settled, front, start(front, OTHER)))
         assert front.wanted == [OWN, OTHER]
 
-    with_front(talk)
 
-
-def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
+    async with opened_front() as front:
         told(front, "idle")
         call = start(front)
         front.routing.forget(OWN)
@@ -123,11 +117,9 @@ def test_a_call_that_comes_while_it_goes_is_a_reason_for_another() -> None:
         assert await answer_of(call) == CallAnswer(b"1")
         peer.close()
 
-    with_front(talk)
 
-
-def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_same() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_same() -> None:
+    async with opened_front() as front:
         call = start(front, repeatable=True)
         peer = Peer()
         await front.routing.attach(OWN, 1, peer.fd)
@@ -138,8 +130,6 @@ def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_the_sa
         front.routing.forget(OWN)
         peer.close()
         assert (await answer_of(call)).code == Code.SERVER_DOWN
-
-    with_front(talk)
 
 
 def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
@@ -157,8 +147,8 @@ def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
 
 
 @pytest.mark.promise("M83")
-def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itself() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itself() -> None:
+    async with opened_front() as front:
         legacy = process_names.own("git", process_names.LEGACY)
         peer = await front.attach()
         call = start(front, legacy)
@@ -167,17 +157,13 @@ def test_a_call_in_an_era_that_its_server_does_not_speak_goes_to_the_server_itse
         assert await answer_of(call) == CallAnswer(b"1")
         assert front.wanted == [legacy]
 
-    with_front(talk)
-
 
 @pytest.mark.parametrize("legacy", [True, False])
-def test_a_call_is_answered_in_the_era_of_the_process_that_it_went_to(legacy: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_is_answered_in_the_era_of_the_process_that_it_went_to(legacy: bool) -> None:
+    async with opened_front() as front:
         call = start(front)
         call.legacy = not legacy
         peer = Peer()
         await front.routing.attach(OWN, 1, peer.fd, legacy=legacy)
         assert call.legacy is legacy
         peer.close()
-
-    with_front(talk)

@@ -16,13 +16,12 @@ from metamcp_worker.ipc.frames import (
     ServerGone,
 )
 
-from .called import Front as Calls
+from .called import opened_front as opened_calls
 from .called import request
-from .called import with_front as with_calls
 from .callers import Caller, answer_of
 from .offers import endpoint, offer, resource, tool
 from .peers import WAIT_S, error_data
-from .routed import Front, with_front
+from .routed import opened_front
 
 SERVERS = {"reads": "read-only", "again": "idempotent", "odd": "sometimes"}
 
@@ -73,8 +72,10 @@ def test_methods_that_read_need_no_hint_and_others_are_never_repeated() -> None:
 
 @pytest.mark.promise("M75")
 @pytest.mark.parametrize("told", [True, False])
-def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(told: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(
+    told: bool,
+) -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call = front.call(b'{"n":1}', repeatable=True)
         asked = await first.call()
@@ -89,11 +90,9 @@ def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(told:
         assert await answer_of(call) == CallAnswer(b'"right"')
         assert front.ended == [(call.id, CallAnswer(b'"right"'))]
 
-    with_front(talk)
 
-
-def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         may, may_not = front.call(repeatable=True), front.call()
         await first.call()
@@ -105,12 +104,10 @@ def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
         second.write(Result((await second.call()).id, b"{}"))
         assert await answer_of(may) == CallAnswer(b"{}")
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M75")
-def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         await first.call()
@@ -125,12 +122,10 @@ def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> 
         last = await front.attach(generation=4)
         assert last.quiet()
 
-    with_front(talk)
-
 
 @pytest.mark.parametrize("what", ["progress", "notice", "question"])
-def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
-    async def talk(front: Front) -> None:
+async def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         caller = Caller()
         call = front.call(caller=caller, repeatable=True)
@@ -146,11 +141,9 @@ def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
         assert (await answer_of(call)).code == Code.SERVER_DOWN
         assert second.quiet()
 
-    with_front(talk)
 
-
-def test_what_nobody_takes_is_not_heard() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_nobody_takes_is_not_heard() -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         first.write(Progress((await first.call()).id, b"{}"))
@@ -159,13 +152,13 @@ def test_what_nobody_takes_is_not_heard() -> None:
         second.write(Result((await second.call()).id, b"{}"))
         assert await answer_of(call) == CallAnswer(b"{}")
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M75")
 @pytest.mark.parametrize("state", ["stopped", "error", "draining"])
-def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(state: str) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(
+    state: str,
+) -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         await first.call()
@@ -175,11 +168,9 @@ def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(stat
         assert answer.code == Code.SERVER_DOWN
         assert error_data(answer.body)["may_have_run"] is True
 
-    with_front(talk)
 
-
-def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run() -> None:
+    async with opened_front(hold_s=0.01) as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         await first.call()
@@ -188,11 +179,9 @@ def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run() -> 
         assert b"could not be asked again" in answer.body
         assert error_data(answer.body)["may_have_run"] is True
 
-    with_front(talk, hold_s=0.01)
 
-
-def test_a_call_without_time_left_is_not_sent_again() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_without_time_left_is_not_sent_again() -> None:
+    async with opened_front(timeout_s=0.0) as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         await first.call()
@@ -201,11 +190,9 @@ def test_a_call_without_time_left_is_not_sent_again() -> None:
         assert (await answer_of(call)).code == Code.SERVER_DOWN
         assert second.quiet()
 
-    with_front(talk, timeout_s=0.0)  # its time is over as it begins; the front waits a little more
 
-
-def test_the_second_try_is_part_of_the_time_of_the_first() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_second_try_is_part_of_the_time_of_the_first() -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call = front.call(repeatable=True)
         deadline = call.deadline
@@ -215,11 +202,9 @@ def test_the_second_try_is_part_of_the_time_of_the_first() -> None:
         await second.call()
         assert call.deadline == deadline
 
-    with_front(talk)
 
-
-def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None:
+    async with opened_front() as front:
         first = await front.attach(generation=1)
         call, other = front.call(repeatable=True), front.call()
         await first.call()
@@ -231,12 +216,10 @@ def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None
         second = await front.attach(generation=2)
         assert second.quiet()
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M98")
-def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         most = server_links.SPARE_BYTES_MAX // 2 - server_links.SPARE_CALL_BYTES
         calls = [front.call(b"x" * size, repeatable=True) for size in (most, most, 1)]
@@ -252,11 +235,9 @@ def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
         peer.close()
         assert (await answer_of(calls[2])).code == Code.SERVER_DOWN
 
-    with_front(talk)
 
-
-def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
+    async with opened_front(timeout_s=-call_router.MARGIN_S) as front:
         peer = await front.attach()
         call = front.call(repeatable=True)
         await peer.call()
@@ -266,11 +247,9 @@ def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
         assert (await answer_of(call)).code == Code.TIMED_OUT
         assert link.spare_bytes == 0
 
-    with_front(talk, timeout_s=-call_router.MARGIN_S)
 
-
-def test_nothing_is_sent_again_when_the_front_stops() -> None:
-    async def talk(front: Front) -> None:
+async def test_nothing_is_sent_again_when_the_front_stops() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         call = front.call(repeatable=True)
         await peer.call()
@@ -278,11 +257,9 @@ def test_nothing_is_sent_again_when_the_front_stops() -> None:
         assert call.answer.result().code == Code.SERVER_DOWN
         assert front.routing.count_held_calls() == 0
 
-    with_front(talk)
 
-
-def test_calls_of_clients_are_repeated_as_configured_and_counted() -> None:
-    async def talk(front: Calls) -> None:
+async def test_calls_of_clients_are_repeated_as_configured_and_counted() -> None:
+    async with opened_calls(endpoint("git")) as front:
         front.retry({"git": "read-only"})
         looks = tool("look", annotations={"readOnlyHint": True})
         await front.add("git", offer(looks, "pay", resources=[resource("x://a")]))
@@ -302,5 +279,3 @@ def test_calls_of_clients_are_repeated_as_configured_and_counted() -> None:
         answers = [await answer_of(call) for call in started]
         assert [answer.code for answer in answers] == [0, Code.SERVER_DOWN, 0]
         assert front.stats.retries == {"git": {"answered": 2}}
-
-    with_calls(talk, endpoint("git"))

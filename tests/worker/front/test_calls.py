@@ -14,14 +14,14 @@ from metamcp_worker.ipc.frames import Notice, Progress, Result
 from metamcp_worker.ipc.jsonrpc_bytes import NOT_FOUND_LEGACY
 from metamcp_worker.ipc.messages import ToolStats
 
-from .called import Front, request, with_front
+from .called import opened_front, request
 from .callers import Caller, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer, prompt, resource, template
 
 
 @pytest.mark.promise("M22")
-def test_arguments_reach_the_server_as_the_bytes_that_the_client_sent() -> None:
-    async def talk(front: Front) -> None:
+async def test_arguments_reach_the_server_as_the_bytes_that_the_client_sent() -> None:
+    async with opened_front(a=offer("t"), b=offer("t")) as front:
         arguments = b'{"b": 1.0, "a": [12345678901234567890123, "\\u00e9"],"b2":null}'
         params = b'{"x":[],"name":"a__t","arguments":' + arguments + b',"z":0}'
         meta, caller = b'{"trace":{"id": 1}}', b'{"clientInfo":{}}'
@@ -32,15 +32,12 @@ def test_arguments_reach_the_server_as_the_bytes_that_the_client_sent() -> None:
         assert not frame.wants_progress
         assert (await front.sent("a", request("tools/call", params))).meta == b""
 
-    with_front(talk, a=offer("t"), b=offer("t"))
-
 
 @pytest.mark.promise("M24")
-def test_tasks_are_offered_to_servers_only_for_clients_of_their_era() -> None:
+async def test_tasks_are_offered_to_servers_only_for_clients_of_their_era() -> None:
     capabilities = b'{"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{},"a/b":{ }}}'
     caller = b'{"clientCapabilities":%b,"clientInfo":{ }}' % capabilities
-
-    async def talk(front: Front) -> None:
+    async with opened_front(a=offer("t", protocol=MODERN), b=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t"}', caller=caller)
         assert (await front.sent("a", asked)).caller == caller
         asked.modern = False
@@ -48,8 +45,6 @@ def test_tasks_are_offered_to_servers_only_for_clients_of_their_era() -> None:
         assert (await front.sent("a", asked)).caller == left
         asked.caller = b'{"clientInfo":{"name":"x/tasks"}}'
         assert (await front.sent("a", asked)).caller == asked.caller
-
-    with_front(talk, a=offer("t", protocol=MODERN), b=offer("t"))
 
 
 @pytest.mark.promise("M21")
@@ -75,18 +70,15 @@ def test_tasks_are_offered_to_servers_only_for_clients_of_their_era() -> None:
         ),
     ],
 )
-def test_every_method_finds_its_server_and_the_servers_own_name(
+async def test_every_method_finds_its_server_and_the_servers_own_name(
     method: str, params: bytes, server: str, sent: bytes
 ) -> None:
-    async def talk(front: Front) -> None:
-        frame = await front.sent(server, request(method, params))
-        assert (frame.method, frame.params) == (method, sent)
-
-    with_front(
-        talk,
+    async with opened_front(
         a=offer("t", prompts=[prompt("p")], resources=[resource("r:a")]),
         b=offer("t", prompts=[prompt("p")], templates=[template("t:{x}")]),
-    )
+    ) as front:
+        frame = await front.sent(server, request(method, params))
+        assert (frame.method, frame.params) == (method, sent)
 
 
 @pytest.mark.promise("M21")
@@ -102,14 +94,12 @@ def test_every_method_finds_its_server_and_the_servers_own_name(
         ),
     ],
 )
-def test_a_uri_that_two_servers_have_reaches_the_second_as_its_own(
+async def test_a_uri_that_two_servers_have_reaches_the_second_as_its_own(
     method: str, params: bytes, sent: bytes
 ) -> None:
-    async def talk(front: Front) -> None:
-        assert (await front.sent("b", request(method, params))).params == sent
-
     both = offer(resources=[resource("r:a")], templates=[template("t:{x}")])
-    with_front(talk, a=both, b=both)
+    async with opened_front(a=both, b=both) as front:
+        assert (await front.sent("b", request(method, params))).params == sent
 
 
 @pytest.mark.parametrize(
@@ -126,28 +116,26 @@ def test_a_uri_that_two_servers_have_reaches_the_second_as_its_own(
         ("tasks/list", b"{}", Code.METHOD_NOT_FOUND, "Unknown method: tasks/list"),
     ],
 )
-def test_what_nobody_owns_is_refused_here(
+async def test_what_nobody_owns_is_refused_here(
     method: str, params: bytes, code: int, message: str
 ) -> None:
-    async def talk(front: Front) -> None:
+    async with opened_front(a=offer("t"), b=offer("t")) as front:
         refusal = front.refusal(request(method, params))
         assert refusal.code == code
         assert refusal.message.startswith(message)
         assert len(refusal.message) < 2 * NAME_BYTES_MAX
         assert front.peers["a"].quiet()
 
-    with_front(talk, a=offer("t"), b=offer("t"))
-
 
 @pytest.mark.promise("M21")
-def test_the_contents_of_a_resource_have_the_uri_that_the_client_read() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_contents_of_a_resource_have_the_uri_that_the_client_read() -> None:
+    async with opened_front(
+        a=offer(resources=[resource("r:a")]), b=offer(resources=[resource("r:a")])
+    ) as front:
         for server, uri in (("a", b"r:a"), ("b", b"r:b/a")):
             read = request("resources/read", b'{"uri":"%b"}' % uri, modern=False)
             answer = await front.answered(server, read, b'{"contents":[{"uri":"r:a"}]}')
             assert answer.body == b'{"contents":[{"uri":"%b"}]}' % uri
-
-    with_front(talk, a=offer(resources=[resource("r:a")]), b=offer(resources=[resource("r:a")]))
 
 
 SKILLFUL: dict[str, object] = {"extensions": {"io.modelcontextprotocol/skills": {}}, "events": {}}
@@ -163,65 +151,61 @@ SKILLFUL: dict[str, object] = {"extensions": {"io.modelcontextprotocol/skills": 
         ("resources/directory/read", b'{"uri":"r:a"}'),
     ],
 )
-def test_a_method_that_only_one_server_declares_leads_to_it(method: str, params: bytes) -> None:
-    async def talk(front: Front) -> None:
-        assert (await front.sent("a", request(method, params))).params == params
-        assert front.refusal(request("skill/x", b"{}")).code == Code.METHOD_NOT_FOUND
-
+async def test_a_method_that_only_one_server_declares_leads_to_it(
+    method: str, params: bytes
+) -> None:
     skillful = structs.replace(
         offer(resources=[resource("r:a")]), capabilities=Raw(codec.dump(SKILLFUL))
     )
-    with_front(talk, a=skillful, b=offer("t", resources=[resource("r:b")]))
+    async with opened_front(a=skillful, b=offer("t", resources=[resource("r:b")])) as front:
+        assert (await front.sent("a", request(method, params))).params == params
+        assert front.refusal(request("skill/x", b"{}")).code == Code.METHOD_NOT_FOUND
 
 
 @pytest.mark.parametrize(
     ("error", "code"), [(Code.METHOD_NOT_FOUND, 0), (Code.INTERNAL_ERROR, Code.INTERNAL_ERROR)]
 )
-def test_a_server_without_completions_has_none_to_offer(error: Code, code: int) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_server_without_completions_has_none_to_offer(error: Code, code: int) -> None:
+    async with opened_front(a=offer("t", prompts=[prompt("p")]), b=offer("t")) as front:
         params = b'{"ref":{"type":"ref/prompt","name":"a__p"},"argument":{"name":"x","value":""}}'
         asked = request("completion/complete", params, modern=False)
         answer = await front.answered("a", asked, b'{"code":%d,"message":"no"}' % error, error)
         assert answer.code == code
         assert (answer.body == b'{"completion":{"values":[]}}') is (not code)
 
-    with_front(talk, a=offer("t", prompts=[prompt("p")]), b=offer("t"))
 
-
-def test_a_missing_resource_has_the_code_of_the_clients_era() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_missing_resource_has_the_code_of_the_clients_era() -> None:
+    async with opened_front(a=offer("t"), b=offer("t")) as front:
         read = request("resources/read", b'{"uri":"r:"}', modern=False)
         assert front.refusal(read).code == NOT_FOUND_LEGACY
 
-    with_front(talk, a=offer("t"), b=offer("t"))
-
 
 @pytest.mark.promise("M21")
-def test_unknown_methods_and_uris_go_to_the_only_server_of_an_endpoint() -> None:
-    async def talk(front: Front) -> None:
+async def test_unknown_methods_and_uris_go_to_the_only_server_of_an_endpoint() -> None:
+    async with opened_front(a=offer("t")) as front:
         frame = await front.sent("a", request("x/custom", b'{"name":"t","n":1.0}'))
         assert (frame.method, frame.params) == ("x/custom", b'{"name":"t","n":1.0}')
         frame = await front.sent("a", request("resources/read", b'{"uri":"any:"}'))
         assert frame.params == b'{"uri":"any:"}'
 
-    with_front(talk, a=offer("t"))
-
 
 @pytest.mark.promise("M22")
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-def test_what_the_only_server_does_not_list_it_may_have_under_its_bare_name(method: str) -> None:
-    async def bare(front: Front) -> None:
+async def test_what_the_only_server_does_not_list_it_may_have_under_its_bare_name(
+    method: str,
+) -> None:
+    only = endpoint("a", style="bare", disabled=(("a", "off"),))
+    async with opened_front(only, a=offer("t")) as front:
         frame = await front.sent("a", request(method, b'{"name":"hidden","x":1.0}'))
         assert frame.params == b'{"name":"hidden","x":1.0}'
         refusal = front.refusal(request(method, b'{"name":"off"}'))
         assert refusal.code == Code.INVALID_PARAMS
-
-    async def prefixed(front: Front) -> None:
-        assert front.refusal(request(method, b'{"name":"hidden"}')).code == Code.INVALID_PARAMS
-
-    with_front(bare, endpoint("a", style="bare", disabled=(("a", "off"),)), a=offer("t"))
-    with_front(prefixed, endpoint("a", "b", style="bare"), a=offer("t"), b=offer())
-    with_front(prefixed, endpoint("a"), a=offer("t"))
+    for prefixed, offers in (
+        (endpoint("a", "b", style="bare"), {"a": offer("t"), "b": offer()}),
+        (endpoint("a"), {"a": offer("t")}),
+    ):
+        async with opened_front(prefixed, **offers) as front:
+            assert front.refusal(request(method, b'{"name":"hidden"}')).code == Code.INVALID_PARAMS
 
 
 @pytest.mark.promise("M22")
@@ -236,14 +220,12 @@ def test_what_the_only_server_does_not_list_it_may_have_under_its_bare_name(meth
         (b'[{"isError":true}]', 0),
     ],
 )
-def test_answers_between_peers_of_one_era_pass_as_they_are(
+async def test_answers_between_peers_of_one_era_pass_as_they_are(
     protocol: str, body: bytes, code: int
 ) -> None:
-    async def talk(front: Front) -> None:
+    async with opened_front(a=offer("t", protocol=protocol)) as front:
         asked = request("tools/call", b'{"name":"a__t"}', modern=protocol == MODERN)
         assert await front.answered("a", asked, body, code) == CallAnswer(body, code)
-
-    with_front(talk, a=offer("t", protocol=protocol))
 
 
 @pytest.mark.promise("M23")
@@ -255,20 +237,18 @@ def test_answers_between_peers_of_one_era_pass_as_they_are(
         (True, b'{"code":-32002}', CallAnswer(b'{"code":-32602}', -32602)),
     ],
 )
-def test_answers_between_the_eras_are_converted(
+async def test_answers_between_the_eras_are_converted(
     modern: bool, body: bytes, expected: CallAnswer
 ) -> None:
-    async def talk(front: Front) -> None:
+    async with opened_front(a=offer("t", protocol=LEGACY if modern else MODERN)) as front:
         asked = request("tools/call", b'{"name":"a__t"}', modern=modern)
         code = -32002 if expected.code else 0
         assert await front.answered("a", asked, body, code) == expected
 
-    with_front(talk, a=offer("t", protocol=LEGACY if modern else MODERN))
-
 
 @pytest.mark.promise("M23")
-def test_progress_is_wanted_when_somebody_listens() -> None:
-    async def talk(front: Front) -> None:
+async def test_progress_is_wanted_when_somebody_listens() -> None:
+    async with opened_front(a=offer("t")) as front:
         caller = Caller()
         asked = request("tools/call", b'{"name":"a__t"}')
         asked.wants_progress = True
@@ -280,12 +260,10 @@ def test_progress_is_wanted_when_somebody_listens() -> None:
         await answer_of(call)
         assert caller.progress == [b'{"progress":0.5}']
 
-    with_front(talk, a=offer("t"))
-
 
 @pytest.mark.promise("M85")
-def test_each_call_is_counted_with_how_it_ended() -> None:
-    async def talk(front: Front) -> None:
+async def test_each_call_is_counted_with_how_it_ended() -> None:
+    async with opened_front(a=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t"}')
         for body in (
             b'{"isError": true}',
@@ -307,20 +285,18 @@ def test_each_call_is_counted_with_how_it_ended() -> None:
         assert sum(figures["tools/call", ""].buckets) == 2
         assert front.stats.tools() == (ToolStats("a", ("t",), (5,), (3,)),)
 
-    with_front(talk, a=offer("t"))
-
 
 @pytest.mark.promise("M61")
-def test_a_disabled_tool_cannot_be_called() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_disabled_tool_cannot_be_called() -> None:
+    async with opened_front(
+        endpoint("a", style="bare", disabled=(("a", "t"),)), a=offer("t", "u")
+    ) as front:
         assert front.refusal(request("tools/call", b'{"name":"t"}')).message == "Unknown tool: t"
-
-    with_front(talk, endpoint("a", style="bare", disabled=(("a", "t"),)), a=offer("t", "u"))
 
 
 @pytest.mark.promise("M28")
-def test_list_changes_are_told_after_the_view_is_the_new_one() -> None:
-    async def talk(front: Front) -> None:
+async def test_list_changes_are_told_after_the_view_is_the_new_one() -> None:
+    async with opened_front(a=offer("t"), b=offer("t")) as front:
         told: list[tuple[str, frozenset[str], bytes]] = []
 
         def listen(changed: Changed) -> None:
@@ -337,20 +313,16 @@ def test_list_changes_are_told_after_the_view_is_the_new_one() -> None:
         assert b"a__t" in page
         assert b"b__t" not in page
 
-    with_front(talk, a=offer("t"), b=offer("t"))
 
-
-def test_a_request_is_left_as_the_client_made_it() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_request_is_left_as_the_client_made_it() -> None:
+    async with opened_front(a=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t"}')
         await front.sent("a", asked)
         assert asked.params == {"name": Raw(b'"a__t"')}
 
-    with_front(talk, a=offer("t"))
 
-
-def test_what_a_server_says_beside_calls_is_told_by_its_method() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_a_server_says_beside_calls_is_told_by_its_method() -> None:
+    async with opened_front(a=offer("t")) as front:
         told: list[tuple[str, bytes]] = []
         loop = asyncio.get_running_loop()
         others: asyncio.Future[tuple[str, str, bytes]] = loop.create_future()
@@ -363,16 +335,12 @@ def test_what_a_server_says_beside_calls_is_told_by_its_method() -> None:
         assert await others == ("a", "x/other", b"[]")
         assert told == [("a", b"{}")]
 
-    with_front(talk, a=offer("t"))
-
 
 @pytest.mark.promise("M79")
-def test_a_worker_has_the_record_of_a_call_before_its_client_has_an_event() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_worker_has_the_record_of_a_call_before_its_client_has_an_event() -> None:
+    async with opened_front(endpoint("a", style="bare"), a=offer("t")) as front:
         call = front.calls.start(front.view, request("tools/call", b'{"name":"t"}'), None)
         await front.peers["a"].call()
         front_recovery.keep(call, "session", b"stream", b"1", b"")
         assert front.peers["a"].quiet()
         assert [kept.id for kept in front.peers["a"].kept] == [call.id]
-
-    with_front(talk, endpoint("a", style="bare"), a=offer("t"))

@@ -13,7 +13,7 @@ from metamcp_worker.front.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Result
 
-from .called import Front, request, with_front
+from .called import opened_front, request
 from .callers import answer_of
 from .offers import endpoint, offer
 
@@ -52,8 +52,10 @@ class Counting(CallObserver):
 @pytest.mark.promise("M22")
 @pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("name", ["a__t", "a.t"])
-def test_arguments_and_result_cross_as_the_bytes_that_they_are(name: str, *, modern: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_arguments_and_result_cross_as_the_bytes_that_they_are(
+    name: str, *, modern: bool
+) -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("u")) as front:
         call = front.calls.start(front.view, asked(name, modern=modern), None)
         sent = await front.peers["a"].call()
         params = codec.level(sent.params)
@@ -63,11 +65,9 @@ def test_arguments_and_result_cross_as_the_bytes_that_they_are(name: str, *, mod
         answer = await answer_of(call)
         assert (answer.code, b'"x-own": 1.0' in answer.body) == (0, True)
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("u"))
 
-
-def test_it_is_one_call_and_that_of_its_server() -> None:
-    async def talk(front: Front) -> None:
+async def test_it_is_one_call_and_that_of_its_server() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("u")) as front:
         witness = front.calls.witness = Counting()
         call = front.calls.start(front.view, asked("a.t"), None)
         sent = await front.peers["a"].call()
@@ -78,16 +78,12 @@ def test_it_is_one_call_and_that_of_its_server() -> None:
         (figures,) = front.stats.tools()
         assert (figures.server, figures.tools, figures.counts) == ("a", ("t",), (1,))
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("u"))
 
-
-def test_what_a_built_in_tool_answers_itself_is_one_call_too() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_a_built_in_tool_answers_itself_is_one_call_too() -> None:
+    async with opened_front(SPEC, a=offer("t"), b=offer("u")) as front:
         witness = front.calls.witness = Counting()
         call = front.calls.start(front.view, asked("a.nothing"), None)
         result: dict[str, Any] = codec.value((await answer_of(call)).body)
         assert result["isError"]
         assert witness.begun_ == [("_gateway", "call_tool")]
         assert witness.over == ["_gateway"]
-
-    with_front(talk, SPEC, a=offer("t"), b=offer("u"))

@@ -18,7 +18,7 @@ from metamcp_worker.ipc.frames import (
 )
 
 from .callers import Caller, answer_of
-from .routed import Front, with_front
+from .routed import opened_front
 
 NOBODY = codec.dump({
     "code": int(Code.METHOD_NOT_FOUND),
@@ -27,8 +27,8 @@ NOBODY = codec.dump({
 
 
 @pytest.mark.promise("M23")
-def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         caller = Caller()
         call = front.call(caller=caller)
@@ -46,13 +46,13 @@ def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
         await answer_of(call)
         assert caller.notices == [("notifications/message", b'{"level":"info"}')]
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("end", ["withdrawn", "answered", "cancelled", "down"])
-def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(end: str) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(
+    end: str,
+) -> None:
+    async with opened_front() as front:
         peer = await front.attach()
         gone: list[str] = []
         heard = asyncio.Event()
@@ -79,12 +79,12 @@ def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(e
         assert gone == [end]
         assert not caller.questions[0].open
 
-    with_front(talk)
-
 
 @pytest.mark.promise("M23")
-def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_something() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_something() -> (
+    None
+):
+    async with opened_front() as front:
         peer = await front.attach()
         peer.write(Notice("notifications/resources/updated", b'{"uri":"a:"}'))
         front.routing.tell("git", "x/note", b'{"a":1.0}')
@@ -92,5 +92,3 @@ def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_some
         assert await peer.read() == ClientNotice("x/note", b'{"a":1.0}')
         told = await front.notices.get()
         assert told == ("git", "notifications/resources/updated", b'{"uri":"a:"}')
-
-    with_front(talk)

@@ -1,7 +1,8 @@
 """Sessions that go on in another front, and sessions that nobody comes back to."""
 
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,8 +12,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Notice, Result
 from metamcp_worker.ipc.messages import SessionRecord
 
-from ..rawhttp import run
-from .door import LEGACY, Door, bodiless, legacy, with_door
+from .door import LEGACY, Door, bodiless, legacy, opened_door
 from .offers import offer, resource
 
 pytestmark = pytest.mark.process
@@ -33,27 +33,19 @@ async def left(door: Door) -> str:
     return session
 
 
-def with_two_doors(test: Callable[[Door, Door, str], Awaitable[None]]) -> None:
-    """`test(first, second, session)`: of the first front, and the one that comes after it."""
-
-    async def main() -> None:
-        first, second = Door(), Door()
-        try:
-            await first.open()
-            session = await left(first)
-            await second.open()
+@asynccontextmanager
+async def two_doors() -> AsyncGenerator[tuple[Door, Door, str]]:
+    """The first front, the one that comes after it, and a session of the first."""
+    async with opened_door() as first:
+        session = await left(first)
+        async with opened_door() as second:
             second.offer(offer("t", resources=[resource("r:1")]))
-            await test(first, second, session)
-        finally:
-            await first.close()
-            await second.close()
-
-    run(main)
+            yield first, second, session
 
 
 @pytest.mark.promise("M79")
-def test_a_session_goes_on_in_another_front_with_all_that_is_known_of_it() -> None:
-    async def talk(first: Door, second: Door, session: str) -> None:
+async def test_a_session_goes_on_in_another_front_with_all_that_is_known_of_it() -> None:
+    async with two_doors() as (first, second, session):
         second.app.adopt([first.kept[-1]])
         again = await second.peer.call()
         assert (again.method, again.params) == ("resources/subscribe", b'{"uri":"r:1"}')
@@ -70,11 +62,9 @@ def test_a_session_goes_on_in_another_front_with_all_that_is_known_of_it() -> No
         assert (await news.event())["method"] == UPDATED
         assert second.over == []
 
-    with_two_doors(talk)
 
-
-def test_what_another_front_has_asked_or_told_is_nothing_here() -> None:
-    async def talk(first: Door, second: Door, session: str) -> None:
+async def test_what_another_front_has_asked_or_told_is_nothing_here() -> None:
+    async with two_doors() as (first, second, session):
         news = await first.news(session)
         first.offer(offer("t", "u"))
         await news.event()
@@ -87,11 +77,9 @@ def test_what_another_front_has_asked_or_told_is_nothing_here() -> None:
         await second.answer(session, {"id": 1}, '"result":{}')
         assert second.stats.refusals == {"stray_answer": 1}
 
-    with_two_doors(talk)
 
-
-def test_sessions_that_cannot_be_adopted_are_over() -> None:
-    async def talk(first: Door, second: Door, session: str) -> None:
+async def test_sessions_that_cannot_be_adopted_are_over() -> None:
+    async with two_doors() as (first, second, session):
         record = first.kept[-1]
         gone = SessionRecord(id="g", endpoint="gone", protocol=LEGACY, caller="{}")
         second.app.adopt([record, gone, record])
@@ -100,11 +88,9 @@ def test_sessions_that_cannot_be_adopted_are_over() -> None:
         assert second.app.counts().sessions[LEGACY] == 1
         assert (await second.ask(legacy("ping", session=session))).status == 200
 
-    with_two_doors(talk)
 
-
-def test_the_end_of_a_session_is_told_once_however_it_ends() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_end_of_a_session_is_told_once_however_it_ends() -> None:
+    async with opened_door() as door:
         names = [await door.initialize() for _ in range(2)]
         assert [record.id for record in door.kept] == names
         goodbye = bodiless("DELETE", f"Mcp-Session-Id: {names[0]}")
@@ -113,16 +99,12 @@ def test_the_end_of_a_session_is_told_once_however_it_ends() -> None:
         door.serve_only("dev")
         assert door.over == names
 
-    with_door(talk)
 
-
-def test_a_drain_ends_no_session_for_good() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_drain_ends_no_session_for_good() -> None:
+    async with opened_door() as door:
         await door.initialize()
         await door.app.drain(0.1)
         assert door.over == []
-
-    with_door(talk)
 
 
 def fill(table: ClientSessions) -> None:
@@ -154,8 +136,8 @@ def test_ten_thousand_sessions_that_nobody_comes_back_to_are_small_and_go() -> N
         tracemalloc.stop()
 
 
-def test_a_session_that_ends_while_it_asks_is_kept_for_nobody() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_session_that_ends_while_it_asks_is_kept_for_nobody() -> None:
+    async with opened_door() as door:
         session = await left(door)
         door.offer(offer("t", resources=[resource("r:1"), resource("r:2")]))
         client = await door.connect()
@@ -165,5 +147,3 @@ def test_a_session_that_ends_while_it_asks_is_kept_for_nobody() -> None:
         await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {session}"))
         assert (await client.reply()).outcome == (200, -32800)
         assert (len(door.kept), door.over) == (known, [session])
-
-    with_door(talk)

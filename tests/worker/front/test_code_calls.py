@@ -1,7 +1,8 @@
 """Runs of code in a front: each call of the code is one of its client, and goes the same way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .offers import MODERN, endpoint, offer, tool
 from .sandboxes import Sandboxes
@@ -43,21 +44,18 @@ def asked(arguments: dict[str, Any], *, modern: bool = False, **members: Any) ->
     return replace(made, **members)
 
 
-def with_sandboxes(
-    test: Callable[[Front, Sandboxes], Awaitable[None]],
-    spec: EndpointSpec = SPEC,
-    **offers: Any,
-) -> None:
-    async def talk(front: Front) -> None:
+@asynccontextmanager
+async def opened_sandboxes(
+    spec: EndpointSpec = SPEC, **offers: Any
+) -> AsyncGenerator[tuple[Front, Sandboxes]]:
+    async with opened_front(spec, **(offers or OFFERS)) as front:
         sandboxes = Sandboxes()
         sandboxes.attach(front.calls.connectors)
         try:
-            await test(front, sandboxes)
+            yield front, sandboxes
         finally:
             front.calls.code.close()
             await sandboxes.close()
-
-    with_front(talk, spec, **(offers or OFFERS))
 
 
 def begin(front: Front, caller: Any = None, **members: Any) -> Call:
@@ -87,8 +85,8 @@ class Client:
         self.questions.put_nowait(question)
 
 
-def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         arguments = {"code": "return args.n", "args": {"n": 1}, "timeout_ms": 500}
         call = front.calls.start(front.view, asked(arguments), None)
         start = await sandboxes.read(StartRun)
@@ -103,11 +101,9 @@ def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:
         assert json.decode(result["content"][0]["text"]) == expected
         assert result["isError"] is False
 
-    with_sandboxes(talk)
 
-
-def test_a_failure_is_a_sentence_with_its_place_and_what_was_logged() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_failure_is_a_sentence_with_its_place_and_what_was_logged() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call = begin(front)
         run = await sandboxes.started()
         end = RunEnded(
@@ -124,8 +120,6 @@ def test_a_failure_is_a_sentence_with_its_place_and_what_was_logged() -> None:
         assert (failed["failure"], failed["line"], failed["column"]) == ("exception", 3, 7)
         assert (failed["logs"], failed["calls"]) == (["one", "two"], 4)
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.parametrize(
     "wish",
@@ -135,8 +129,10 @@ def test_a_failure_is_a_sentence_with_its_place_and_what_was_logged() -> None:
         {"name": "read_file", "kind": "server", "server": "a"},
     ],
 )
-def test_a_call_of_the_code_reaches_its_server_with_its_arguments(wish: dict[str, Any]) -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_call_of_the_code_reaches_its_server_with_its_arguments(
+    wish: dict[str, Any],
+) -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call = begin(front, who="w-1", peer=7)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, arguments={"path": "x"}, **wish)
@@ -150,11 +146,9 @@ def test_a_call_of_the_code_reaches_its_server_with_its_arguments(wish: dict[str
         sandboxes.write(RunEnded(run=run))
         await answer_of(call)
 
-    with_sandboxes(talk)
 
-
-def test_calls_of_the_code_run_at_the_same_time() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_calls_of_the_code_run_at_the_same_time() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, "a_t")
@@ -165,8 +159,6 @@ def test_calls_of_the_code_run_at_the_same_time() -> None:
         front.peers["a"].write(Result(first.id, TEXT))
         assert (await sandboxes.read(HostReply)).call == 1
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.parametrize(
     ("wish", "said"),
@@ -176,17 +168,17 @@ def test_calls_of_the_code_run_at_the_same_time() -> None:
         ({"name": "t", "kind": "server", "server": "c"}, "server 'c' is not behind"),
     ],
 )
-def test_an_unknown_name_is_refused_with_what_there_is(wish: dict[str, Any], said: str) -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_an_unknown_name_is_refused_with_what_there_is(
+    wish: dict[str, Any], said: str
+) -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         assert said in (await sandboxes.asks(run, 1, **wish)).error
 
-    with_sandboxes(talk)
 
-
-def test_an_error_of_a_server_is_its_sentence() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_an_error_of_a_server_is_its_sentence() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, "a_t")
@@ -194,11 +186,9 @@ def test_an_error_of_a_server_is_its_sentence() -> None:
         front.peers["a"].write(Error(sent.id, b'{"code":-32000,"message":"no such file"}'))
         assert (await sandboxes.read(HostReply)).error == "no such file"
 
-    with_sandboxes(talk)
 
-
-def test_a_run_within_a_run_is_refused() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_run_within_a_run_is_refused() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         reply = await sandboxes.asks(run, 1, "run_code", arguments={"code": "1"})
@@ -206,32 +196,25 @@ def test_a_run_within_a_run_is_refused() -> None:
         assert result["isError"]
         assert "cannot be called from code" in result["content"][0]["text"]
 
-    with_sandboxes(talk)
 
-
-def test_a_principal_that_may_not_call_is_refused_within_code_too() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_principal_that_may_not_call_is_refused_within_code_too() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front, principal=Principal(name="key:x", scopes=frozenset({"mcp:list"})))
         run = await sandboxes.started()
         assert "needs the scope mcp:call" in (await sandboxes.asks(run, 1, "a_t")).error
         assert front.peers["a"].quiet()
 
-    with_sandboxes(talk)
 
-
-def test_a_credential_that_has_expired_makes_no_further_call() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_credential_that_has_expired_makes_no_further_call() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         begin(front, principal=Principal(name="key:x", expires=1.0))
         run = await sandboxes.started()
         assert "has expired" in (await sandboxes.asks(run, 1, "a_t")).error
 
-    with_sandboxes(talk)
 
-
-def test_limits_of_use_count_the_calls_of_code() -> None:
+async def test_limits_of_use_count_the_calls_of_code() -> None:
     spec = replace(SPEC, limits=UseLimits(calls_per_day=1))
-
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+    async with opened_sandboxes(spec) as (front, sandboxes):
         front.calls.configure(
             FrontSpec(version="1", endpoints=(spec,), hosts=(), roles=(sandboxes.role,))
         )
@@ -242,11 +225,11 @@ def test_limits_of_use_count_the_calls_of_code() -> None:
         await front.peers["a"].call()
         assert "limit calls_per_day" in (await sandboxes.asks(run, 2, "a_t")).error
 
-    with_sandboxes(talk, spec)
 
-
-def test_the_tools_that_code_can_call_are_listed_and_found() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_the_tools_that_code_can_call_are_listed_and_found() -> None:
+    async with opened_sandboxes(
+        a=offer(tool("t", description="Adds numbers. Twice."), "read-file"), b=offer("u")
+    ) as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         found = codec.value(bytes((await sandboxes.asks(run, 1, "", kind="tools")).result))
@@ -256,26 +239,19 @@ def test_the_tools_that_code_can_call_are_listed_and_found() -> None:
         hits = codec.value(bytes((await sandboxes.asks(run, 2, "file", kind="tools")).result))
         assert [one["name"] for one in hits] == ["a_read-file"]
 
-    with_sandboxes(
-        talk, a=offer(tool("t", description="Adds numbers. Twice."), "read-file"), b=offer("u")
-    )
 
-
-def test_a_tool_that_cannot_be_called_is_not_listed() -> None:
+async def test_a_tool_that_cannot_be_called_is_not_listed() -> None:
     spec = replace(SPEC, exposure="search", call_hidden=False)
-
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+    async with opened_sandboxes(spec) as (front, sandboxes):
         begin(front)
         run = await sandboxes.started()
         listed = await sandboxes.asks(run, 1, "", kind="tools")
         assert bytes(listed.result) == b"[]"
         assert "not in view" in (await sandboxes.asks(run, 2, "a_t")).error
 
-    with_sandboxes(talk, spec)
 
-
-def test_a_client_that_goes_ends_the_run_and_its_calls() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_client_that_goes_ends_the_run_and_its_calls() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call = begin(front)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, "a_t")
@@ -286,11 +262,9 @@ def test_a_client_that_goes_ends_the_run_and_its_calls() -> None:
         assert (await front.peers["a"].cancelled()).id == sent.id
         assert call.answer.is_cancelled()
 
-    with_sandboxes(talk)
 
-
-def test_calls_that_the_code_did_not_wait_for_are_cancelled_at_its_end() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_calls_that_the_code_did_not_wait_for_are_cancelled_at_its_end() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call = begin(front)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, "a_t")
@@ -299,11 +273,11 @@ def test_calls_that_the_code_did_not_wait_for_are_cancelled_at_its_end() -> None
         assert (await front.peers["a"].cancelled()).id == sent.id
         assert not (await outcome(call))["isError"]
 
-    with_sandboxes(talk)
 
-
-def test_the_end_of_the_process_ends_its_runs_and_the_next_run_finds_the_next_process() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_the_end_of_the_process_ends_its_runs_and_the_next_run_finds_the_next_process() -> (
+    None
+):
+    async with opened_sandboxes() as (front, sandboxes):
         calls = [begin(front), begin(front)]
         await sandboxes.started()
         await sandboxes.started()
@@ -315,31 +289,25 @@ def test_the_end_of_the_process_ends_its_runs_and_the_next_run_finds_the_next_pr
         assert (await outcome(call))["structuredContent"]["value"] == 1
         assert sandboxes.connections == 2
 
-    with_sandboxes(talk)
 
-
-def test_sandboxes_that_cannot_be_reached_are_a_failure_at_once() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_sandboxes_that_cannot_be_reached_are_a_failure_at_once() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         sandboxes.leave()
         assert (await outcome(begin(front)))["structuredContent"]["failure"] == "crashed"
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x02\0\0\0{]", b"\x02\0\0\0{}"])
-def test_what_cannot_be_read_ends_the_connection(data: bytes) -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_what_cannot_be_read_ends_the_connection(data: bytes) -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call = begin(front)
         await sandboxes.started()
         sandboxes.raw(data)
         assert (await outcome(call))["structuredContent"]["failure"] == "crashed"
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.parametrize("value", [b"[" * 5000 + b"]" * 5000, b'"\xff"', b"}"])
-def test_a_value_that_cannot_be_read_ends_its_own_run_alone(value: bytes) -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_value_that_cannot_be_read_ends_its_own_run_alone(value: bytes) -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         call, other = begin(front), begin(front)
         run, second = await sandboxes.started(), await sandboxes.started()
         body = b'{"type":"RunEnded","run":%d,"value":%b}' % (run, value)
@@ -348,8 +316,6 @@ def test_a_value_that_cannot_be_read_ends_its_own_run_alone(value: bytes) -> Non
         assert (await sandboxes.read(EndRun)).run == run
         sandboxes.write(RunEnded(run=second))
         assert not (await outcome(other))["isError"]
-
-    with_sandboxes(talk)
 
 
 def test_an_answer_with_too_many_levels_is_refused_before_the_sandboxes_see_it() -> None:
@@ -364,8 +330,8 @@ def test_an_answer_with_too_many_levels_is_refused_before_the_sandboxes_see_it()
     assert "nested too deeply" in code_calls.reply(1, 1, CallAnswer(deep)).error
 
 
-def test_each_call_that_ends_is_progress_for_a_client_that_wants_it() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_each_call_that_ends_is_progress_for_a_client_that_wants_it() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         client = Client()
         begin(front, client, wants_progress=True)
         run = await sandboxes.started()
@@ -379,11 +345,9 @@ def test_each_call_that_ends_is_progress_for_a_client_that_wants_it() -> None:
             {"progress": 1, "message": "a_t"}, {"progress": 2, "message": "a_t"},
         ]  # fmt: skip
 
-    with_sandboxes(talk)
 
-
-def test_a_server_that_wants_input_in_a_result_is_refused_with_a_sentence() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_server_that_wants_input_in_a_result_is_refused_with_a_sentence() -> None:
+    async with opened_sandboxes(a=offer("t", protocol=MODERN), b=offer("u")) as (front, sandboxes):
         begin(front, modern=True)
         run = await sandboxes.started()
         sandboxes.asked(run, 1, "a_t")
@@ -392,11 +356,9 @@ def test_a_server_that_wants_input_in_a_result_is_refused_with_a_sentence() -> N
         front.peers["a"].write(Result(sent.id, wants))
         assert (await sandboxes.read(HostReply)).error == code_calls.ASKS
 
-    with_sandboxes(talk, a=offer("t", protocol=MODERN), b=offer("u"))
 
-
-def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         client = Client()
         begin(front, client)
         run = await sandboxes.started()
@@ -411,13 +373,10 @@ def test_a_question_of_a_server_goes_to_the_client_of_the_code() -> None:
         assert isinstance(reply, ReplyFrame)
         assert bytes(reply.body) == b'{"action":"accept"}'
 
-    with_sandboxes(talk)
 
-
-def test_a_server_that_has_not_told_its_tools_yet_is_waited_for() -> None:
+async def test_a_server_that_has_not_told_its_tools_yet_is_waited_for() -> None:
     spec = replace(SPEC, servers=("a", "b", "late"))
-
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+    async with opened_sandboxes(spec) as (front, sandboxes):
         front.calls.server_state(
             ServerState(server="late", state="warming", listed=False, hold_ms=20_000)
         )
@@ -433,11 +392,9 @@ def test_a_server_that_has_not_told_its_tools_yet_is_waited_for() -> None:
         sent = await front.peers["late"].call()
         assert codec.value(sent.params)["name"] == "t"
 
-    with_sandboxes(talk, spec)
 
-
-def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         news = ServerState(server="a", state="ready", listed=True, by="project")
         front.calls.server_state(news)
         with pytest.raises(RootsUnknown):
@@ -445,15 +402,11 @@ def test_roots_that_decide_on_a_process_are_asked_for_before_the_code_begins() -
         begin(front, unasked=False)
         await sandboxes.started()
 
-    with_sandboxes(talk)
 
-
-def test_without_sandboxes_the_tool_says_so() -> None:
-    async def talk(front: Front) -> None:
+async def test_without_sandboxes_the_tool_says_so() -> None:
+    async with opened_front(SPEC, **OFFERS) as front:
         result = await outcome(begin(front))
         assert (result["isError"], "not configured" in result["content"][0]["text"]) == (True, True)
-
-    with_front(talk, SPEC, **OFFERS)
 
 
 SCRIPT = Run("", "typescript", Raw(b"{}"), script="s", version=1)
@@ -469,8 +422,8 @@ def test_scripts_run_three_deep_and_no_deeper() -> None:
     assert "3 deep" in code_calls.refusal(SCRIPT, third)
 
 
-def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         front.calls.builtins.disclose(DisclosureState(scripts=(Script("s", 1, "return 1"),)))
         front.calls.refresh()
         call = begin(front)
@@ -489,8 +442,6 @@ def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
         assert (await sandboxes.read(EndRun)).run not in (outer.run, second.run)
         assert not (await outcome(call))["isError"]
 
-    with_sandboxes(talk)
-
 
 def test_a_call_has_the_trace_of_its_run_and_nothing_else_of_its_meta() -> None:
     meta = {"traceparent": Raw(b'"00-1"'), "own": Raw(b"1")}
@@ -506,18 +457,16 @@ def test_a_call_only_lowers_the_time(wanted: int, most: int, found: int) -> None
     assert code_calls.limits(CodeLimits(timeout_ms=most), run).timeout_ms == found
 
 
-def test_a_name_as_it_is_goes_before_one_with_underscores() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_name_as_it_is_goes_before_one_with_underscores() -> None:
+    spec = replace(SPEC, servers=("a-1", "b"))
+    offers: dict[str, Any] = {"a-1": offer("x_y", "x.y", "p-q"), "b": offer("u")}
+    async with opened_front(spec, **offers) as front:
         names = ToolNames(front.view.legacy)
         assert names.find("a_1", "x_y") == names.find("a-1", "x_y")
         assert names.find("a_1", "x_y") != names.find("a_1", "x.y")
         assert names.find("a_1", "p_q") == names.find("a-1", "p-q")
         with pytest.raises(ProtocolError, match="there are: a-1"):
             names.find("a_2", "p-q")
-
-    spec = replace(SPEC, servers=("a-1", "b"))
-    offers: dict[str, Any] = {"a-1": offer("x_y", "x.y", "p-q"), "b": offer("u")}
-    with_front(talk, spec, **offers)
 
 
 def test_a_user_who_is_asked_for_an_agent_sees_all_that_will_run() -> None:

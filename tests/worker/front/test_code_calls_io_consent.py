@@ -14,7 +14,7 @@ from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec, FrontSpec, Unaskab
 from .called import Front
 from .callers import answer_of
 from .sandboxes import Sandboxes
-from .test_code_calls import SPEC, TEXT, Client, asked, begin, with_sandboxes
+from .test_code_calls import SPEC, TEXT, Client, asked, begin, opened_sandboxes
 
 ABLE = codec.dump({"clientCapabilities": {"elicitation": {}}})
 YES = b'{"action":"accept","content":{"consent":"once"}}'
@@ -36,8 +36,8 @@ def begun(front: Front, client: Client) -> Call:
 
 
 @pytest.mark.promise("M97")
-def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         ask(front, sandboxes)
         client = Client()
         call = begun(front, client)
@@ -60,15 +60,13 @@ def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> None:
         sandboxes.write(RunEnded(run=run))
         await answer_of(call)
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.promise("M97")
 @pytest.mark.parametrize(("unaskable", "runs"), [("deny", False), ("allow", True)])
-def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
+async def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
     unaskable: Any, runs: bool
 ) -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         ask(front, sandboxes, unaskable)
         call = begin(front, Client())
         run = await sandboxes.started()
@@ -81,12 +79,10 @@ def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
         sandboxes.write(RunEnded(run=run))
         await answer_of(call)
 
-    with_sandboxes(talk)
-
 
 @pytest.mark.promise("M97")
-def test_code_that_ends_takes_its_questions_back() -> None:
-    async def talk(front: Front, sandboxes: Sandboxes) -> None:
+async def test_code_that_ends_takes_its_questions_back() -> None:
+    async with opened_sandboxes() as (front, sandboxes):
         ask(front, sandboxes)
         client = Client()
         call = begun(front, client)
@@ -98,5 +94,3 @@ def test_code_that_ends_takes_its_questions_back() -> None:
         question.answer(YES)
         assert front.peers["a"].quiet()
         assert front.calls.guarded.consent.counts == {"left": 1}
-
-    with_sandboxes(talk)

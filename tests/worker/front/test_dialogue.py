@@ -11,7 +11,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 
 from ..rawhttp import Client
-from .door import Door, legacy, with_door
+from .door import Door, legacy, opened_door
 from .offers import endpoint, offer, resource
 
 pytestmark = pytest.mark.process
@@ -41,8 +41,8 @@ async def set_level(door: Door, session: str, level: str) -> Any:
 
 
 @pytest.mark.promise("M23")
-def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_every_server() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_every_server() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         assert await set_level(door, session, "error") == {"jsonrpc": "2.0", "id": 1, "result": {}}
         assert await door.peer.read() == ClientNotice("logging/setLevel", b'{"level":"error"}')
@@ -50,26 +50,22 @@ def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_every_serv
         assert codec.value((await door.peer.call()).caller)["logLevel"] == "error"
         assert door.kept[-1].level == "error"
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("params", [{"level": "loud"}, {"level": 1}, {}])
-def test_a_level_that_does_not_exist_is_refused(params: dict[str, object]) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_level_that_does_not_exist_is_refused(params: dict[str, object]) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         refused = legacy("logging/setLevel", params, session=session)
         assert (await door.ask(refused)).outcome == (200, -32602)
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("level", ["", *LEVELS])
-def test_log_messages_of_a_call_reach_its_client_from_the_level_on_that_it_wants(
+async def test_log_messages_of_a_call_reach_its_client_from_the_level_on_that_it_wants(
     level: str,
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         if level:
             await set_level(door, session, level)
@@ -86,12 +82,10 @@ def test_log_messages_of_a_call_reach_its_client_from_the_level_on_that_it_wants
             heard.append(message["params"]["level"])
         assert heard == list(LEVELS[LEVELS.index(level) if level else 0 :])
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_log_messages_of_no_call_reach_the_sessions_that_have_set_a_level() -> None:
-    async def talk(door: Door) -> None:
+async def test_log_messages_of_no_call_reach_the_sessions_that_have_set_a_level() -> None:
+    async with opened_door() as door:
         wants, silent = await door.initialize(), await door.initialize()
         await set_level(door, wants, "warning")
         assert isinstance(await door.peer.read(), ClientNotice)
@@ -103,12 +97,10 @@ def test_log_messages_of_no_call_reach_the_sessions_that_have_set_a_level() -> N
         assert await last(told)
         assert await last(untold)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> None:
-    async def talk(door: Door) -> None:
+async def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.call(session)
         call = await door.peer.call()
@@ -117,8 +109,6 @@ def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> None:
         assert await client.event() == {
             "jsonrpc": "2.0", "method": "example.com/x", "params": {"a": 1.0},
         }  # fmt: skip
-
-    with_door(talk)
 
 
 @pytest.mark.promise("M23")
@@ -130,32 +120,28 @@ def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> None:
         ("example.com/x", {"a": [1.5]}),
     ],
 )
-def test_what_a_client_tells_reaches_the_only_server_of_its_endpoint(
+async def test_what_a_client_tells_reaches_the_only_server_of_its_endpoint(
     method: str, params: dict[str, Any] | None
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         for told in ("notifications/initialized", method):
             assert (await door.ask(legacy(told, params, id=None, session=session))).status == 202
         body = b"" if params is None else codec.dump(params)
         assert await door.peer.read() == ClientNotice(method, body)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_progress_token_is_an_id() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_progress_token_is_an_id() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.call(session, _meta={"progressToken": [1]})
         assert (await client.reply()).outcome == (400, -32602)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_one_session_has_only_so_many_requests_in_flight() -> None:
-    async def talk(door: Door) -> None:
+async def test_one_session_has_only_so_many_requests_in_flight() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.connect()
         requests = (
@@ -171,12 +157,10 @@ def test_one_session_has_only_so_many_requests_in_flight() -> None:
         ping = legacy("ping", id="p", session=session)
         assert (await door.ask(ping)).outcome == (200, 0)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M24")
-def test_a_session_is_told_how_the_tasks_go_on_that_it_began() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_session_is_told_how_the_tasks_go_on_that_it_began() -> None:
+    async with opened_door() as door:
         capabilities = Raw(b'{"tasks":{"requests":{"tools":{"call":{}}}}}')
         door.offer(structs.replace(offer("t"), capabilities=capabilities))
         session, other = await door.initialize(), await door.initialize()
@@ -194,15 +178,13 @@ def test_a_session_is_told_how_the_tasks_go_on_that_it_began() -> None:
         assert await last(news)
         assert await last(of_other)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M60")
 @pytest.mark.parametrize("method", ["notifications/message", "example.com/x"])
-def test_what_is_told_of_a_task_outside_of_calls_reaches_the_session_that_began_it(
+async def test_what_is_told_of_a_task_outside_of_calls_reaches_the_session_that_began_it(
     method: str,
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         capabilities = Raw(b'{"tasks":{"requests":{"tools":{"call":{}}}},"logging":{}}')
         door.offer(structs.replace(offer("t"), capabilities=capabilities))
         session, other = await door.initialize(), await door.initialize()
@@ -225,8 +207,6 @@ def test_what_is_told_of_a_task_outside_of_calls_reaches_the_session_that_began_
         assert related == {"taskId": known}
         assert await last(news)
         assert await last(of_other)
-
-    with_door(talk)
 
 
 class Watching:
@@ -258,8 +238,8 @@ class Watching:
 
 
 @pytest.mark.promise("M23")
-def test_a_client_is_told_of_updates_of_what_it_watches_until_it_does_not() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_is_told_of_updates_of_what_it_watches_until_it_does_not() -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         news = await door.news(one.session)
         await one.watch()
@@ -277,11 +257,9 @@ def test_a_client_is_told_of_updates_of_what_it_watches_until_it_does_not() -> N
         mark(door)
         assert await last(news)
 
-    with_door(talk)
 
-
-def test_updates_without_a_stream_are_told_on_the_next_one() -> None:
-    async def talk(door: Door) -> None:
+async def test_updates_without_a_stream_are_told_on_the_next_one() -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         await one.watch()
         for _ in range(3):
@@ -294,11 +272,9 @@ def test_updates_without_a_stream_are_told_on_the_next_one() -> None:
         assert (await news.event())["params"] == {"uri": "r:1"}
         assert await last(news)
 
-    with_door(talk)
 
-
-def test_a_subscription_that_the_server_refuses_is_none() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_subscription_that_the_server_refuses_is_none() -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         client = await one.ask("resources/subscribe")
         call = await one.asked("resources/subscribe")
@@ -307,22 +283,18 @@ def test_a_subscription_that_the_server_refuses_is_none() -> None:
         assert (reply.status, reply.json["error"]) == (200, {"code": -9, "message": "no", "x": 1.0})
         assert door.kept[-1].subscriptions == ()
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("uri", [None, 1, "r:1" * 1000])
-def test_a_subscription_needs_a_uri(uri: object) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_subscription_needs_a_uri(uri: object) -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         for method in ("resources/subscribe", "resources/unsubscribe"):
             client = await one.ask(method, uri)
             assert (await client.reply()).outcome == (200, -32602)
 
-    with_door(talk)
 
-
-def test_an_id_stays_in_use_while_a_subscription_is_asked_for() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_id_stays_in_use_while_a_subscription_is_asked_for() -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         first = await one.ask("resources/subscribe")
         call = await one.asked("resources/subscribe")
@@ -333,23 +305,19 @@ def test_an_id_stays_in_use_while_a_subscription_is_asked_for() -> None:
         door.peer.write(Result(call.id, b"{}"))
         assert (await first.reply()).json["result"] == {}
 
-    with_door(talk)
 
-
-def test_the_end_of_a_session_ends_its_subscriptions() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_end_of_a_session_ends_its_subscriptions() -> None:
+    async with opened_door() as door:
         one = await Watching.open(door)
         await one.watch()
         door.serve_only("dev")
         assert await one.asked("resources/unsubscribe")
         assert door.over == [one.session]
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("method", ["metamcp/tasks", "logging/setLevel"])
-def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: str) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         params: dict[str, object] = {"taskIds": [], "level": "debug"}
         told = await door.ask(legacy(method, params, id=None, session=session))
@@ -357,12 +325,13 @@ def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: st
         assert door.stats.refusals == {"reserved_notification": 1}
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M60")
-def test_notifications_of_no_call_do_not_come_from_a_server_that_workspaces_share() -> None:
-    async def talk(door: Door) -> None:
+async def test_notifications_of_no_call_do_not_come_from_a_server_that_workspaces_share() -> None:
+    ours = structs.replace(endpoint("s", style="bare"), default=True)
+    async with opened_door(
+        ours, structs.replace(ours, name="acme", default=False, workspace="acme")
+    ) as door:
         one = await Watching.open(door)
         await set_level(door, one.session, "debug")
         assert isinstance(await door.peer.read(), ClientNotice)
@@ -372,6 +341,3 @@ def test_notifications_of_no_call_do_not_come_from_a_server_that_workspaces_shar
             door.peer.write(Notice(method, params))
         door.peer.write(Notice(UPDATED, b'{"uri":"r:1"}'))
         assert (await news.event())["method"] == UPDATED
-
-    ours = structs.replace(endpoint("s", style="bare"), default=True)
-    with_door(talk, ours, structs.replace(ours, name="acme", default=False, workspace="acme"))

@@ -18,7 +18,7 @@ from metamcp_worker.ipc.frames import (
 )
 
 from ..rawhttp import Client, until
-from .door import Door, bodiless, legacy, with_door
+from .door import Door, bodiless, legacy, opened_door
 
 pytestmark = pytest.mark.process
 
@@ -53,10 +53,10 @@ async def replied(door: Door) -> ReplyFrame:
         ("roots/list", b'{"_meta":{"a/b":1}}', '{"roots":[]}'),
     ],
 )
-def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte(
+async def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte(
     method: str, params: bytes, result: str
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -72,12 +72,10 @@ def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte
         assert await client.event() is None
         assert door.stats.refusals == {}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -86,12 +84,10 @@ def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
         assert await door.answer(session, question, f'"error":{error}') == 202
         assert await replied(door) == ReplyFrame(1, error.encode(), failed=True)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
+    async with opened_door() as door:
         mine, other = [await door.initialize(**CAPABLE) for _ in range(2)]
         client = await door.call(mine)
         call = await door.peer.call()
@@ -104,11 +100,9 @@ def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
         assert door.peer.quiet()
         assert door.stats.refusals == {"stray_answer": 3}
 
-    with_door(talk)
 
-
-def test_two_questions_of_one_call_are_open_at_once() -> None:
-    async def talk(door: Door) -> None:
+async def test_two_questions_of_one_call_are_open_at_once() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -121,12 +115,10 @@ def test_two_questions_of_one_call_are_open_at_once() -> None:
             ReplyFrame(1, b'{"n":1}'),
         ]
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -139,11 +131,9 @@ def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -
         assert door.stats.refusals == {"stray_answer": 1}
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
-    async def talk(door: Door) -> None:
+async def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -153,8 +143,6 @@ def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
         assert cancelled["params"]["requestId"] == question["id"]
         assert (await client.event())["result"] == {}
         assert await client.event() is None
-
-    with_door(talk)
 
 
 @pytest.mark.promise("M23")
@@ -167,10 +155,10 @@ def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
         ({"roots": {}}, "example.com/ask", b"{}"),
     ],
 )
-def test_no_client_is_asked_what_it_has_not_declared(
+async def test_no_client_is_asked_what_it_has_not_declared(
     capabilities: dict[str, Any], method: str, params: bytes
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize(**capabilities)
         client = await door.call(session)
         call = await door.peer.call()
@@ -180,12 +168,10 @@ def test_no_client_is_asked_what_it_has_not_declared(
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).json["result"] == {}  # it has noticed nothing
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_session() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_session() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session, JSON_ALONE)
         call = await door.peer.call()
@@ -200,11 +186,9 @@ def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_sess
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert (await client.reply()).json["result"] == {"n": 1}
 
-    with_door(talk)
 
-
-def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_session() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_session() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         news = await door.news(session)
         client = await door.call(session)
@@ -216,12 +200,10 @@ def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_session
         await door.answer(session, question, '"result":{"roots":[]}')
         assert not (await replied(door)).failed
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_client_has_only_so_many_open_questions() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_has_only_so_many_open_questions() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -235,12 +217,10 @@ def test_a_client_has_only_so_many_open_questions() -> None:
         await door.answer(session, await client.event(), '"result":{}')
         assert (await replied(door)).question == 1
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_progress_of_a_client_reaches_the_server_that_asked_and_no_other_does() -> None:
-    async def talk(door: Door) -> None:
+async def test_progress_of_a_client_reaches_the_server_that_asked_and_no_other_does() -> None:
+    async with opened_door() as door:
         session, other = [await door.initialize(**CAPABLE) for _ in range(2)]
         client = await door.call(session)
         call = await door.peer.call()
@@ -256,12 +236,10 @@ def test_progress_of_a_client_reaches_the_server_that_asked_and_no_other_does() 
         )
         assert door.stats.refusals == {"stray_progress": 2}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() -> None:
+    async with opened_door() as door:
         session, other = [await door.initialize(**CAPABLE) for _ in range(2)]
         news, of_other = await door.news(session), await door.news(other)
         client = await door.call(session)
@@ -278,11 +256,9 @@ def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() -> Non
         for stream in (news, of_other):
             assert (await stream.event())["method"] == "example.com/last"
 
-    with_door(talk)
 
-
-def test_the_end_of_a_session_ends_its_questions() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_end_of_a_session_ends_its_questions() -> None:
+    async with opened_door() as door:
         session = await door.initialize(**CAPABLE)
         client = await door.call(session)
         call = await door.peer.call()
@@ -291,5 +267,3 @@ def test_the_end_of_a_session_ends_its_questions() -> None:
         assert (await door.peer.cancelled()).id == call.id
         assert (await client.event())["method"] == "notifications/cancelled"
         assert (await client.event())["error"]["code"] == -32800
-
-    with_door(talk)

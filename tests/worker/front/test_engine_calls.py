@@ -1,7 +1,8 @@
 """Engine in a front: its tools become orders, and what runs ask for goes the way of all calls."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -29,10 +30,10 @@ from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .engines import OWNER, Engine
-from .offers import endpoint, offer
+from .offers import endpoint, offer, tool
 from .sandboxes import Sandboxes
 
 pytestmark = pytest.mark.promise("M36")
@@ -49,24 +50,19 @@ def asked(name: str, arguments: dict[str, Any], **members: Any) -> McpRequest:
     return replace(made, **members)
 
 
-def with_engine(
-    test: Callable[[Front, Engine], Awaitable[None]],
-    spec: EndpointSpec = SPEC,
-    *,
-    at_once: bool = False,
-    **offers: Any,
-) -> None:
-    async def talk(front: Front) -> None:
+@asynccontextmanager
+async def opened_engine(
+    spec: EndpointSpec = SPEC, *, at_once: bool = False, **offers: Any
+) -> AsyncGenerator[tuple[Front, Engine]]:
+    async with opened_front(spec, **(offers or OFFERS)) as front:
         engine = Engine()
         engine.attach(front.calls.connectors)
         front.calls.engine.configure(at_once=at_once)
         try:
-            await test(front, engine)
+            yield front, engine
         finally:
             front.calls.engine.close()
             await engine.close()
-
-    with_front(talk, spec, **(offers or OFFERS))
 
 
 class Client:
@@ -108,10 +104,10 @@ async def outcome(call: Call) -> dict[str, Any]:
         ("list_workflows", {}, "workflows"),
     ],
 )
-def test_a_tool_is_an_order_and_its_end_the_result(
+async def test_a_tool_is_an_order_and_its_end_the_result(
     tool: str, arguments: dict[str, Any], method: str
 ) -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+    async with opened_engine() as (front, engine):
         call = begin(front, tool, arguments=arguments)
         order = await engine.read(EngineOrder)
         assert (order.method, order.owner.endpoint, order.owner.name) == (
@@ -125,11 +121,9 @@ def test_a_tool_is_an_order_and_its_end_the_result(
         assert result["content"] == [{"type": "text", "text": "done"}]
         assert (result["structuredContent"], result["isError"]) == ({"x": 1}, True)
 
-    with_engine(talk)
 
-
-def test_progress_reaches_a_client_that_wants_it() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_progress_reaches_a_client_that_wants_it() -> None:
+    async with opened_engine() as (front, engine):
         client = Client()
         call = begin(front, client=client, wants_progress=True, caller=ASKABLE)
         order = await engine.read(EngineOrder)
@@ -139,21 +133,17 @@ def test_progress_reaches_a_client_that_wants_it() -> None:
         await answer_of(call)
         assert client.progress == [{"progress": 1, "total": 3, "message": "step"}]
 
-    with_engine(talk)
 
-
-def test_a_client_that_leaves_is_told_to_the_engine() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_client_that_leaves_is_told_to_the_engine() -> None:
+    async with opened_engine() as (front, engine):
         call = begin(front)
         order = await engine.read(EngineOrder)
         call.cancel("gone")
         assert (await engine.read(AbandonOrder)).id == order.id
 
-    with_engine(talk)
 
-
-def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> None:
+    async with opened_engine() as (front, engine):
         call = begin(front, "run_workflow", arguments={"name": "w"})
         await engine.read(EngineOrder)
         engine.die()
@@ -163,17 +153,13 @@ def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again() -> No
         begin(front)
         assert (await engine.read(EngineOrder)).method == "agent"
 
-    with_engine(talk)
 
-
-def test_a_front_with_workflows_connects_at_once_and_again() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_front_with_workflows_connects_at_once_and_again() -> None:
+    async with opened_engine(at_once=True) as (_front, engine):
         await engine.meet()
         engine.die()
         await engine.meet()
         assert not (await engine.asks("catalog")).trouble
-
-    with_engine(talk, at_once=True)
 
 
 @pytest.mark.parametrize(
@@ -184,30 +170,26 @@ def test_a_front_with_workflows_connects_at_once_and_again() -> None:
         ("suggest_workflow", {"task": "x"}, "[suggestions]"),
     ],
 )
-def test_without_an_engine_one_sentence_tells_what_to_configure(
+async def test_without_an_engine_one_sentence_tells_what_to_configure(
     tool: str, arguments: dict[str, Any], said: str
 ) -> None:
-    async def talk(front: Front) -> None:
+    async with opened_front(SPEC, **OFFERS) as front:
         result = await outcome(begin(front, tool, arguments=arguments))
         assert result["isError"]
         assert said in result["content"][0]["text"]
 
-    with_front(talk, SPEC, **OFFERS)
 
-
-def test_agents_and_workflows_do_not_begin_within_a_run() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_agents_and_workflows_do_not_begin_within_a_run() -> None:
+    async with opened_engine() as (front, _engine):
         result = await outcome(begin(front, run=InnerRun("r")))
         assert "cannot be called from code, an agent or a workflow" in result["content"][0]["text"]
-
-    with_engine(talk)
 
 
 @pytest.mark.parametrize(
     "wish", [("call", "a_t", ""), ("server", "t", "a"), ("server", "read_file", "a")]
 )
-def test_a_call_of_a_run_reaches_its_server_with_its_key(wish: tuple[Kind, str, str]) -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_call_of_a_run_reaches_its_server_with_its_key(wish: tuple[Kind, str, str]) -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         kind, name, server = wish
         await engine.meet()
         key = {"io.metamcp/idempotency-key": "k1"}
@@ -221,14 +203,12 @@ def test_a_call_of_a_run_reaches_its_server_with_its_key(wish: tuple[Kind, str, 
         assert (done.trouble, done.repeatable) == ("", False)
         assert codec.value(bytes(done.result))["isError"] is True
 
-    with_engine(talk, at_once=True)
-
 
 @pytest.mark.parametrize(
     ("code", "trouble"), [(-32000, "error"), (-10001, "unavailable"), (-10003, "timeout")]
 )
-def test_an_error_is_a_trouble_with_its_sentence(code: int, trouble: str) -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_an_error_is_a_trouble_with_its_sentence(code: int, trouble: str) -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         engine.asked("call", "a_t")
         sent = await front.peers["a"].call()
@@ -236,13 +216,11 @@ def test_an_error_is_a_trouble_with_its_sentence(code: int, trouble: str) -> Non
         done = await engine.read(HostDone)
         assert (done.trouble, done.error, done.repeatable) == (trouble, "no", False)
 
-    with_engine(talk, at_once=True)
 
-
-def test_annotations_tell_whether_a_tool_may_run_twice() -> None:
+async def test_annotations_tell_whether_a_tool_may_run_twice() -> None:
     raw = b'{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}'
-
-    async def talk(front: Front, engine: Engine) -> None:
+    catalogue = structs.replace(offer(), tools=(Raw(raw),))
+    async with opened_engine(at_once=True, a=catalogue, b=offer("u")) as (front, engine):
         await engine.meet()
         engine.asked("call", "a_t")
         sent = await front.peers["a"].call()
@@ -253,34 +231,27 @@ def test_annotations_tell_whether_a_tool_may_run_twice() -> None:
         assert found["annotations"] == {"readOnlyHint": True}
         assert "typescript" in found
 
-    found = structs.replace(offer(), tools=(Raw(raw),))
-    with_engine(talk, at_once=True, a=found, b=offer("u"))
 
-
-def test_a_call_whose_time_is_over_is_cancelled() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_call_whose_time_is_over_is_cancelled() -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         done = await engine.asks("call", "a_t", timeout_ms=10)
         assert (done.trouble, done.error) == ("timeout", "the call got no answer in 0.01 s")
         sent = await front.peers["a"].call()
         assert (await front.peers["a"].cancelled()).id == sent.id
 
-    with_engine(talk, at_once=True)
 
-
-def test_a_dropped_call_is_cancelled() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_dropped_call_is_cancelled() -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         number = engine.asked("call", "a_t")
         sent = await front.peers["a"].call()
         engine.write(HostDrop(call=number))
         assert (await front.peers["a"].cancelled()).id == sent.id
 
-    with_engine(talk, at_once=True)
 
-
-def test_an_owner_is_refused_whose_endpoint_or_key_is_gone_or_that_may_not_call() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_an_owner_is_refused_whose_endpoint_or_key_is_gone_or_that_may_not_call() -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         gone = await engine.asks("call", "a_t", owner=replace(OWNER, endpoint="old"))
         assert (gone.trouble, "not served any more" in gone.error) == ("error", True)
@@ -290,11 +261,9 @@ def test_an_owner_is_refused_whose_endpoint_or_key_is_gone_or_that_may_not_call(
         assert "was revoked" in (await engine.asks("call", "a_t", owner=key)).error
         assert front.peers["a"].quiet()
 
-    with_engine(talk, at_once=True)
 
-
-def test_the_principal_of_an_owner_is_the_one_that_began_the_run() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_principal_of_an_owner_is_the_one_that_began_the_run() -> None:
+    async with opened_front(SPEC, **OFFERS) as front:
         key = Principal(
             name="key:x", workspace="default", scopes=frozenset({"mcp:call"}),
             servers=frozenset({"a"}), key="k", auth="keys", expires=5.0,
@@ -302,12 +271,10 @@ def test_the_principal_of_an_owner_is_the_one_that_began_the_run() -> None:
         made = asked("run_agent", {}, principal=key)
         assert engine_calls.principal(engine_calls.owner(front.view, made)) == key
 
-    with_front(talk, SPEC, **OFFERS)
-
 
 @pytest.mark.promise("M50")
-def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         front.calls.server_state(ServerState(server="b", state="failed", listed=False))
         front.calls.refresh()
@@ -321,11 +288,9 @@ def test_tools_and_the_catalogue_are_found_also_of_servers_that_are_down() -> No
         own = await outcome(begin(front, "get_catalog", arguments={}))
         assert own["structuredContent"] == found
 
-    with_engine(talk, at_once=True)
-
 
 @pytest.mark.promise("M50")
-def test_the_catalogue_describes_prompts_and_resources_of_servers_that_are_down_too() -> None:
+async def test_the_catalogue_describes_prompts_and_resources_of_servers_that_are_down_too() -> None:
     said = {"description": "Some words. More of them."}
     kinds: dict[str, list[dict[str, object]]] = {
         "prompts": [{"name": "p", **said}],
@@ -335,8 +300,8 @@ def test_the_catalogue_describes_prompts_and_resources_of_servers_that_are_down_
     raws: dict[str, Any] = {
         kind: [Raw(codec.dump(one)) for one in found] for kind, found in kinds.items()
     }
+    async with opened_front(SPEC, a=offer("t"), b=offer("u", **raws)) as front:
 
-    async def talk(front: Front) -> None:
         async def told() -> dict[str, Any]:
             found = await outcome(begin(front, "get_catalog", arguments={"server": "b"}))
             (server,) = found["structuredContent"]["servers"]
@@ -349,15 +314,15 @@ def test_the_catalogue_describes_prompts_and_resources_of_servers_that_are_down_
         front.calls.refresh()
         assert await told() == {**up, "available": False}
 
-    with_front(talk, SPEC, a=offer("t"), b=offer("u", **raws))
-
 
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("elicit", "elicitation/create"), ("sample", "sampling/createMessage")],
 )
-def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(kind: Kind, method: str) -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(
+    kind: Kind, method: str
+) -> None:
+    async with opened_engine() as (front, engine):
         client = Client()
         begin(front, client=client, caller=ASKABLE)
         order = await engine.read(EngineOrder)
@@ -368,11 +333,9 @@ def test_a_question_of_a_run_goes_to_the_client_that_waits_for_it(kind: Kind, me
         assert bytes((await engine.read(HostDone)).result) == b'{"action":"accept"}'
         assert (await engine.asks(kind, arguments={"message": "?"})).trouble == "unavailable"
 
-    with_engine(talk)
 
-
-def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None:
+    async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         sandboxes = Sandboxes()
         sandboxes.attach(front.calls.connectors)
@@ -386,8 +349,6 @@ def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -> None
         front.calls.code.close()
         await sandboxes.close()
 
-    with_engine(talk, at_once=True)
-
 
 async def agents_code(
     engine: Engine, sandboxes: Sandboxes, order: int, *, consent: bool = True
@@ -396,40 +357,31 @@ async def agents_code(
     return await sandboxes.started()
 
 
-@pytest.fixture
-def agent() -> Callable[[Callable[[Front, Engine, Sandboxes], Awaitable[None]]], None]:
-    """Runs a test with a front whose agents have sandboxes, and tools with all annotations."""
-
-    def with_all(test: Callable[[Front, Engine, Sandboxes], Awaitable[None]]) -> None:
-        async def talk(front: Front, engine: Engine) -> None:
-            sandboxes = Sandboxes()
-            sandboxes.attach(front.calls.connectors)
-            await engine.meet()
-            try:
-                await test(front, engine, sandboxes)
-            finally:
-                front.calls.code.close()
-                await sandboxes.close()
-
-        schema = {"type": "object"}
-        tools = [
-            Raw(codec.dump({"name": name, "inputSchema": schema, "annotations": {hint: value}}))
-            for name, hint, value in (
-                ("reads", "readOnlyHint", True), ("adds", "destructiveHint", False),
-                ("deletes", "destructiveHint", True),
-            )
-        ]  # fmt: skip
-        with_engine(talk, at_once=True, a=offer("unknown", *tools), b=offer("u"))
-
-    return with_all
-
-
-Agent = Callable[[Callable[[Front, Engine, Sandboxes], Awaitable[None]]], None]
+@asynccontextmanager
+async def opened_agents() -> AsyncGenerator[tuple[Front, Engine, Sandboxes]]:
+    """A front whose agents have sandboxes, and tools with all annotations."""
+    tools = [
+        tool(name, annotations={hint: value})
+        for name, hint, value in (
+            ("reads", "readOnlyHint", True), ("adds", "destructiveHint", False),
+            ("deletes", "destructiveHint", True),
+        )
+    ]  # fmt: skip
+    reading = offer("unknown", *tools)
+    async with opened_engine(at_once=True, a=reading, b=offer("u")) as (front, engine):
+        sandboxes = Sandboxes()
+        sandboxes.attach(front.calls.connectors)
+        await engine.meet()
+        try:
+            yield front, engine, sandboxes
+        finally:
+            front.calls.code.close()
+            await sandboxes.close()
 
 
 @pytest.mark.promise("M49")
-def test_an_agent_reads_and_adds_without_a_question(agent: Agent) -> None:
-    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+async def test_an_agent_reads_and_adds_without_a_question() -> None:
+    async with opened_agents() as (front, engine, sandboxes):
         client = Client()
         call = begin(front, client=client, caller=ASKABLE)
         order = await engine.read(EngineOrder)
@@ -440,15 +392,11 @@ def test_an_agent_reads_and_adds_without_a_question(agent: Agent) -> None:
         assert client.questions.empty()
         call.cancel("over")
 
-    agent(talk)
-
 
 @pytest.mark.promise("M49")
 @pytest.mark.parametrize("name", ["a_deletes", "a_unknown"])
-def test_a_call_of_an_agent_that_may_destroy_waits_until_the_user_agrees(
-    agent: Agent, name: str
-) -> None:
-    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+async def test_a_call_of_an_agent_that_may_destroy_waits_until_the_user_agrees(name: str) -> None:
+    async with opened_agents() as (front, engine, sandboxes):
         client, peer = Client(), front.peers["a"]
         call = begin(front, client=client, caller=ASKABLE)
         order = await engine.read(EngineOrder)
@@ -480,8 +428,6 @@ def test_a_call_of_an_agent_that_may_destroy_waits_until_the_user_agrees(
         assert client.questions.empty()
         call.cancel("over")
 
-    agent(talk)
-
 
 @pytest.mark.promise("M49")
 @pytest.mark.parametrize(
@@ -492,10 +438,10 @@ def test_a_call_of_an_agent_that_may_destroy_waits_until_the_user_agrees(
         (b"{}", b"", "the client cannot ask its user"),
     ],
 )
-def test_without_a_yes_the_code_of_an_agent_ends_there(
-    agent: Agent, caller: bytes, answer: bytes, why: str
+async def test_without_a_yes_the_code_of_an_agent_ends_there(
+    caller: bytes, answer: bytes, why: str
 ) -> None:
-    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+    async with opened_agents() as (front, engine, sandboxes):
         client = Client()
         call = begin(front, client=client, caller=caller)
         order = await engine.read(EngineOrder)
@@ -510,31 +456,27 @@ def test_without_a_yes_the_code_of_an_agent_ends_there(
         assert front.peers["a"].quiet()
         call.cancel("over")
 
-    agent(talk)
-
 
 @pytest.mark.promise("M49")
-def test_an_agent_that_needs_no_consent_is_not_stopped(agent: Agent) -> None:
-    async def talk(front: Front, engine: Engine, sandboxes: Sandboxes) -> None:
+async def test_an_agent_that_needs_no_consent_is_not_stopped() -> None:
+    async with opened_agents() as (front, engine, sandboxes):
         run = await agents_code(engine, sandboxes, 0, consent=False)
         sandboxes.asked(run, 1, "a_deletes")
         await front.peers["a"].call()
 
-    agent(talk)
 
-
-def test_a_list_of_everything_begins_with_the_further_tools() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_list_of_everything_begins_with_the_further_tools() -> None:
+    async with opened_front(replace(SPEC, builtins=("catalog",)), **OFFERS) as front:
         names = [entry.key for entry in front.view.merged.lists["tools"]]
         assert names == ["get_catalog", "suggest_workflow", "a_t", "a_read-file", "b_u"]
         sent = await front.sent("a", asked("a_t", {}))
         assert codec.value(sent.params)["name"] == "t"
 
-    with_front(talk, replace(SPEC, builtins=("catalog",)), **OFFERS)
 
-
-def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
+    async with opened_front(
+        replace(SPEC, exposure="search", builtins=("agent",)), **OFFERS
+    ) as front:
         names = [entry.key for entry in front.view.merged.lists["tools"]]
         assert names == [
             "search_tools", "load_tool", "unload_tool", "load_tool_set", "save_tool_set",
@@ -542,12 +484,10 @@ def test_the_exposure_search_with_code_lists_thirteen_tools() -> None:
             "run_script", "list_scripts", "run_agent",
         ]  # fmt: skip
 
-    with_front(talk, replace(SPEC, exposure="search", builtins=("agent",)), **OFFERS)
-
 
 @pytest.mark.parametrize("modern", [False, True])
-def test_the_catalogue_is_a_method_too(modern: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_the_catalogue_is_a_method_too(modern: bool) -> None:
+    async with opened_front(SPEC, **OFFERS) as front:
         made = request("metamcp/get_catalog", b'{"server":"b"}', modern=modern)
         found: Any = codec.value((await answer_of(front.calls.start(front.view, made, None))).body)
         assert [one["server_id"] for one in found["servers"]] == ["b"]
@@ -555,11 +495,9 @@ def test_the_catalogue_is_a_method_too(modern: bool) -> None:
         answer = await answer_of(front.calls.start(front.view, wrong, None))
         assert (answer.code, b"it takes: server" in answer.body) == (Code.INVALID_REQUEST, True)
 
-    with_front(talk, SPEC, **OFFERS)
 
-
-def test_a_suggestion_is_a_method_too() -> None:
-    async def talk(front: Front, engine: Engine) -> None:
+async def test_a_suggestion_is_a_method_too() -> None:
+    async with opened_engine() as (front, engine):
         made = request("metamcp/suggest_workflow", b'{"task":"x"}')
         call = front.calls.start(front.view, made, None)
         order = await engine.read(EngineOrder)
@@ -570,12 +508,8 @@ def test_a_suggestion_is_a_method_too() -> None:
             "workflow": {},
         }
 
-    with_engine(talk)
 
-
-def test_an_endpoint_without_the_family_has_no_such_methods() -> None:
-    async def talk(front: Front) -> None:
+async def test_an_endpoint_without_the_family_has_no_such_methods() -> None:
+    async with opened_front(replace(SPEC, builtins=()), **OFFERS) as front:
         refusal = front.refusal(request("metamcp/get_catalog", b"{}"))
         assert refusal.code == Code.METHOD_NOT_FOUND
-
-    with_front(talk, replace(SPEC, builtins=()), **OFFERS)

@@ -12,7 +12,7 @@ from metamcp_worker.ipc.frames import Cancel, KeptFrame, Progress, RecoverCall, 
 from metamcp_worker.ipc.messages import SessionRecord
 
 from ..rawhttp import Client, until
-from .door import Door, bodiless, legacy, with_door
+from .door import Door, bodiless, legacy, opened_door
 from .offers import offer
 
 pytestmark = pytest.mark.process
@@ -48,8 +48,8 @@ def note(raw_id: str = '"c"', token: str = '"p"') -> bytes:
 
 
 @pytest.mark.promise("M79")
-def test_a_worker_hears_once_of_a_call_whose_client_can_come_back_and_of_no_other() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_worker_hears_once_of_a_call_whose_client_can_come_back_and_of_no_other() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         plain = await door.call(session)
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
@@ -73,13 +73,13 @@ def test_a_worker_hears_once_of_a_call_whose_client_can_come_back_and_of_no_othe
         middle, last = client.event_ids[-2], client.event_ids[-1]
         assert middle.count("-") == last.count("-") + 1  # who has the last has the answer
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.promise("M79")
-def test_what_another_front_has_left_of_a_stream_goes_on_under_the_ids_of_the_client() -> None:
-    async def talk(door: Door) -> None:
+async def test_what_another_front_has_left_of_a_stream_goes_on_under_the_ids_of_the_client() -> (
+    None
+):
+    async with opened_door() as door:
         adopt(door)
         first = await back(door, event_id())
         claim = await claimed(door)
@@ -99,11 +99,9 @@ def test_what_another_front_has_left_of_a_stream_goes_on_under_the_ids_of_the_cl
             assert await again.event() is None
         assert door.peer.quiet()  # and no worker was asked again
 
-    with_door(talk)
 
-
-def test_the_newest_of_two_clients_that_come_back_goes_on() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_newest_of_two_clients_that_come_back_goes_on() -> None:
+    async with opened_door() as door:
         adopt(door)
         first = await back(door, event_id())
         claim = await claimed(door)
@@ -114,12 +112,10 @@ def test_the_newest_of_two_clients_that_come_back_goes_on() -> None:
         assert (await second.event())["id"] == "c"
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M79")
-def test_an_answer_that_is_lost_is_an_error_that_says_so() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_that_is_lost_is_an_error_that_says_so() -> None:
+    async with opened_door() as door:
         adopt(door)
         client = await back(door, event_id("17"))
         door.peer.write(KeptFrame((await claimed(door)).id))
@@ -128,18 +124,14 @@ def test_an_answer_that_is_lost_is_an_error_that_says_so() -> None:
         assert lost["error"]["data"]["may_have_run"] is True
         assert await client.event() is None
 
-    with_door(talk)
 
-
-def test_a_worker_that_dies_while_it_is_asked_has_nothing() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_worker_that_dies_while_it_is_asked_has_nothing() -> None:
+    async with opened_door() as door:
         adopt(door)
         client = await back(door, event_id())
         await claimed(door)
         door.peer.close()
         assert (await client.event())["error"]["code"] == Code.SERVER_DOWN
-
-    with_door(talk)
 
 
 @pytest.mark.promise("M98")
@@ -147,29 +139,25 @@ def test_a_worker_that_dies_while_it_is_asked_has_nothing() -> None:
     "name",
     ["abc123-4-2", "abc123-4-2-", "abc123-4-2-!", "abc123-4-2-bnVsbA", "abc123-4-2-IgoxIg", "x"],
 )
-def test_a_name_that_no_front_gives_is_no_reason_to_ask(name: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_name_that_no_front_gives_is_no_reason_to_ask(name: str) -> None:
+    async with opened_door() as door:
         adopt(door)
         client = await back(door, name)  # the stream for what belongs to no request
         door.offer(_other())
         assert (await client.event())["method"] == "notifications/tools/list_changed"
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_in_a_session_that_began_here_nothing_is_left_elsewhere() -> None:
-    async def talk(door: Door) -> None:
+async def test_in_a_session_that_began_here_nothing_is_left_elsewhere() -> None:
+    async with opened_door() as door:
         client = await back(door, event_id(), await door.initialize())
         door.offer(_other())
         assert (await client.event())["method"] == "notifications/tools/list_changed"
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_a_client_cancels_a_call_that_it_came_back_for() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_cancels_a_call_that_it_came_back_for() -> None:
+    async with opened_door() as door:
         adopt(door)
         client = await back(door, event_id())
         claim = await claimed(door)
@@ -183,11 +171,9 @@ def test_a_client_cancels_a_call_that_it_came_back_for() -> None:
         assert isinstance(cancel, Cancel)
         assert cancel.id == claim.id
 
-    with_door(talk)
 
-
-def test_a_session_that_ends_while_a_worker_is_asked_cancels_what_that_has() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_session_that_ends_while_a_worker_is_asked_cancels_what_that_has() -> None:
+    async with opened_door() as door:
         adopt(door)
         client = await back(door, event_id())
         claim = await claimed(door)
@@ -199,11 +185,9 @@ def test_a_session_that_ends_while_a_worker_is_asked_cancels_what_that_has() -> 
         assert cancel.id == claim.id
         await client.close()
 
-    with_door(talk)
 
-
-def test_workers_hear_of_the_end_of_a_session_that_another_front_had() -> None:
-    async def talk(door: Door) -> None:
+async def test_workers_hear_of_the_end_of_a_session_that_another_front_had() -> None:
+    async with opened_door() as door:
         adopt(door)
         own = await door.initialize()
         for session in (own, SESSION):
@@ -218,11 +202,9 @@ def test_workers_hear_of_the_end_of_a_session_that_another_front_had() -> None:
             await door.peer.read() == ReleaseCalls()
         )  # whoever ends in order answers all by itself
 
-    with_door(talk)
 
-
-def test_a_client_that_is_gone_again_finds_the_answer_where_it_was() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_is_gone_again_finds_the_answer_where_it_was() -> None:
+    async with opened_door() as door:
         adopt(door)
         first = await back(door, event_id())
         claim = await claimed(door)
@@ -232,8 +214,6 @@ def test_a_client_that_is_gone_again_finds_the_answer_where_it_was() -> None:
         door.peer.write(Result(claim.id, b'{"n":1}'))
         second = await back(door, event_id())
         assert (await second.event())["result"] == {"n": 1}
-
-    with_door(talk)
 
 
 def _other() -> Any:

@@ -2,14 +2,12 @@
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 
 from metamcp_worker.front.front_recovery import OVER_MAX, QUEUED_MAX, SessionRecordSender
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.messages import Message, SessionKept, SessionRecord, SessionsOver
-
-from .peers import WAIT_S
 
 
 def record(session: str, level: str = "") -> SessionRecord:
@@ -40,31 +38,26 @@ class Supervisor:
         return self.queued
 
 
-def with_supervisor(test: Callable[[Supervisor], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(WAIT_S):
-            supervisor = Supervisor()
-            running = asyncio.create_task(supervisor.keeping.run())
-            try:
-                await test(supervisor)
-            finally:
-                running.cancel()
-                with suppress(asyncio.CancelledError):
-                    await running
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_supervisor() -> AsyncGenerator[Supervisor]:
+    supervisor = Supervisor()
+    running = asyncio.create_task(supervisor.keeping.run())
+    try:
+        yield supervisor
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
-def test_a_record_is_sent_before_the_client_can_have_an_answer() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_a_record_is_sent_before_the_client_can_have_an_answer() -> None:
+    async with opened_supervisor() as supervisor:
         supervisor.keeping.send_record(record("a"))
         assert supervisor.told.get_nowait() == record("a")
 
-    with_supervisor(talk)
 
-
-def test_of_a_session_the_newest_record_is_told() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_of_a_session_the_newest_record_is_told() -> None:
+    async with opened_supervisor() as supervisor:
         supervisor.queued = QUEUED_MAX
         supervisor.keeping.send_record(record("a"))
         supervisor.keeping.send_record(record("b"))
@@ -76,11 +69,9 @@ def test_of_a_session_the_newest_record_is_told() -> None:
         supervisor.keeping.send_record(record("a", "info"))
         assert await supervisor.told.get() == record("a", "info")
 
-    with_supervisor(talk)
 
-
-def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
+    async with opened_supervisor() as supervisor:
         supervisor.queued = QUEUED_MAX
         supervisor.keeping.send_record(record("a"))
         supervisor.keeping.on_sessions_end(("a", "b"))
@@ -90,11 +81,9 @@ def test_of_a_session_that_is_over_the_end_is_told_only() -> None:
             ("a", "b"), record("c")
         ]  # fmt: skip
 
-    with_supervisor(talk)
 
-
-def test_very_many_ends_are_told_in_messages_that_fit() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_very_many_ends_are_told_in_messages_that_fit() -> None:
+    async with opened_supervisor() as supervisor:
         ids = tuple(f"{number:0>100}" for number in range(2 * OVER_MAX + 1))
         supervisor.keeping.on_sessions_end(ids)
         first, second, third = [await supervisor.told.get() for _ in range(3)]
@@ -104,11 +93,9 @@ def test_very_many_ends_are_told_in_messages_that_fit() -> None:
         assert first + second + third == ids
         assert len(codec.dump(SessionsOver(ids=first))) < packets.PACKET_BYTES_MAX
 
-    with_supervisor(talk)
 
-
-def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
+    async with opened_supervisor() as supervisor:
         supervisor.queued = QUEUED_MAX
         supervisor.keeping.send_record(record("a"))
         await supervisor.looked.get()
@@ -117,11 +104,9 @@ def test_a_supervisor_that_does_not_read_is_not_flooded() -> None:
         supervisor.queued = QUEUED_MAX - 1
         assert await supervisor.told.get() == record("a")
 
-    with_supervisor(talk)
 
-
-def test_at_the_end_everything_is_told_at_once() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_at_the_end_everything_is_told_at_once() -> None:
+    async with opened_supervisor() as supervisor:
         supervisor.queued = QUEUED_MAX
         supervisor.keeping.send_record(record("a"))
         supervisor.keeping.on_sessions_end(("b",))
@@ -130,11 +115,9 @@ def test_at_the_end_everything_is_told_at_once() -> None:
             ("b",), record("a")
         ]  # fmt: skip
 
-    with_supervisor(talk)
 
-
-def test_a_record_for_which_there_is_no_descriptor_is_told_later() -> None:
-    async def talk(supervisor: Supervisor) -> None:
+async def test_a_record_for_which_there_is_no_descriptor_is_told_later() -> None:
+    async with opened_supervisor() as supervisor:
         usual = resource.getrlimit(resource.RLIMIT_NOFILE)
         supervisor.queued = QUEUED_MAX
         supervisor.keeping.send_record(record("a"))
@@ -146,5 +129,3 @@ def test_a_record_for_which_there_is_no_descriptor_is_told_later() -> None:
         assert supervisor.told.empty()
         supervisor.keeping.flush()
         assert supervisor.told.get_nowait() == record("a")
-
-    with_supervisor(talk)

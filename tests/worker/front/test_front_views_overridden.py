@@ -13,7 +13,7 @@ from metamcp_worker.ipc.disclosure import Exposure, Load, ViewContent
 from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 
 from ..rawhttp import post
-from .door import Door, bodiless, with_door
+from .door import Door, bodiless, opened_door
 from .offers import offer, tool
 from .places import HERE, Place, structured, toolset
 
@@ -201,8 +201,8 @@ def overridden(door: Door) -> None:
 
 @pytest.mark.promise("M4")
 @pytest.mark.promise("M27")
-def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
-    async def talk(door: Door) -> None:
+async def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
+    async with opened_door() as door:
         overridden(door)
         (listed,) = codec.value((await door.ask(bodiless("GET", path=API))).body)["tools"]
         schema = {
@@ -219,8 +219,6 @@ def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
         names = [one["name"] for one in codec.value((await door.ask(dev)).body)["tools"]]
         assert names == ["t", "u"]
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M4")
 @pytest.mark.promise("M27")
@@ -233,21 +231,19 @@ def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
         ("u", b'{"x":7}', {"x": 7}),
     ],
 )
-def test_rest_calls_obey_overrides(path: str, body: bytes, arguments: dict[str, object]) -> None:
-    async def talk(door: Door) -> None:
+async def test_rest_calls_obey_overrides(
+    path: str, body: bytes, arguments: dict[str, object]
+) -> None:
+    async with opened_door() as door:
         overridden(door)
         client = await door.connect()
         client.send(post(body, "Accept", path=f"{API}/{path}"))
         call = await door.peer.call()
         assert codec.value(codec.level(call.params)["arguments"]) == arguments
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M27")
-def test_rest_does_not_know_a_renamed_tool_by_its_old_name() -> None:
-    async def talk(door: Door) -> None:
+async def test_rest_does_not_know_a_renamed_tool_by_its_old_name() -> None:
+    async with opened_door() as door:
         overridden(door)
         assert (await door.ask(post(b"{}", "Accept", path=f"{API}/t"))).status == 404
-
-    with_door(talk)

@@ -7,7 +7,7 @@ from metamcp_worker.access.gate import EndpointParts, Principal
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, PolicySpec
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .offers import endpoint, offer
 
@@ -20,12 +20,12 @@ def configure(front: Front, *rules: PolicySpec) -> None:
     front.calls.refresh()
 
 
-def test_a_list_of_a_thousand_tools_under_a_hundred_rules_is_ready_bytes() -> None:
+async def test_a_list_of_a_thousand_tools_under_a_hundred_rules_is_ready_bytes() -> None:
     late = "mcp.tool.arguments.x == 1"
     rules = [PolicySpec(name=f"late{at}", match=(f"git/t{at}*",), when=late) for at in range(50)]
     rules += [PolicySpec(name=f"gone{at}", match=(f"git/t{at}",)) for at in range(50)]
-
-    async def test(front: Front) -> None:
+    tools = (f"{'t' if at < 500 else 'u'}{at % 500}" for at in range(1000))
+    async with opened_front(git=offer(*tools)) as front:
         configure(front, *rules)
         page = front.view.page("tools/list", {}, modern=True)
         assert front.view.page("tools/list", {}, modern=True) is page
@@ -34,21 +34,17 @@ def test_a_list_of_a_thousand_tools_under_a_hundred_rules_is_ready_bytes() -> No
         configure(front, *rules)
         assert front.view.page("tools/list", {}, modern=True) is page, "the rules are the same"
 
-    with_front(test, git=offer(*(f"{'t' if at < 500 else 'u'}{at % 500}" for at in range(1000))))
 
-
-def test_a_failure_while_lists_are_made_is_told_and_counted_once() -> None:
-    async def test(front: Front) -> None:
+async def test_a_failure_while_lists_are_made_is_told_and_counted_once() -> None:
+    async with opened_front(git=offer("push")) as front:
         for _ in range(2):
             configure(front, PolicySpec(name="odd", when="tool.annotations.none == 1"))
         assert front.stats.policies == {"odd": {"failed": 1}}
         assert front.view.merged.lists["tools"] == ()
 
-    with_front(test, git=offer("push"))
 
-
-def test_a_tool_that_no_list_has_is_judged_by_its_name() -> None:
-    async def test(front: Front) -> None:
+async def test_a_tool_that_no_list_has_is_judged_by_its_name() -> None:
+    async with opened_front(endpoint("git", style="bare"), git=offer("push")) as front:
         rule = PolicySpec(name="names", match=("git/secret*",))
         spec = FrontSpec(
             version="1", endpoints=(endpoint("git", style="bare"),), hosts=(), policies=(rule,)
@@ -58,8 +54,6 @@ def test_a_tool_that_no_list_has_is_judged_by_its_name() -> None:
         call = front.calls.start(front.view, request("tools/call", b'{"name":"secret1"}'), None)
         assert b"The policy 'names' denies this call." in (await answer_of(call)).body
         await front.sent("git", request("tools/call", b'{"name":"other"}'))
-
-    with_front(test, endpoint("git", style="bare"), git=offer("push"))
 
 
 WHOLE = EndpointSpec(name="dev", servers=("git", "time"))

@@ -13,7 +13,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Progress, Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec, FrontSpec, GuardEffect
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import Caller, answer_of
 from .offers import MODERN, endpoint, offer, prompt, tool
 
@@ -64,8 +64,8 @@ async def sent(front: Front) -> CallFrame:
 
 
 @pytest.mark.promise("M97")
-def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_passes() -> None:
-    async def test(front: Front) -> None:
+async def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_passes() -> None:
+    async with opened_front(git=offer("push", "log")) as front:
         keeper, caller = guard(front), Caller()
         call = start(front, caller=caller, modern=False)
         assert front.peers["git"].quiet()
@@ -82,14 +82,12 @@ def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_passes() 
         assert (await answer_of(call)).body == b'{"content":[],"isError":false}'
         assert caller.progress == [b'{"progress":1}']
 
-    with_front(test, git=offer("push", "log"))
-
 
 @pytest.mark.promise("M97")
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: bool) -> None:
-    async def test(front: Front) -> None:
+async def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: bool) -> None:
+    async with opened_front(git=offer("push", protocol=era)) as front:
         guard(front, "deny")
         call = start(front, modern=modern)
         assert said(await answer_of(call)) == "The rules of this gateway do not allow git/push."
@@ -97,12 +95,10 @@ def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: bool) -> 
         assert front.peers["git"].quiet()
         assert [state for _, state in front.calls.under_way()] == []
 
-    with_front(test, git=offer("push", protocol=era))
-
 
 @pytest.mark.promise("M97")
-def test_what_no_rule_concerns_is_not_held() -> None:
-    async def test(front: Front) -> None:
+async def test_what_no_rule_concerns_is_not_held() -> None:
+    async with opened_front(git=offer("log", prompts=[prompt("push")])) as front:
         keeper = guard(front, "deny", "*/push")
         start(front, b'{"name":"git__log"}')
         assert codec.value((await sent(front)).params) == {"name": "log"}
@@ -113,21 +109,17 @@ def test_what_no_rule_concerns_is_not_held() -> None:
         await sent(front)
         assert keeper.held == []
 
-    with_front(test, git=offer("log", prompts=[prompt("push")]))
-
 
 @pytest.mark.promise("M97")
-def test_a_name_that_no_list_has_is_no_way_around() -> None:
-    async def test(front: Front) -> None:
+async def test_a_name_that_no_list_has_is_no_way_around() -> None:
+    async with opened_front(replace(endpoint("git", style="bare")), git=offer("log")) as front:
         guard(front, "deny")
         assert "do not allow git/push" in said(await answer_of(start(front, b'{"name":"push"}')))
 
-    with_front(test, replace(endpoint("git", style="bare")), git=offer("log"))
-
 
 @pytest.mark.promise("M97")
-def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() -> None:
-    async def test(front: Front) -> None:
+async def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() -> None:
+    async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
         call = start(front)
         call.cancel("the client went away")
@@ -138,13 +130,11 @@ def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() -> Non
         keeper.held[0].refuse("late")
         assert front.peers["git"].quiet()
 
-    with_front(test, git=offer("push"))
-
 
 @pytest.mark.promise("M97")
 @pytest.mark.parametrize("change", ["definition", "gone", "endpoint"])
-def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: str) -> None:
-    async def test(front: Front) -> None:
+async def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: str) -> None:
+    async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
         call = start(front)
         if change == "endpoint":
@@ -158,12 +148,10 @@ def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: str) -> 
         assert ("call it again" if change != "endpoint" else "not served") in why
         assert front.peers["git"].quiet()
 
-    with_front(test, git=offer("push"))
-
 
 @pytest.mark.promise("M97")
-def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> None:
-    async def test(front: Front) -> None:
+async def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> None:
+    async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
         asked = request("tools/call", CALL)
         asked.principal = replace(asked.principal, auth="keys", key="abc")
@@ -172,23 +160,19 @@ def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> None:
         keeper.held[0].go_on()
         assert "revoked" in said(await answer_of(call))
 
-    with_front(test, git=offer("push"))
-
 
 @pytest.mark.promise("M97")
-def test_a_front_that_ends_refuses_what_it_holds_and_answers_everything() -> None:
-    async def test(front: Front) -> None:
+async def test_a_front_that_ends_refuses_what_it_holds_and_answers_everything() -> None:
+    async with opened_front(git=offer("push")) as front:
         guard(front)
         call = start(front)
         await front.calls.close()
         assert "stopping" in said(await answer_of(call))
 
-    with_front(test, git=offer("push"))
-
 
 @pytest.mark.promise("M97")
-def test_the_time_of_a_server_begins_when_it_is_called_and_its_end_is_told() -> None:
-    async def test(front: Front) -> None:
+async def test_the_time_of_a_server_begins_when_it_is_called_and_its_end_is_told() -> None:
+    async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
         call = start(front)
         before = call.started
@@ -197,5 +181,3 @@ def test_the_time_of_a_server_begins_when_it_is_called_and_its_end_is_told() -> 
         await sent(front)
         front.peers["git"].close()
         assert (await answer_of(call)).code == Code.SERVER_DOWN
-
-    with_front(test, git=offer("push"))

@@ -21,7 +21,7 @@ from metamcp_worker.middleware.front_side import MiddlewareClients
 from tests.examples import examples
 from tests.supervisor.stage import until
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import Caller
 from .offers import endpoint, offer, template
 
@@ -224,8 +224,8 @@ class Exits:
 
 @pytest.mark.promise("M66")
 @pytest.mark.timeout(300)
-def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
-    async def test(front: Front) -> None:
+async def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
+    async with opened_front(ENDPOINT, git=TOOLS) as front:
         front.calls.guarded.lines = MiddlewareClients(Connectors(), ready_s=0.0)
         front.calls.configure(SPEC)
         front.calls.catalogue("away", offer("run"))
@@ -239,5 +239,3 @@ def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
         assert exits.refused
         owners = {kind for kind, _ in (meter.owner for meter in front.calls.meters.list_meters())}
         assert owners == {"endpoint", "server", "workspace"}
-
-    with_front(test, ENDPOINT, git=TOOLS)

@@ -1,7 +1,8 @@
 """Clients that are asked about their own calls, over a real socket: who may answer, and when."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec
 
 from ..rawhttp import Client, post
-from .door import META, Door, legacy, modern, with_door
+from .door import META, Door, legacy, modern, opened_door
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 ABLE: dict[str, Any] = {**META, CAPABILITIES: {"elicitation": {"form": {}}}}
@@ -24,19 +25,17 @@ Told = asyncio.Queue[Message]
 DONE = b'{"content":[],"isError":false}'
 
 
-def asking(test: Callable[[Door, Told], Awaitable[None]], timeout_s: float = 60.0) -> None:
+@asynccontextmanager
+async def asking_door(timeout_s: float = 60.0) -> AsyncGenerator[tuple[Door, Told]]:
     """A front that asks about calls of `t`, and what it tells the supervisor."""
-
-    async def main(door: Door) -> None:
+    async with opened_door() as door:
         told: Told = asyncio.Queue()
         rule = ConsentRule(match=("s/t",), effect="ask")
         spec = replace(door.spec, consent=ConsentSpec(rules=(rule,), timeout_s=timeout_s))
         door.calls.configure(spec)
         door.calls.refresh()
         door.calls.guarded.consent.tell = told.put_nowait
-        await test(door, told)
-
-    with_door(main)
+        yield door, told
 
 
 async def asked(door: Door) -> tuple[Client, dict[str, Any]]:
@@ -63,8 +62,8 @@ async def served(door: Door) -> dict[str, Any]:
 
 
 @pytest.mark.promise("M97")
-def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -> None:
+    async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
         other = await door.initialize(elicitation={})
         client = await door.call(session, arguments={"n": 1})
@@ -81,12 +80,10 @@ def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -> None
         assert (await client.event())["result"] == codec.value(DONE)
         assert door.peer.quiet()
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
-def test_a_session_that_cancels_its_call_takes_the_question_back() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None:
+    async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
         client = await door.call(session)
         await client.head()
@@ -101,12 +98,10 @@ def test_a_session_that_cancels_its_call_takes_the_question_back() -> None:
         assert door.peer.quiet()
         assert door.calls.guarded.consent.counts == {"left": 1}
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
-def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
+    async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
         client = await door.call(session)
         await client.head()
@@ -116,12 +111,10 @@ def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
         assert "cannot ask" in result["content"][0]["text"]
         assert door.peer.quiet()
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
-def test_the_retry_of_the_very_request_lets_the_call_through_once() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_the_retry_of_the_very_request_lets_the_call_through_once() -> None:
+    async with asking_door() as (door, _told):
         client, result = await asked(door)
         changed = await door.ask(again(result, arguments={"n": 2}))
         assert "another request" in changed.json["error"]["message"]
@@ -132,13 +125,11 @@ def test_the_retry_of_the_very_request_lets_the_call_through_once() -> None:
         assert "of no use" in replayed.json["error"]["message"]
         assert door.peer.quiet()
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
 @pytest.mark.parametrize("scope", ["once", ""])
-def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
+    async with asking_door() as (door, told):
         client, result = await asked(door)
         opened = await told.get()
         assert isinstance(opened, ConsentOpened)
@@ -153,12 +144,10 @@ def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
         assert answer["isError"] is not bool(scope)
         assert door.peer.quiet()
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
-def test_a_client_that_comes_back_too_late_is_told() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_a_client_that_comes_back_too_late_is_told() -> None:
+    async with asking_door(timeout_s=0.5) as (door, told):
         client, result = await asked(door)
         assert isinstance(await told.get(), ConsentOpened)
         assert isinstance(await told.get(), ConsentClosed)
@@ -167,12 +156,10 @@ def test_a_client_that_comes_back_too_late_is_told() -> None:
         assert "Nobody agreed" in answer["content"][0]["text"]
         assert door.peer.quiet()
 
-    asking(test, timeout_s=0.5)
-
 
 @pytest.mark.promise("M97")
-def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
+    async with asking_door() as (door, _told):
         client, result = await asked(door)
         for call, state in list(door.calls.under_way()):
             assert state == "asking"
@@ -182,15 +169,11 @@ def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
         assert "error" in (await client.reply()).json
         assert door.peer.quiet()
 
-    asking(test)
-
 
 @pytest.mark.promise("M97")
-def test_a_caller_of_rest_is_refused_as_its_tool_failed() -> None:
-    async def test(door: Door, told: Told) -> None:
+async def test_a_caller_of_rest_is_refused_as_its_tool_failed() -> None:
+    async with asking_door() as (door, _told):
         reply = await door.ask(post(b'{"n":1}', path="/metamcp/default/api/t"))
         assert reply.status == 422
         assert "cannot ask" in reply.json["content"][0]["text"]
         assert door.peer.quiet()
-
-    asking(test)

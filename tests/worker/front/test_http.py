@@ -11,7 +11,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Result
 
 from ..rawhttp import WAIT_S, Client, post, until
-from .door import LEGACY, MODERN, Door, bodiless, legacy, modern, with_door
+from .door import LEGACY, MODERN, bodiless, legacy, modern, opened_door
 from .offers import offer
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -109,10 +109,9 @@ TABLE: dict[str, tuple[bytes, int, int]] = {
 @pytest.mark.promise("M98")
 @pytest.mark.promise("M99")
 @pytest.mark.parametrize("case", TABLE)
-def test_bad_request_gets_its_status_and_one_sentence(case: str) -> None:
+async def test_bad_request_gets_its_status_and_one_sentence(case: str) -> None:
     data, status, code = TABLE[case]
-
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(data)
         reply = await (client.head() if case == "HEAD" else client.reply())
@@ -126,8 +125,6 @@ def test_bad_request_gets_its_status_and_one_sentence(case: str) -> None:
             assert reply.headers["allow"] == "POST, GET, DELETE, OPTIONS"
         assert sum(door.stats.refusals.values()) == 1 or code == -32601
         assert door.peer.quiet()  # no server has seen any of it
-
-    with_door(talk)
 
 
 GOOD = {
@@ -151,20 +148,18 @@ GOOD = {
 
 @pytest.mark.promise("M2")
 @pytest.mark.parametrize("case", GOOD)
-def test_every_right_spelling_is_served(case: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_every_right_spelling_is_served(case: str) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         head, _, body = GOOD[case].partition(b"\r\n")
         reply = await door.ask(head + f"\r\nMcp-Session-Id: {session}\r\n".encode() + body)
         assert reply.json == {"jsonrpc": "2.0", "id": 1, "result": {}}
         assert reply.headers["content-type"] == "application/json"
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(post(b"", "Content-Length", "Transfer-Encoding: chunked"))
         part = b"%x\r\n%b\r\n" % (2**20, b" " * 2**20)
@@ -177,21 +172,17 @@ def test_a_body_over_the_limit_is_refused_while_it_comes() -> None:
         assert await client.closed() == b""
         assert door.stats.refusals == {"too_large": 1}
 
-    with_door(talk)
 
-
-def test_a_body_of_the_limit_is_read() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_body_of_the_limit_is_read() -> None:
+    async with opened_door() as door:
         body = b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"'
         body += b"a" * (BODY_BYTES_MAX - len(body) - 3) + b'"}}'
         assert (await door.ask(post(body))).outcome == (400, -32600)  # it has no session
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M1")
-def test_the_header_chooses_the_era_of_each_request() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_header_chooses_the_era_of_each_request() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.connect()
         assert (
@@ -203,32 +194,26 @@ def test_the_header_chooses_the_era_of_each_request() -> None:
         ours = legacy("tools/list", None, f"MCP-Protocol-Version: {LEGACY}", session=session)
         assert "resultType" not in (await client.ask(ours)).json["result"]
 
-    with_door(talk)
 
-
-def test_a_modern_message_without_the_modern_header_is_told_so() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_modern_message_without_the_modern_header_is_told_so() -> None:
+    async with opened_door() as door:
         for header in ("MCP-Protocol-Version", f"MCP-Protocol-Version: {LEGACY}"):
             reply = await door.ask(modern("tools/list", None, header))
             assert reply.outcome == (400, -32020)
             assert reply.json["id"] == 1
 
-    with_door(talk)
 
-
-def test_options_names_the_methods_and_modern_clients_have_only_post() -> None:
-    async def talk(door: Door) -> None:
+async def test_options_names_the_methods_and_modern_clients_have_only_post() -> None:
+    async with opened_door() as door:
         reply = await door.ask(bodiless("OPTIONS"))
         assert (reply.status, reply.headers["allow"]) == (204, "POST, GET, DELETE, OPTIONS")
         for method in ("GET", "DELETE"):
             reply = await door.ask(bodiless(method, f"MCP-Protocol-Version: {MODERN}"))
             assert (reply.status, reply.headers["allow"]) == (405, "POST, OPTIONS")
 
-    with_door(talk)
 
-
-def test_an_endpoint_that_is_gone_is_not_served_any_more() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_endpoint_that_is_gone_is_not_served_any_more() -> None:
+    async with opened_door() as door:
         session = await door.initialize(path="/metamcp/dev/mcp")
         ping = legacy("ping", session=session, path="/metamcp/dev/mcp")
         assert (await door.ask(ping)).status == 200
@@ -237,12 +222,10 @@ def test_an_endpoint_that_is_gone_is_not_served_any_more() -> None:
         assert (await door.ask(ping)).status == 404
         assert door.app.counts().sessions[LEGACY] == 0
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M79")
-def test_a_drain_waits_for_calls_and_ends_streams() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_drain_waits_for_calls_and_ends_streams() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         news = await door.connect()
         news.send(bodiless("GET", f"Mcp-Session-Id: {session}"))
@@ -257,12 +240,10 @@ def test_a_drain_waits_for_calls_and_ends_streams() -> None:
         await drained
         assert door.server.connections == 0
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M28")
-def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
-    async def talk(door: Door) -> None:
+async def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         old, new = await door.connect(), await door.connect()
         other = await door.connect()
@@ -278,11 +259,9 @@ def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
         for client in (old, new, other):
             assert (await client.event())["method"] == "notifications/tools/list_changed"
 
-    with_door(talk)
 
-
-def test_a_request_builds_the_lists_that_wait_and_clients_hear_of_it() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_request_builds_the_lists_that_wait_and_clients_hear_of_it() -> None:
+    async with opened_door() as door:
         news = await door.news(await door.initialize())
         door.calls.catalogue("s", offer("new"))
         door.calls.viewers.defer()
@@ -290,11 +269,9 @@ def test_a_request_builds_the_lists_that_wait_and_clients_hear_of_it() -> None:
         assert tool["name"] == "new"
         assert (await news.event())["method"] == "notifications/tools/list_changed"
 
-    with_door(talk)
 
-
-def test_requests_on_one_connection_follow_each_other_in_both_eras() -> None:
-    async def talk(door: Door) -> None:
+async def test_requests_on_one_connection_follow_each_other_in_both_eras() -> None:
+    async with opened_door() as door:
         client: Client = await door.connect()
         session = await door.initialize()
         for number in range(3):
@@ -304,14 +281,12 @@ def test_requests_on_one_connection_follow_each_other_in_both_eras() -> None:
             assert (await client.reply()).json["id"] == number
             assert (await client.ask(legacy("ping", id="p", session=session))).json["id"] == "p"
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("era", [legacy, modern])
-def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
+async def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
     era: Callable[..., bytes],
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         tracemalloc.start()
         try:
@@ -326,14 +301,12 @@ def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
         finally:
             tracemalloc.stop()
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("era", [modern, legacy])
-def test_a_call_that_waits_for_its_server_needs_no_task_and_a_drain_waits_for_it(
+async def test_a_call_that_waits_for_its_server_needs_no_task_and_a_drain_waits_for_it(
     era: Callable[..., bytes],
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.connect()
         options: dict[str, str] = {"session": session} if era is legacy else {}
@@ -345,5 +318,3 @@ def test_a_call_that_waits_for_its_server_needs_no_task_and_a_drain_waits_for_it
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).status == 200
         await drain
-
-    with_door(talk)

@@ -1,7 +1,8 @@
 """A front that asks for API keys, over real sockets: who gets in, what others see, what a revoked
 key leaves behind."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec, NamingSpec, UseLimits
 
 from ..rawhttp import post
-from .door import OFF, Door, bodiless, legacy, modern, with_door
+from .door import OFF, Door, bodiless, legacy, modern, opened_door
 from .offers import offer
 from .peers import Peer
 
@@ -51,20 +52,19 @@ ENDPOINTS = (
 )
 
 
-def guarded(test: Callable[[Door], Awaitable[None]], *keys: KeySpec) -> None:
-    async def with_keys(door: Door) -> None:
+@asynccontextmanager
+async def guarded_door(*keys: KeySpec) -> AsyncGenerator[Door]:
+    async with opened_door(*ENDPOINTS) as door:
         door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=keys or KEYS))
-        await test(door)
-
-    with_door(with_keys, *ENDPOINTS)
+        yield door
 
 
 def revoke(door: Door, key: str) -> None:
     door.app.keys_changed(KeyChanges(pepper=PEPPER, gone=(api_key.id_of(key),)))
 
 
-def test_a_key_lists_and_calls_in_both_eras() -> None:
-    async def test(door: Door) -> None:
+async def test_a_key_lists_and_calls_in_both_eras() -> None:
+    async with guarded_door() as door:
         reply = await door.ask(modern("tools/list", {}, BEARER, path=HERE))
         assert [tool["name"] for tool in reply.json["result"]["tools"]] == ["t", "u"]
         client = await door.connect()
@@ -80,29 +80,24 @@ def test_a_key_lists_and_calls_in_both_eras() -> None:
         assert listed.status == 200
         assert (await door.ask(modern("tools/list", path="/metamcp/open/mcp"))).status == 200
 
-    guarded(test)
-
 
 @pytest.mark.promise("M63")
-def test_a_key_for_some_servers_sees_no_others_however_often_it_asks() -> None:
-    async def test(door: Door) -> None:
+async def test_a_key_for_some_servers_sees_no_others_however_often_it_asks() -> None:
+    async with guarded_door(spec(KEY, scopes=("mcp:list", "mcp:call:other"))) as door:
         client = await door.connect()
         for _ in range(3):  # the first request makes the part of the endpoint that the key may see
             client.send(modern("tools/list", {}, BEARER, path=HERE))
             assert (await client.reply()).json["result"]["tools"] == []
 
-    guarded(test, spec(KEY, scopes=("mcp:list", "mcp:call:other")))
 
-
-def test_more_sets_of_servers_than_parts_are_served_and_sessions_keep_their_parts() -> None:
+async def test_more_sets_of_servers_than_parts_are_served_and_sessions_keep_their_parts() -> None:
     servers = tuple("abcdefghi")
     sets = [
         ["mcp:list"] + [f"mcp:call:{one}" for bit, one in enumerate(servers) if number >> bit & 1]
         for number in range(1, PARTS_MAX + 2)
     ]
     keys = [api_key.make(number.to_bytes(2) * 20) for number in range(1, PARTS_MAX + 2)]
-
-    async def test(door: Door) -> None:
+    async with opened_door(endpoint("many", servers=servers)) as door:
         specs = tuple(
             spec(key, scopes=tuple(scopes)) for key, scopes in zip(keys, sets, strict=True)
         )
@@ -118,8 +113,6 @@ def test_more_sets_of_servers_than_parts_are_served_and_sessions_keep_their_part
         kept = await client.ask(legacy("ping", None, bearer, session=session, path=path))
         assert kept.status == 200
 
-    with_door(test, endpoint("many", servers=servers))
-
 
 def requests(path: str, *headers: str) -> list[bytes]:
     """Requests of every kind to a path, with these headers."""
@@ -134,8 +127,8 @@ def requests(path: str, *headers: str) -> list[bytes]:
     ]
 
 
-def test_without_a_credential_everything_looks_the_same() -> None:
-    async def test(door: Door) -> None:
+async def test_without_a_credential_everything_looks_the_same() -> None:
+    async with guarded_door() as door:
         seen = set[tuple[int, bytes, tuple[tuple[str, str], ...]]]()
         asked = (
             request
@@ -153,11 +146,9 @@ def test_without_a_credential_everything_looks_the_same() -> None:
         assert dict(headers)["www-authenticate"] == 'Bearer realm="metamcp"'
         assert door.peer.quiet()
 
-    guarded(test)
 
-
-def test_another_workspace_answers_byte_by_byte_like_nothing() -> None:
-    async def test(door: Door) -> None:
+async def test_another_workspace_answers_byte_by_byte_like_nothing() -> None:
+    async with guarded_door() as door:
         for there, nothing in zip(
             requests(FAR, BEARER), requests("/metamcp/none/mcp", BEARER), strict=True
         ):
@@ -165,11 +156,9 @@ def test_another_workspace_answers_byte_by_byte_like_nothing() -> None:
             assert reply == await door.ask(nothing)
             assert reply.status == 404
 
-    guarded(test)
 
-
-def test_a_foreign_session_looks_like_an_unknown_one() -> None:
-    async def test(door: Door) -> None:
+async def test_a_foreign_session_looks_like_an_unknown_one() -> None:
+    async with guarded_door() as door:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
         opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
         session = opened.headers["mcp-session-id"]
@@ -185,11 +174,13 @@ def test_a_foreign_session_looks_like_an_unknown_one() -> None:
         owned = await door.ask(legacy("tools/list", None, BEARER, session=session, path=HERE))
         assert owned.status == 200
 
-    guarded(test)
 
-
-def test_an_endpoint_that_names_its_keys_accepts_no_others() -> None:
-    async def test(door: Door) -> None:
+async def test_an_endpoint_that_names_its_keys_accepts_no_others() -> None:
+    async with opened_door(
+        endpoint("id", keys=(api_key.id_of(KEY), "x")),
+        endpoint("name", keys=("k",)),
+        endpoint("nobody", keys=("x",)),
+    ) as door:
         door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=KEYS))
         for path, allowed in (("id", (KEY,)), ("name", (KEY, OTHER)), ("nobody", ())):
             asked = {
@@ -201,16 +192,9 @@ def test_an_endpoint_that_names_its_keys_accepts_no_others() -> None:
             assert tuple(key for key, one in asked.items() if one.status == 200) == allowed
             assert {one.status for one in asked.values()} <= {200, 401}
 
-    with_door(
-        test,
-        endpoint("id", keys=(api_key.id_of(KEY), "x")),
-        endpoint("name", keys=("k",)),
-        endpoint("nobody", keys=("x",)),
-    )
 
-
-def test_two_keys_of_one_principal_share_a_session() -> None:
-    async def test(door: Door) -> None:
+async def test_two_keys_of_one_principal_share_a_session() -> None:
+    async with guarded_door(spec(KEY, principal="bob"), spec(OTHER, principal="bob")) as door:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
         opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
         session = opened.headers["mcp-session-id"]
@@ -219,11 +203,9 @@ def test_two_keys_of_one_principal_share_a_session() -> None:
             await door.ask(legacy("ping", None, other, session=session, path=HERE))
         ).status == 200
 
-    guarded(test, spec(KEY, principal="bob"), spec(OTHER, principal="bob"))
 
-
-def test_a_missing_scope_is_named_and_a_second_credential_refused() -> None:
-    async def test(door: Door) -> None:
+async def test_a_missing_scope_is_named_and_a_second_credential_refused() -> None:
+    async with guarded_door(spec(KEY, scopes=("mcp:list",))) as door:
         reply = await door.ask(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
         assert reply.status == 403
         assert 'error="insufficient_scope", scope="mcp:call"' in reply.headers["www-authenticate"]
@@ -233,11 +215,9 @@ def test_a_missing_scope_is_named_and_a_second_credential_refused() -> None:
         assert (await door.ask(twice)).status == 400
         assert door.peer.quiet()
 
-    guarded(test, spec(KEY, scopes=("mcp:list",)))
 
-
-def test_a_key_for_one_server_does_not_see_the_others() -> None:
-    async def test(door: Door) -> None:
+async def test_a_key_for_one_server_does_not_see_the_others() -> None:
+    async with guarded_door(spec(KEY, scopes=("mcp:list", "mcp:call:other")), spec(OTHER)) as door:
         listed = await door.ask(modern("tools/list", {}, BEARER, path=HERE))
         assert listed.json["result"]["tools"] == []
         call = modern("tools/call", {"name": "t"}, BEARER, path=HERE)
@@ -249,11 +229,9 @@ def test_a_key_for_one_server_does_not_see_the_others() -> None:
         assert len(whole.json["result"]["tools"]) == 2
         assert door.peer.quiet()
 
-    guarded(test, spec(KEY, scopes=("mcp:list", "mcp:call:other")), spec(OTHER))
 
-
-def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
-    async def test(door: Door) -> None:
+async def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
+    async with guarded_door() as door:
         client = await door.connect()
         client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
         assert (await client.head()).status == 200
@@ -265,12 +243,10 @@ def test_a_key_in_the_url_opens_a_stream_to_which_its_client_can_post() -> None:
         assert (await door.ask(legacy("ping", path=wrong))).status == 401
         assert (await door.ask(legacy("ping", path=where.partition("&token=")[0]))).status == 401
 
-    guarded(test)
-
 
 @pytest.mark.promise("M63")
-def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -> None:
-    async def test(door: Door) -> None:
+async def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -> None:
+    async with guarded_door() as door:
         client = await door.connect()
         client.send(bodiless("GET", path=f"/metamcp/web/sse?api_key={KEY}"))
         assert (await client.head()).status == 200
@@ -279,16 +255,14 @@ def test_the_token_of_a_stream_does_not_tell_which_other_endpoints_there_are() -
             reply = await door.ask(legacy("ping", path=where.replace("web", other)))
             assert (reply.status, "credential" in reply.message) == (401, True)
 
-    guarded(test)
-
 
 @pytest.mark.parametrize(
     "change", [{"url_keys": False}, {"keys": ("x",)}, {"workspace": "acme"}, {"auth": ("oauth",)}]
 )
-def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
+async def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
     change: dict[str, object],
 ) -> None:
-    async def test(door: Door) -> None:
+    async with guarded_door() as door:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
         web, dev = [
             (await door.ask(legacy("initialize", params, BEARER, path=path))).headers
@@ -316,11 +290,9 @@ def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
         kept = await door.ask(legacy("ping", None, BEARER, session=session, path=HERE))
         assert kept.status == 200
 
-    guarded(test)
 
-
-def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
-    async def test(door: Door) -> None:
+async def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
+    async with guarded_door() as door:
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c"}}
         opened = await door.ask(legacy("initialize", params, BEARER, path=HERE))
         session = f"Mcp-Session-Id: {opened.headers['mcp-session-id']}"
@@ -350,12 +322,12 @@ def test_a_revoked_key_leaves_no_stream_no_session_and_no_call() -> None:
         assert (await door.ask(other)).status == 200
         assert sent.id
 
-    guarded(test)
-
 
 @pytest.mark.parametrize("rest", [False, True])
-def test_a_call_that_waits_for_a_first_start_does_not_run_with_a_revoked_key(rest: bool) -> None:
-    async def test(door: Door) -> None:
+async def test_a_call_that_waits_for_a_first_start_does_not_run_with_a_revoked_key(
+    rest: bool,
+) -> None:
+    async with opened_door(endpoint("two", servers=("s", "q"))) as door:
         starting = Peer()
         await door.calls.attach("q", 1, starting.fd)
         state = ServerState(server="q", state="ready", listed=False, generation=1)
@@ -376,11 +348,11 @@ def test_a_call_that_waits_for_a_first_start_does_not_run_with_a_revoked_key(res
         assert starting.quiet()
         starting.close()
 
-    with_door(test, endpoint("two", servers=("s", "q")))
 
-
-def test_a_call_above_a_limit_of_its_key_is_refused_and_rest_says_429() -> None:
-    async def test(door: Door) -> None:
+async def test_a_call_above_a_limit_of_its_key_is_refused_and_rest_says_429() -> None:
+    async with guarded_door(
+        spec(KEY, limits=UseLimits(in_flight=1, streams=1, body_max=1024))
+    ) as door:
         call = await door.connect()
         call.send(modern("tools/call", {"name": "t"}, BEARER, path=HERE))
         first = await door.peer.call()
@@ -400,5 +372,3 @@ def test_a_call_above_a_limit_of_its_key_is_refused_and_rest_says_429() -> None:
         assert more.status == 429
         large = await door.ask(modern("tools/list", {"x": "y" * 2000}, BEARER, path=HERE))
         assert large.status == 413
-
-    guarded(test, spec(KEY, limits=UseLimits(in_flight=1, streams=1, body_max=1024)))

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from metamcp_worker.access.door import FAILURES_MAX
 from metamcp_worker.access.token_issuers import ANSWERS_MAX
@@ -11,16 +12,17 @@ from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import EndpointSpec, IssuerSpec, NamingSpec
 
 from ..rawhttp import listener, until
-from .door import OFF, Door, modern, with_door
+from .door import OFF, Door, modern, opened_door
 
 PATH = "/metamcp/sso/mcp"
 AUDIENCE = f"https://gateway.example{PATH}"
 
 
-def asking(
-    test: Callable[[Door, list[str]], Awaitable[None]], hold: asyncio.Event | None = None
-) -> None:
-    """Run the test with a front whose issuer knows all tokens that begin with `good`, and with the
+@asynccontextmanager
+async def asking_door(
+    hold: asyncio.Event | None = None,
+) -> AsyncGenerator[tuple[Door, list[str]]]:
+    """A front whose issuer knows all tokens that begin with `good`, and with the
     tokens that the issuer was asked about. `hold`: the issuer answers when this is set."""
     sock = listener()
     issuer = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -47,17 +49,12 @@ def asking(
         await writer.drain()
         writer.close()
 
-    async def served(door: Door) -> None:
-        async with await asyncio.start_server(answer, sock=sock):
-            await test(door, asked)
-
-    with_door(
-        served,
-        EndpointSpec(
-            name="sso", servers=("s",), naming=NamingSpec(style="bare"), disabled=OFF,
-            auth=("oauth",), oauth=rules,
-        ),
+    sso = EndpointSpec(
+        name="sso", servers=("s",), naming=NamingSpec(style="bare"), disabled=OFF,
+        auth=("oauth",), oauth=rules,
     )  # fmt: skip
+    async with opened_door(sso) as door, await asyncio.start_server(answer, sock=sock):
+        yield door, asked
 
 
 async def status(door: Door, token: str, address: str = "127.0.0.1") -> int:
@@ -66,8 +63,8 @@ async def status(door: Door, token: str, address: str = "127.0.0.1") -> int:
     return (await client.ask(request)).status
 
 
-def test_an_address_with_many_failures_makes_the_front_ask_no_issuer() -> None:
-    async def test(door: Door, asked: list[str]) -> None:
+async def test_an_address_with_many_failures_makes_the_front_ask_no_issuer() -> None:
+    async with asking_door() as (door, asked):
         assert await status(door, "good") == 200
         for number in range(FAILURES_MAX):
             assert await status(door, f"wrong{number}") == 401
@@ -80,13 +77,11 @@ def test_an_address_with_many_failures_makes_the_front_ask_no_issuer() -> None:
         assert await status(door, "good2", "127.0.0.2") == 200
         assert asked[-1] == "good2"
 
-    asking(test)
 
-
-def test_the_call_of_a_client_that_left_while_its_token_was_judged_does_not_run() -> None:
+async def test_the_call_of_a_client_that_left_while_its_token_was_judged_does_not_run() -> None:
     hold = asyncio.Event()
+    async with asking_door(hold) as (door, asked):
 
-    async def test(door: Door, asked: list[str]) -> None:
         def call(text: str) -> bytes:
             params = {"name": "t", "arguments": {"text": text}}
             return modern("tools/call", params, "Authorization: Bearer good", path=PATH)
@@ -105,11 +100,9 @@ def test_the_call_of_a_client_that_left_while_its_token_was_judged_does_not_run(
         assert (await staying.reply()).status == 200
         assert door.peer.quiet()
 
-    asking(test, hold)
 
-
-def test_tokens_that_are_not_valid_push_out_no_answer_about_a_valid_one() -> None:
-    async def test(door: Door, asked: list[str]) -> None:
+async def test_tokens_that_are_not_valid_push_out_no_answer_about_a_valid_one() -> None:
+    async with asking_door() as (door, asked):
         assert await status(door, "good") == 200
         for number in range(ANSWERS_MAX + 1):
             address = f"127.0.1.{number // FAILURES_MAX + 1}"
@@ -117,5 +110,3 @@ def test_tokens_that_are_not_valid_push_out_no_answer_about_a_valid_one() -> Non
         assert await status(door, "good") == 200
         assert asked.count("good") == 1
         assert len(asked) == ANSWERS_MAX + 2
-
-    asking(test)

@@ -12,7 +12,7 @@ from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.frames import Cancel, Error, Progress, Result
 
 from ..rawhttp import Client, post, until
-from .door import LEGACY, Door, bodiless, legacy, with_door
+from .door import LEGACY, Door, bodiless, legacy, opened_door
 from .offers import offer
 
 PARAMS: dict[str, Any] = {
@@ -52,10 +52,10 @@ async def calling(door: Door, session: str, **more: Any) -> Client:
         ("1900-01-01", "2025-11-25"),
     ],
 )
-def test_the_handshake_opens_a_session_in_a_revision_that_both_speak(
+async def test_the_handshake_opens_a_session_in_a_revision_that_both_speak(
     asked: str, spoken: str
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         reply = await door.ask(legacy("initialize", {**PARAMS, "protocolVersion": asked}))
         result = reply.json["result"]
         assert result["protocolVersion"] == spoken
@@ -72,11 +72,9 @@ def test_the_handshake_opens_a_session_in_a_revision_that_both_speak(
         assert (reply.status, reply.body) == (202, b"")
         assert session != await door.initialize()
 
-    with_door(talk)
 
-
-def test_a_handshake_needs_its_version_and_is_made_once() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_handshake_needs_its_version_and_is_made_once() -> None:
+    async with opened_door() as door:
         assert (await door.ask(legacy("initialize", {}))).outcome == (400, -32602)
         session = await door.initialize()
         again = legacy("initialize", PARAMS, session=session)
@@ -84,22 +82,18 @@ def test_a_handshake_needs_its_version_and_is_made_once() -> None:
         lost = legacy("initialize", PARAMS, session="gone")
         assert (await door.ask(lost)).outcome == (404, -32600)
 
-    with_door(talk)
 
-
-def test_a_session_belongs_to_its_endpoint_and_its_revision() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_session_belongs_to_its_endpoint_and_its_revision() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         ping = legacy("ping", session=session, path="/metamcp/dev/mcp")
         assert (await door.ask(ping)).outcome == (404, -32600)
         ping = legacy("ping", None, "MCP-Protocol-Version: 2025-06-18", session=session)
         assert (await door.ask(ping)).outcome == (400, -32600)
 
-    with_door(talk)
 
-
-def test_goodbye_ends_the_session_with_its_stream_and_its_calls() -> None:
-    async def talk(door: Door) -> None:
+async def test_goodbye_ends_the_session_with_its_stream_and_its_calls() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         stream = await door.connect()
         stream.send(news(session))
@@ -114,12 +108,10 @@ def test_goodbye_ends_the_session_with_its_stream_and_its_calls() -> None:
         assert (await door.ask(goodbye)).outcome == (404, -32600)
         assert (await door.ask(news(session))).outcome == (404, -32600)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M22")
-def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() -> None:
+    async with opened_door() as door:
         session = (await door.ask(legacy("initialize", PARAMS))).headers["mcp-session-id"]
         client = await calling(door, session, _meta={"a/b": 1}, arguments={})
         call = await door.peer.call()
@@ -135,11 +127,9 @@ def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itself() ->
         assert reply.status == 200  # an error of a method is no matter of HTTP in this era
         assert reply.body.endswith(b'"error":{"code":-32602,"message":"no", "x":1}}')
 
-    with_door(talk)
 
-
-def test_no_client_of_this_era_says_in_meta_what_only_the_gateway_may() -> None:
-    async def talk(door: Door) -> None:
+async def test_no_client_of_this_era_says_in_meta_what_only_the_gateway_may() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         names = ("clientCapabilities", "clientInfo", "logLevel", "protocolVersion", "related-task")
         meta: dict[str, object] = {f"io.modelcontextprotocol/{name}": {} for name in names}
@@ -147,34 +137,30 @@ def test_no_client_of_this_era_says_in_meta_what_only_the_gateway_may() -> None:
         found = codec.value((await door.peer.call()).meta)
         assert found == {"io.modelcontextprotocol/related-task": {}}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
 @pytest.mark.parametrize("capabilities", [{"x": "y" * CALLER_BYTES_MAX}, [], None, 1])
-def test_a_session_keeps_only_so_much_of_what_a_client_says_of_itself(capabilities: object) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_session_keeps_only_so_much_of_what_a_client_says_of_itself(
+    capabilities: object,
+) -> None:
+    async with opened_door() as door:
         hello = legacy("initialize", {**PARAMS, "capabilities": capabilities})
         assert (await door.ask(hello)).outcome == (400, -32602)
         assert sum(door.app.counts().sessions.values()) == 0
 
-    with_door(talk)
 
-
-def test_refusals_of_methods_are_answers_too() -> None:
-    async def talk(door: Door) -> None:
+async def test_refusals_of_methods_are_answers_too() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         unknown = legacy("tools/call", {"name": "v"}, session=session)
         assert (await door.ask(unknown)).outcome == (200, -32602)
         cursor = legacy("tools/list", {"cursor": "x"}, session=session)
         assert (await door.ask(cursor)).outcome == (200, -32602)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         other = await door.initialize()
         for meta in ({}, {"progressToken": 1}):
@@ -188,12 +174,10 @@ def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends() -> N
             assert (await client.reply()).outcome == (200, -32800)
         assert door.stats.refusals == {"stray_cancel": 6}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await calling(door, session)
         call = await door.peer.call()
@@ -205,12 +189,10 @@ def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() -> Non
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
         assert (await later.reply()).status == 200
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await calling(door, session)
         call = await door.peer.call()
@@ -220,12 +202,10 @@ def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
         assert (await door.ask(cancelled(session, 1))).status == 202  # it still can
         assert (await door.peer.cancelled()).id == call.id
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_progress_makes_a_stream_of_the_answer() -> None:
-    async def talk(door: Door) -> None:
+async def test_progress_makes_a_stream_of_the_answer() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await calling(door, session, _meta={"progressToken": "p"})
         call = await door.peer.call()
@@ -238,23 +218,19 @@ def test_progress_makes_a_stream_of_the_answer() -> None:
         assert (await client.event())["result"] == {"n": 1}
         assert await client.event() is None
 
-    with_door(talk)
 
-
-def test_a_posted_answer_is_accepted_and_counted() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_posted_answer_is_accepted_and_counted() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         answer = b'{"jsonrpc":"2.0","id":1,"result":{}}'
         reply = await door.ask(post(answer, f"Mcp-Session-Id: {session}"))
         assert (reply.status, reply.body) == (202, b"")
         assert door.stats.refusals == {"stray_answer": 1}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M28")
-def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         door.offer(offer("t"))
         stream = await door.connect()
@@ -267,11 +243,9 @@ def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it(
         door.app.lists_changed({HERE: frozenset({"resources", "resourceTemplates"})})
         assert (await stream.event())["method"] == "notifications/resources/list_changed"
 
-    with_door(talk)
 
-
-def test_the_newest_stream_of_a_session_replaces_the_one_before() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_newest_stream_of_a_session_replaces_the_one_before() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         first, second = await door.connect(), await door.connect()
         for stream in (first, second):
@@ -283,22 +257,18 @@ def test_the_newest_stream_of_a_session_replaces_the_one_before() -> None:
         await second.close()
         await until(lambda: door.app.counts().streams == 0)
 
-    with_door(talk)
 
-
-def test_a_stream_needs_a_session_and_a_reader() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_stream_needs_a_session_and_a_reader() -> None:
+    async with opened_door() as door:
         assert (await door.ask(bodiless("GET"))).outcome == (400, -32600)
         session = await door.initialize()
         deaf = bodiless("GET", f"Mcp-Session-Id: {session}", "Accept: application/json")
         assert (await door.ask(deaf)).outcome == (406, -32600)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_many_requests_of_one_session_run_side_by_side() -> None:
-    async def talk(door: Door) -> None:
+async def test_many_requests_of_one_session_run_side_by_side() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         clients = [await door.connect() for _ in range(8)]
         for number, client in enumerate(clients):
@@ -308,5 +278,3 @@ def test_many_requests_of_one_session_run_side_by_side() -> None:
             door.peer.write(Result(call.id, b"{}"))
         replies = await asyncio.gather(*(client.reply() for client in clients))
         assert [reply.json["id"] for reply in replies] == list(range(8))
-
-    with_door(talk)

@@ -14,7 +14,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Result
 
-from .door import Door, modern, with_door
+from .door import modern, opened_door
 from .offers import offer
 
 SCHEMA: dict[str, Any] = {
@@ -130,8 +130,8 @@ def test_header_values_that_cannot_be_read_are_nothing() -> None:
 
 
 @pytest.mark.promise("M21")
-def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
+    async with opened_door() as door:
         door.offer(offer(Raw(TOOL), "u"))
         call = {"name": "t", "arguments": {"region": "us", "plain": "p"}}
         reply = await door.ask(modern("tools/call", call))
@@ -148,8 +148,6 @@ def test_a_call_is_checked_against_the_schema_of_its_tool() -> None:
             assert codec.value(sent.params)["arguments"] == call["arguments"]
             door.peer.write(Result(sent.id, b"{}"))
             assert (await client.reply()).status == 200
-
-    with_door(talk)
 
 
 def test_arguments_that_nobody_can_read_as_values_are_refused() -> None:

@@ -10,7 +10,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Error, Notice, Progress, Result
 
 from ..rawhttp import post, until
-from .door import META, MODERN, VERSION_KEY, Door, modern, with_door
+from .door import META, MODERN, VERSION_KEY, modern, opened_door
 from .offers import offer, resource
 
 LEVEL = "io.modelcontextprotocol/logLevel"
@@ -19,8 +19,8 @@ TOKEN: dict[str, Any] = {**META, "progressToken": "p"}
 
 
 @pytest.mark.promise("M22")
-def test_a_call_reaches_its_server_and_its_result_comes_back_byte_for_byte() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_reaches_its_server_and_its_result_comes_back_byte_for_byte() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         meta = {**META, "io.modelcontextprotocol/logLevel": "info", "traceparent": "00-x", "a/b": 1}
         client.send(modern("tools/call", {"name": "t", "arguments": {"id": 1}}, id="7", meta=meta))
@@ -39,15 +39,15 @@ def test_a_call_reaches_its_server_and_its_result_comes_back_byte_for_byte() -> 
         assert reply.body == b'{"jsonrpc":"2.0","id":"7","result":%b}' % result
         assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M22")
 @pytest.mark.parametrize(
     ("code", "status"), [(-32601, 404), (-32602, 400), (-32000, 200), (7, 200)]
 )
-def test_an_error_of_a_server_keeps_its_bytes_and_sets_the_status(code: int, status: int) -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_of_a_server_keeps_its_bytes_and_sets_the_status(
+    code: int, status: int
+) -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(modern("tools/call", {"name": "t"}))
         call = await door.peer.call()
@@ -56,8 +56,6 @@ def test_an_error_of_a_server_keeps_its_bytes_and_sets_the_status(code: int, sta
         reply = await client.reply()
         assert reply.status == status
         assert reply.body == b'{"jsonrpc":"2.0","id":1,"error":%b}' % error
-
-    with_door(talk)
 
 
 def without(key: str) -> dict[str, Any]:
@@ -145,10 +143,9 @@ LADDER: dict[str, tuple[bytes, int, str]] = {
 @pytest.mark.promise("M98")
 @pytest.mark.parametrize("known", [False, True], ids=["new client", "known client"])
 @pytest.mark.parametrize("case", LADDER)
-def test_what_a_request_lacks_is_named(case: str, known: bool) -> None:
+async def test_what_a_request_lacks_is_named(case: str, known: bool) -> None:
     data, code, text = LADDER[case]
-
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         if known:
             assert (await door.ask(modern("tools/list"))).status == 200
         reply = await door.ask(data)
@@ -161,19 +158,15 @@ def test_what_a_request_lacks_is_named(case: str, known: bool) -> None:
                 "requested": "2027-01-01",
             }
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize(
     "method",
     ["ping", "initialize", "logging/setLevel", "resources/subscribe", "tasks/list"],
 )
-def test_methods_of_the_other_era_do_not_exist(method: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_methods_of_the_other_era_do_not_exist(method: str) -> None:
+    async with opened_door() as door:
         assert (await door.ask(modern(method))).outcome == (404, -32601)
         assert door.peer.quiet()
-
-    with_door(talk)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +180,8 @@ def test_methods_of_the_other_era_do_not_exist(method: str) -> None:
         ('a"\\', 'Mcp-Name: a"\\'),
     ],
 )
-def test_a_name_may_be_spelled_in_each_way_of_the_protocol(uri: str, header: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_name_may_be_spelled_in_each_way_of_the_protocol(uri: str, header: str) -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource(uri)]))
         client = await door.connect()
         client.send(modern("resources/read", {"uri": uri}, header))
@@ -197,11 +190,9 @@ def test_a_name_may_be_spelled_in_each_way_of_the_protocol(uri: str, header: str
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).status == 200
 
-    with_door(talk)
 
-
-def test_discovery_says_what_this_era_needs_to_know() -> None:
-    async def talk(door: Door) -> None:
+async def test_discovery_says_what_this_era_needs_to_know() -> None:
+    async with opened_door() as door:
         result = (await door.ask(modern("server/discover"))).json["result"]
         assert result["supportedVersions"] == ALL_VERSIONS
         assert result["capabilities"] == {"tools": {"listChanged": True}}
@@ -210,20 +201,16 @@ def test_discovery_says_what_this_era_needs_to_know() -> None:
         info = result["_meta"]["io.modelcontextprotocol/serverInfo"]
         assert info == {"name": "metamcp", "version": "1.2.3"}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M20")
-def test_lists_come_from_the_view() -> None:
-    async def talk(door: Door) -> None:
+async def test_lists_come_from_the_view() -> None:
+    async with opened_door() as door:
         result = (await door.ask(modern("tools/list"))).json["result"]
         assert [tool["name"] for tool in result["tools"]] == ["t", "u"]
 
-    with_door(talk)
 
-
-def test_a_notification_is_accepted_and_an_answer_is_not() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_notification_is_accepted_and_an_answer_is_not() -> None:
+    async with opened_door() as door:
         note = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
         reply = await door.ask(post(note, f"MCP-Protocol-Version: {MODERN}"))
         assert (reply.status, reply.body) == (202, b"")
@@ -232,12 +219,10 @@ def test_a_notification_is_accepted_and_an_answer_is_not() -> None:
         reply = await door.ask(post(answer, f"MCP-Protocol-Version: {MODERN}"))
         assert reply.outcome == (400, -32600)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_client_that_goes_away_cancels_its_call() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_goes_away_cancels_its_call() -> None:
+    async with opened_door() as door:
         for meta in (META, TOKEN):
             client = await door.connect()
             client.send(modern("tools/call", {"name": "t"}, meta=meta))
@@ -246,12 +231,10 @@ def test_a_client_that_goes_away_cancels_its_call() -> None:
             assert (await door.peer.cancelled()).id == call.id
         await until(lambda: door.server.connections == 0)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_progress_makes_a_stream_of_the_answer_and_bears_the_clients_token() -> None:
-    async def talk(door: Door) -> None:
+async def test_progress_makes_a_stream_of_the_answer_and_bears_the_clients_token() -> None:
+    async with opened_door() as door:
         for token in ("p", 7):
             client = await door.connect()
             meta = {**META, "progressToken": token}
@@ -271,12 +254,10 @@ def test_progress_makes_a_stream_of_the_answer_and_bears_the_clients_token() -> 
             assert await client.event() == {"jsonrpc": "2.0", "id": "x", "result": result}
             assert await client.event() is None
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_without_progress_or_without_a_token_or_a_reader_the_answer_is_json() -> None:
-    async def talk(door: Door) -> None:
+async def test_without_progress_or_without_a_token_or_a_reader_the_answer_is_json() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(modern("tools/call", {"name": "t"}, meta=TOKEN))
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
@@ -288,8 +269,6 @@ def test_without_progress_or_without_a_token_or_a_reader_the_answer_is_json() ->
         door.peer.write(Error(call.id, b'{"code":-32602,"message":"x"}'))
         assert (await client.reply()).outcome == (400, -32602)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M21")
 @pytest.mark.parametrize(
@@ -300,10 +279,10 @@ def test_without_progress_or_without_a_token_or_a_reader_the_answer_is_json() ->
         ("warning", ["error", "unheard-of"]),
     ],
 )
-def test_log_messages_go_to_the_request_that_asked_for_them(
+async def test_log_messages_go_to_the_request_that_asked_for_them(
     level: str | None, heard: list[str]
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         client = await door.connect()
         meta = META if level is None else {**META, LEVEL: level}
         client.send(modern("tools/call", {"name": "t"}, meta=meta))
@@ -319,5 +298,3 @@ def test_log_messages_go_to_the_request_that_asked_for_them(
             assert (await client.event())["params"] == {"level": said, "data": 1.0}
         assert (await client.event())["method"] == "notifications/example.com/x"
         assert (await client.event())["id"] == 1
-
-    with_door(talk)

@@ -2,7 +2,8 @@
 credential: about three thousand requests, and none of them is answered as its owner would be."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from metamcp_worker.ipc.frames import CallFrame, Result
 from metamcp_worker.ipc.key_table import KeyChanges
 
 from ..rawhttp import Client, Reply, post
-from .door import MODERN, Door, bodiless, legacy, modern, with_door
+from .door import MODERN, Door, bodiless, legacy, modern, opened_door
 from .offers import offer
 from .test_http_keys import FAR, FOREIGN, HERE, KEY, OTHER, PEPPER, STREAM, endpoint, spec
 
@@ -85,8 +86,10 @@ async def opened(door: Door) -> str:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CREDENTIALS if kind in STATUS])
-def test_without_a_valid_credential_of_the_workspace_every_request_gets_the_same(kind: str) -> None:
-    async def test(door: Door) -> None:
+async def test_without_a_valid_credential_of_the_workspace_every_request_gets_the_same(
+    kind: str,
+) -> None:
+    async with keyed_door() as door:
         session = await opened(door)
         client, asked, seen = await door.connect(), 0, set[tuple[int, bytes]]()
         for handle in handles(session).values():
@@ -102,11 +105,9 @@ def test_without_a_valid_credential_of_the_workspace_every_request_gets_the_same
         assert door.peer.quiet()
         assert (await owner_goes_on(door, session)).status == 200
 
-    probed(test)
 
-
-def test_another_principal_gets_for_a_foreign_session_what_an_unknown_one_gets() -> None:
-    async def test(door: Door) -> None:
+async def test_another_principal_gets_for_a_foreign_session_what_an_unknown_one_gets() -> None:
+    async with keyed_door() as door:
         session = await opened(door)
         for method in METHODS:
             replies: dict[str, Reply] = {}
@@ -139,13 +140,10 @@ def test_another_principal_gets_for_a_foreign_session_what_an_unknown_one_gets()
         assert door.peer.quiet()
         assert (await owner_goes_on(door, session)).status == 200
 
-    probed(test)
 
-
-def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
+async def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
     """Three principals call with the same ids at the same time."""
-
-    async def test(door: Door) -> None:
+    async with keyed_door() as door:
         headers = [CREDENTIALS["own"], CREDENTIALS["other principal"]]
         clients: list[tuple[Client, str]] = []
         for number, (header, path) in enumerate(
@@ -166,13 +164,11 @@ def test_answers_reach_the_caller_alone_whatever_ids_callers_choose() -> None:
             assert reply.json["id"] == 1
             assert reply.json["result"]["said"]["arguments"]["text"] == text
 
-    probed(test)
-
 
 @pytest.mark.promise("M60")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-def test_the_cursor_of_another_list_is_an_unknown_cursor(era: str) -> None:
-    async def test(door: Door) -> None:
+async def test_the_cursor_of_another_list_is_an_unknown_cursor(era: str) -> None:
+    async with keyed_door() as door:
         door.offer(offer(*(f"t{number}" for number in range(PAGE_ITEMS_MAX + 1))))
 
         async def page(header: str, path: str, cursor: str = "") -> Reply:
@@ -190,8 +186,6 @@ def test_the_cursor_of_another_list_is_an_unknown_cursor(era: str) -> None:
             assert replies[0].json["error"]["code"] == Code.INVALID_PARAMS
         rest = (await page(CREDENTIALS["own"], HERE, cursor)).json["result"]
         assert [one["name"] for one in rest["tools"]] == [f"t{PAGE_ITEMS_MAX}"]
-
-    probed(test)
 
 
 ASKED = b'{"resultType":"input_required","requestState":"for the owner"}'
@@ -214,8 +208,8 @@ def brought(params: dict[str, Any], state: str, header: str, path: str = HERE) -
 
 @pytest.mark.promise("M60")
 @pytest.mark.parametrize("pad", ["", "x" * KEPT_PARAMS_BYTES_MAX], ids=["small", "large"])
-def test_the_state_of_a_server_is_of_use_to_its_client_for_its_call_alone(pad: str) -> None:
-    async def test(door: Door) -> None:
+async def test_the_state_of_a_server_is_of_use_to_its_client_for_its_call_alone(pad: str) -> None:
+    async with keyed_door() as door:
         door.offer(offer("t", "u", protocol=MODERN))
         call = {**CALL, "arguments": {"text": CANARY, "pad": pad}}
         client = await door.connect()
@@ -236,8 +230,6 @@ def test_the_state_of_a_server_is_of_use_to_its_client_for_its_call_alone(pad: s
         door.peer.write(Result(frame.id, b'{"resultType":"complete","content":[]}'))
         assert (await client.reply()).status == 200
 
-    probed(test)
-
 
 async def owner_goes_on(door: Door, session: str) -> Reply:
     return await door.ask(
@@ -245,12 +237,12 @@ async def owner_goes_on(door: Door, session: str) -> Reply:
     )
 
 
-def probed(test: Any) -> None:
-    async def with_keys(door: Door) -> None:
+@asynccontextmanager
+async def keyed_door() -> AsyncGenerator[Door]:
+    endpoints = endpoint("dev"), endpoint("near"), endpoint("far", workspace="acme")
+    async with opened_door(*endpoints) as door:
         keys = (spec(KEY), spec(OTHER), spec(FOREIGN, workspace="acme"), spec(REVOKED))
         door.app.keys_changed(KeyChanges(pepper=PEPPER, whole=True, put=keys))
         gone = (api_key.id_of(REVOKED),)
         door.app.keys_changed(KeyChanges(pepper=PEPPER, gone=gone))
-        await test(door)
-
-    with_door(with_keys, endpoint("dev"), endpoint("near"), endpoint("far", workspace="acme"))
+        yield door

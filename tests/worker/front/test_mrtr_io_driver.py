@@ -16,7 +16,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error, Result
 
 from ..rawhttp import Client
-from .door import MODERN, Door, bodiless, legacy, with_door
+from .door import MODERN, Door, bodiless, legacy, opened_door
 from .offers import offer, prompt, resource
 
 pytestmark = pytest.mark.process
@@ -69,8 +69,8 @@ RESULTS = {
 
 
 @pytest.mark.promise("M23")
-def test_what_a_modern_server_wants_is_asked_as_requests_and_the_call_goes_on() -> None:
-    async def talk(door: Door) -> None:
+async def test_what_a_modern_server_wants_is_asked_as_requests_and_the_call_goes_on() -> None:
+    async with opened_door() as door:
         session, client, call = await started(
             door, arguments={"a": 1.0}, _meta={"a/b": 1, "progressToken": "p"}
         )
@@ -99,14 +99,14 @@ def test_what_a_modern_server_wants_is_asked_as_requests_and_the_call_goes_on() 
         assert (await client.event())["result"]["x"] == 1.0
         assert await client.event() is None
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize(
     ("method", "params"), [("prompts/get", {"name": "p"}), ("resources/read", {"uri": "r:1"})]
 )
-def test_prompts_and_resources_may_want_input_too(method: str, params: dict[str, str]) -> None:
-    async def talk(door: Door) -> None:
+async def test_prompts_and_resources_may_want_input_too(
+    method: str, params: dict[str, str]
+) -> None:
+    async with opened_door() as door:
         session, _, _ = await started(door)
         client = await door.connect()
         client.send(legacy(method, params, id=2, session=session))
@@ -122,12 +122,10 @@ def test_prompts_and_resources_may_want_input_too(method: str, params: dict[str,
         door.peer.write(Result(retried.id, b"{}"))
         assert (await client.event())["id"] == 2
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_visit_to_a_url_gets_the_id_that_clients_of_this_era_expect() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_visit_to_a_url_gets_the_id_that_clients_of_this_era_expect() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(one=LINK, two=LINK)))
         await client.head()
@@ -139,11 +137,9 @@ def test_a_visit_to_a_url_gets_the_id_that_clients_of_this_era_expect() -> None:
             await door.answer(session, question, '"result":{"action":"accept"}')
         assert b'"one":{"action":"accept"}' in (await door.peer.call()).params
 
-    with_door(talk)
 
-
-def test_each_round_carries_the_newest_answers_and_state_only() -> None:
-    async def talk(door: Door) -> None:
+async def test_each_round_carries_the_newest_answers_and_state_only() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants("s1", one=FORM)))
         await client.head()
@@ -154,11 +150,9 @@ def test_each_round_carries_the_newest_answers_and_state_only() -> None:
         call = await door.peer.call()
         assert codec.value(call.params) == {"name": "t", "inputResponses": {"two": {"n": 2}}}
 
-    with_door(talk)
 
-
-def test_a_server_that_only_wants_to_be_asked_again_is_but_not_for_ever() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_server_that_only_wants_to_be_asked_again_is_but_not_for_ever() -> None:
+    async with opened_door() as door:
         _, client, call = await started(door)
         for number in range(mrtr_io.ROUNDS_MAX):
             call = await again(door, call, wants(f"s{number}"))
@@ -169,23 +163,19 @@ def test_a_server_that_only_wants_to_be_asked_again_is_but_not_for_ever() -> Non
         assert "more than 10 times" in reply.message
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_after_as_many_rounds_as_there_may_be_the_result_still_counts() -> None:
-    async def talk(door: Door) -> None:
+async def test_after_as_many_rounds_as_there_may_be_the_result_still_counts() -> None:
+    async with opened_door() as door:
         _, client, call = await started(door)
         for _ in range(mrtr_io.ROUNDS_MAX):
             call = await again(door, call, wants("s"))
         door.peer.write(Result(call.id, b'{"n":1}'))
         assert (await client.reply()).json["result"] == {"n": 1}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_an_error_of_the_client_ends_the_call_with_that_error() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_of_the_client_ends_the_call_with_that_error() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(one=FORM, two=FORM)))
         await client.head()
@@ -198,14 +188,12 @@ def test_an_error_of_the_client_ends_the_call_with_that_error() -> None:
         assert door.stats.refusals == {"stray_answer": 1}
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_server_that_asks_what_was_not_declared_fails_the_call_and_the_client_is_not_asked() -> (
+async def test_a_server_that_asks_what_was_not_declared_fails_the_call_and_nobody_is_asked() -> (
     None
 ):
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         door.offer(offer("t", protocol=MODERN))
         session = await door.initialize(elicitation={})
         client = await door.call(session)
@@ -215,33 +203,29 @@ def test_a_server_that_asks_what_was_not_declared_fails_the_call_and_the_client_
         assert reply.outcome == (200, -32021)
         assert "sampling/createMessage" in reply.message
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("body", [wants(), wants(who={"params": {}}), wants(who=1)])
-def test_a_result_that_asks_in_a_way_nobody_can_answer_fails_the_call(body: bytes) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_result_that_asks_in_a_way_nobody_can_answer_fails_the_call(body: bytes) -> None:
+    async with opened_door() as door:
         _, client, call = await started(door)
         door.peer.write(Result(call.id, body))
         assert (await client.reply()).outcome == (200, -32603)
 
-    with_door(talk)
 
-
-def test_a_result_that_only_mentions_the_word_passes_as_it_is() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_result_that_only_mentions_the_word_passes_as_it_is() -> None:
+    async with opened_door() as door:
         _, client, call = await started(door)
         body = b'{"content":[{"type":"text","text":"input_required"}], "x":1.0}'
         door.peer.write(Result(call.id, body))
         assert (await client.reply()).body.endswith(body + b"}")
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("how", ["cancel", "goodbye"])
-def test_a_client_that_gives_up_is_asked_no_longer_and_the_call_is_not_sent_again(how: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_gives_up_is_asked_no_longer_and_the_call_is_not_sent_again(
+    how: str,
+) -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(who=FORM)))
         await client.head()
@@ -255,11 +239,9 @@ def test_a_client_that_gives_up_is_asked_no_longer_and_the_call_is_not_sent_agai
         assert (await client.event())["error"]["code"] == -32800
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_a_cancellation_between_the_rounds_reaches_the_call_that_is_at_the_server() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_cancellation_between_the_rounds_reaches_the_call_that_is_at_the_server() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         call = await again(door, call, wants("s"))
         params = {"requestId": 1}
@@ -267,21 +249,17 @@ def test_a_cancellation_between_the_rounds_reaches_the_call_that_is_at_the_serve
         assert (await door.peer.cancelled()).id == call.id
         assert (await client.reply()).outcome == (200, -32800)
 
-    with_door(talk)
 
-
-def test_an_error_of_the_server_in_a_later_round_is_the_answer() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_of_the_server_in_a_later_round_is_the_answer() -> None:
+    async with opened_door() as door:
         _, client, call = await started(door)
         call = await again(door, call, wants("s"))
         door.peer.write(Error(call.id, b'{"code":-7,"message":"m","x":1}'))
         assert (await client.reply()).json["error"] == {"code": -7, "message": "m", "x": 1}
 
-    with_door(talk)
 
-
-def test_a_server_that_goes_down_in_a_later_round_is_the_end_of_the_call() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_server_that_goes_down_in_a_later_round_is_the_end_of_the_call() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(who=FORM)))
         await client.head()
@@ -291,11 +269,9 @@ def test_a_server_that_goes_down_in_a_later_round_is_the_end_of_the_call() -> No
         answer = await client.event()
         assert answer["error"]["data"]["may_have_run"] is True
 
-    with_door(talk)
 
-
-def test_a_tool_that_was_switched_off_meanwhile_is_not_called_again() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_tool_that_was_switched_off_meanwhile_is_not_called_again() -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(who=FORM)))
         await client.head()
@@ -307,19 +283,15 @@ def test_a_tool_that_was_switched_off_meanwhile_is_not_called_again() -> None:
         assert (await client.event())["error"]["code"] == -32602
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("error", ['{"code":"x"}', "[]", '{"message":"m"}'])
-def test_an_error_of_the_client_that_is_none_ends_the_call_all_the_same(error: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_of_the_client_that_is_none_ends_the_call_all_the_same(error: str) -> None:
+    async with opened_door() as door:
         session, client, call = await started(door)
         door.peer.write(Result(call.id, wants(who=FORM)))
         await client.head()
         await door.answer(session, await client.event(), f'"error":{error}')
         assert (await client.event())["error"] == codec.value(error.encode())
-
-    with_door(talk)
 
 
 def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:

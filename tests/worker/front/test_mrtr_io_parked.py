@@ -11,7 +11,7 @@ from metamcp_worker.ipc.frames import CallFrame, Error, Progress, QuestionFrame,
 
 from ..rawhttp import Client
 from ..rawhttp import Reply as Http
-from .door import META, Door, modern, with_door
+from .door import META, Door, modern, opened_door
 from .offers import MODERN, offer, prompt, resource
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -55,10 +55,10 @@ def retry(
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize(("method", "params"), ASKED)
-def test_a_question_is_the_answer_and_the_retry_goes_on_with_the_call(
+async def test_a_question_is_the_answer_and_the_retry_goes_on_with_the_call(
     method: str, params: dict[str, Any]
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         client, call, result = await interrupted(door, method, params)
         question = {"method": "elicitation/create", "params": codec.value(FORM)}
         assert result["resultType"] == "input_required"
@@ -70,12 +70,12 @@ def test_a_question_is_the_answer_and_the_retry_goes_on_with_the_call(
         assert reply.json["id"] == "again"
         assert b'"n":1.0, "resultType"' in reply.body
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_call_may_be_interrupted_again_and_again_and_its_client_may_leave_in_between() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_may_be_interrupted_again_and_again_and_its_client_may_leave_in_between() -> (
+    None
+):
+    async with opened_door() as door:
         client, call, result = await interrupted(door)
         for number in range(2, 5):
             await client.close()
@@ -89,12 +89,12 @@ def test_a_call_may_be_interrupted_again_and_again_and_its_client_may_leave_in_b
             assert list(result["inputRequests"]) == [f"k{number}"]
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_what_is_told_before_a_question_and_behind_it_goes_to_the_request_that_waits() -> None:
-    async def talk(door: Door) -> None:
+async def test_what_is_told_before_a_question_and_behind_it_goes_to_the_request_that_waits() -> (
+    None
+):
+    async with opened_door() as door:
         door.offer(offer("t"))
         client = await door.connect()
         client.send(modern(*TOOL, meta={**ABLE, "progressToken": "first"}))
@@ -113,8 +113,6 @@ def test_what_is_told_before_a_question_and_behind_it_goes_to_the_request_that_w
         assert (await client.event())["params"] == {"progressToken": "second", "progress": 2}
         assert (await client.event())["id"] == "again"
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize(
@@ -126,10 +124,10 @@ def test_what_is_told_before_a_question_and_behind_it_goes_to_the_request_that_w
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}}, ABLE),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_the_call_goes_on(
+async def test_what_cannot_be_asked_is_refused_and_the_call_goes_on(
     method: str, params: dict[str, Any], meta: dict[str, Any]
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         door.offer(offer("t", prompts=[prompt("p")]))
         client = await door.connect()
         client.send(modern(method, params, meta=meta))
@@ -141,8 +139,6 @@ def test_what_cannot_be_asked_is_refused_and_the_call_goes_on(
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).json["result"] == {"resultType": "complete"}
 
-    with_door(talk)
-
 
 def refused(reply: Http) -> str:
     assert reply.outcome == (400, Code.INVALID_PARAMS)
@@ -150,8 +146,8 @@ def refused(reply: Http) -> str:
 
 
 @pytest.mark.promise("M23")
-def test_a_state_works_once_for_its_request_and_survives_what_is_wrong() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_state_works_once_for_its_request_and_survives_what_is_wrong() -> None:
+    async with opened_door() as door:
         client, call, result = await interrupted(door)
         forged = {"requestState": result["requestState"] + "x"}
         other = {**TOOL[1], "arguments": {"n": 2.0}}
@@ -172,12 +168,10 @@ def test_a_state_works_once_for_its_request_and_survives_what_is_wrong() -> None
         assert (await client.reply()).status == 200
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("answer", [None, 7, "x"])
-def test_an_answer_that_is_none_is_asked_for_again(answer: object) -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_that_is_none_is_asked_for_again(answer: object) -> None:
+    async with opened_door() as door:
         client, _, result = await interrupted(door)
         client.send(retry(result, answer=answer))
         again = (await client.reply()).json["result"]
@@ -186,12 +180,10 @@ def test_an_answer_that_is_none_is_asked_for_again(answer: object) -> None:
         client.send(retry(again))
         assert isinstance(await door.peer.read(), ReplyFrame)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_client_that_goes_away_while_it_waits_ends_the_call() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_goes_away_while_it_waits_ends_the_call() -> None:
+    async with opened_door() as door:
         client, call, result = await interrupted(door)
         client.send(retry(result))
         assert isinstance(await door.peer.read(), ReplyFrame)
@@ -199,24 +191,20 @@ def test_a_client_that_goes_away_while_it_waits_ends_the_call() -> None:
         assert (await door.peer.cancelled()).id == call.id
         assert "of no use" in refused(await door.ask(retry(result)))
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_front_that_ends_ends_the_calls_whose_clients_are_away() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_front_that_ends_ends_the_calls_whose_clients_are_away() -> None:
+    async with opened_door() as door:
         _, call, _ = await interrupted(door)
         await door.app.drain(0)
         assert await door.peer.read() == ReplyFrame(5, b'{"action":"cancel"}')
         cancelled = await door.peer.cancelled()
         assert (cancelled.id, cancelled.reason) == (call.id, b"the gateway is stopping")
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_between_peers_of_this_era_states_come_back_and_answers_pass_as_they_are() -> None:
-    async def talk(door: Door) -> None:
+async def test_between_peers_of_this_era_states_come_back_and_answers_pass_as_they_are() -> None:
+    async with opened_door() as door:
         door.offer(offer("t", protocol=MODERN))
         client = await door.connect()
         given = {**TOOL[1], "inputResponses": {"x": {"n": 1.0}}}
@@ -235,11 +223,9 @@ def test_between_peers_of_this_era_states_come_back_and_answers_pass_as_they_are
         call = await door.peer.call()
         assert call.params.endswith(b',"requestState":"\\u0061"}')
 
-    with_door(talk)
 
-
-def test_a_legacy_server_never_sees_states_and_answers() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_legacy_server_never_sees_states_and_answers() -> None:
+    async with opened_door() as door:
         given = {**TOOL[1], "requestState": "theirs"}
         assert "of no use" in refused(await door.ask(modern("tools/call", given, meta=ABLE)))
         client = await door.connect()
@@ -247,15 +233,13 @@ def test_a_legacy_server_never_sees_states_and_answers() -> None:
         client.send(modern("tools/call", answered, meta=ABLE))
         assert codec.value((await door.peer.call()).params) == TOOL[1]
 
-    with_door(talk)
-
 
 VISIT = {"mode": "url", "message": "Sign in", "elicitationId": "e1", "url": "https://a"}
 
 
 @pytest.mark.promise("M23")
-def test_an_error_that_demands_a_visit_becomes_a_question_and_the_retry_a_new_call() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_that_demands_a_visit_becomes_a_question_and_the_retry_a_new_call() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(modern(*TOOL, meta=ABLE))
         error = {"code": -32042, "message": "visit", "data": {"elicitations": [VISIT]}}
@@ -271,17 +255,15 @@ def test_an_error_that_demands_a_visit_becomes_a_question_and_the_retry_a_new_ca
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).status == 200
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize(
     ("elicitations", "outcome"),
     [([VISIT], (400, Code.MISSING_CAPABILITY)), ([], (200, Code.INTERNAL_ERROR))],
 )
-def test_a_visit_that_nobody_can_make_is_an_error_of_this_era(
+async def test_a_visit_that_nobody_can_make_is_an_error_of_this_era(
     elicitations: list[Any], outcome: tuple[int, int]
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(modern(*TOOL, meta={**META, CAPABILITIES: {"elicitation": {}}}))
         data = {"elicitations": elicitations}
@@ -293,15 +275,11 @@ def test_a_visit_that_nobody_can_make_is_an_error_of_this_era(
             needed: dict[str, Any] = {"elicitation": {"url": {}}}
             assert reply.json["error"]["data"] == {"requiredCapabilities": needed}
 
-    with_door(talk)
 
-
-def test_a_uri_that_is_too_long_is_looked_for_nowhere() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_uri_that_is_too_long_is_looked_for_nowhere() -> None:
+    async with opened_door() as door:
         uri = "a:" + "b" * URI_BYTES_MAX
         again = modern("resources/read", {"uri": uri, "requestState": "metamcp.x.y"}, meta=ABLE)
         refused = await door.ask(again)
         assert refused.outcome == (400, -32602)
         assert refused.message.startswith("No resource has a name of more than")
-
-    with_door(talk)

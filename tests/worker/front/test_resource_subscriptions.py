@@ -1,7 +1,8 @@
 """Subscriptions over real pipes, with the workers played by the test."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,7 +18,7 @@ from metamcp_worker.ipc.frames import Error, Notice, Result
 from metamcp_worker.ipc.messages import ServerState
 
 from ..rawhttp import until
-from .called import Front, with_front
+from .called import Front, opened_front
 from .callers import answer_of
 from .offers import endpoint, offer, resource, template
 from .peers import Peer
@@ -40,11 +41,11 @@ class Client:
         self.told.put_nowait(params)
 
 
-def with_subscriptions(test: Callable[[Front, ResourceSubscriptions], Awaitable[None]]) -> None:
-    async def main(front: Front) -> None:
-        await test(front, ResourceSubscriptions(front.calls))
-
-    with_front(main, endpoint("a", "b"), a=OFFER, b=offer(templates=[template("note:{n}")]))
+@asynccontextmanager
+async def opened_subscriptions() -> AsyncGenerator[tuple[Front, ResourceSubscriptions]]:
+    notes = offer(templates=[template("note:{n}")])
+    async with opened_front(endpoint("a", "b"), a=OFFER, b=notes) as front:
+        yield front, ResourceSubscriptions(front.calls)
 
 
 async def watched(front: Front, subs: ResourceSubscriptions, uri: str, *clients: Client) -> None:
@@ -64,8 +65,8 @@ async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None
 
 @pytest.mark.promise("M21")
 @pytest.mark.promise("M23")
-def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
+    async with opened_subscriptions() as (front, subs):
         one, two, peer = Client(), Client(), front.peers["a"]
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         await answer(peer, "resources/subscribe", "file:///a", b'{"x": 1.0}')
@@ -79,12 +80,10 @@ def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates()
         await answer(peer, "resources/unsubscribe", "file:///a", b'{"y":2}')
         assert await last == CallAnswer(b'{"y":2}')
 
-    with_subscriptions(talk)
-
 
 @pytest.mark.promise("M21")
-def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
+    async with opened_front(a=OFFER, b=OFFER) as front:
         subs, one = ResourceSubscriptions(front.calls), Client()
         asking = asyncio.create_task(subs.watch(front.view, "file://b//a", one))
         await answer(front.peers["b"], "resources/subscribe", "file:///a")
@@ -93,11 +92,9 @@ def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
         front.peers["b"].write(Notice(UPDATED, b'{"uri":"file:///a/x","n": 1.0}'))
         assert await one.told.get() == b'{"uri":"file://b//a/x","n":1.0}'
 
-    with_front(talk, a=OFFER, b=OFFER)
 
-
-def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
+    async with opened_subscriptions() as (front, subs):
         one = Client()
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         call = await front.peers["a"].call()
@@ -106,22 +103,18 @@ def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
         assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
         await watched(front, subs, "file:///a", one)
 
-    with_subscriptions(talk)
 
-
-def test_what_nobody_has_cannot_be_watched() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_what_nobody_has_cannot_be_watched() -> None:
+    async with opened_subscriptions() as (front, subs):
         for ask in (subs.watch, subs.unwatch):
             with pytest.raises(ProtocolError, match="Unknown resource: gone:z") as refusal:
                 await ask(front.view, "gone:z", Client())
             assert refusal.value.code == -32002
         assert front.peers["a"].quiet()
 
-    with_subscriptions(talk)
 
-
-def test_one_client_cannot_watch_without_end() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_one_client_cannot_watch_without_end() -> None:
+    async with opened_subscriptions() as (front, subs):
         greedy = Client()
         asking = [
             asyncio.create_task(subs.watch(front.view, f"note:{number}", greedy))
@@ -135,12 +128,10 @@ def test_one_client_cannot_watch_without_end() -> None:
             await subs.watch(front.view, "note:more", greedy)
         assert refusal.value.code == Code.OVERLOADED
 
-    with_subscriptions(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
+    async with opened_subscriptions() as (front, subs):
         one, two = Client(), Client()
         await watched(front, subs, "file:///a", one, two)
         await watched(front, subs, "file:///b", one)
@@ -150,11 +141,9 @@ def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
         subs.forget(two)
         await answer(front.peers["a"], "resources/unsubscribe", "file:///a")
 
-    with_subscriptions(talk)
 
-
-def test_goodbyes_leave_room_for_calls() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_goodbyes_leave_room_for_calls() -> None:
+    async with opened_subscriptions() as (front, subs):
         one, peer = Client(), front.peers["b"]
         uris = [f"note:{number}" for number in range(2 * UNATTENDED_MAX)]
         asking = [asyncio.create_task(subs.watch(front.view, uri, one)) for uri in uris]
@@ -173,12 +162,10 @@ def test_goodbyes_leave_room_for_calls() -> None:
         }
         marker.cancel("enough")
 
-    with_subscriptions(talk)
-
 
 @pytest.mark.promise("M23")
-def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
+    async with opened_subscriptions() as (front, subs):
         one = Client()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
@@ -187,11 +174,9 @@ def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
         new.write(Notice(UPDATED, b'{"uri":"file:///a"}'))
         assert await one.told.get() == b'{"uri":"file:///a"}'
 
-    with_subscriptions(talk)
 
-
-def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
+    async with opened_subscriptions() as (front, subs):
         asking = [
             asyncio.create_task(subs.watch(front.view, "file:///a", Client())) for _ in range(2)
         ]
@@ -204,11 +189,9 @@ def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
         assert (await new.call()).method == "x/marker", "nobody watches, so nothing is asked"
         late.cancel("enough")
 
-    with_subscriptions(talk)
 
-
-def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
+    async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         asking = asyncio.create_task(subs.watch(front.view, "file:///a", Client()))
@@ -219,11 +202,9 @@ def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> None:
         assert (await new.call()).method == "x/marker"
         marker.cancel("enough")
 
-    with_subscriptions(talk)
 
-
-def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() -> None:
+    async with opened_subscriptions() as (front, subs):
         gone, quit_ = Client(), Client()
         forgotten = asyncio.create_task(subs.watch(front.view, "file:///a", gone))
         cancelled = asyncio.create_task(subs.watch(front.view, "file:///a", quit_))
@@ -236,11 +217,9 @@ def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() ->
         front.peers["a"].write(Result(call.id, b"{}"))
         await answer(front.peers["a"], "resources/unsubscribe", "file:///a")
 
-    with_subscriptions(talk)
 
-
-def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() -> None:
+    async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         gone, stays = Client(), Client()
@@ -260,22 +239,18 @@ def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_process() ->
         assert (await new.call()).method == "x/marker"
         marker.cancel("enough")
 
-    with_subscriptions(talk)
 
-
-def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_for() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_for() -> None:
+    async with opened_subscriptions() as (front, subs):
         one = Client()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         assert await subs.unwatch(front.view, "file:///a", one) == CallAnswer(b"{}")
 
-    with_subscriptions(talk)
 
-
-def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> None:
+    async with opened_subscriptions() as (front, subs):
         one = Client()
         await watched(front, subs, "file:///a", one)
         meta = b'{"io.modelcontextprotocol/subscriptionId":"7","v":1.0}'
@@ -284,12 +259,10 @@ def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> 
         front.peers["a"].write(Notice(UPDATED, b'{"_meta":%b,"uri":"file:///a/b"}' % meta))
         assert await one.told.get() == b'{"_meta":{"v":1.0},"uri":"file:///a/b"}'
 
-    with_subscriptions(talk)
-
 
 @pytest.mark.promise("M79")
-def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
+    async with opened_subscriptions() as (front, subs):
         one = Client()
         subs.adopt(front.view, "file:///a", one)
         subs.adopt(front.view, "gone:z", one)
@@ -297,22 +270,18 @@ def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
         front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a"}'))
         assert await one.told.get() == b'{"uri":"file:///a"}'
 
-    with_subscriptions(talk)
 
-
-def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_back() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_is_back() -> None:
+    async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
         subs.adopt(front.view, "file:///a", Client())
         await answer(await front.attach("a", 2), "resources/subscribe", "file:///a")
 
-    with_subscriptions(talk)
-
 
 @pytest.mark.promise("M82")
-def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
-    async def talk(front: Front, subs: ResourceSubscriptions) -> None:
+async def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
+    async with opened_subscriptions() as (front, subs):
         one, two = Client(), Client()
         two.who = ""  # of clients that do not say who they are the server itself serves all
         await watched(front, subs, "file:///a", one, two)
@@ -325,5 +294,3 @@ def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_the
         front.peers["a"].write(Notice(UPDATED, b'{"uri":"file:///a","n":1}'))
         assert await two.told.get() == b'{"uri":"file:///a","n":1}'
         assert one.told.empty()
-
-    with_subscriptions(talk)

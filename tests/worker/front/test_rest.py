@@ -23,7 +23,7 @@ from metamcp_worker.ipc.frames import (
 from metamcp_worker.ipc.spec import EndpointSpec
 
 from ..rawhttp import Client, post
-from .door import Door, bodiless, with_door
+from .door import Door, bodiless, opened_door
 from .offers import offer, tool
 
 API = "/metamcp/default/api"
@@ -46,8 +46,8 @@ async def called(door: Door, tool_path: str, body: bytes = b"{}") -> tuple[Clien
 
 
 @pytest.mark.promise("M4")
-def test_the_list_shows_what_a_caller_needs_to_know_as_servers_wrote_it() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_list_shows_what_a_caller_needs_to_know_as_servers_wrote_it() -> None:
+    async with opened_door() as door:
         door.offer(offer(REFERS, "t"))
         reply = await door.ask(get())
         assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
@@ -62,12 +62,10 @@ def test_the_list_shows_what_a_caller_needs_to_know_as_servers_wrote_it() -> Non
         door.offer(offer("other"))
         assert b'"other"' in (await door.ask(get())).body
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M4")
-def test_a_tool_is_called_with_the_body_and_answers_with_its_result_byte_for_byte() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_tool_is_called_with_the_body_and_answers_with_its_result_byte_for_byte() -> None:
+    async with opened_door() as door:
         client, call = await called(door, "t", b'{"n": 1.0, "x":[ ]}')
         assert call.params == b'{"name":"t","arguments":{"n": 1.0, "x":[ ]}}'
         assert codec.value(call.caller) == {
@@ -81,8 +79,6 @@ def test_a_tool_is_called_with_the_body_and_answers_with_its_result_byte_for_byt
         reply = await client.reply()
         assert (reply.status, reply.body) == (200, result)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M4")
 @pytest.mark.parametrize(
@@ -94,15 +90,15 @@ def test_a_tool_is_called_with_the_body_and_answers_with_its_result_byte_for_byt
         (b'{"resultType":"input_required","requestState":"x"}', 501),
     ],
 )
-def test_a_result_that_is_no_success_has_a_status_that_says_so(body: bytes, status: int) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_result_that_is_no_success_has_a_status_that_says_so(
+    body: bytes, status: int
+) -> None:
+    async with opened_door() as door:
         client, call = await called(door, "t")
         door.peer.write(Result(call.id, body))
         reply = await client.reply()
         assert reply.status == status
         assert (reply.body == body) is (status != 501)
-
-    with_door(talk)
 
 
 @pytest.mark.promise("M4")
@@ -110,42 +106,36 @@ def test_a_result_that_is_no_success_has_a_status_that_says_so(body: bytes, stat
     ("code", "status"),
     [(-32602, 400), (-32603, 502), (-32000, 502), (-32021, 501), (-10002, 503), (-10003, 504)],
 )
-def test_an_error_keeps_its_bytes_and_has_a_status(code: int, status: int) -> None:
-    async def talk(door: Door) -> None:
+async def test_an_error_keeps_its_bytes_and_has_a_status(code: int, status: int) -> None:
+    async with opened_door() as door:
         client, call = await called(door, "t")
         error = b'{"message":"no","code":%d,"data":{"n":1.0},"x":[ ]}' % code
         door.peer.write(Error(call.id, error))
         reply = await client.reply()
         assert (reply.status, reply.body) == (status, b'{"error":%b}' % error)
 
-    with_door(talk)
 
-
-def test_a_server_that_goes_down_is_a_bad_gateway() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_server_that_goes_down_is_a_bad_gateway() -> None:
+    async with opened_door() as door:
         client, _ = await called(door, "t")
         door.peer.write(ServerGone(b'{"reason":"exit","message":"it exited"}'))
         reply = await client.reply()
         assert reply.status == 502
         assert reply.json["error"]["code"] == Code.SERVER_DOWN
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("path", ["v", "..", "%2e%2e", "t/", "t/t", "%00", "%ff", "T", "%zz", "/t"])
-def test_a_path_that_names_no_tool_is_not_found(path: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_path_that_names_no_tool_is_not_found(path: str) -> None:
+    async with opened_door() as door:
         reply = await door.ask(post(b"{}", path=f"{API}/{path}"))
         assert reply.status == 404
         assert reply.json["error"]["code"] == Code.INVALID_PARAMS
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize(("path", "name"), [("a%2Fb", "a/b"), ("%74", "t"), ("%C3%A9", "é")])
-def test_a_name_may_be_written_with_percent_signs(path: str, name: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_name_may_be_written_with_percent_signs(path: str, name: str) -> None:
+    async with opened_door() as door:
         door.offer(offer("a/b", "t", "é"))
         exposed = [one["name"] for one in (await door.ask(get())).json["tools"]]
         if name not in exposed:  # this endpoint exposes it under another
@@ -155,31 +145,26 @@ def test_a_name_may_be_written_with_percent_signs(path: str, name: str) -> None:
         door.peer.write(Result(call.id, b"{}"))
         assert (await client.reply()).status == 200
 
-    with_door(talk)
-
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b"{", b'{"a":"\xff"}', b'{"a":1}x', b"null"])
-def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    async with opened_door() as door:
         reply = await door.ask(post(body, path=f"{API}/t"))
         assert reply.status == 400
         assert "must be a JSON object" in reply.message
         assert door.peer.quiet()
 
-    with_door(talk)
 
-
-def test_no_body_is_no_arguments() -> None:
-    async def talk(door: Door) -> None:
+async def test_no_body_is_no_arguments() -> None:
+    async with opened_door() as door:
         _, call = await called(door, "t", b"")
         assert call.params == b'{"name":"t","arguments":{}}'
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M4")
-def test_requests_from_pages_of_other_sites_and_of_other_kinds_come_to_nothing() -> None:
-    async def talk(door: Door) -> None:
+async def test_requests_from_pages_of_other_sites_and_of_other_kinds_come_to_nothing() -> None:
+    async with opened_door() as door:
+
         async def status(*headers: str, path: str = "/t", method: str = "POST") -> int:
             data = post(b"{}", *headers, path=API + path, method=method)
             return (await door.ask(data)).status
@@ -197,12 +182,10 @@ def test_requests_from_pages_of_other_sites_and_of_other_kinds_come_to_nothing()
             assert (reply.status, reply.headers["allow"]) == (204, allowed)
         assert door.peer.quiet()
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M4")
-def test_a_server_that_asks_is_refused_and_a_client_that_goes_away_cancels() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_server_that_asks_is_refused_and_a_client_that_goes_away_cancels() -> None:
+    async with opened_door() as door:
         client, call = await called(door, "t")
         door.peer.write(QuestionFrame(call.id, 5, "elicitation/create", b"{}"))
         reply = await door.peer.read()
@@ -211,17 +194,13 @@ def test_a_server_that_asks_is_refused_and_a_client_that_goes_away_cancels() -> 
         await client.close()
         assert (await door.peer.cancelled()).id == call.id
 
-    with_door(talk)
 
-
-def test_an_endpoint_without_rest_has_no_such_paths() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_endpoint_without_rest_has_no_such_paths() -> None:
+    async with opened_door() as door:
         plain = tuple(structs.replace(one, rest=False) for one in door.spec.endpoints)
         door.app.reconfigure(structs.replace(door.spec, endpoints=plain))
         assert (await door.ask(get())).status == 404
         assert (await door.ask(post(b"{}", path=f"{API}/t"))).status == 404
-
-    with_door(talk)
 
 
 # --- the document ---------------------------------------------------------------------------
@@ -241,8 +220,8 @@ def references(value: Any) -> list[str]:
 
 
 @pytest.mark.promise("M4")
-def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> None:
+    async with opened_door() as door:
         door.offer(offer(REFERS, "t"))
         reply = await door.ask(get("/openapi.json"))
         assert b'{"type":"object", "x":1.0}' in reply.body
@@ -265,8 +244,6 @@ def test_the_document_describes_each_tool_with_the_schemas_of_its_server() -> No
         }  # fmt: skip
         inner = {"default": {"$ref": "#/x"}, "not": {"$ref": "#there"}}
         assert schemas["refers.input"]["$defs"]["A"] == {"minimum": 1.0, **inner}
-
-    with_door(talk)
 
 
 def test_the_document_says_that_a_protected_endpoint_needs_a_credential() -> None:

@@ -20,7 +20,7 @@ from metamcp_worker.ipc.messages import (
     Stop,
 )
 
-from .door import Door, bodiless, legacy, modern, with_door
+from .door import bodiless, legacy, modern, opened_door
 from .peers import WAIT_S
 from .process import Front, front
 from .test_run_wrong_front import answer, at, handed
@@ -114,12 +114,10 @@ def test_a_front_that_ends_leaves_new_streams_to_the_others(kind: str) -> None:
         listened(one)
 
 
-def test_a_call_that_nobody_cancelled_never_looks_like_one_that_was() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_that_nobody_cancelled_never_looks_like_one_that_was() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(modern("tools/call", {"name": "t"}))
         await door.peer.call()
         await door.server.drain(0)
         assert await client.closed() == b""
-
-    with_door(talk)

@@ -15,7 +15,7 @@ from metamcp_worker.ipc.messages import FrontReady, Reconfigure, ServerState
 from metamcp_worker.ipc.spec import FrontSpec, ToolOverride
 from tests.waiting import until
 
-from .called import Front, request, with_front
+from .called import opened_front, request
 from .callers import answer_of
 from .offers import endpoint, offer, prompt
 from .peers import error_data
@@ -83,8 +83,10 @@ def test_a_server_that_is_held_to_what_is_approved_is_not_asked_for_what_it_does
 
 @pytest.mark.promise("M40")
 @pytest.mark.parametrize("modern", [True, False])
-def test_what_nobody_has_approved_cannot_be_called_by_a_name_that_no_list_has(modern: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_what_nobody_has_approved_cannot_be_called_by_a_name_that_no_list_has(
+    modern: bool,
+) -> None:
+    async with opened_front(endpoint("git", style="bare"), git=offer("status")) as front:
         unlisted = request("tools/call", b'{"name":"unlisted"}', modern=modern)
         await front.sent("git", unlisted)
         bare = endpoint("git", style="bare")
@@ -96,8 +98,6 @@ def test_what_nobody_has_approved_cannot_be_called_by_a_name_that_no_list_has(mo
         assert front.peers["git"].quiet()
         await front.sent("git", request("tools/call", b'{"name":"status"}', modern=modern))
         await front.sent("git", request("prompts/get", b'{"name":"unlisted"}', modern=modern))
-
-    with_front(talk, endpoint("git", style="bare"), git=offer("status"))
 
 
 def test_further_names_of_it_are_no_way_around() -> None:
@@ -112,8 +112,8 @@ def test_further_names_of_it_are_no_way_around() -> None:
 
 @pytest.mark.promise("M40")
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_is_told_why_and_no_server_hears_of_it(modern: bool) -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_is_told_why_and_no_server_hears_of_it(modern: bool) -> None:
+    async with opened_front(git=offer("status")) as front:
         front.calls.configure(spec(*KEPT))
         front.calls.refresh()
         refusal = front.refusal(request("tools/call", CALL, modern=modern))
@@ -124,12 +124,12 @@ def test_a_call_is_told_why_and_no_server_hears_of_it(modern: bool) -> None:
         front.calls.refresh()
         await front.sent("git", request("tools/call", CALL, modern=modern))
 
-    with_front(talk, git=offer("status"))
-
 
 @pytest.mark.promise("M40")
-def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_back_as_another() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_back_as_another() -> (
+    None
+):
+    async with opened_front(git=offer("status", "log")) as front:
         idle = ServerState(server="git", state="idle", listed=True, hold_ms=10_000)
         front.calls.server_state(idle)
         view = front.view
@@ -145,11 +145,9 @@ def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_back_as_a
         assert (await answer_of(stays)).body == b"1"
         assert peer.quiet()
 
-    with_front(talk, git=offer("status", "log"))
 
-
-def test_what_one_process_offers_otherwise_only_its_own_client_does_without() -> None:
-    async def talk(front: Front) -> None:
+async def test_what_one_process_offers_otherwise_only_its_own_client_does_without() -> None:
+    async with opened_front(git=offer("status")) as front:
         state = ServerState(server="git", state="ready", listed=True, by="client")
         front.calls.server_state(state)
         own = process_names.own("git", "0123456789ab")
@@ -159,8 +157,6 @@ def test_what_one_process_offers_otherwise_only_its_own_client_does_without() ->
         asked = replace(request("tools/call", CALL), who="0123456789ab")
         assert front.refusal(asked).message == WHY
         await front.sent("git", request("tools/call", CALL))
-
-    with_front(talk, git=offer("status"))
 
 
 @pytest.mark.process

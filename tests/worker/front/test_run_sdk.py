@@ -8,7 +8,7 @@ from mcp.client.subscriptions import ToolsListChanged
 
 from metamcp_worker.ipc.frames import Progress, Result
 
-from .door import Door, with_door
+from .door import Door, opened_door
 from .offers import offer
 
 RESULT = b'{"resultType":"complete","content":[{"type":"text","text":"hi"}]}'
@@ -25,8 +25,8 @@ async def work(door: Door, calls: int) -> None:
 
 @pytest.mark.promise("M1")
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
-def test_the_official_client_lists_calls_and_sees_progress(mode: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_the_official_client_lists_calls_and_sees_progress(mode: str) -> None:
+    async with opened_door() as door:
         seen: list[float] = []
 
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
@@ -42,31 +42,27 @@ def test_the_official_client_lists_calls_and_sees_progress(mode: str) -> None:
             assert seen == [1.0]
         await server
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_a_call_that_the_official_client_gives_up_is_cancelled(mode: str) -> None:
-    async def talk(door: Door) -> None:
-        async with Client(f"http://localhost:{door.port}/mcp", mode=mode) as client:
-            asked = asyncio.create_task(client.call_tool("t", {}))
-            call = await door.peer.call()
-            asked.cancel()
-            assert (await door.peer.cancelled()).id == call.id
-            await client.list_tools()  # behind what still comes for the call
-
-    with_door(talk)
+async def test_a_call_that_the_official_client_gives_up_is_cancelled(mode: str) -> None:
+    async with (
+        opened_door() as door,
+        Client(f"http://localhost:{door.port}/mcp", mode=mode) as client,
+    ):
+        asked = asyncio.create_task(client.call_tool("t", {}))
+        call = await door.peer.call()
+        asked.cancel()
+        assert (await door.peer.cancelled()).id == call.id
+        await client.list_tools()  # behind what still comes for the call
 
 
 @pytest.mark.promise("M28")
-def test_the_official_client_hears_of_changed_lists() -> None:
-    async def talk(door: Door) -> None:
-        async with (
-            Client(f"http://localhost:{door.port}/mcp") as client,
-            client.listen(tools_list_changed=True) as news,
-        ):
-            door.offer(offer("t"))
-            assert isinstance(await anext(aiter(news)), ToolsListChanged)
-
-    with_door(talk)
+async def test_the_official_client_hears_of_changed_lists() -> None:
+    async with (
+        opened_door() as door,
+        Client(f"http://localhost:{door.port}/mcp") as client,
+        client.listen(tools_list_changed=True) as news,
+    ):
+        door.offer(offer("t"))
+        assert isinstance(await anext(aiter(news)), ToolsListChanged)

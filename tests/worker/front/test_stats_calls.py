@@ -9,7 +9,7 @@ from metamcp_worker.ipc.frames import QuestionFrame, Result
 from metamcp_worker.ipc.messages import CallUnderWay, ServerState
 from metamcp_worker.ipc.spec import FrontSpec
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import Caller
 from .offers import endpoint, offer, resource
 
@@ -18,15 +18,15 @@ RAW = b'{"clientInfo":{"name":"claude-code","version":"1"},"clientCapabilities":
 
 
 def looked(
-    front: Front, after_s: float = 0.0, **how: object
+    front: Front, after_s: float = 0.01, **how: object
 ) -> tuple[list[tuple[int, CallUnderWay]], int]:
     now = asyncio.get_running_loop().time() + after_s
     wanted = {"most": 100, **how}
     return describe_calls(front.calls.under_way(), now, **wanted)  # type: ignore[arg-type] # by name
 
 
-def test_a_call_shows_who_waits_for_what_and_nothing_that_it_holds() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_shows_who_waits_for_what_and_nothing_that_it_holds() -> None:
+    async with opened_front(a=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t","arguments":{"key":"hunter2"}}', caller=RAW)
         asked.who, asked.wants_progress = "5f8a", True
         frame = await front.sent("a", asked)
@@ -41,11 +41,9 @@ def test_a_call_shows_who_waits_for_what_and_nothing_that_it_holds() -> None:
         while looked(front)[0]:
             await asyncio.to_thread(front.peers["a"].quiet)
 
-    with_front(talk, a=offer("t"))
 
-
-def test_a_uri_is_no_name_and_a_client_need_not_have_one() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_uri_is_no_name_and_a_client_need_not_have_one() -> None:
+    async with opened_front(a=offer(resource("file:///hunter2"))) as front:
         for said in (
             b"",
             b"[]",
@@ -58,13 +56,13 @@ def test_a_uri_is_no_name_and_a_client_need_not_have_one() -> None:
         assert [one.client for _, one in found] == ["", "", "", "x" * CLIENT_CHARACTERS_MAX]
         assert b"hunter2" not in codec.dump(found)
         front.calls.ask("a", "ping", b"{}")
-        assert looked(front)[0][-1][1].client == ""
-
-    with_front(talk, a=offer(resource("file:///hunter2")))
+        assert [one.client for _, one in looked(front)[0] if one.method == "ping"] == [""]
 
 
-def test_a_call_is_held_while_its_server_is_away_and_asking_while_its_client_is_asked() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_is_held_while_its_server_is_away_and_asking_while_its_client_is_asked() -> (
+    None
+):
+    async with opened_front(a=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t"}')
         call = front.calls.start(front.view, asked, caller := Caller())
         frame = await front.peers["a"].call()
@@ -79,11 +77,9 @@ def test_a_call_is_held_while_its_server_is_away_and_asking_while_its_client_is_
         front.calls.start(front.view, asked, None)
         assert looked(front)[0][0][1].state == "held"
 
-    with_front(talk, a=offer("t"))
 
-
-def test_the_longest_are_shown_and_the_others_are_counted() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_longest_are_shown_and_the_others_are_counted() -> None:
+    async with opened_front(a=offer("t"), b=offer("t")) as front:
         sent = [
             await front.sent(s, request("tools/call", b'{"name":"%b__t"}' % s.encode()))
             for s in "aba"
@@ -92,13 +88,11 @@ def test_the_longest_are_shown_and_the_others_are_counted() -> None:
         assert ([number for number, _ in found], more) == ([frame.id for frame in sent[:2]], 1)
         assert [one.server for _, one in looked(front, servers=("b",))[0]] == ["b"]
         assert looked(front, slow_s=LATER_S) == ([], 0)
-        assert len(looked(front, LATER_S, slow_s=LATER_S)[0]) == 3
-
-    with_front(talk, a=offer("t"), b=offer("t"))
+        assert len(looked(front, LATER_S + 1.0, slow_s=LATER_S)[0]) == 3
 
 
-def test_the_time_that_a_call_may_take_is_that_of_the_newest_configuration() -> None:
-    async def talk(front: Front) -> None:
+async def test_the_time_that_a_call_may_take_is_that_of_the_newest_configuration() -> None:
+    async with opened_front(a=offer("t")) as front:
         asked = request("tools/call", b'{"name":"a__t"}')
         assert (await front.sent("a", asked)).deadline_ms == 0, "the server's own"
         for timeout_s in (5.0, 90.0):
@@ -109,5 +103,3 @@ def test_the_time_that_a_call_may_take_is_that_of_the_newest_configuration() -> 
             )
             front.calls.refresh()
             assert (await front.sent("a", asked)).deadline_ms == timeout_s * 1000
-
-    with_front(talk, a=offer("t"))

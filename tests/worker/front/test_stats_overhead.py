@@ -6,7 +6,7 @@ from metamcp_worker.ipc import figures
 from metamcp_worker.ipc.figures import SAMPLED_OF_CALLS, WorkerCallTimes
 from metamcp_worker.ipc.frames import Notice, Result
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import answer_of
 from .offers import offer, tool
 
@@ -23,8 +23,8 @@ def armed(front: Front) -> bool:
 
 
 @pytest.mark.promise("M85")
-def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
-    async def talk(front: Front) -> None:
+async def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
+    async with opened_front(a=offer("t")) as front:
         overhead = front.calls.overhead
         for number in range(1, SAMPLED_OF_CALLS - 1):
             assert armed(front) is False, number
@@ -47,8 +47,6 @@ def test_one_call_of_many_is_timed_in_each_part_of_the_gateway() -> None:
         assert found["pipe"].seconds > 0
         assert found["front"].seconds > 0
 
-    with_front(talk, a=offer("t"))
-
 
 async def _sampled(front: Front, timed: WorkerCallTimes) -> None:
     """Calls until the next one that is timed, of which its worker says this."""
@@ -64,18 +62,16 @@ async def _sampled(front: Front, timed: WorkerCallTimes) -> None:
     assert all(one == 1 for one in counts(front).values())
 
 
-def test_a_notice_that_means_no_call_changes_nothing() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_notice_that_means_no_call_changes_nothing() -> None:
+    async with opened_front(a=offer("t")) as front:
         for body in (b"", b"{}", figures.pack(WorkerCallTimes(31, 1.0, 1.0))):
             front.peers["a"].write(Notice(figures.NOTICE, body))
         await front.answered("a", ASKED, b"{}")
         assert not any(counts(front).values())
 
-    with_front(talk, a=offer("t"))
 
-
-def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None:
+    async with opened_front(a=offer(tool("t", annotations={"readOnlyHint": True}))) as front:
         front.retry({"a": "read-only"})
         while not armed(front):
             await front.answered("a", ASKED, b"{}")
@@ -92,5 +88,3 @@ def test_a_call_that_was_sent_once_more_says_nothing_about_the_gateway() -> None
         await answer_of(call)
         await front.answered("a", ASKED, b"{}")  # some turns of the loop
         assert not any(counts(front).values())
-
-    with_front(talk, a=offer(tool("t", annotations={"readOnlyHint": True})))

@@ -10,7 +10,7 @@ from metamcp_worker.front.streams import Stream, Streams, WaitingStream
 from metamcp_worker.ipc.frames import Progress
 
 from ..rawhttp import until
-from .door import META, Door, modern, with_door
+from .door import META, modern, opened_door
 
 
 class Wire:
@@ -136,8 +136,8 @@ async def test_standing_streams_are_limited_by_address_but_not_on_loopback() -> 
 
 
 @pytest.mark.promise("M98")
-def test_a_deaf_client_loses_its_stream_and_its_call_is_cancelled() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_deaf_client_loses_its_stream_and_its_call_is_cancelled() -> None:
+    async with opened_door() as door:
         with socket.create_connection(("127.0.0.1", door.port)) as deaf:
             deaf.sendall(modern("tools/call", {"name": "t"}, meta={**META, "progressToken": 1}))
             call = await door.peer.call()
@@ -145,5 +145,3 @@ def test_a_deaf_client_loses_its_stream_and_its_call_is_cancelled() -> None:
             while door.stats.refusals != {"slow_reader": 1}:
                 await asyncio.to_thread(door.peer.write, Progress(call.id, params))
             assert (await door.peer.cancelled()).id == call.id
-
-    with_door(talk)

@@ -17,7 +17,7 @@ from metamcp_worker.ipc.frames import (
 )
 
 from ..rawhttp import Client, until
-from .door import Door, bodiless, legacy, with_door
+from .door import Door, bodiless, legacy, opened_door
 from .offers import offer
 
 pytestmark = pytest.mark.process
@@ -49,10 +49,10 @@ async def resumed(door: Door, session: str, event_id: str) -> Client:
 @pytest.mark.parametrize(
     ("protocol", "first"), [("2025-11-25", b"retry: "), ("2025-06-18", b"event: message")]
 )
-def test_a_stream_begins_with_an_id_where_clients_understand_that(
+async def test_a_stream_begins_with_an_id_where_clients_understand_that(
     protocol: str, first: bytes
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize(protocol)
         client = await door.call(session, _meta={"progressToken": "p"})
         call = await door.peer.call()
@@ -62,22 +62,18 @@ def test_a_stream_begins_with_an_id_where_clients_understand_that(
         assert chunk.startswith(b"id: ")
         assert chunk.partition(b"\n")[2].startswith(first)
 
-    with_door(talk)
 
-
-def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.call(session)
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
         reply = await client.reply()
         assert reply.headers["content-type"] == "application/json"
 
-    with_door(talk)
 
-
-def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_for_news() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_for_news() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         news = await door.news(session)
         client, call = await told(door, session)
@@ -92,13 +88,13 @@ def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_for_ne
         assert (await second.event())["result"] == {"n": 1}
         await drain
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("protocol", ["2025-11-25", "2025-06-18"])
-def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(protocol: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(
+    protocol: str,
+) -> None:
+    async with opened_door() as door:
         session = await door.initialize(protocol)
         client, call = await told(door, session)
         await lost(door, client, 1)
@@ -113,11 +109,9 @@ def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(protoc
         third = await resumed(door, session, second.event_ids[-1])
         assert await third.event() is None  # there is nothing behind the answer
 
-    with_door(talk)
 
-
-def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_back_for_it() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_back_for_it() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, call = await told(door, session)
         await lost(door, client, 1)
@@ -129,11 +123,9 @@ def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_back_for
             assert (await second.event())["result"] == {"n": 1}
             assert await second.event() is None
 
-    with_door(talk)
 
-
-def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, call = await told(door, session)
         second = await resumed(door, session, client.event_ids[0])
@@ -142,11 +134,9 @@ def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() -> None:
         door.peer.write(Result(call.id, b"{}"))
         assert (await second.event())["result"] == {}
 
-    with_door(talk)
 
-
-def test_a_question_waits_for_a_client_that_comes_back() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_question_waits_for_a_client_that_comes_back() -> None:
+    async with opened_door() as door:
         session = await door.initialize(roots={})
         client, call = await told(door, session)
         await lost(door, client, 1)
@@ -156,11 +146,9 @@ def test_a_question_waits_for_a_client_that_comes_back() -> None:
         await door.answer(session, question, '"result":{"roots":[]}')
         assert not (await door.peer.read()).failed  # type: ignore[union-attr] # it is a Reply
 
-    with_door(talk)
 
-
-def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         first = await door.news(session)
         door.offer(offer("t"))
@@ -175,11 +163,9 @@ def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
         assert await third.event() == CHANGED
         assert await second.event() is None
 
-    with_door(talk)
 
-
-def test_with_an_id_that_names_nothing_the_stream_is_a_new_one() -> None:
-    async def talk(door: Door) -> None:
+async def test_with_an_id_that_names_nothing_the_stream_is_a_new_one() -> None:
+    async with opened_door() as door:
         session, other = await door.initialize(), await door.initialize()
         client, _ = await told(door, other)
         for name in ("nonsense", client.event_ids[-1]):  # also that of somebody else's stream
@@ -189,11 +175,9 @@ def test_with_an_id_that_names_nothing_the_stream_is_a_new_one() -> None:
             door.offer(offer("t", "u"))
             assert await news.event() == CHANGED
 
-    with_door(talk)
 
-
-def test_who_resumes_needs_a_session_and_names_one_event() -> None:
-    async def talk(door: Door) -> None:
+async def test_who_resumes_needs_a_session_and_names_one_event() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, _ = await told(door, session)
         name = f"Last-Event-ID: {client.event_ids[-1]}"
@@ -203,11 +187,9 @@ def test_who_resumes_needs_a_session_and_names_one_event() -> None:
         gone = bodiless("GET", "Mcp-Session-Id: gone", name)
         assert (await door.ask(gone)).outcome == (404, -32600)
 
-    with_door(talk)
 
-
-def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, call = await told(door, session)
         await lost(door, client, 1)
@@ -217,12 +199,10 @@ def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
         assert await door.peer.read() == Cancel(call.id, b"enough")
         assert (await second.event())["error"]["code"] == -32800
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, call = await told(door, session)
         large = b'{"progress":2,"message":"%b"}' % (b"x" * streams.QUEUE_BYTES_MAX)
@@ -235,12 +215,10 @@ def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None:
             assert message["method"] == "notifications/progress"
         assert message["result"] == {"n": 1}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client, call = await told(door, session)
         await lost(door, client, 1)
@@ -250,17 +228,15 @@ def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
         assert len((await second.event())["result"]["x"]) == len(body) - 8
         assert await second.event() is None
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M2")
 @pytest.mark.parametrize(
     ("method", "answer"), [("tools/list", "result"), ("resources/subscribe", "error")]
 )
-def test_who_would_rather_read_a_stream_gets_one_for_every_request(
+async def test_who_would_rather_read_a_stream_gets_one_for_every_request(
     method: str, answer: str
 ) -> None:
-    async def talk(door: Door) -> None:
+    async with opened_door() as door:
         session = await door.initialize()
         client = await door.connect()
         accept = "Accept: text/event-stream, application/json"
@@ -269,5 +245,3 @@ def test_who_would_rather_read_a_stream_gets_one_for_every_request(
         assert answer in await client.event()
         assert client.event_ids
         assert await client.event() is None
-
-    with_door(talk)

@@ -13,7 +13,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Progress, QuestionFrame, ReplyFrame, Result
 
 from ..rawhttp import Client, post, until
-from .door import Door, bodiless, modern, with_door
+from .door import Door, bodiless, modern, opened_door
 from .offers import offer
 from .test_streams import Wire
 
@@ -72,8 +72,8 @@ async def held_back(door: Door, slow: socket.socket, request: bytes) -> None:
 
 @pytest.mark.promise("M3")
 @pytest.mark.parametrize("path", ["/sse", "/metamcp/default/sse", "/metamcp/dev/sse"])
-def test_a_stream_says_where_to_post_and_brings_every_answer(path: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_a_stream_says_where_to_post_and_brings_every_answer(path: str) -> None:
+    async with opened_door() as door:
         line = await Line.open(door, path)
         endpoint = "dev" if "dev" in path else "default"
         assert line.path.startswith(f"/metamcp/{endpoint}/messages?session_id=")
@@ -88,23 +88,19 @@ def test_a_stream_says_where_to_post_and_brings_every_answer(path: str) -> None:
         assert (await line.ask("tools/call", {"name": "none"}))["error"]["code"] == -32602
         assert door.app.counts().sessions["2024-11-05"] == 1
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M3")
 @pytest.mark.parametrize("protocol", ["2024-11-05", "2025-06-18", "2025-11-25"])
-def test_any_revision_with_a_handshake_can_be_spoken(protocol: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_any_revision_with_a_handshake_can_be_spoken(protocol: str) -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         answer = await line.ask("initialize", {**HELLO, "protocolVersion": protocol})
         assert answer["result"]["protocolVersion"] == protocol
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M3")
-def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> None:
-    async def talk(door: Door) -> None:
+async def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         await line.hello()
         for name in (1, 2):
@@ -124,12 +120,10 @@ def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> N
         door.offer(offer("t"))
         assert (await line.stream.event())["method"] == "notifications/tools/list_changed"
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M3")
-def test_with_the_stream_the_session_and_its_calls_end() -> None:
-    async def talk(door: Door) -> None:
+async def test_with_the_stream_the_session_and_its_calls_end() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         await line.hello()
         await line.say(id=1, method="tools/call", params={"name": "t"})
@@ -141,11 +135,9 @@ def test_with_the_stream_the_session_and_its_calls_end() -> None:
         assert door.kept == []  # no other front could go on with it
         assert len(door.over) == 1  # what was started for it alone can go
 
-    with_door(talk)
 
-
-def test_a_drain_waits_for_the_answers_that_are_owed_on_a_stream() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_drain_waits_for_the_answers_that_are_owed_on_a_stream() -> None:
+    async with opened_door() as door:
         busy, idle = await Line.open(door), await Line.open(door)
         await busy.hello()
         await busy.say(id=1, method="tools/call", params={"name": "t"})
@@ -157,11 +149,11 @@ def test_a_drain_waits_for_the_answers_that_are_owed_on_a_stream() -> None:
         assert await busy.stream.event() is None
         await drain
 
-    with_door(talk)
 
-
-def test_a_message_behind_an_answer_that_nobody_reads_is_not_taken_by_a_front_that_ends() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_message_behind_an_answer_that_nobody_reads_is_not_taken_by_a_front_that_ends() -> (
+    None
+):
+    async with opened_door() as door:
         busy, idle = await Line.open(door), await Line.open(door)
         await busy.hello()
         ping = codec.dump({"jsonrpc": "2.0", "id": 7, "method": "ping"})
@@ -176,11 +168,11 @@ def test_a_message_behind_an_answer_that_nobody_reads_is_not_taken_by_a_front_th
                 assert b"404 Not Found" in await asyncio.to_thread(rest.read)
         await drain
 
-    with_door(talk)
 
-
-def test_a_message_for_a_stream_that_has_ended_is_refused_though_its_rest_is_still_read() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_message_for_a_stream_that_has_ended_is_refused_though_its_rest_is_still_read() -> (
+    None
+):
+    async with opened_door() as door:
         line, idle = await Line.open(door), await Line.open(door)
         await line.hello()
         await line.say(id=1, method="tools/call", params={"name": "t"})
@@ -194,12 +186,10 @@ def test_a_message_for_a_stream_that_has_ended_is_refused_though_its_rest_is_sti
         assert await line.stream.event() is None
         await drain
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_a_message_for_no_stream_is_refused() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_message_for_no_stream_is_refused() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         ping = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "ping"})
         for path, status in (
@@ -213,12 +203,10 @@ def test_a_message_for_no_stream_is_refused() -> None:
         name = line.path.partition("=")[2]
         assert (await door.ask(post(ping, f"Mcp-Session-Id: {name}"))).outcome == (404, -32600)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() -> None:
-    async def talk(door: Door) -> None:
+async def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         assert (await line.ask("ping"))["error"]["code"] == -32600  # before the handshake
         assert (await line.ask("initialize", {}))["error"]["code"] == -32602
@@ -229,12 +217,10 @@ def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() -> Non
         assert broken.outcome == (400, -32700)
         assert (await line.ask("ping"))["result"] == {}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M98")
-def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         await line.hello()
         await line.say(id=1, method="tools/call", params={"name": "t"})
@@ -243,8 +229,6 @@ def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
         await asyncio.to_thread(door.peer.write, Result(call.id, body))
         assert len((await line.stream.event())["result"]["x"]) == len(body) - 8
         assert (await line.ask("ping"))["result"] == {}
-
-    with_door(talk)
 
 
 @pytest.mark.promise("M98")
@@ -265,20 +249,18 @@ async def test_answers_that_wait_for_a_slow_reader_are_bounded_apart_from_what_e
 
 
 @pytest.mark.promise("M3")
-def test_the_transport_is_not_served_where_it_is_switched_off() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_transport_is_not_served_where_it_is_switched_off() -> None:
+    async with opened_door() as door:
         line = await Line.open(door, "/metamcp/dev/sse")
         door.serve_only("default", sse=False)
         assert await line.stream.event() is None
         for path in ("/sse", "/metamcp/default/sse"):
             assert (await door.ask(bodiless("GET", path=path))).outcome == (404, -32600)
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M3")
-def test_the_official_client_of_that_transport_lists_calls_and_sees_progress() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_official_client_of_that_transport_lists_calls_and_sees_progress() -> None:
+    async with opened_door() as door:
         seen: list[float] = []
 
         async def progressed(progress: float, total: float | None, message: str | None) -> None:
@@ -299,11 +281,9 @@ def test_the_official_client_of_that_transport_lists_calls_and_sees_progress() -
         await server
         assert seen == [1.0]
 
-    with_door(talk)
 
-
-def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         hello = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
         with socket.create_connection(("127.0.0.1", door.port)) as slow:
@@ -316,13 +296,9 @@ def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
                 assert b"404 Not Found" in await asyncio.to_thread(rest.read)
         assert door.app.counts().sessions["2024-11-05"] == 0
 
-    with_door(talk)
 
-
-def test_an_answer_before_the_handshake_is_not_answered() -> None:
-    async def talk(door: Door) -> None:
+async def test_an_answer_before_the_handshake_is_not_answered() -> None:
+    async with opened_door() as door:
         line = await Line.open(door)
         assert await line.say(id="q", result={}) == 202
         assert (await line.ask("ping"))["error"]["code"] == -32600
-
-    with_door(talk)

@@ -22,7 +22,7 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 
 from ..rawhttp import Client, until
-from .door import META, Door, modern, with_door
+from .door import META, Door, modern, opened_door
 from .offers import MODERN, offer, resource
 
 HERE = ViewOwner("default", gate.LOCAL)
@@ -56,8 +56,8 @@ async def subscribed(door: Door, *uris: str) -> None:
 
 
 @pytest.mark.promise("M23")
-def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_request() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_request() -> None:
+    async with opened_door() as door:
         client = await door.connect()
         client.send(wish(toolsListChanged=True, promptsListChanged=False, x=True))
         assert await acknowledged(client) == {"toolsListChanged": True}
@@ -75,12 +75,10 @@ def test_a_subscription_is_acknowledged_told_and_ended_under_the_id_of_its_reque
         assert await client.event() == {"jsonrpc": "2.0", "id": "7", "result": result}
         assert await client.event() is None
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_updates_of_resources_are_told_to_those_who_subscribed() -> None:
-    async def talk(door: Door) -> None:
+async def test_updates_of_resources_are_told_to_those_who_subscribed() -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource("a:b"), resource("a:c")]))
         client = await door.connect()
         client.send(wish(7, resourceSubscriptions=["a:b", "a:c", "a:b"], toolsListChanged=True))
@@ -97,12 +95,10 @@ def test_updates_of_resources_are_told_to_those_who_subscribed() -> None:
         ended = [await door.peer.call() for _ in range(2)]
         assert {call.method for call in ended} == {"resources/unsubscribe"}
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M23")
-def test_the_acknowledgement_names_only_what_servers_agreed_to_and_comes_first() -> None:
-    async def talk(door: Door) -> None:
+async def test_the_acknowledgement_names_only_what_servers_agreed_to_and_comes_first() -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource("a:b"), resource("a:c")]))
         client = await door.connect()
         client.send(wish(resourceSubscriptions=["a:b", "a:c", "a:" + "x" * 3000]))
@@ -116,15 +112,13 @@ def test_the_acknowledgement_names_only_what_servers_agreed_to_and_comes_first()
         door.serve_only("dev")
         assert (await client.event())["id"] == "7"
 
-    with_door(talk)
-
 
 async def calls(door: Door, count: int) -> list[CallFrame]:
     return [await door.peer.call() for _ in range(count)]
 
 
-def test_nothing_that_nobody_honours_is_named() -> None:
-    async def talk(door: Door) -> None:
+async def test_nothing_that_nobody_honours_is_named() -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource("a:b")]))
         client = await door.connect()
         client.send(wish(resourceSubscriptions=["a:b"], toolsListChanged=7))
@@ -132,11 +126,9 @@ def test_nothing_that_nobody_honours_is_named() -> None:
         door.peer.write(Error(call.id, b'{"code":-32601,"message":"no"}'))
         assert await acknowledged(client) == {}
 
-    with_door(talk)
 
-
-def test_a_client_that_goes_away_before_the_acknowledgement_watches_nothing() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_client_that_goes_away_before_the_acknowledgement_watches_nothing() -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource("a:b")]))
         client = await door.connect()
         client.send(wish(resourceSubscriptions=["a:b"]))
@@ -148,12 +140,10 @@ def test_a_client_that_goes_away_before_the_acknowledgement_watches_nothing() ->
         assert call.method == "resources/unsubscribe"
         assert door.app.counts().streams == 0
 
-    with_door(talk)
-
 
 @pytest.mark.promise("M21")
-def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
-    async def talk(door: Door) -> None:
+async def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
+    async with opened_door() as door:
         door.offer(offer("t", protocol=MODERN))
         reply = await door.ask(wish(taskIds=["1"]))
         assert reply.outcome == (400, Code.MISSING_CAPABILITY)
@@ -171,8 +161,6 @@ def test_tasks_are_told_of_to_those_who_can_have_tasks() -> None:
             "method": "notifications/tasks",
             "params": {"_meta": {SUBSCRIPTION: "7"}, "taskId": ids[0], "n": 1.0},
         }
-
-    with_door(talk)
 
 
 class Wire(asyncio.Transport):
@@ -206,8 +194,8 @@ class Wire(asyncio.Transport):
         return None
 
 
-def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
+    async with opened_door() as door:
         door.offer(offer(resources=[resource("a:b")]))
         subscriptions, tasks = ResourceSubscriptions(door.calls), Tasks(door.calls)
         listening = subscriptions_listen.SubscriptionsListen(subscriptions, tasks, ack_s=0.01)
@@ -224,18 +212,14 @@ def test_a_server_that_does_not_confirm_holds_nobody_up() -> None:
         exchange.was_lost()
         await answering
 
-    with_door(talk)
 
-
-def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
-    async def talk(door: Door) -> None:
+async def test_a_subscription_needs_its_wishes_and_a_reader() -> None:
+    async with opened_door() as door:
         method = "subscriptions/listen"
         assert (await door.ask(modern(method))).outcome == (400, -32602)
         given: dict[str, Any] = {"notifications": {}}
         reply = await door.ask(modern(method, given, "Accept: application/json"))
         assert reply.outcome == (406, -32600)
-
-    with_door(talk)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +239,8 @@ def test_wishes_that_are_none_are_refused(filters: object) -> None:
 
 
 @pytest.mark.parametrize("ends", ["endpoint", "front"])
-def test_what_ends_while_a_subscription_is_made_ready_ends_that_too(ends: str) -> None:
-    async def talk(door: Door) -> None:
+async def test_what_ends_while_a_subscription_is_made_ready_ends_that_too(ends: str) -> None:
+    async with opened_door() as door:
         door.offer(offer("t", resources=[resource("a:b")]))
         client = await door.connect()
         client.send(wish(resourceSubscriptions=["a:b"]))
@@ -269,5 +253,3 @@ def test_what_ends_while_a_subscription_is_made_ready_ends_that_too(ends: str) -
         assert await acknowledged(client) == {"resourceSubscriptions": ["a:b"]}
         assert (await client.event())["result"]["resultType"] == "complete"
         assert await client.event() is None
-
-    with_door(talk)

@@ -1,7 +1,8 @@
 """Tasks over real pipes, with the workers played by the test."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import Raw
@@ -15,7 +16,7 @@ from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import ClientNotice, Notice, QuestionFrame, Result
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
-from .called import Front, request, with_front
+from .called import Front, opened_front, request
 from .callers import Caller, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer
 from .peers import Peer
@@ -54,14 +55,12 @@ class Client:
         self.told.put_nowait(params)
 
 
-def with_tasks(test: Callable[[Front, Tasks], Awaitable[None]], *servers: str) -> None:
+@asynccontextmanager
+async def opened_tasks(*servers: str) -> AsyncGenerator[tuple[Front, Tasks]]:
     """Modern ones, but for `old`."""
-
-    async def main(front: Front) -> None:
-        await test(front, Tasks(front.calls))
-
     offers = {one: tasked(LEGACY if one == "old" else MODERN) for one in servers}
-    with_front(main, endpoint(*servers), **offers)
+    async with opened_front(endpoint(*servers), **offers) as front:
+        yield front, Tasks(front.calls)
 
 
 async def told(peer: Peer) -> list[str]:
@@ -74,8 +73,8 @@ async def told(peer: Peer) -> list[str]:
 
 
 @pytest.mark.promise("M24")
-def test_a_task_of_one_of_several_servers_is_found_again() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_a_task_of_one_of_several_servers_is_found_again() -> None:
+    async with opened_tasks("new", "other", "old") as (front, _tasks):
         task = exposed("default", "new", "7")
         asked = request("tools/call", b'{"name":"new__t"}')
         answer = await front.answered("new", asked, b'{"resultType":"task","taskId":"7","x": 1.0}')
@@ -87,12 +86,10 @@ def test_a_task_of_one_of_several_servers_is_found_again() -> None:
         answer = await front.answered("new", asked, b'{"code":-32602,"taskId":"7"}', -32602)
         assert answer.body == b'{"code":-32602,"taskId":"7"}'
 
-    with_tasks(talk, "new", "other", "old")
-
 
 @pytest.mark.promise("M24")
-def test_a_task_of_the_handshake_era_is_found_again() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_a_task_of_the_handshake_era_is_found_again() -> None:
+    async with opened_tasks("new", "old") as (front, _tasks):
         task = exposed("default", "old", "7").encode()
         asked = request("tools/call", b'{"name":"old__t","task":{"ttl": 9}}', modern=False)
         answer = await front.answered("old", asked, b'{"task":{"taskId":"7","status":"working"}}')
@@ -105,12 +102,10 @@ def test_a_task_of_the_handshake_era_is_found_again() -> None:
         listing = front.refusal(request("tasks/list", b"{}", modern=False))
         assert listing.code == Code.METHOD_NOT_FOUND
 
-    with_tasks(talk, "new", "old")
-
 
 @pytest.mark.promise("M24")
-def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it() -> None:
+    async with opened_tasks("new", "old") as (front, _tasks):
         caller = Caller()
         asked = request("tools/call", b'{"name":"old__t"}', modern=False)
         call = front.calls.start(front.view, asked, caller)
@@ -122,13 +117,13 @@ def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it(
         task = exposed("default", "old", "7")
         assert [one.params for one in caller.questions] == [meta % task.encode()]
 
-    with_tasks(talk, "new", "old")
-
 
 @pytest.mark.promise("M24")
 @pytest.mark.parametrize(("server", "modern"), [("new", True), ("old", False)])
-def test_a_task_of_the_only_server_has_an_id_for_its_owner_too(server: str, modern: bool) -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_a_task_of_the_only_server_has_an_id_for_its_owner_too(
+    server: str, modern: bool
+) -> None:
+    async with opened_tasks(server) as (front, _tasks):
         task = exposed("default", server, "7").encode()
         body = b'{"resultType":"task","taskId":"%b"}' if modern else b'{"task":{"taskId":"%b"}}'
         asked = request("tools/call", b'{"name":"%b__t"}' % server.encode(), modern=modern)
@@ -139,17 +134,14 @@ def test_a_task_of_the_only_server_has_an_id_for_its_owner_too(server: str, mode
         asked = request("tasks/get", b'{"taskId":"7"}', modern=modern, caller=able)
         assert front.refusal(asked).message == "Unknown task: 7"
 
-    with_tasks(talk, server)
-
 
 @pytest.mark.promise("M24")
 @pytest.mark.parametrize(("server", "modern"), [("new", False), ("old", True)])
-def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
-    async def one(front: Front, tasks: Tasks) -> None:
+async def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
+    async with opened_tasks(server) as (front, _):
         asked = request("tasks/get", b'{"taskId":"7"}', modern=modern)
         assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
-
-    async def two(front: Front, tasks: Tasks) -> None:
+    async with opened_tasks(server, "third") as (front, _):
         task = exposed("default", server, "7").encode()
         asked = request("tasks/get", b'{"taskId":"%b"}' % task, modern=modern)
         assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
@@ -158,15 +150,11 @@ def test_tasks_do_not_cross_the_eras(server: str, modern: bool) -> None:
         asked = request("tools/call", name, modern=modern)
         assert await front.answered(server, asked, body) == CallAnswer(body)
 
-    with_tasks(one, server)
-    with_tasks(two, server, "third")
-
 
 @pytest.mark.promise("M24")
-def test_a_task_that_nobody_knows_is_refused_as_a_server_with_tasks_would() -> None:
+async def test_a_task_that_nobody_knows_is_refused_as_a_server_with_tasks_would() -> None:
     able = b'{"clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}'
-
-    async def tasked_ones(front: Front, tasks: Tasks) -> None:
+    async with opened_tasks("new", "old") as (front, _):
         asked = request("tasks/get", b'{"taskId":"7"}', caller=able)
         assert front.refusal(asked).message == "Unknown task: 7"
         asked.caller = b'{"clientCapabilities":{}}'
@@ -175,18 +163,14 @@ def test_a_task_that_nobody_knows_is_refused_as_a_server_with_tasks_would() -> N
         assert b"io.modelcontextprotocol/tasks" in refusal.data
         asked.modern = False
         assert front.refusal(asked).message == "Unknown task: 7"
-
-    async def others(front: Front) -> None:
+    async with opened_front(a=offer("t"), b=tasked(LEGACY)) as front:
         asked = request("tasks/get", b'{"taskId":"7"}', caller=able)
         assert front.refusal(asked).code == Code.METHOD_NOT_FOUND
 
-    with_tasks(tasked_ones, "new", "old")
-    with_front(others, a=offer("t"), b=tasked(LEGACY))
-
 
 @pytest.mark.promise("M24")
-def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
+    async with opened_tasks("new", "old") as (front, tasks):
         one, two, peer = Client(), Client(), front.peers["new"]
         first, second = exposed("default", "new", "1"), exposed("default", "new", "2")
         old = exposed("default", "old", "1")
@@ -205,12 +189,10 @@ def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
         tasks.forget(one)
         assert await told(new) == []
 
-    with_tasks(talk, "new", "old")
-
 
 @pytest.mark.promise("M24")
-def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
+    async with opened_tasks("old") as (front, tasks):
         mine, other, peer = Client(), Client(), front.peers["old"]
         tasks.watch_new_task(front.view, started("7"), mine)
         tasks.watch_new_task(front.view, started("8"), other)
@@ -227,11 +209,9 @@ def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_o
             b'{"taskId":"%b","status":"completed"}' % seven,
         ]
 
-    with_tasks(talk, "old")
 
-
-def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -> None:
+    async with opened_tasks("old") as (front, tasks):
         mine, other = Client(), Client()
         for number in (7, 8):
             tasks.watch_new_task(front.view, started(str(number)), mine)
@@ -247,11 +227,9 @@ def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -
         nine = exposed("default", "old", "9").encode()
         assert await other.told.get() == b'{"taskId":"%b"}' % nine
 
-    with_tasks(talk, "old")
 
-
-def test_one_client_cannot_watch_without_end() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_one_client_cannot_watch_without_end() -> None:
+    async with opened_tasks("new") as (front, tasks):
         greedy, old = Client(), Client()
         ids = [exposed("default", "new", f"t{number}") for number in range(WATCHER_TASKS_MAX)]
         assert len(tasks.watch(front.view, ids, greedy)) == WATCHER_TASKS_MAX
@@ -261,11 +239,9 @@ def test_one_client_cannot_watch_without_end() -> None:
         assert refusal.value.code == Code.OVERLOADED
         tasks.watch_new_task(front.view, started("7", "new"), old)
 
-    with_tasks(talk, "new")
 
-
-def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
+    async with opened_tasks("old") as (front, tasks):
         greedy = Client()
         for number in range(WATCHER_TASKS_MAX + 1):
             tasks.watch_new_task(front.view, started(str(number)), greedy)
@@ -275,11 +251,9 @@ def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
         newest = exposed("default", "old", str(WATCHER_TASKS_MAX)).encode()
         assert await greedy.told.get() == b'{"taskId":"%b"}' % newest
 
-    with_tasks(talk, "old")
 
-
-def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
-    async def talk(front: Front, tasks: Tasks) -> None:
+async def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
+    async with opened_tasks("new") as (front, tasks):
         greedy, modest = Client(), Client()
         y, seven = exposed("default", "new", "y"), exposed("default", "new", "7")
         overlong = exposed("default", "new", "x" * ID_BYTES_MAX)
@@ -302,11 +276,10 @@ def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
         assert tasks.watch(front.view, (seven,), modest) == (seven,)
         assert await told(front.peers["new"]) == ["y", "7"]
 
-    with_tasks(talk, "new")
 
-
-def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_id() -> None:
-    async def talk(front: Front) -> None:
+async def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_id() -> None:
+    places = endpoint("old", name="alone"), endpoint("old", "new", name="among")
+    async with opened_front(*places, old=tasked(LEGACY), new=tasked(MODERN)) as front:
         tasks, client = Tasks(front.calls), Client()
         alone, among = front.calls.view("alone"), front.calls.view("among")
         assert alone is not None
@@ -319,6 +292,3 @@ def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_i
         tasks.forget(client)
         tasks.on_task_status("old", b'{"taskId":"7","status":"working"}')
         assert client.told.empty()
-
-    places = endpoint("old", name="alone"), endpoint("old", "new", name="among")
-    with_front(talk, *places, old=tasked(LEGACY), new=tasked(MODERN))
