@@ -8,7 +8,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -329,23 +330,14 @@ async def front_up(stage: Stage) -> Player:
     return front
 
 
-def played(
-    state_dir: Path,
-    play: Callable[[Stage], Coroutine[None, None, None]],
-    ready_s_max: float = READY_S_MAX,
-) -> None:
-    """Run one play from curtain to curtain, bounded."""
-
-    async def whole() -> None:
-        stage = Stage(state_dir, ready_s_max)
-        try:
-            async with asyncio.timeout(WAIT_S * 2):
-                await play(stage)
-        finally:
-            await stage.close()
-        assert "bug" not in [event.what for event in stage.journal.since(0)]
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened_stage(state_dir: Path, ready_s_max: float = READY_S_MAX) -> AsyncGenerator[Stage]:
+    stage = Stage(state_dir, ready_s_max)
+    try:
+        yield stage
+    finally:
+        await stage.close()
+    assert "bug" not in [event.what for event in stage.journal.since(0)]
 
 
 async def until(fact: Callable[[], T | None], what: str) -> T:

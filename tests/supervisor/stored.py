@@ -1,11 +1,8 @@
 """A database as a gateway leaves it, and as the next one finds it."""
 
-import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from metamcp_supervisor.store.database import FILE, STEPS, Database, Steps
 from metamcp_supervisor.views.ledger import Delta
@@ -17,10 +14,6 @@ OVER, ALIVE = ViewOwner("desk", "local", "8a01"), ViewOwner("desk", "local", "8a
 DEV = ToolSet("dev", (("git", "status"), ("db", "query")), "for wörk", 1.5, 2.5)
 EQUIPPED = ViewContent(DEV.tools, toolset="dev")
 PUT = Delta(((ME, EQUIPPED),), put=DEV)
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 50))
 
 
 async def read(folder: Path, *living: str, steps: Steps = STEPS) -> DisclosureState:

@@ -60,7 +60,7 @@ def test_only_one_gateway_gets_in_and_the_next_one_when_it_has_left(place: Path)
     second = runtime.claim(str(place))
     assert second.token != first.token
     second.release()
-    assert [path.name for path in place.iterdir()] == ["lock"]
+    assert os.listdir(place) == ["lock"]
 
 
 def test_what_a_dead_gateway_left_is_replaced(place: Path) -> None:
@@ -93,41 +93,32 @@ def test_a_file_in_the_place_of_the_directory_is_a_sentence(place: Path) -> None
         runtime.claim(str(place / "run"))
 
 
-def test_a_second_gateway_leaves_the_first_one_alone() -> None:
-    async def main() -> None:
-        async with steered() as (gateway, directory):
-            before = (directory / "token").read_text()
-            with pytest.raises(AlreadyRunning):
-                await Control(gateway, directory, "9.9").start()
-            assert (directory / "token").read_text() == before
-
-    asyncio.run(main())
+async def test_a_second_gateway_leaves_the_first_one_alone() -> None:
+    async with steered() as (gateway, directory):
+        before = (directory / "token").read_text()
+        with pytest.raises(AlreadyRunning):
+            await Control(gateway, directory, "9.9").start()
+        assert (directory / "token").read_text() == before
 
 
-def test_socket_and_token_go_with_the_gateway(place: Path) -> None:
-    async def main() -> None:
-        control = Control(SmallGateway(), place, "9.9")
-        await control.start()
-        assert (place / "control.sock").is_socket()
-        await control.close()
-        await control.close()
-
-    asyncio.run(main())
-    assert [path.name for path in place.iterdir()] == ["lock"]
+async def test_socket_and_token_go_with_the_gateway(place: Path) -> None:
+    control = Control(SmallGateway(), place, "9.9")
+    await control.start()
+    assert (place / "control.sock").is_socket()
+    await control.close()
+    await control.close()
+    assert os.listdir(place) == ["lock"]
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
-def test_another_user_is_refused_even_where_the_modes_let_him_in() -> None:
-    async def main() -> None:
-        async with steered() as (_, directory):
-            directory.chmod(0o711)
-            (directory / "control.sock").chmod(0o666)
-            stranger = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", CONNECT, str(directory / "control.sock"), str(OTHER_UID)),
-                stdout=asyncio.subprocess.PIPE,
-            )
-            said, _ = await asyncio.wait_for(stranger.communicate(), 20)
-            assert f"user id {OTHER_UID} may not steer".encode() in said
-
-    asyncio.run(main())
+async def test_another_user_is_refused_even_where_the_modes_let_him_in() -> None:
+    async with steered() as (_, directory):
+        directory.chmod(0o711)
+        (directory / "control.sock").chmod(0o666)
+        stranger = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CONNECT, str(directory / "control.sock"), str(OTHER_UID)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        said, _ = await asyncio.wait_for(stranger.communicate(), 20)
+        assert f"user id {OTHER_UID} may not steer".encode() in said

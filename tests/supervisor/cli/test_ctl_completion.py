@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli.completion import names
-from tests.supervisor.cli.test_ctl import COMMAND, run
+from tests.supervisor.cli.test_ctl import COMMAND
 from tests.supervisor.small_gateway import server, steered
 
 pytestmark = pytest.mark.process
@@ -38,24 +38,18 @@ async def completed(*words: str, cache: Path) -> tuple[list[str], str]:
 
 @pytest.mark.promise("M80")
 @pytest.mark.parametrize("verb", ["status", "describe", "logs", "restart", "wait", "calls", "set"])
-def test_names_of_servers_are_completed_from_the_gateway(verb: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
-            words = ("metamcp", "ctl", "--runtime-dir", str(directory), verb, "gi")
-            assert await completed(*words, cache=tmp_path) == (["github", "gitlab"], "")
-
-    run(main())
+async def test_names_of_servers_are_completed_from_the_gateway(verb: str, tmp_path: Path) -> None:
+    async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
+        words = ("metamcp", "ctl", "--runtime-dir", str(directory), verb, "gi")
+        assert await completed(*words, cache=tmp_path) == (["github", "gitlab"], "")
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "restart"])
-def test_they_are_completed_for_a_verb_that_stands_alone(verb: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
-            words = ("metamcp", verb, "--runtime-dir", str(directory), "gi")
-            assert await completed(*words, cache=tmp_path) == (["github", "gitlab"], "")
-        assert "status" in (await completed("metamcp", "st", cache=tmp_path))[0]
-
-    run(main())
+async def test_they_are_completed_for_a_verb_that_stands_alone(verb: str, tmp_path: Path) -> None:
+    async with steered(server("github"), server("gitlab"), server("fs")) as (_, directory):
+        words = ("metamcp", verb, "--runtime-dir", str(directory), "gi")
+        assert await completed(*words, cache=tmp_path) == (["github", "gitlab"], "")
+    assert "status" in (await completed("metamcp", "st", cache=tmp_path))[0]
 
 
 def test_without_a_gateway_nothing_is_completed_and_nothing_said(tmp_path: Path) -> None:
@@ -84,22 +78,19 @@ def test_settings_and_signals_are_completed(
     assert asyncio.run(completed("metamcp", "ctl", *words, cache=tmp_path)) == (offered, "")
 
 
-def test_names_are_kept_for_the_next_key_and_not_for_long(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            words = ("metamcp", "ctl", "--runtime-dir", str(directory), "describe", "")
-            assert (await completed(*words, cache=tmp_path))[0] == ["git"]
-            gateway.servers["new"] = server("new")
-            (kept,) = (tmp_path / "metamcp").iterdir()
-            os.utime(kept, (1.0, 1.0))
-            assert (await completed(*words, cache=tmp_path))[0] == ["git", "new"]
-            (kept,) = (tmp_path / "metamcp").iterdir()
-            ahead = kept.stat().st_mtime + 3600.0
-            os.utime(kept, (ahead, ahead))
-            gateway.servers.clear()
-            assert (await completed(*words, cache=tmp_path))[0] == []
-
-    run(main())
+async def test_names_are_kept_for_the_next_key_and_not_for_long(tmp_path: Path) -> None:
+    async with steered(server("git")) as (gateway, directory):
+        words = ("metamcp", "ctl", "--runtime-dir", str(directory), "describe", "")
+        assert (await completed(*words, cache=tmp_path))[0] == ["git"]
+        gateway.servers["new"] = server("new")
+        (kept,) = (tmp_path / "metamcp").iterdir()
+        os.utime(kept, (1.0, 1.0))
+        assert (await completed(*words, cache=tmp_path))[0] == ["git", "new"]
+        (kept,) = (tmp_path / "metamcp").iterdir()
+        ahead = kept.stat().st_mtime + 3600.0
+        os.utime(kept, (ahead, ahead))
+        gateway.servers.clear()
+        assert (await completed(*words, cache=tmp_path))[0] == []
 
 
 def test_a_gateway_that_hangs_completes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from metamcp_supervisor.cli import listings
 from metamcp_supervisor.verbs import Exit, Footprint, ServerStatus, TopFigures
-from tests.supervisor.cli.test_ctl import COMMAND, read_until, run, said
+from tests.supervisor.cli.test_ctl import COMMAND, read_until, said
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
 
@@ -64,56 +64,50 @@ def test_every_key_sorts_by_its_column(key: str, first: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_in_a_pipe_there_is_one_table_of_what_is_used_now() -> None:
-    async def main() -> None:
-        git = server("git", worker_pid=os.getpid(), calls=7)
-        async with steered(git, server("off", "stopped")) as (_, directory):
-            code, out, err = await said(directory, "top", "--every", "50ms")
-            raw = json.loads((await said(directory, "top", "--json"))[1])
-        assert (code, err) == (0, "")
-        _, titles, *rows = out.splitlines()
-        assert titles.split()[:3] == ["SERVER", "STATE", "CALLS/S"]
-        assert rows[0].split()[:3] == ["git", "ready", "0.0"]
-        assert rows[1].split() == [
-            "off",
-            "stopped",
-            "0.0",
-            "0.0",
-            "0",
-            "-",
-            "0.0",
-            "-",
-            "-",
-            "-",
-            "0",
-        ]
-        assert raw["footprints"]["git"]["rss_bytes"] > 0
-        assert raw["footprints"]["git"]["descriptors"] > 0
-
-    run(main())
+async def test_in_a_pipe_there_is_one_table_of_what_is_used_now() -> None:
+    git = server("git", worker_pid=os.getpid(), calls=7)
+    async with steered(git, server("off", "stopped")) as (_, directory):
+        code, out, err = await said(directory, "top", "--every", "50ms")
+        raw = json.loads((await said(directory, "top", "--json"))[1])
+    assert (code, err) == (0, "")
+    _, titles, *rows = out.splitlines()
+    assert titles.split()[:3] == ["SERVER", "STATE", "CALLS/S"]
+    assert rows[0].split()[:3] == ["git", "ready", "0.0"]
+    assert rows[1].split() == [
+        "off",
+        "stopped",
+        "0.0",
+        "0.0",
+        "0",
+        "-",
+        "0.0",
+        "-",
+        "-",
+        "-",
+        "0",
+    ]
+    assert raw["footprints"]["git"]["rss_bytes"] > 0
+    assert raw["footprints"]["git"]["descriptors"] > 0
 
 
 @pytest.mark.process
-def test_on_a_terminal_it_goes_on_until_q() -> None:
-    async def main() -> None:
-        async with steered(server("git"), server("fs", "warming")) as (gateway, where):
-            ours, its = pty.openpty()
-            process = await asyncio.create_subprocess_exec(
-                *(*COMMAND, "--runtime-dir", str(where), "top", "--every", "50ms"),
-                stdin=its,
-                stdout=its,
-                stderr=its,
-                env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"},
-            )
-            os.close(its)
-            await asyncio.to_thread(read_until, ours, "CPU%↓".encode())
-            os.write(ours, b"m")
-            await asyncio.to_thread(read_until, ours, "MEM↓".encode())
-            gateway.become("fs", "error")
-            await asyncio.to_thread(read_until, ours, b"error")
-            os.write(ours, b"q")
-            await asyncio.to_thread(read_until, ours, b"\x1b[?1049l")  # the screen of before
-            assert await process.wait() == Exit.OK
-            os.close(ours)
-
-    run(main())
+async def test_on_a_terminal_it_goes_on_until_q() -> None:
+    async with steered(server("git"), server("fs", "warming")) as (gateway, where):
+        ours, its = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, "--runtime-dir", str(where), "top", "--every", "50ms"),
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"},
+        )
+        os.close(its)
+        await asyncio.to_thread(read_until, ours, "CPU%↓".encode())
+        os.write(ours, b"m")
+        await asyncio.to_thread(read_until, ours, "MEM↓".encode())
+        gateway.become("fs", "error")
+        await asyncio.to_thread(read_until, ours, b"error")
+        os.write(ours, b"q")
+        await asyncio.to_thread(read_until, ours, b"\x1b[?1049l")  # the screen of before
+        assert await process.wait() == Exit.OK
+        os.close(ours)

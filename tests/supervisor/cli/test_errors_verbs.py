@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from metamcp_supervisor.__main__ import HEADINGS, main, verbs
 from metamcp_supervisor.cli.errors import RenamedOption
 from metamcp_supervisor.verbs import Exit
-from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.small_gateway import server, steered
 
 ALONE = (
@@ -172,28 +171,25 @@ def test_an_option_that_verb_and_group_have_is_that_of_the_verb_behind_it() -> N
 
 
 @pytest.mark.process
-def test_a_gateway_is_found_by_its_configuration_and_a_configuration_by_its_gateway(
+async def test_a_gateway_is_found_by_its_configuration_and_a_configuration_by_its_gateway(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (_, directory):
-            file = tmp_path / "metamcp.toml"
-            file.write_text(f'[gateway]\nruntime_dir = "{directory}"\n')
-            for order in ("status", "ctl status"):
-                code, out, _ = await said(*order.split(), "--config", str(file), "-o", "name")
-                assert (code, out) == (Exit.OK, "git\n")
-            no = str(tmp_path / "no.toml")
-            missing = Exit.CONFIG, "", f"metamcp: {no}: does not exist\n"
-            assert await said("status", "--config", no) == missing
-            place = ("--runtime-dir", str(directory))
-            _, _, shown = await said("config", "show", *place)
-            assert "/etc/metamcp/metamcp.toml: does not exist" in shown
-            _, _, listed = await said("calls", "--state-dir", str(tmp_path), *place)
-            assert "/etc/metamcp/metamcp.toml: does not exist" in listed
-            _, _, read = await said("audit", "list", *place)
-            assert "/state/audit" in read
-
-    run(main())
+    async with steered(server("git")) as (_, directory):
+        file = tmp_path / "metamcp.toml"
+        file.write_text(f'[gateway]\nruntime_dir = "{directory}"\n')
+        for order in ("status", "ctl status"):
+            code, out, _ = await said(*order.split(), "--config", str(file), "-o", "name")
+            assert (code, out) == (Exit.OK, "git\n")
+        no = str(tmp_path / "no.toml")
+        missing = Exit.CONFIG, "", f"metamcp: {no}: does not exist\n"
+        assert await said("status", "--config", no) == missing
+        place = ("--runtime-dir", str(directory))
+        _, _, shown = await said("config", "show", *place)
+        assert "/etc/metamcp/metamcp.toml: does not exist" in shown
+        _, _, listed = await said("calls", "--state-dir", str(tmp_path), *place)
+        assert "/etc/metamcp/metamcp.toml: does not exist" in listed
+        _, _, read = await said("audit", "list", *place)
+        assert "/state/audit" in read
 
 
 def test_an_option_of_an_earlier_version_works_and_no_help_shows_it() -> None:
@@ -274,25 +270,22 @@ def test_a_word_of_other_programs_is_answered_with_the_one_of_this(words: str, a
 
 
 @pytest.mark.process
-def test_orders_that_stand_alone_are_carried_out_and_told_to_programs(tmp_path: Path) -> None:
-    async def go() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            where = ("--runtime-dir", str(directory))
-            assert (await said("status", *where))[1].splitlines()[1].startswith("SERVER")
-            assert (await said("status", "-q", *where)) == (0, "", "")
-            code, out, _ = await said("restart", "git", "--wait", "--json", *where)
-            assert (code, json.loads(out)) == (
-                0, {"v": 1, "verb": "restart", "names": ["git"], "reached": "ready"},
-            )  # fmt: skip
-            assert gateway.servers["git"].generation == 2
-            code, out, _ = await said("wait", "git", "--json", *where)
-            assert json.loads(out)["reached"] == "ready"
-            code, out, err = await said("stop", "gti", *where)
-            assert (code, out) == (Exit.UNKNOWN_NAME, "")
-            assert err.startswith("metamcp: ")
-        assert (await said("down", *where))[0] == Exit.NOT_RUNNING
-
-    run(go())
+async def test_orders_that_stand_alone_are_carried_out_and_told_to_programs(tmp_path: Path) -> None:
+    async with steered(server("git")) as (gateway, directory):
+        where = ("--runtime-dir", str(directory))
+        assert (await said("status", *where))[1].splitlines()[1].startswith("SERVER")
+        assert (await said("status", "-q", *where)) == (0, "", "")
+        code, out, _ = await said("restart", "git", "--wait", "--json", *where)
+        assert (code, json.loads(out)) == (
+            0, {"v": 1, "verb": "restart", "names": ["git"], "reached": "ready"},
+        )  # fmt: skip
+        assert gateway.servers["git"].generation == 2
+        code, out, _ = await said("wait", "git", "--json", *where)
+        assert json.loads(out)["reached"] == "ready"
+        code, out, err = await said("stop", "gti", *where)
+        assert (code, out) == (Exit.UNKNOWN_NAME, "")
+        assert err.startswith("metamcp: ")
+    assert (await said("down", *where))[0] == Exit.NOT_RUNNING
 
 
 @pytest.mark.process

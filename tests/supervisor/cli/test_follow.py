@@ -16,7 +16,7 @@ from metamcp_supervisor.control.control import Control
 from metamcp_supervisor.control.follow import newer
 from metamcp_supervisor.telemetry.journal import WAITING, Follower, Journal
 from metamcp_supervisor.verbs import Exit, JournalEvent
-from tests.supervisor.cli.test_ctl import run, start
+from tests.supervisor.cli.test_ctl import start
 from tests.supervisor.small_gateway import SmallGateway, server
 
 
@@ -54,57 +54,51 @@ async def running(gateway: SmallGateway, directory: Path) -> AsyncGenerator[None
 
 @pytest.mark.process
 @pytest.mark.promise("M89")
-def test_following_goes_on_with_the_next_gateway_and_repeats_nothing() -> None:
-    async def main() -> None:
-        directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
-        first, second = SmallGateway(server("git")), SmallGateway(server("git"))
-        second.logs.go_on([], 0)
-        try:
-            async with running(first, directory):
-                first.logs.add("git", "stderr", ["one", "two"])
-                process = await start(directory, "logs", "git", "-f", "--json")
-                assert process.stdout is not None
-                assert process.stderr is not None
-                texts = [json.loads(await process.stdout.readline())["text"] for _ in range(2)]
-                first.logs.add("git", "stderr", ["three"])
-                texts.append(json.loads(await process.stdout.readline())["text"])
-            assert b"the gateway is gone; waiting 20 s" in await process.stderr.readline()
-            # What the one before has kept, and what came while nobody could be asked.
-            kept = first.logs.past("git")
-            second.logs.go_on(kept, first.logs.last)
-            second.logs.add("git", "stderr", ["four"])
-            async with running(second, directory):
-                texts.append(json.loads(await process.stdout.readline())["text"])
-                second.logs.add("git", "stderr", ["five"])
-                texts.append(json.loads(await process.stdout.readline())["text"])
-            assert b"the gateway is gone" in await process.stderr.readline()
-            async with running(third := SmallGateway(), directory):
-                third.servers["git"] = server("git")
-                third.logs.add("git", "stderr", ["six"])
-                texts.append(json.loads(await process.stdout.readline())["text"])
-            assert texts == ["one", "two", "three", "four", "five", "six"]
-            process.terminate()
-            await process.wait()
-        finally:
-            shutil.rmtree(directory)
-
-    run(main())
+async def test_following_goes_on_with_the_next_gateway_and_repeats_nothing() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+    first, second = SmallGateway(server("git")), SmallGateway(server("git"))
+    second.logs.go_on([], 0)
+    try:
+        async with running(first, directory):
+            first.logs.add("git", "stderr", ["one", "two"])
+            process = await start(directory, "logs", "git", "-f", "--json")
+            assert process.stdout is not None
+            assert process.stderr is not None
+            texts = [json.loads(await process.stdout.readline())["text"] for _ in range(2)]
+            first.logs.add("git", "stderr", ["three"])
+            texts.append(json.loads(await process.stdout.readline())["text"])
+        assert b"the gateway is gone; waiting 20 s" in await process.stderr.readline()
+        # What the one before has kept, and what came while nobody could be asked.
+        kept = first.logs.past("git")
+        second.logs.go_on(kept, first.logs.last)
+        second.logs.add("git", "stderr", ["four"])
+        async with running(second, directory):
+            texts.append(json.loads(await process.stdout.readline())["text"])
+            second.logs.add("git", "stderr", ["five"])
+            texts.append(json.loads(await process.stdout.readline())["text"])
+        assert b"the gateway is gone" in await process.stderr.readline()
+        async with running(third := SmallGateway(), directory):
+            third.servers["git"] = server("git")
+            third.logs.add("git", "stderr", ["six"])
+            texts.append(json.loads(await process.stdout.readline())["text"])
+        assert texts == ["one", "two", "three", "four", "five", "six"]
+        process.terminate()
+        await process.wait()
+    finally:
+        shutil.rmtree(directory)
 
 
 @pytest.mark.process
-def test_a_gateway_that_is_gone_for_good_ends_the_following() -> None:
-    async def main() -> None:
-        directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
-        try:
-            async with running(SmallGateway(server("git")), directory):
-                process = await start(directory, "events", "-f", "--reconnect", "100ms")
-                refused = await start(directory, "logs", "got", "-f")
-                assert await refused.wait() == Exit.UNKNOWN_NAME, "not waited for: it is there"
-            assert await process.wait() == Exit.NOT_RUNNING
-        finally:
-            shutil.rmtree(directory)
-
-    run(main())
+async def test_a_gateway_that_is_gone_for_good_ends_the_following() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+    try:
+        async with running(SmallGateway(server("git")), directory):
+            process = await start(directory, "events", "-f", "--reconnect", "100ms")
+            refused = await start(directory, "logs", "got", "-f")
+            assert await refused.wait() == Exit.UNKNOWN_NAME, "not waited for: it is there"
+        assert await process.wait() == Exit.NOT_RUNNING
+    finally:
+        shutil.rmtree(directory)
 
 
 class FollowedJournal(Journal):
@@ -121,31 +115,28 @@ class FollowedJournal(Journal):
 
 @pytest.mark.process
 @pytest.mark.parametrize("as_json", [True, False])
-def test_consent_watch_shows_what_begins_to_wait_and_nothing_else(as_json: bool) -> None:
-    async def main() -> None:
-        directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
-        gateway = SmallGateway(server("git"))
-        gateway.journal = journal = FollowedJournal()
-        journal.add("gateway", WAITING, "before")
-        try:
-            async with running(gateway, directory):
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "metamcp_supervisor", "consent",
-                    "--runtime-dir", str(directory), "watch", *["--json"] * as_json,
-                    stdout=asyncio.subprocess.PIPE,
-                )  # fmt: skip
-                assert process.stdout is not None
-                await journal.followed.wait()
-                journal.add("git", "warming→ready")
-                journal.add("engine", WAITING, asks := "a run needs an answer")
-                line = (await process.stdout.readline()).decode()
-                if as_json:
-                    assert json.loads(line)["cause"] == asks
-                else:
-                    assert line.split(maxsplit=3)[1:] == ["engine", WAITING, f"{asks}\n"]
-                process.terminate()
-                await process.wait()
-        finally:
-            shutil.rmtree(directory)
-
-    run(main())
+async def test_consent_watch_shows_what_begins_to_wait_and_nothing_else(as_json: bool) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
+    gateway = SmallGateway(server("git"))
+    gateway.journal = journal = FollowedJournal()
+    journal.add("gateway", WAITING, "before")
+    try:
+        async with running(gateway, directory):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "metamcp_supervisor", "consent",
+                "--runtime-dir", str(directory), "watch", *["--json"] * as_json,
+                stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stdout is not None
+            await journal.followed.wait()
+            journal.add("git", "warming→ready")
+            journal.add("engine", WAITING, asks := "a run needs an answer")
+            line = (await process.stdout.readline()).decode()
+            if as_json:
+                assert json.loads(line)["cause"] == asks
+            else:
+                assert line.split(maxsplit=3)[1:] == ["engine", WAITING, f"{asks}\n"]
+            process.terminate()
+            await process.wait()
+    finally:
+        shutil.rmtree(directory)

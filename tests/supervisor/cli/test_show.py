@@ -16,7 +16,7 @@ import pytest
 
 from metamcp_worker.ipc.disclosure import ViewStats
 from metamcp_worker.ipc.figures import CallUnderWay
-from tests.supervisor.cli.test_ctl import read_until, run
+from tests.supervisor.cli.test_ctl import read_until
 from tests.supervisor.small_gateway import server, steered
 
 SCRIPT = """
@@ -80,34 +80,31 @@ def typed(directory: Path, words: str, end: str, key: str) -> list[str]:
         ("calls", "too narrow here for FRONT", ""),
     ],
 )
-def test_at_80_columns_no_name_is_broken_and_no_line_is_longer(
+async def test_at_80_columns_no_name_is_broken_and_no_line_is_longer(
     words: str, end: str, key: str
 ) -> None:
-    async def main() -> None:
-        servers = [
-            server(
-                name, token_cost=104000, calls=123456, rss_bytes=80 << 20, up_s=9e4, tools=26,
-                p95_s=0.084,
+    servers = [
+        server(
+            name, token_cost=104000, calls=123456, rss_bytes=80 << 20, up_s=9e4, tools=26,
+            p95_s=0.084,
+        )
+        for name in NAMES
+    ]  # fmt: skip
+    broken = server("broken", "error", reason="exit", message="no repository here")
+    async with steered(*servers, broken) as (gateway, directory):
+        gateway.shown = tuple(
+            ViewStats("default", "search", "local", name, name, 7, 871, 770, 107949)
+            for name in NAMES
+        )
+        gateway.under_way = tuple(
+            CallUnderWay(
+                server=name, method="tools/call", name="think", endpoint="default", age_s=5.0,
+                state="running", client="claude-code", session="", front="front-0",
+                progress=False,
             )
             for name in NAMES
-        ]  # fmt: skip
-        broken = server("broken", "error", reason="exit", message="no repository here")
-        async with steered(*servers, broken) as (gateway, directory):
-            gateway.shown = tuple(
-                ViewStats("default", "search", "local", name, name, 7, 871, 770, 107949)
-                for name in NAMES
-            )
-            gateway.under_way = tuple(
-                CallUnderWay(
-                    server=name, method="tools/call", name="think", endpoint="default", age_s=5.0,
-                    state="running", client="claude-code", session="", front="front-0",
-                    progress=False,
-                )
-                for name in NAMES
-            )  # fmt: skip
-            shown = await asyncio.to_thread(typed, directory, words, end, key)
-        assert [line for line in shown if len(line.rstrip()) > NARROW] == []
-        for name in NAMES:
-            assert any(name in line.split() for line in shown), shown
-
-    run(main())
+        )  # fmt: skip
+        shown = await asyncio.to_thread(typed, directory, words, end, key)
+    assert [line for line in shown if len(line.rstrip()) > NARROW] == []
+    for name in NAMES:
+        assert any(name in line.split() for line in shown), shown

@@ -1,12 +1,11 @@
 """The process of the sandboxes, played by the test over a real control socket: started by the first
 connection, replaced when it dies, ended with its table."""
 
-import asyncio
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,20 +125,17 @@ class CodeHouse:
             each.close()
 
 
-def play(folder: Path, test: Callable[[CodeHouse], Awaitable[None]]) -> None:
-    async def main() -> None:
-        house = CodeHouse(folder)
-        try:
-            async with asyncio.timeout(30):
-                await test(house)
-        finally:
-            await house.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_house(folder: Path) -> AsyncGenerator[CodeHouse]:
+    house = CodeHouse(folder)
+    try:
+        yield house
+    finally:
+        await house.close()
 
 
-def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         assert house.settle(house.code)
         assert list(house.folder.iterdir()) == []
         assert (house.process.is_wanted, house.process.status().state) == (True, "idle")
@@ -152,11 +148,9 @@ def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path
             process.accept()
         assert (len(house.born), house.process.status().pid) == (1, process.pid)
 
-    play(tmp_path, test)
 
-
-def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -174,11 +168,9 @@ def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
         assert (status.state, status.confined) == ("ready", "landlock-7")
         assert status.counts == {"runs": 4, "running": 0, "waiting": 0, "warm": 2}
 
-    play(tmp_path, test)
 
-
-def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -192,22 +184,20 @@ def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
         what = "it ended with signal 9; its runs failed; the next run starts another one"
         assert house.said()[1] == ("error", what)
 
-    play(tmp_path, test)
 
-
-def test_a_fork_that_fails_is_tried_again_while_the_connection_waits(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_a_fork_that_fails_is_tried_again_while_the_connection_waits(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(house.code)
         house.refuses = True
         with house.connect():
             (await house.told(0)).accept()
         assert house.said()[0] == ("error", "there is no room")
 
-    play(tmp_path, test)
 
-
-def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(
+    tmp_path: Path,
+) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(house.code)
         house.settle(CodeConfig(enabled=True, warm=4))
         with house.connect():
@@ -223,11 +213,9 @@ def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(tmp_pa
         with house.connect():
             assert (await house.told(1)).on == first.on
 
-    play(tmp_path, test)
 
-
-def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -240,17 +228,15 @@ def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
         with house.connect():
             assert await house.told(1)
 
-    play(tmp_path, test)
 
-
-def test_a_pair_that_cannot_be_made_is_said_and_fronts_have_no_code_mode(tmp_path: Path) -> None:
-    async def test(house: CodeHouse) -> None:
+async def test_a_pair_that_cannot_be_made_is_said_and_fronts_have_no_code_mode(
+    tmp_path: Path,
+) -> None:
+    async with opened_house(tmp_path) as house:
         with no_more_descriptors():
             assert not house.settle(house.code)
         assert house.said() == [("error", "no free descriptor: Too many open files")]
         assert house.settle(house.code)
-
-    play(tmp_path, test)
 
 
 @contextmanager

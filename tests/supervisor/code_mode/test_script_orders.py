@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.verbs import Exit
-from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.small_gateway import server, steered
 
 pytestmark = pytest.mark.process
@@ -50,73 +49,64 @@ async def place(folder: Path, *, running: bool) -> AsyncGenerator[Said]:
 
 @pytest.mark.promise("M48")
 @pytest.mark.parametrize("running", [True, False], ids=["running", "at-rest"])
-def test_what_is_saved_is_listed_shown_exported_and_deleted(tmp_path: Path, running: bool) -> None:
+async def test_what_is_saved_is_listed_shown_exported_and_deleted(
+    tmp_path: Path, running: bool
+) -> None:
     (tmp_path / "sum.ts").write_text(SUM)
     (tmp_path / "b.js").write_text("return 2")
-
-    async def main() -> None:
-        async with place(tmp_path, running=running) as said:
-            assert await said("save", "sum.ts") == (0, "script sum is saved as version 1\n", "")
-            code, told, _ = await said("save", "sum.ts", "--expose", "--description", "", "--json")
-            made = json.loads(told)["script"]
-            assert (code, made["version"], made["expose"], made["description"]) == (0, 2, True, "")
-            assert (await said("import", "b.js", "sum.ts"))[1] == (
-                "script b is saved as version 1\nscript sum is saved as version 3\n"
-            )
-            code, told, _ = await said("list", "--json")
-            listed = json.loads(told)["scripts"]
-            assert [(one["name"], one["language"], one["code"]) for one in listed] == [
-                ("b", "javascript", ""), ("sum", "typescript", ""),
-            ]  # fmt: skip
-            assert "typescript  yes" in (await said("list"))[1]
-            assert (await said("show", "b"))[1] == "return 2\n"
-            assert (await said("export", "out"))[1] == "out/b.js\nout/sum.ts\n"
-            assert (tmp_path / "out" / "sum.ts").read_text() == SUM.replace(
-                "}}}}", '}}},"expose":true}'
-            )
-            assert (await said("delete", "b")) == (0, "script b is deleted\n", "")
-            assert len(json.loads((await said("list", "--json"))[1])["scripts"]) == 1
-
-    run(main())
+    async with place(tmp_path, running=running) as said:
+        assert await said("save", "sum.ts") == (0, "script sum is saved as version 1\n", "")
+        code, told, _ = await said("save", "sum.ts", "--expose", "--description", "", "--json")
+        made = json.loads(told)["script"]
+        assert (code, made["version"], made["expose"], made["description"]) == (0, 2, True, "")
+        assert (await said("import", "b.js", "sum.ts"))[1] == (
+            "script b is saved as version 1\nscript sum is saved as version 3\n"
+        )
+        code, told, _ = await said("list", "--json")
+        listed = json.loads(told)["scripts"]
+        assert [(one["name"], one["language"], one["code"]) for one in listed] == [
+            ("b", "javascript", ""), ("sum", "typescript", ""),
+        ]  # fmt: skip
+        assert "typescript  yes" in (await said("list"))[1]
+        assert (await said("show", "b"))[1] == "return 2\n"
+        assert (await said("export", "out"))[1] == "out/b.js\nout/sum.ts\n"
+        assert (tmp_path / "out" / "sum.ts").read_text() == SUM.replace(
+            "}}}}", '}}},"expose":true}'
+        )
+        assert (await said("delete", "b")) == (0, "script b is deleted\n", "")
+        assert len(json.loads((await said("list", "--json"))[1])["scripts"]) == 1
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "at-rest"])
-def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, running: bool) -> None:
+async def test_what_cannot_be_done_is_said_in_a_sentence(tmp_path: Path, running: bool) -> None:
     (tmp_path / "sum.ts").write_text(SUM)
     (tmp_path / "odd.ts").write_text('// metamcp: {"descripton": ""}\nreturn 1')
     (tmp_path / "empty.ts").write_text("")
     (tmp_path / "x.rb").write_text("puts 1")
-
-    async def main() -> None:
-        async with place(tmp_path, running=running) as said:
-            assert (await said("save", "sum.ts"))[0] == 0
-            for words, exit_code, sentence in (
-                (("save", "x.rb"), Exit.USAGE, "'save --language' says what it is written in"),
-                (("import", "x.rb"), Exit.USAGE, "x.rb has none of the ends .ts, .js"),
-                (("show", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'; did you mean 'sum'?"),
-                (("show", "sum", "--version", "7"), Exit.UNKNOWN_NAME, "is not kept; there are: 1"),
-                (("delete", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'"),
-                (("save", "odd.ts"), Exit.FAILED, "the first line of odd.ts: "),
-                (("save", "empty.ts"), Exit.FAILED, "a script has some code"),
-                (("save", "sum.ts", "--name", "../x"), Exit.FAILED, "letters, digits"),
-                (("save", "none.ts"), Exit.FAILED, "none.ts: No such file"),
-            ):
-                code, out, err = await said(*words)
-                assert (code, out) == (exit_code, ""), words
-                assert sentence in err
-
-    run(main())
+    async with place(tmp_path, running=running) as said:
+        assert (await said("save", "sum.ts"))[0] == 0
+        for words, exit_code, sentence in (
+            (("save", "x.rb"), Exit.USAGE, "'save --language' says what it is written in"),
+            (("import", "x.rb"), Exit.USAGE, "x.rb has none of the ends .ts, .js"),
+            (("show", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'; did you mean 'sum'?"),
+            (("show", "sum", "--version", "7"), Exit.UNKNOWN_NAME, "is not kept; there are: 1"),
+            (("delete", "sm"), Exit.UNKNOWN_NAME, "no script is named 'sm'"),
+            (("save", "odd.ts"), Exit.FAILED, "the first line of odd.ts: "),
+            (("save", "empty.ts"), Exit.FAILED, "a script has some code"),
+            (("save", "sum.ts", "--name", "../x"), Exit.FAILED, "letters, digits"),
+            (("save", "none.ts"), Exit.FAILED, "none.ts: No such file"),
+        ):
+            code, out, err = await said(*words)
+            assert (code, out) == (exit_code, ""), words
+            assert sentence in err
 
 
-def test_a_workspace_that_is_not_configured_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (_, directory):
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND, "--runtime-dir", str(directory), "--workspace", "tem", "list",
-                stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            _, err = await process.communicate()
-            assert process.returncode == Exit.UNKNOWN_NAME
-            assert b"no workspace is named 'tem'" in err
-
-    run(main())
+async def test_a_workspace_that_is_not_configured_is_refused(tmp_path: Path) -> None:
+    async with steered(server("git")) as (_, directory):
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "--runtime-dir", str(directory), "--workspace", "tem", "list",
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, err = await process.communicate()
+        assert process.returncode == Exit.UNKNOWN_NAME
+        assert b"no workspace is named 'tem'" in err

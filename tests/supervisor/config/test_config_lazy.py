@@ -8,7 +8,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import Heartbeat, ServerState, Stop
-from tests.supervisor.stage import Player, Stage, front_up, played, states, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, states, until
 
 pytestmark = pytest.mark.process
 
@@ -17,20 +17,16 @@ DB = Server(name="db", source="x", command=("db-server",))
 APP = Server(name="app", source="x", command=("app-server",), depends_on=("db",))
 
 
-def known(state_dir: Path) -> None:
+async def known(state_dir: Path) -> None:
     """The catalogue of `git` is on the disk."""
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(state_dir) as stage:
         stage.manager.add(GIT)
         await stage.up("git")
 
-    played(state_dir, play)
 
-
-def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path) -> None:
-    known(tmp_path)
-
-    async def play(stage: Stage) -> None:
+async def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path) -> None:
+    await known(tmp_path)
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         front = await front_up(stage)
         await until(lambda: states(front) == [("idle", True)], "listed")
@@ -40,15 +36,13 @@ def test_a_lazy_server_is_listed_and_runs_only_when_it_is_called(tmp_path: Path)
         await stage.up("git")
         await until(lambda: states(front)[-1] == ("ready", True), "ready")
 
-    played(tmp_path, play)
 
-
-def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         await stage.up("git")
-
-    played(tmp_path, play)
 
 
 async def rested(stage: Stage, worker: Player) -> None:
@@ -57,8 +51,8 @@ async def rested(stage: Stage, worker: Player) -> None:
     await until(lambda: worker.told(Stop), "asked to stop")
 
 
-def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -69,22 +63,17 @@ def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: P
         await stage.phase("git", "idle")
         assert all(listed for _, listed in states(front)[2:])
 
-    played(tmp_path, play)
 
-
-def test_a_lazy_server_that_becomes_an_eager_one_starts(tmp_path: Path) -> None:
-    known(tmp_path)
-
-    async def play(stage: Stage) -> None:
+async def test_a_lazy_server_that_becomes_an_eager_one_starts(tmp_path: Path) -> None:
+    await known(tmp_path)
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         stage.manager.change(replace(GIT, start="eager"), restart=False)
         await stage.up("git")
 
-    played(tmp_path, play)
 
-
-def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         await rested(stage, worker)
@@ -93,13 +82,11 @@ def test_a_call_on_the_way_to_rest_brings_it_back(tmp_path: Path) -> None:
         await stage.up("git", 2)
         assert not stage.manager.entries["git"].restarts, "it was woken up, that is all"
 
-    played(tmp_path, play)
 
-
-def test_a_server_starts_after_those_that_it_depends_on_and_stops_before_them(
+async def test_a_server_starts_after_those_that_it_depends_on_and_stops_before_them(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(APP)
         stage.manager.add(DB)
         database = await stage.player("db#1")
@@ -115,13 +102,12 @@ def test_a_server_starts_after_those_that_it_depends_on_and_stops_before_them(
         database.down("clean", "it was stopped")
         await closing
 
-    played(tmp_path, play)
 
-
-def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_path: Path) -> None:
-    known(tmp_path)
-
-    async def play(stage: Stage) -> None:
+async def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(
+    tmp_path: Path,
+) -> None:
+    await known(tmp_path)
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         stage.manager.add(replace(APP, depends_on=("git",)))
         git = await stage.up("git")
@@ -131,5 +117,3 @@ def test_a_lazy_server_that_another_one_needs_is_started_and_does_not_rest(tmp_p
         instance = stage.manager.entries["git"].instance
         await until(lambda: instance and instance.inflight == 7, "both were heard")
         assert not git.told(Stop)
-
-    played(tmp_path, play)

@@ -46,17 +46,9 @@ async def asked() -> AsyncGenerator[tuple[SmallGateway, Said]]:
         yield gateway, said
 
 
-def run(test: Callable[[SmallGateway, Said], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), asked() as (gateway, said):
-            await test(gateway, said)
-
-    asyncio.run(main())
-
-
 @pytest.mark.promise("M97")
-def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
-    async def test(gateway: SmallGateway, said: Said) -> None:
+async def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
+    async with asked() as (gateway, said):
         code, shown, _ = await said("list")
         assert code == 0
         for text in ("1-17", "git.push", "g1", "ann"):
@@ -71,12 +63,10 @@ def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
         gateway.consents.given.clear()
         assert "no call waits" in (await said("list"))[1]
 
-    run(test)
-
 
 @pytest.mark.promise("M97")
-def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
-    async def test(gateway: SmallGateway, said: Said) -> None:
+async def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
+    async with asked() as (gateway, said):
         assert await said("approve", "1-17", "--for", "24h") == (0, "1-17: git.push approved\n", "")
         code, _, why = await said("approve", "1-17")
         assert (code, "no question '1-17' is open" in why) == (Exit.UNKNOWN_NAME, True)
@@ -87,12 +77,10 @@ def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
         assert told[0].startswith("git/push approved (24h) by ")
         assert told[1].startswith("git/push denied by ")
 
-    run(test)
-
 
 @pytest.mark.promise("M97")
-def test_grants_end_by_name_or_all_together() -> None:
-    async def test(gateway: SmallGateway, said: Said) -> None:
+async def test_grants_end_by_name_or_all_together() -> None:
+    async with asked() as (gateway, said):
         assert (await said("revoke"))[0] == Exit.USAGE
         assert (await said("revoke", "g9"))[0] == Exit.UNKNOWN_NAME
         assert (await said("revoke", "g1"))[1] == "g1: git.push revoked\n"
@@ -100,5 +88,3 @@ def test_grants_end_by_name_or_all_together() -> None:
         found = json.loads((await said("revoke", "--all", "--json"))[1])
         assert [one["id"] for one in found["grants"]] == ["g1"]
         assert (await said("grant"))[0] == Exit.USAGE
-
-    run(test)

@@ -29,7 +29,7 @@ from metamcp_worker.ipc.consent_records import (
 from metamcp_worker.ipc.messages import Listen
 from tests.supervisor import configs
 from tests.supervisor.services import service_context
-from tests.supervisor.stage import Player, Stage, front_up, played, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -90,8 +90,8 @@ def known(player: Player) -> list[list[str]]:
 
 
 @pytest.mark.promise("M97")
-def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         place = Place()
         kept = consents(stage, tmp_path, place)
         await kept.begin(fresh=True)
@@ -105,12 +105,10 @@ def test_a_grant_of_one_front_is_stored_and_told_to_all(tmp_path: Path) -> None:
         assert again.grants() == (grant(),)
         assert place.noted == []
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M97")
-def test_a_new_front_knows_the_grants_before_it_listens(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_new_front_knows_the_grants_before_it_listens(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         kept = consents(stage, tmp_path, Place())
         await kept.begin(fresh=True)
         first = await front_up(stage)
@@ -124,17 +122,15 @@ def test_a_new_front_knows_the_grants_before_it_listens(tmp_path: Path) -> None:
         assert kinds.index(ConsentGrants) < kinds.index(Listen)
         await kept.close()
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M97")
 @pytest.mark.parametrize(
     ("member", "value"), [("now", 2000.0), ("rules", "other"), ("keys", set[str]())]
 )
-def test_a_grant_is_void_when_its_time_its_rules_or_its_key_are_over(
+async def test_a_grant_is_void_when_its_time_its_rules_or_its_key_are_over(
     tmp_path: Path, member: str, value: object
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         place = Place()
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
@@ -146,12 +142,10 @@ def test_a_grant_is_void_when_its_time_its_rules_or_its_key_are_over(
         assert left == ([] if member == "rules" else ["g2"])
         await kept.close()
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M97")
-def test_an_operator_ends_grants(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_an_operator_ends_grants(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         kept = consents(stage, tmp_path, Place())
         front = await front_up(stage)
         for name in ("g1", "g2", "g3"):
@@ -164,12 +158,10 @@ def test_an_operator_ends_grants(tmp_path: Path) -> None:
         await until(lambda: known(front)[-1] == [], "the front has none")
         await kept.close()
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M97")
-def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         kept = consents(stage, tmp_path, Place())
         front = await front_up(stage)
         number = stage.fronts.list_serving()[0].number
@@ -189,11 +181,11 @@ def test_an_answer_goes_to_the_front_that_asks_and_counts_once(tmp_path: Path) -
             with pytest.raises(ConsentUnknown):
                 kept.decide(name, "once", "ops")
 
-    played(tmp_path, play)
 
-
-def test_a_question_is_an_event_once_although_its_front_tells_it_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_question_is_an_event_once_although_its_front_tells_it_again(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         place = Place()
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
@@ -206,12 +198,10 @@ def test_a_question_is_an_event_once_although_its_front_tells_it_again(tmp_path:
             for call in (1, 2)
         ]
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M97")
-def test_questions_end_with_their_answer_or_their_front(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_questions_end_with_their_answer_or_their_front(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         kept = consents(stage, tmp_path, Place())
         front = await front_up(stage)
         number = stage.fronts.list_serving()[0].number
@@ -222,11 +212,9 @@ def test_questions_end_with_their_answer_or_their_front(tmp_path: Path) -> None:
         front.leave()
         await until(lambda: kept.questions() == (), "none is left")
 
-    played(tmp_path, play)
 
-
-def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         place = Place()
         kept = consents(stage, tmp_path, place)
         front = await front_up(stage)
@@ -238,16 +226,16 @@ def test_there_is_an_end_to_the_number_of_grants(tmp_path: Path) -> None:
         assert place.noted == []
         await until(lambda: known(front), "told")
 
-    played(tmp_path, play)
-
 
 def _given(number: int) -> ConsentGiven:
     return ConsentGiven(grant=grant(f"g{number}", given=1000.0 + number / 1e6))
 
 
 @pytest.mark.promise("M97")
-def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         kept = consents(stage, tmp_path, Place())
         await front_up(stage)
         front = stage.fronts.list_serving()[0]
@@ -258,5 +246,3 @@ def test_the_oldest_questions_are_shown_as_many_as_one_answer_can_have(tmp_path:
         shown = kept.questions()
         assert [one.id for one in shown] == [f"{front.number}-{at}" for at in range(len(shown))]
         assert SHOWN_BYTES_MAX - 16_500 < len(codec.dump(shown)) < SHOWN_BYTES_MAX + 16_384
-
-    played(tmp_path, play)

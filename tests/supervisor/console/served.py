@@ -1,8 +1,7 @@
 """The console's pages over HTTP, in front of a small gateway with its real control socket."""
 
-import asyncio
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -60,11 +59,3 @@ async def opened(*servers: ServerStatus) -> AsyncGenerator[Browser]:
         finally:
             await browser.http.aclose()
             await server.drain(0.0)
-
-
-def run(test: Callable[[Browser], Awaitable[None]], *servers: ServerStatus) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), opened(*servers) as browser:
-            await test(browser)
-
-    asyncio.run(main())

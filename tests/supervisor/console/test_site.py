@@ -15,7 +15,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
 from tests.hosts import MORE_THAN_A_HOST
-from tests.supervisor.console.served import OWN, Browser, run
+from tests.supervisor.console.served import OWN, Browser, opened
 from tests.supervisor.console.test_fragments import HOSTILE, Elements
 from tests.supervisor.small_gateway import server
 
@@ -34,8 +34,8 @@ async def raw(browser: Browser, request: bytes) -> bytes:
     return found
 
 
-def test_every_answer_has_the_headers_that_close_a_browser() -> None:
-    async def test(browser: Browser) -> None:
+async def test_every_answer_has_the_headers_that_close_a_browser() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         answers = [
             await browser.http.get("/"),
@@ -56,11 +56,9 @@ def test_every_answer_has_the_headers_that_close_a_browser() -> None:
             assert answer.headers["cache-control"] in ("no-store", "no-cache")
             assert "set-cookie" not in answer.headers
 
-    run(test, *SERVERS)
 
-
-def test_a_page_without_a_session_has_no_data() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_page_without_a_session_has_no_data() -> None:
+    async with opened(*SERVERS) as browser:
         shells = [(await browser.http.get(path)).text for path in ("/", "/servers/git", "/x?y=z")]
         assert len(set(shells)) == 1
         assert "git" not in shells[0]
@@ -72,23 +70,19 @@ def test_a_page_without_a_session_has_no_data() -> None:
             assert answer.status_code == 401
             assert "has ended" in answer.text
 
-    run(test, *SERVERS)
-
 
 @pytest.mark.promise("M107")
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[::", *MORE_THAN_A_HOST],
 )
-def test_a_foreign_name_of_the_console_is_refused_everywhere(host: str) -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_foreign_name_of_the_console_is_refused_everywhere(host: str) -> None:
+    async with opened() as browser:
         for path in ("/", "/static/console.js", "/f/servers", "/login"):
             head = f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
             assert (await raw(browser, head.encode())).startswith(
                 (b"HTTP/1.1 421", b"HTTP/1.1 400")
             )
-
-    run(test)
 
 
 @pytest.mark.promise("M107")
@@ -104,8 +98,8 @@ def test_a_foreign_name_of_the_console_is_refused_everywhere(host: str) -> None:
         {},
     ],
 )
-def test_another_page_changes_nothing_even_with_the_token(headers: dict[str, str]) -> None:
-    async def test(browser: Browser) -> None:
+async def test_another_page_changes_nothing_even_with_the_token(headers: dict[str, str]) -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         given = {**headers, "authorization": f"Bearer {browser.token}"}
         form = {"order": "stop", "names": "git"}
@@ -114,11 +108,9 @@ def test_another_page_changes_nothing_even_with_the_token(headers: dict[str, str
         assert (await browser.http.get("/f/servers", headers=given)).status_code == 403
         assert browser.gateway.servers["git"].state == "ready"
 
-    run(test, *SERVERS)
 
-
-def test_a_get_changes_nothing() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_get_changes_nothing() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         for page in rail.all_pages():
             await browser.get(f"/{page.name}?order=stop&names=git")
@@ -126,12 +118,10 @@ def test_a_get_changes_nothing() -> None:
         assert answer.status_code == 405
         assert browser.gateway.servers["git"].state == "ready"
 
-    run(test, *SERVERS)
-
 
 @pytest.mark.promise("M67")
-def test_an_order_is_carried_out_in_the_name_of_the_session() -> None:
-    async def test(browser: Browser) -> None:
+async def test_an_order_is_carried_out_in_the_name_of_the_session() -> None:
+    async with opened(*SERVERS) as browser:
         ordered: list[str] = []
         browser.gateway.journal.ordered = ordered.append
         await browser.login(Role.OPERATOR)
@@ -142,12 +132,10 @@ def test_an_order_is_carried_out_in_the_name_of_the_session() -> None:
         assert ordered[-1].startswith("'stop git db' asked by console session ")
         assert "(operator)" in ordered[-1]
 
-    run(test, *SERVERS)
-
 
 @pytest.mark.promise("M67")
-def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login(Role.VIEWER)
         page = await browser.get("/servers")
         assert page.status_code == 200
@@ -159,11 +147,9 @@ def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
         frame = await browser.http.get("/frame", headers=browser.headers)
         assert "viewer" in Elements(frame.text).text
 
-    run(test, *SERVERS)
 
-
-def test_a_link_that_was_used_opens_nothing() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_link_that_was_used_opens_nothing() -> None:
+    async with opened() as browser:
         link = {"link": browser.gateway.sessions.link(Role.ADMIN)}
         assert (await browser.http.post("/login", json=link, headers=OWN)).status_code == 200
         again = await browser.http.post("/login", json=link, headers=OWN)
@@ -172,12 +158,10 @@ def test_a_link_that_was_used_opens_nothing() -> None:
         assert (await browser.http.post("/login", content=b"[", headers=OWN)).status_code == 400
         assert (await browser.http.get("/login", headers=OWN)).status_code == 405
 
-    run(test)
-
 
 @pytest.mark.promise("M107")
-def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() -> None:
+    async with opened() as browser:
         await browser.login()
         async with connect_gateway(browser.directory, browser.token) as ask:
             await ask("status")
@@ -185,11 +169,9 @@ def test_a_session_that_ends_while_its_connection_is_open_asks_nothing_more() ->
             with pytest.raises(SessionEnded):
                 await ask("status")
 
-    run(test)
 
-
-def test_a_form_that_is_too_large_is_refused() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_form_that_is_too_large_is_refused() -> None:
+    async with opened() as browser:
         await browser.login()
         answer = await browser.post("/servers", names="a" * (site.BODY_BYTES_MAX + 1))
         assert answer.status_code == 413
@@ -198,11 +180,9 @@ def test_a_form_that_is_too_large_is_refused() -> None:
         )
         assert answer.status_code in (400, 431)
 
-    run(test)
-
 
 @pytest.mark.promise("M107")
-def test_what_servers_say_is_inert_on_every_page() -> None:
+async def test_what_servers_say_is_inert_on_every_page() -> None:
     hostile = [
         server("bad", "error", reason=text[:500], message=text, origin=text, lacking=(text,))
         for text in HOSTILE
@@ -210,30 +190,30 @@ def test_what_servers_say_is_inert_on_every_page() -> None:
     ]
     first = hostile[0]
 
-    async def test(browser: Browser) -> None:
-        await browser.login()
-        logs, journal = browser.gateway.logs, browser.gateway.journal
-        for text in HOSTILE:
-            written = text.encode("utf-8", "replace").decode()
-            logs.add("bad", "stderr", [written])
-            journal.add("bad", "error", written)
-        for path in ("/servers", "/servers/bad", "/logs/bad", "/logs/bad?beside=git&q=<b>"):
-            answer = await browser.get(path)
-            assert answer.status_code == 200, path
-            found = Elements(answer.text)
-            assert not {tag for tag, _ in found.found} & {"script", "img", "style", "iframe"}, path
-            for _, attrs in found.found:
-                assert not [name for name in attrs if name.startswith("on")], path
-            assert "\x1b" not in answer.text
-            assert "\u202e" not in answer.text
-
     for one in (first, *hostile[1:3]):
-        run(test, one, server("git"))
+        async with opened(one, server("git")) as browser:
+            await browser.login()
+            logs, journal = browser.gateway.logs, browser.gateway.journal
+            for text in HOSTILE:
+                written = text.encode("utf-8", "replace").decode()
+                logs.add("bad", "stderr", [written])
+                journal.add("bad", "error", written)
+            for path in ("/servers", "/servers/bad", "/logs/bad", "/logs/bad?beside=git&q=<b>"):
+                answer = await browser.get(path)
+                assert answer.status_code == 200, path
+                found = Elements(answer.text)
+                assert not {tag for tag, _ in found.found} & {"script", "img", "style", "iframe"}, (
+                    path
+                )
+                for _, attrs in found.found:
+                    assert not [name for name in attrs if name.startswith("on")], path
+                assert "\x1b" not in answer.text
+                assert "\u202e" not in answer.text
 
 
 @pytest.mark.promise("M107")
-def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         gateway = browser.gateway
         kinds: set[str] = set()
@@ -254,11 +234,9 @@ def test_a_page_hears_of_news_until_its_session_is_revoked() -> None:
             assert kinds >= wanted
         assert (await browser.get("/servers")).status_code == 401
 
-    run(test, *SERVERS)
 
-
-def test_a_page_hears_how_much_waits_for_a_person() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_page_hears_how_much_waits_for_a_person() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         counts: list[int] = []
         async with browser.http.stream("GET", "/events", headers=browser.headers) as answer:
@@ -270,8 +248,6 @@ def test_a_page_hears_how_much_waits_for_a_person() -> None:
                     break
         assert counts[0] == 0
 
-    run(test, *SERVERS)
-
 
 def test_only_who_may_answer_has_a_place_for_the_count_of_what_waits() -> None:
     places = [Elements(str(h.fragment[rail.frame(role, "1", "here")])).found for role in Role]
@@ -279,28 +255,25 @@ def test_only_who_may_answer_has_a_place_for_the_count_of_what_waits() -> None:
     assert waits == [role >= Role.OPERATOR for role in Role]
 
 
-def test_more_browsers_than_may_follow_are_told_and_pages_still_answer() -> None:
-    async def test(browser: Browser) -> None:
-        async with contextlib.AsyncExitStack() as streams:
-            for number in range(site.STREAMS_MAX):
-                if number % site.OWN_STREAMS_MAX == 0:
-                    await browser.login()
-                stream = browser.http.stream("GET", "/events", headers=browser.headers)
-                answer = await streams.enter_async_context(stream)
-                assert answer.status_code == 200
-            await browser.login()
-            refused = await browser.http.get("/events", headers=browser.headers)
-            assert refused.status_code == 503
-            assert "browsers follow the gateway already" in refused.text
-            pages = [browser.get("/servers") for _ in range(2 * site.ASKS_MAX)]
-            assert {page.status_code for page in await asyncio.gather(*pages)} == {200}
-
-    run(test, *SERVERS)
+async def test_more_browsers_than_may_follow_are_told_and_pages_still_answer() -> None:
+    async with opened(*SERVERS) as browser, contextlib.AsyncExitStack() as streams:
+        for number in range(site.STREAMS_MAX):
+            if number % site.OWN_STREAMS_MAX == 0:
+                await browser.login()
+            stream = browser.http.stream("GET", "/events", headers=browser.headers)
+            answer = await streams.enter_async_context(stream)
+            assert answer.status_code == 200
+        await browser.login()
+        refused = await browser.http.get("/events", headers=browser.headers)
+        assert refused.status_code == 503
+        assert "browsers follow the gateway already" in refused.text
+        pages = [browser.get("/servers") for _ in range(2 * site.ASKS_MAX)]
+        assert {page.status_code for page in await asyncio.gather(*pages)} == {200}
 
 
 @pytest.mark.promise("M107")
-def test_one_session_takes_no_stream_from_another_one() -> None:
-    async def test(browser: Browser) -> None:
+async def test_one_session_takes_no_stream_from_another_one() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login(Role.VIEWER)
         async with contextlib.AsyncExitStack() as streams:
             answers: list[int] = []
@@ -314,30 +287,25 @@ def test_one_session_takes_no_stream_from_another_one() -> None:
             stream = browser.http.stream("GET", "/events", headers=browser.headers)
             assert (await streams.enter_async_context(stream)).status_code == 200
 
-    run(test, *SERVERS)
 
-
-def test_a_gateway_that_is_gone_at_the_hello_does_not_end_the_session(tmp_path: Path) -> None:
+async def test_a_gateway_that_is_gone_at_the_hello_does_not_end_the_session(tmp_path: Path) -> None:
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"jsonrpc":"2.0","method":"hello","params":{"v":1}}\n')
         await reader.readline()
         writer.close()
 
-    async def main() -> None:
-        (tmp_path / runtime.TOKEN).write_text("token")
-        path = runtime.socket_path(str(tmp_path))
-        async with await asyncio.start_unix_server(leave, path):
-            with pytest.raises(Failed) as failed:
-                async with connect_gateway(str(tmp_path), "session"):
-                    pass
-        assert failed.value.exit == Exit.NOT_RUNNING
-        assert not isinstance(failed.value, SessionEnded)
-
-    asyncio.run(main())
+    (tmp_path / runtime.TOKEN).write_text("token")
+    path = runtime.socket_path(str(tmp_path))
+    async with await asyncio.start_unix_server(leave, path):
+        with pytest.raises(Failed) as failed:
+            async with connect_gateway(str(tmp_path), "session"):
+                pass
+    assert failed.value.exit == Exit.NOT_RUNNING
+    assert not isinstance(failed.value, SessionEnded)
 
 
-def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
-    async def test(browser: Browser) -> None:
+async def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         answer = await browser.get("/servers/nonesuch")
         assert answer.status_code == 404
@@ -345,34 +313,28 @@ def test_a_name_that_nobody_knows_gets_a_sentence() -> None:
         answer = await browser.get("/nonesuch")
         assert answer.status_code == 404
 
-    run(test, *SERVERS)
-
 
 @pytest.mark.promise("M107")
-def test_somebody_without_servers_is_told_what_to_do() -> None:
-    async def test(browser: Browser) -> None:
+async def test_somebody_without_servers_is_told_what_to_do() -> None:
+    async with opened() as browser:
         await browser.login(Role.VIEWER)
         text = Elements((await browser.get("/")).text).text
         assert "no server is configured" in text
         assert "metamcp import" in text
         assert "claude mcp add" in text
 
-    run(test)
 
-
-def test_an_unchanged_file_is_not_sent_again() -> None:
-    async def test(browser: Browser) -> None:
+async def test_an_unchanged_file_is_not_sent_again() -> None:
+    async with opened() as browser:
         first = await browser.http.get("/static/htmx.js")
         again = await browser.http.get(
             "/static/htmx.js", headers={"if-none-match": first.headers["etag"]}
         )
         assert (again.status_code, again.content) == (304, b"")
 
-    run(test)
 
-
-def test_all_lines_of_a_log_can_be_downloaded() -> None:
-    async def test(browser: Browser) -> None:
+async def test_all_lines_of_a_log_can_be_downloaded() -> None:
+    async with opened(*SERVERS) as browser:
         await browser.login()
         browser.gateway.logs.add("git", "stderr", [f"line {n}" for n in range(3000)])
         answer = await browser.http.get("/download/logs/git", headers=browser.headers)
@@ -381,5 +343,3 @@ def test_all_lines_of_a_log_can_be_downloaded() -> None:
         assert lines[-1].endswith("stderr  line 2999")
         page = Elements((await browser.get("/logs/git")).text)
         assert sum(tag == "li" for tag, _ in page.found) == 500
-
-    run(test, *SERVERS)

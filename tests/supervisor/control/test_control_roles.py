@@ -14,7 +14,7 @@ from metamcp_supervisor.control import access_io, client, orders, services
 from metamcp_supervisor.control.access import Role, role
 from metamcp_supervisor.control.control import ControlLimits
 from metamcp_supervisor.verbs import Exit
-from tests.supervisor.control.test_control import Peer, peer, run
+from tests.supervisor.control.test_control import Peer, peer
 from tests.supervisor.small_gateway import server, steered
 
 NOBODY = 65534
@@ -55,15 +55,12 @@ def test_a_verb_about_which_nobody_thought_is_for_admins() -> None:
     ("mode", "expected"),
     [(0o700, (0o600, 0o600)), (0o750, (0o660, 0o640)), (0o755, (0o666, 0o644))],
 )
-def test_the_runtime_directory_decides_how_far_the_socket_is_shared(
+async def test_the_runtime_directory_decides_how_far_the_socket_is_shared(
     mode: int, expected: tuple[int, int]
 ) -> None:
-    async def main() -> None:
-        async with steered(group=os.getegid(), mode=mode) as (_, directory):
-            found = (directory / "control.sock", directory / "token")
-            assert tuple(stat.S_IMODE(path.stat().st_mode) for path in found) == expected
-
-    run(main())
+    async with steered(group=os.getegid(), mode=mode) as (_, directory):
+        found = (directory / "control.sock", directory / "token")
+        assert tuple(stat.S_IMODE(path.stat().st_mode) for path in found) == expected
 
 
 def test_a_directory_of_another_group_shares_nothing(tmp_path: Path) -> None:
@@ -129,51 +126,41 @@ async def somebody(directory: Path, group: int) -> AsyncGenerator[Peer, None]:
 
 @as_root
 @pytest.mark.promise("M80")
-def test_a_viewer_looks_and_is_refused_in_one_sentence_when_it_steers() -> None:
-    async def main() -> None:
-        async with (
-            steered(server("git"), group=GROUP, mode=0o755) as (gateway, directory),
-            somebody(directory, NOBODY) as viewer,
-        ):
-            assert "result" in await viewer.ask("status")
-            seen = (await viewer.ask("describe", name="git"))["result"]
-            assert seen["config"] == {"restart": "on-failure"}
-            assert seen["source"] == ""
-            for verb in ("start", "stop", "restart"):
-                error = (await viewer.ask(verb, names=["git"]))["error"]
-                assert error["code"] == Exit.DENIED
-                assert (
-                    f"needs the role operator, and user id {NOBODY} is viewer" in error["message"]
-                )
-            refused = gateway.journal.since(0)
-            assert [(event.who, event.what) for event in refused] == [
-                ("gateway", "order refused")
-            ] * 3
-            assert refused[0].cause.startswith("'start git' asked by process ")
-            assert f"of user id {NOBODY} (" in refused[0].cause
-            assert "'start' needs the role operator" in refused[0].cause
-
-    run(main())
+async def test_a_viewer_looks_and_is_refused_in_one_sentence_when_it_steers() -> None:
+    async with (
+        steered(server("git"), group=GROUP, mode=0o755) as (gateway, directory),
+        somebody(directory, NOBODY) as viewer,
+    ):
+        assert "result" in await viewer.ask("status")
+        seen = (await viewer.ask("describe", name="git"))["result"]
+        assert seen["config"] == {"restart": "on-failure"}
+        assert seen["source"] == ""
+        for verb in ("start", "stop", "restart"):
+            error = (await viewer.ask(verb, names=["git"]))["error"]
+            assert error["code"] == Exit.DENIED
+            assert f"needs the role operator, and user id {NOBODY} is viewer" in error["message"]
+        refused = gateway.journal.since(0)
+        assert [(event.who, event.what) for event in refused] == [("gateway", "order refused")] * 3
+        assert refused[0].cause.startswith("'start git' asked by process ")
+        assert f"of user id {NOBODY} (" in refused[0].cause
+        assert "'start' needs the role operator" in refused[0].cause
 
 
 @as_root
 @pytest.mark.promise("M80")
-def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
-    async def main() -> None:
-        async with (
-            steered(server("git"), group=GROUP, mode=0o750) as (gateway, directory),
-            somebody(directory, GROUP) as operator,
-        ):
-            assert "result" in await operator.ask("restart", names=["git"])
-            seen = (await operator.ask("describe", name="git"))["result"]
-            assert "--api-key" in seen["config"]["command"]
-            error = (await operator.ask("reload"))["error"]
-            assert error["code"] == Exit.DENIED
-            assert "needs the role admin" in error["message"]
-            asked = gateway.journal.since(0)[0]
-            assert f"process {os.getpid()} of user id {NOBODY} (" in asked.cause
-
-    run(main())
+async def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
+    async with (
+        steered(server("git"), group=GROUP, mode=0o750) as (gateway, directory),
+        somebody(directory, GROUP) as operator,
+    ):
+        assert "result" in await operator.ask("restart", names=["git"])
+        seen = (await operator.ask("describe", name="git"))["result"]
+        assert "--api-key" in seen["config"]["command"]
+        error = (await operator.ask("reload"))["error"]
+        assert error["code"] == Exit.DENIED
+        assert "needs the role admin" in error["message"]
+        asked = gateway.journal.since(0)[0]
+        assert f"process {os.getpid()} of user id {NOBODY} (" in asked.cause
 
 
 @as_root
@@ -181,94 +168,76 @@ def test_a_member_of_the_group_steers_and_the_journal_has_its_name() -> None:
 @pytest.mark.parametrize(
     "method", ["workflow/run", "workflow/cancel", "workflow/decide", "suggest"]
 )
-def test_what_changes_in_workflows_is_for_developers_and_runs_are_seen_by_operators(
+async def test_what_changes_in_workflows_is_for_developers_and_runs_are_seen_by_operators(
     method: str,
 ) -> None:
-    async def main() -> None:
-        async with (
-            steered(server("git"), group=GROUP, mode=0o750) as (_, directory),
-            somebody(directory, GROUP) as operator,
-        ):
-            error = (await operator.ask("workflow-change", method=method))["error"]
-            assert error["code"] == Exit.DENIED
-            assert "'workflow-change' needs the role developer" in error["message"]
-            error = (await operator.ask("workflow", method=method))["error"]
-            assert "method" in error["message"], "it is not an order of this verb"
-            error = (await operator.ask("workflow", method="workflow/runs"))["error"]
-            assert error["code"] == Exit.UNKNOWN_NAME, "an operator sees runs; here is no endpoint"
-
-    run(main())
+    async with (
+        steered(server("git"), group=GROUP, mode=0o750) as (_, directory),
+        somebody(directory, GROUP) as operator,
+    ):
+        error = (await operator.ask("workflow-change", method=method))["error"]
+        assert error["code"] == Exit.DENIED
+        assert "'workflow-change' needs the role developer" in error["message"]
+        error = (await operator.ask("workflow", method=method))["error"]
+        assert "method" in error["message"], "it is not an order of this verb"
+        error = (await operator.ask("workflow", method="workflow/runs"))["error"]
+        assert error["code"] == Exit.UNKNOWN_NAME, "an operator sees runs; here is no endpoint"
 
 
 @as_root
 @pytest.mark.promise("M80")
-def test_other_users_take_no_place_of_the_owner() -> None:
-    async def main() -> None:
-        async with steered(server("git"), group=GROUP, mode=0o755) as (_, directory):
-            with ExitStack() as stack:
-                for number in range(200):
-                    mute(stack, directory, NOBODY - number % 4)
-                async with peer(directory) as owner:
-                    assert "result" in await owner.ask("status")
-
-    run(main())
+async def test_other_users_take_no_place_of_the_owner() -> None:
+    async with steered(server("git"), group=GROUP, mode=0o755) as (_, directory):
+        with ExitStack() as stack:
+            for number in range(200):
+                mute(stack, directory, NOBODY - number % 4)
+            async with peer(directory) as owner:
+                assert "result" in await owner.ask("status")
 
 
 @as_root
-def test_one_connection_too_many_of_a_user_is_told_so_and_another_user_gets_in() -> None:
-    async def main() -> None:
-        limits = ControlLimits(user_max=1, others_max=2)
-        async with steered(limits=limits, group=GROUP, mode=0o755) as (_, directory):
-            with ExitStack() as stack:
-                told: list[str] = []
-                for user in (NOBODY, NOBODY, NOBODY - 1, NOBODY - 2):
-                    sock = mute(stack, directory, user)
-                    told.append((await asyncio.to_thread(sock.recv, 4096)).decode())
-            assert '"method":"hello"' in told[0]
-            assert f"1 connections of user id {NOBODY} to the control socket" in told[1]
-            assert '"method":"hello"' in told[2]
-            assert "2 connections of other users" in told[3]
-
-    run(main())
+async def test_one_connection_too_many_of_a_user_is_told_so_and_another_user_gets_in() -> None:
+    limits = ControlLimits(user_max=1, others_max=2)
+    async with steered(limits=limits, group=GROUP, mode=0o755) as (_, directory):
+        with ExitStack() as stack:
+            told: list[str] = []
+            for user in (NOBODY, NOBODY, NOBODY - 1, NOBODY - 2):
+                sock = mute(stack, directory, user)
+                told.append((await asyncio.to_thread(sock.recv, 4096)).decode())
+        assert '"method":"hello"' in told[0]
+        assert f"1 connections of user id {NOBODY} to the control socket" in told[1]
+        assert '"method":"hello"' in told[2]
+        assert "2 connections of other users" in told[3]
 
 
-def test_a_client_that_shows_no_token_is_let_go_after_two_seconds() -> None:
-    async def main() -> None:
-        async with steered() as (_, directory), peer(directory, "") as silent:
-            begun = asyncio.get_running_loop().time()
-            assert (await silent.line())["error"]["code"] == Exit.TIMEOUT
-            assert await silent.line() == {}
-            assert 1.9 < asyncio.get_running_loop().time() - begun < 4.5
-
-    run(main())
+async def test_a_client_that_shows_no_token_is_let_go_after_two_seconds() -> None:
+    async with steered() as (_, directory), peer(directory, "") as silent:
+        begun = asyncio.get_running_loop().time()
+        assert (await silent.line())["error"]["code"] == Exit.TIMEOUT
+        assert await silent.line() == {}
+        assert 1.9 < asyncio.get_running_loop().time() - begun < 4.5
 
 
 @as_root
-def test_a_stranger_does_not_get_into_a_shared_directory() -> None:
-    async def main() -> None:
-        async with steered(group=GROUP, mode=0o750) as (_, directory):
-            with pytest.raises(PermissionError):
-                async with somebody(directory, NOBODY):
-                    pass
-
-    run(main())
+async def test_a_stranger_does_not_get_into_a_shared_directory() -> None:
+    async with steered(group=GROUP, mode=0o750) as (_, directory):
+        with pytest.raises(PermissionError):
+            async with somebody(directory, NOBODY):
+                pass
 
 
 @as_root
-def test_a_foreign_gateway_is_trusted_when_it_is_named_and_shares_itself() -> None:
-    async def main() -> None:
-        async with steered(group=GROUP, mode=0o750) as (_, directory):
-            # Once as root, so that nothing is left to import that somebody else cannot read.
-            (await asyncio.to_thread(client.connect, str(directory))).close()
-            for path in directory.iterdir():
-                os.chown(path, NOBODY + 1, -1)
-            os.setegid(GROUP)
-            os.seteuid(NOBODY)
-            try:
-                gateway = await asyncio.to_thread(client.connect, str(directory))
-                gateway.close()
-            finally:
-                os.seteuid(0)
-                os.setegid(0)
-
-    run(main())
+async def test_a_foreign_gateway_is_trusted_when_it_is_named_and_shares_itself() -> None:
+    async with steered(group=GROUP, mode=0o750) as (_, directory):
+        # Once as root, so that nothing is left to import that somebody else cannot read.
+        (await asyncio.to_thread(client.connect, str(directory))).close()
+        for path in directory.iterdir():
+            os.chown(path, NOBODY + 1, -1)
+        os.setegid(GROUP)
+        os.seteuid(NOBODY)
+        try:
+            gateway = await asyncio.to_thread(client.connect, str(directory))
+            gateway.close()
+        finally:
+            os.seteuid(0)
+            os.setegid(0)

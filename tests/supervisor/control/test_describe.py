@@ -11,7 +11,7 @@ from metamcp_supervisor.telemetry.journal import ENDS_MAX, SERVERS_MAX, Historie
 from metamcp_supervisor.verbs import Description, Exit, JournalEvent, LogLine, ServerProcess
 from metamcp_supervisor.wording.descriptions import facts, format_time, processes
 from tests.supervisor.cli.test_ctl import said
-from tests.supervisor.control.test_control import peer, run
+from tests.supervisor.control.test_control import peer
 from tests.supervisor.small_gateway import server, steered
 
 
@@ -162,53 +162,44 @@ def test_what_is_older_than_a_day_has_its_date() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_a_description_is_one_screen_with_processes_exits_and_log() -> None:
-    async def main() -> None:
-        git = server("git", phase="ready", worker_pid=os.getpid(), pid=0, protocol="2026-07-28")
-        async with steered(git) as (gateway, directory):
-            gateway.journal.add("git", "ready→error", "exit: status 3; next start in 1.0 s")
-            gateway.journal.add("git", "warming→ready", "0.2 s")
-            gateway.logs.add("git", "stderr", ["its \x1b[2Jlast words"])
-            code, out, err = await said(directory, "describe", "git")
-            as_json = json.loads((await said(directory, "describe", "git", "--json"))[1])
-            unknown = await said(directory, "describe", "gti")
-        assert (code, err) == (0, "")
-        assert "why         it answers calls\n" in out
-        assert "failures: 3 in a row, 2 within 120 s (8 are allowed)" in out
-        assert "  metamcp worker git\n" in out
-        assert "never  exit    error  status 3" in out
-        assert "its \\x1b[2Jlast words" in out
-        assert (as_json["v"], as_json["exits"][0]["reason"]) == (1, "exit")
-        assert as_json["processes"][0]["descriptors"] > 0
-        assert unknown[0] == Exit.UNKNOWN_NAME
-
-    run(main())
+async def test_a_description_is_one_screen_with_processes_exits_and_log() -> None:
+    git = server("git", phase="ready", worker_pid=os.getpid(), pid=0, protocol="2026-07-28")
+    async with steered(git) as (gateway, directory):
+        gateway.journal.add("git", "ready→error", "exit: status 3; next start in 1.0 s")
+        gateway.journal.add("git", "warming→ready", "0.2 s")
+        gateway.logs.add("git", "stderr", ["its \x1b[2Jlast words"])
+        code, out, err = await said(directory, "describe", "git")
+        as_json = json.loads((await said(directory, "describe", "git", "--json"))[1])
+        unknown = await said(directory, "describe", "gti")
+    assert (code, err) == (0, "")
+    assert "why         it answers calls\n" in out
+    assert "failures: 3 in a row, 2 within 120 s (8 are allowed)" in out
+    assert "  metamcp worker git\n" in out
+    assert "never  exit    error  status 3" in out
+    assert "its \\x1b[2Jlast words" in out
+    assert (as_json["v"], as_json["exits"][0]["reason"]) == (1, "exit")
+    assert as_json["processes"][0]["descriptors"] > 0
+    assert unknown[0] == Exit.UNKNOWN_NAME
 
 
-def test_spare_copies_of_a_server_are_among_its_processes() -> None:
-    async def main() -> None:
-        spare = server("git", "idle", phase="idle", pid=0, worker_pids=(os.getpid(),))
-        async with steered(spare) as (_, directory), peer(directory) as client:
-            found = (await client.ask("describe", name="git"))["result"]
-            assert os.getpid() in {process["pid"] for process in found["processes"]}
-            footprints = (await client.ask("top"))["result"]["footprints"]
-            assert footprints["git"]["processes"] >= 1
-
-    run(main())
+async def test_spare_copies_of_a_server_are_among_its_processes() -> None:
+    spare = server("git", "idle", phase="idle", pid=0, worker_pids=(os.getpid(),))
+    async with steered(spare) as (_, directory), peer(directory) as client:
+        found = (await client.ask("describe", name="git"))["result"]
+        assert os.getpid() in {process["pid"] for process in found["processes"]}
+        footprints = (await client.ask("top"))["result"]["footprints"]
+        assert footprints["git"]["processes"] >= 1
 
 
-def test_a_server_without_a_process_is_described_as_well() -> None:
-    async def main() -> None:
-        async with (
-            steered(server("git", "stopped", phase="disabled", pid=0)) as (_, directory),
-            peer(directory) as client,
-        ):
-            found = (await client.ask("describe", name="git"))["result"]
-            assert found["processes"] == found["exits"] == found["log"] == []
-            assert found["why"].startswith("it is switched off")
-            assert found["config"]["restart"] == "on-failure"
-
-    run(main())
+async def test_a_server_without_a_process_is_described_as_well() -> None:
+    async with (
+        steered(server("git", "stopped", phase="disabled", pid=0)) as (_, directory),
+        peer(directory) as client,
+    ):
+        found = (await client.ask("describe", name="git"))["result"]
+        assert found["processes"] == found["exits"] == found["log"] == []
+        assert found["why"].startswith("it is switched off")
+        assert found["config"]["restart"] == "on-failure"
 
 
 @pytest.mark.parametrize(

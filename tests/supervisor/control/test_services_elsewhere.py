@@ -16,7 +16,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import EventCounts, Spawned
 from metamcp_worker.ipc.spec import OAuth, ServerSpec
 from tests.supervisor.configs import config
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Player, Stage, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -43,19 +43,19 @@ async def told(worker: Player) -> ServerSpec:
     return codec.decode_as(ServerSpec, os.pread(worker.fds[0], 100_000, 0))
 
 
-def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_worker_is_told_where_its_server_is(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(LINEAR)
         spec = await told(await stage.player("linear#1"))
         assert (spec.command, spec.url, spec.transport) == ((), LINEAR.url, "auto")
         assert (spec.headers, spec.oauth) == (LINEAR.headers, None)
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M95")
-def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(LINEAR)
         worker = await stage.player("linear#1")
         worker.say(Spawned(pid=0))
@@ -71,14 +71,12 @@ def test_a_server_without_a_process_is_ready_and_shown_by_its_origin_alone(tmp_p
         assert got.origin == "https://mcp.example.com"
         assert "canary" not in repr(got) + repr(stage.journal.since(0))
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("reason", ["exit", "clean", "signal", "connect", "no such class"])
-def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
+async def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
     tmp_path: Path, reason: str
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(LINEAR)
         (await stage.up("linear")).down(reason, "it closed the connection")
         await stage.up("linear", 2)
@@ -86,11 +84,11 @@ def test_a_connection_that_ends_is_tried_again_whatever_its_worker_calls_it(
         assert (life.reason, life.message) == ("connect", "it closed the connection")
         assert life.failures == 1
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(LINEAR)
         for generation, reason in enumerate(("protocol", "limit", "start_timeout"), 1):
             (await stage.player(f"linear#{generation}")).down(reason)
@@ -98,28 +96,23 @@ def test_a_server_that_speaks_nonsense_or_breaks_a_limit_keeps_its_class(tmp_pat
             assert stage.manager.entries["linear"].life.reason == reason
             stage.manager.start("linear")
 
-    played(tmp_path, play)
 
-
-def test_servers_on_the_same_host_recover_together(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_servers_on_the_same_host_recover_together(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         for name, path in (("a", "one"), ("b", "two")):
             stage.manager.add(Server(name=name, source="x", url=f"https://mcp.example.com/{path}"))
         stage.manager.add(Server(name="c", source="x", url="https://other.example.com/"))
         launchers = [stage.manager.entries[name].launcher for name in "abc"]
         assert launchers == ["https://mcp.example.com"] * 2 + ["https://other.example.com"]
 
-    played(tmp_path, play)
 
-
-def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="good", source="x", url="https://x/", oauth=OAuth()))
         spec = await told(await stage.player("good#1"))
         assert spec.oauth is not None
         assert (spec.oauth.store, len(spec.oauth.key)) == (str(tmp_path / "oauth"), 44)
-
-    async def without(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         (tmp_path / FILE).chmod(0o644)
         stage.manager.add(Server(name="bad", source="x", url="https://x/", oauth=OAuth()))
         stage.manager.add(LINEAR)
@@ -129,12 +122,9 @@ def test_a_server_with_oauth_gets_a_key_and_fails_alone_without_one(tmp_path: Pa
         assert life.reason == "spawn"
         assert "chmod 600" in life.message
 
-    played(tmp_path, play)
-    played(tmp_path, without)
 
-
-def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(LINEAR)
         worker = await stage.up("linear")
         for _ in range(3):
@@ -145,5 +135,3 @@ def test_what_nobody_could_be_asked_is_counted_shown_and_told_once(tmp_path: Pat
         told = stage.told("linear")
         assert (told.count("unroutable request"), told.count("unattributed log")) == (1, 1)
         assert "late reply" not in told
-
-    played(tmp_path, play)

@@ -12,7 +12,7 @@ from metamcp_supervisor.verbs import CallsUnderWay, Exit
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.figures import CallUnderWay
 from tests.supervisor.cli.test_ctl import said
-from tests.supervisor.control.test_control import peer, run
+from tests.supervisor.control.test_control import peer
 from tests.supervisor.small_gateway import server, steered
 
 
@@ -43,66 +43,57 @@ def test_what_is_no_signal_is_refused_with_those_that_are(text: str) -> None:
 
 
 @pytest.mark.process
-def test_a_signal_goes_to_the_process_of_the_server_and_into_the_journal() -> None:
-    async def main() -> None:
-        async with steered(server("git"), server("far", pid=0)) as (gateway, directory):
-            code, out, _ = await said(directory, "signal", "git", "HUP")
-            assert (code, out) == (0, "git: SIGHUP sent to process 4121\n")
-            assert gateway.signals == [("git", 1)]
-            (event,) = gateway.journal.since(0)
-            assert (event.who, event.what) == ("git", "signal")
-            assert event.cause.startswith("SIGHUP to process 4121; asked by process ")
-            code, _, err = await said(directory, "signal", "far", "HUP")
-            assert code == Exit.FAILED
-            assert "far has no process of its own" in err
-            assert (await said(directory, "signal", "git", "NOPE"))[0] == Exit.USAGE
-
-    run(main())
+async def test_a_signal_goes_to_the_process_of_the_server_and_into_the_journal() -> None:
+    async with steered(server("git"), server("far", pid=0)) as (gateway, directory):
+        code, out, _ = await said(directory, "signal", "git", "HUP")
+        assert (code, out) == (0, "git: SIGHUP sent to process 4121\n")
+        assert gateway.signals == [("git", 1)]
+        (event,) = gateway.journal.since(0)
+        assert (event.who, event.what) == ("git", "signal")
+        assert event.cause.startswith("SIGHUP to process 4121; asked by process ")
+        code, _, err = await said(directory, "signal", "far", "HUP")
+        assert code == Exit.FAILED
+        assert "far has no process of its own" in err
+        assert (await said(directory, "signal", "git", "NOPE"))[0] == Exit.USAGE
 
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_a_setting_is_told_with_its_end_and_its_value_in_the_file() -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            code, out, err = await said(directory, "set", "git", "timeout=5s", "--until", "2h")
-            assert (code, err) == (0, "")
-            assert out.startswith("git: timeout 5s until ")
-            assert out.endswith(" (else 60s)\n")
-            shown = (await said(directory, "describe", "git"))[1]
-            assert "set         timeout 5s until " in shown
-            assert (await said(directory, "set", "git", "--clear"))[1] == "git: as in the file\n"
-            assert "set  " not in (await said(directory, "describe", "git"))[1]
-            assert [event.what for event in gateway.journal.since(0)] == ["set", "set over"]
-
-    run(main())
+async def test_a_setting_is_told_with_its_end_and_its_value_in_the_file() -> None:
+    async with steered(server("git")) as (gateway, directory):
+        code, out, err = await said(directory, "set", "git", "timeout=5s", "--until", "2h")
+        assert (code, err) == (0, "")
+        assert out.startswith("git: timeout 5s until ")
+        assert out.endswith(" (else 60s)\n")
+        shown = (await said(directory, "describe", "git"))[1]
+        assert "set         timeout 5s until " in shown
+        assert (await said(directory, "set", "git", "--clear"))[1] == "git: as in the file\n"
+        assert "set  " not in (await said(directory, "describe", "git"))[1]
+        assert [event.what for event in gateway.journal.since(0)] == ["set", "set over"]
 
 
 @pytest.mark.process
 @pytest.mark.promise("M89")
-def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
-    async def main() -> None:
-        async with steered(server("log")) as (gateway, directory):
-            words = ("log.level", "debug", "log.levels.http=error", "--until", "2h")
-            code, out, err = await said(directory, "set", *words)
-            assert (code, err) == (0, "")
-            first, second = out.splitlines()
-            assert first.startswith("log: log.level debug until ")
-            assert first.endswith(" (else info)")
-            assert second.startswith("log: log.levels.http error until ")
-            head = (await said(directory, "status"))[1].splitlines()[0]
-            assert head.endswith("/mcp  log.level debug  log.levels.http error")
-            out = (await said(directory, "set", "log.level", "--clear", "--json"))[1]
-            assert json.loads(out) == {"v": 1, "name": "", "overrides": []}
-            assert "log.level" not in (await said(directory, "status"))[1]
-            assert (await said(directory, "set", "log", "timeout=5s"))[1].startswith("log: timeout")
-            told = [(event.who, event.what) for event in gateway.journal.since(0)]
-            assert told == [("gateway", "set"), ("gateway", "set over"), ("log", "set")]
-            (one, *_) = gateway.journal.since(0)
-            assert one.cause.startswith("log.level debug until ")
-            assert "; asked by process " in one.cause
-
-    run(main())
+async def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
+    async with steered(server("log")) as (gateway, directory):
+        words = ("log.level", "debug", "log.levels.http=error", "--until", "2h")
+        code, out, err = await said(directory, "set", *words)
+        assert (code, err) == (0, "")
+        first, second = out.splitlines()
+        assert first.startswith("log: log.level debug until ")
+        assert first.endswith(" (else info)")
+        assert second.startswith("log: log.levels.http error until ")
+        head = (await said(directory, "status"))[1].splitlines()[0]
+        assert head.endswith("/mcp  log.level debug  log.levels.http error")
+        out = (await said(directory, "set", "log.level", "--clear", "--json"))[1]
+        assert json.loads(out) == {"v": 1, "name": "", "overrides": []}
+        assert "log.level" not in (await said(directory, "status"))[1]
+        assert (await said(directory, "set", "log", "timeout=5s"))[1].startswith("log: timeout")
+        told = [(event.who, event.what) for event in gateway.journal.since(0)]
+        assert told == [("gateway", "set"), ("gateway", "set over"), ("log", "set")]
+        (one, *_) = gateway.journal.since(0)
+        assert one.cause.startswith("log.level debug until ")
+        assert "; asked by process " in one.cause
 
 
 @pytest.mark.process
@@ -131,45 +122,41 @@ def test_levels_of_the_log_are_set_like_settings_of_a_server() -> None:
         (("got", "timeout=5s"), Exit.UNKNOWN_NAME, "did you mean 'git'"),
     ],
 )
-def test_what_cannot_be_set_is_refused(arguments: tuple[str, ...], code: Exit, words: str) -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            found, out, err = await said(directory, "set", *arguments)
-            assert (found, out) == (code, "")
-            assert words in err
-            assert not gateway.overrides.all
-
-    run(main())
+async def test_what_cannot_be_set_is_refused(
+    arguments: tuple[str, ...], code: Exit, words: str
+) -> None:
+    async with steered(server("git")) as (gateway, directory):
+        found, out, err = await said(directory, "set", *arguments)
+        assert (found, out) == (code, "")
+        assert words in err
+        assert not gateway.overrides.all
 
 
 @pytest.mark.process
-def test_calls_are_a_table_of_who_waits_for_what() -> None:
-    async def main() -> None:
-        async with steered(server("git"), server("fs")) as (gateway, directory):
-            gateway.under_way = (
-                under_way("git", 12.0, name="git__log", client="raw\n1", session="5f8a"),
-                under_way("fs", 0.5, "held"),
-            )
-            code, out, _ = await said(directory, "calls")
-            assert code == 0
-            titles, first, second, foot = out.splitlines()
-            assert tuple(titles.split()) == listings.CALL_COLUMNS
-            assert " ".join(first.split()) == (
-                "git tools/call git__log 12.0s running no raw 1 5f8a default front-0"
-            )
-            assert "500ms  held" in second
-            assert foot == "2 under way; front-1 did not say"
-            gateway.under_way = (under_way("git", 12.0, client="x" * 64),)
-            assert f"{'x' * 23}…  " in (await said(directory, "calls"))[1]
-            gateway.under_way = ()
-            out = (await said(directory, "calls"))[1]
-            assert out == "no call is under way; front-1 did not say\n"
-            gateway.under_way = (under_way("git", 12.0), under_way("fs", 0.5))
-            out = (await said(directory, "calls", "--slow", "1s"))[1]
-            assert "fs" not in out
-            assert (await said(directory, "calls", "got"))[0] == Exit.UNKNOWN_NAME
-
-    run(main())
+async def test_calls_are_a_table_of_who_waits_for_what() -> None:
+    async with steered(server("git"), server("fs")) as (gateway, directory):
+        gateway.under_way = (
+            under_way("git", 12.0, name="git__log", client="raw\n1", session="5f8a"),
+            under_way("fs", 0.5, "held"),
+        )
+        code, out, _ = await said(directory, "calls")
+        assert code == 0
+        titles, first, second, foot = out.splitlines()
+        assert tuple(titles.split()) == listings.CALL_COLUMNS
+        assert " ".join(first.split()) == (
+            "git tools/call git__log 12.0s running no raw 1 5f8a default front-0"
+        )
+        assert "500ms  held" in second
+        assert foot == "2 under way; front-1 did not say"
+        gateway.under_way = (under_way("git", 12.0, client="x" * 64),)
+        assert f"{'x' * 23}…  " in (await said(directory, "calls"))[1]
+        gateway.under_way = ()
+        out = (await said(directory, "calls"))[1]
+        assert out == "no call is under way; front-1 did not say\n"
+        gateway.under_way = (under_way("git", 12.0), under_way("fs", 0.5))
+        out = (await said(directory, "calls", "--slow", "1s"))[1]
+        assert "fs" not in out
+        assert (await said(directory, "calls", "got"))[0] == Exit.UNKNOWN_NAME
 
 
 def test_what_is_not_shown_is_said() -> None:
@@ -180,21 +167,18 @@ def test_what_is_not_shown_is_said() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_an_order_that_is_refused_is_in_the_journal_with_who_and_why() -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory), peer(directory) as client:
-            assert (await client.ask("stop", names=["got"]))["error"]["code"] == Exit.UNKNOWN_NAME
-            assert (await client.ask("stop"))["error"]["code"] == Code.INVALID_PARAMS
-            gateway.problems = (Problem("metamcp.toml", "servers.git", "is wrong"),)
-            assert (await client.ask("reload"))["error"]["code"] == Exit.CONFIG
-            assert "error" in await client.ask("reload", dry_run=True), "a question is no order"
-            assert "error" in await client.ask("status", wrong=1)
-            assert "error" in await client.ask("logs", name="got")
-            causes = [event.cause for event in gateway.journal.since(0) if "refused" in event.what]
-        assert len(causes) == 3
-        assert causes[0].startswith("'stop got' asked by process ")
-        assert causes[0].endswith("no server is named 'got'; did you mean 'git'?")
-        assert "'stop' asked by process " in causes[1]
-        assert causes[2].endswith("stays in force: metamcp.toml: servers.git: is wrong")
-
-    run(main())
+async def test_an_order_that_is_refused_is_in_the_journal_with_who_and_why() -> None:
+    async with steered(server("git")) as (gateway, directory), peer(directory) as client:
+        assert (await client.ask("stop", names=["got"]))["error"]["code"] == Exit.UNKNOWN_NAME
+        assert (await client.ask("stop"))["error"]["code"] == Code.INVALID_PARAMS
+        gateway.problems = (Problem("metamcp.toml", "servers.git", "is wrong"),)
+        assert (await client.ask("reload"))["error"]["code"] == Exit.CONFIG
+        assert "error" in await client.ask("reload", dry_run=True), "a question is no order"
+        assert "error" in await client.ask("status", wrong=1)
+        assert "error" in await client.ask("logs", name="got")
+        causes = [event.cause for event in gateway.journal.since(0) if "refused" in event.what]
+    assert len(causes) == 3
+    assert causes[0].startswith("'stop got' asked by process ")
+    assert causes[0].endswith("no server is named 'got'; did you mean 'git'?")
+    assert "'stop' asked by process " in causes[1]
+    assert causes[2].endswith("stays in force: metamcp.toml: servers.git: is wrong")

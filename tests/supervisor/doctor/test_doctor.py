@@ -1,6 +1,5 @@
 """`metamcp ctl doctor`: each check by itself, and the command with and without a gateway."""
 
-import asyncio
 import json
 import os
 import socket
@@ -21,7 +20,7 @@ from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.store.database import Database
 from metamcp_supervisor.verbs import NewKey
 from metamcp_worker.ipc import audit_records
-from tests.supervisor.cli.test_ctl import COMMAND, run, said
+from tests.supervisor.cli.test_ctl import COMMAND, said
 from tests.supervisor.configs import config, loaded, server
 from tests.supervisor.small_gateway import server as running
 from tests.supervisor.small_gateway import steered
@@ -282,7 +281,7 @@ def test_room_that_the_disk_did_not_give_the_audit_is_told(tmp_path: Path) -> No
     assert not list(check(replace(audited, audit=replace(audited.audit, level="off"))))
 
 
-def test_a_key_that_an_endpoint_names_and_that_is_missing_is_found(tmp_path: Path) -> None:
+async def test_a_key_that_an_endpoint_names_and_that_is_missing_is_found(tmp_path: Path) -> None:
     text = """
 [gateway]
 state_dir = "state"
@@ -293,10 +292,7 @@ keys = ["laptop", "nobody"]
 """
     keys = ApiKeys(Database(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
 
-    async def make() -> None:
-        await keys.carry_out_order(NewKey(name="laptop", workspace="acme"), "somebody")
-
-    asyncio.run(make())
+    await keys.carry_out_order(NewKey(name="laptop", workspace="acme"), "somebody")
     (found,) = doctor_security.named_keys(loaded(tmp_path, text))
     assert found.text == "the endpoint 'web' names keys that do not exist: nobody"
     assert found.advice == "'metamcp keys create nobody --workspace acme' makes one"
@@ -359,19 +355,15 @@ def test_without_a_gateway_it_looks_at_what_one_would_find(tmp_path: Path, besid
 
 
 @pytest.mark.process
-def test_with_a_gateway_it_looks_at_that_one(tmp_path: Path) -> None:
+async def test_with_a_gateway_it_looks_at_that_one(tmp_path: Path) -> None:
     (tmp_path / "metamcp.toml").write_text(
         f'[gateway]\nstate_dir = "{tmp_path}"\n[servers.a]\ncommand = ["npx", "x"]\n'
     )
-
-    async def main() -> None:
-        async with steered(running("a")) as (_, directory):
-            asked = ("doctor", "--config", str(tmp_path / "metamcp.toml"), "--json")
-            code, out, _ = await said(directory, *asked)
-        found = json.loads(out)
-        assert (code, found["v"], found["ok"]) == (0, 1, True)
-        by_check = {one["check"]: one for one in found["checks"]}
-        assert by_check["gateway"]["text"] == f"active, process {os.getpid()}"
-        assert by_check["wrapper"]["verdict"] == "warn"
-
-    run(main())
+    async with steered(running("a")) as (_, directory):
+        asked = ("doctor", "--config", str(tmp_path / "metamcp.toml"), "--json")
+        code, out, _ = await said(directory, *asked)
+    found = json.loads(out)
+    assert (code, found["v"], found["ok"]) == (0, 1, True)
+    by_check = {one["check"]: one for one in found["checks"]}
+    assert by_check["gateway"]["text"] == f"active, process {os.getpid()}"
+    assert by_check["wrapper"]["verdict"] == "warn"

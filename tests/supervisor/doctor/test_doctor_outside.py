@@ -23,7 +23,6 @@ from metamcp_supervisor.doctor.doctor_checks import (
 from tests.supervisor.cli.test_ctl import COMMAND
 from tests.supervisor.configs import config, server
 from tests.worker.http.test_fetch_tls import certificate, echo, tls
-from tests.worker.rawhttp import run
 from tests.worker.scripted import serving
 
 NOW = 1_800_000_000.0
@@ -53,36 +52,32 @@ def test_a_certificate_is_judged_by_its_end_and_by_whether_it_counts(
 
 @pytest.mark.process
 @pytest.mark.promise("M80")
-def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: Path) -> None:
+async def test_servers_with_tls_are_asked_for_their_certificate_all_at_once(tmp_path: Path) -> None:
     file = certificate(tmp_path, days=5)
+    async with serving(echo, tls=tls(file)) as url:
+        whole = config(
+            server("short", command=(), url=f"{url}?key=hunter2"),
+            server("also", command=(), url=url),
+            server("gone", command=(), url="https://127.0.0.1:9/"),
+            server("plain", command=(), url="http://127.0.0.1:9/"),
+            server("none", command=(), url=f"https://{64 * 'x'}.invalid/"),
+            server("off", command=(), url="https://127.0.0.2/", enabled=False),
+            server("here"),
+        )
+        trusting = ssl.create_default_context(cafile=str(file))
 
-    async def main() -> None:
-        async with serving(echo, tls=tls(file)) as url:
-            whole = config(
-                server("short", command=(), url=f"{url}?key=hunter2"),
-                server("also", command=(), url=url),
-                server("gone", command=(), url="https://127.0.0.1:9/"),
-                server("plain", command=(), url="http://127.0.0.1:9/"),
-                server("none", command=(), url=f"https://{64 * 'x'}.invalid/"),
-                server("off", command=(), url="https://127.0.0.2/", enabled=False),
-                server("here"),
-            )
-            trusting = ssl.create_default_context(cafile=str(file))
+        def look(context: ssl.SSLContext | None) -> list[DoctorFinding]:
 
-            def look(context: ssl.SSLContext | None) -> list[DoctorFinding]:
+            return list(certificates(whole, time.time(), context))
 
-                return list(certificates(whole, time.time(), context))
-
-            soon, gone = await asyncio.to_thread(look, trusting)
-            assert soon.verdict == "warn"
-            assert soon.text.startswith(f"{urlsplit(url).netloc} (short, also) is trusted")
-            assert "4 days from now" in soon.text
-            assert (gone.verdict, "cannot be reached" in gone.text) == ("warn", True)
-            strange, _ = await asyncio.to_thread(look, None)
-            assert strange.verdict == "fail"
-            assert "its certificate is not accepted" in strange.text
-
-    run(main)
+        soon, gone = await asyncio.to_thread(look, trusting)
+        assert soon.verdict == "warn"
+        assert soon.text.startswith(f"{urlsplit(url).netloc} (short, also) is trusted")
+        assert "4 days from now" in soon.text
+        assert (gone.verdict, "cannot be reached" in gone.text) == ("warn", True)
+        strange, _ = await asyncio.to_thread(look, None)
+        assert strange.verdict == "fail"
+        assert "its certificate is not accepted" in strange.text
 
 
 @pytest.mark.parametrize(

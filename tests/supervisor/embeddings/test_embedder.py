@@ -1,10 +1,10 @@
 """The process of vectors, played by the test over a real control socket: started when somebody
 asks, answered for when it is not there, left to end when nobody needs it."""
 
-import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import structs
@@ -138,20 +138,17 @@ class House:
             each.close()
 
 
-def play(test: Callable[[House], Awaitable[None]]) -> None:
-    async def main() -> None:
-        house = House()
-        try:
-            async with asyncio.timeout(30):
-                await test(house)
-        finally:
-            await house.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_house() -> AsyncGenerator[House]:
+    house = House()
+    try:
+        yield house
+    finally:
+        await house.close()
 
 
-def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> None:
-    async def test(house: House) -> None:
+async def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> None:
+    async with opened_house() as house:
         assert not house.born
         house.ask(7, "a", "b")
         house.ask(8, "what", query=True)
@@ -167,11 +164,9 @@ def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> None:
         assert found == {8: Vectors((b"\x01",)), 7: Vectors((b"\x02", b""))}
         assert len(house.born) == 1
 
-    play(test)
 
-
-def test_what_it_counts_is_told_as_what_came_since() -> None:
-    async def test(house: House) -> None:
+async def test_what_it_counts_is_told_as_what_came_since() -> None:
+    async with opened_house() as house:
         house.ask(1, "a")
         process = await house.process()
         process.say(Heartbeat(seq=1))
@@ -180,11 +175,9 @@ def test_what_it_counts_is_told_as_what_came_since() -> None:
         await until(lambda: house.texts()[("failed",)] == 1, "it is counted")
         assert house.texts()[("embedded",)] == 5
 
-    play(test)
 
-
-def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later() -> None:
-    async def test(house: House) -> None:
+async def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later() -> None:
+    async with opened_house() as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
@@ -206,11 +199,9 @@ def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later()
 
         await until(another, "another one")
 
-    play(test)
 
-
-def test_who_cannot_be_asked_is_told_so() -> None:
-    async def test(house: House) -> None:
+async def test_who_cannot_be_asked_is_told_so() -> None:
+    async with opened_house() as house:
         house.ask(1)  # its descriptor was lost
         house.spec = None
         house.ask(2, "a")
@@ -221,20 +212,16 @@ def test_who_cannot_be_asked_is_told_so() -> None:
         assert not house.born
         assert [event.cause for event in house.journal.since(0)] == ["there is no room"]
 
-    play(test)
 
-
-def test_no_more_questions_are_kept_than_there_is_room_for() -> None:
-    async def test(house: House) -> None:
+async def test_no_more_questions_are_kept_than_there_is_room_for() -> None:
+    async with opened_house() as house:
         for ticket in range(ASKS_MAX + 1):
             house.ask(ticket, "a")
         assert list(await house.answers(1)) == [ASKS_MAX]
 
-    play(test)
 
-
-def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
-    async def test(house: House) -> None:
+async def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
+    async with opened_house() as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
@@ -254,11 +241,9 @@ def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
         assert [event.what for event in house.journal.since(0)] == ["ready", "ready"]
         assert {event.who for event in house.journal.since(0)} == {WHO}
 
-    play(test)
 
-
-def test_it_ends_when_the_configuration_wants_no_vectors_any_more() -> None:
-    async def test(house: House) -> None:
+async def test_it_ends_when_the_configuration_wants_no_vectors_any_more() -> None:
+    async with opened_house() as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
@@ -269,5 +254,3 @@ def test_it_ends_when_the_configuration_wants_no_vectors_any_more() -> None:
         assert await house.answers(1) == {1: Vectors()}
         said = [event.cause for event in house.journal.since(0) if event.what == "stopped"]
         assert said == ["nobody needs vectors any more"]
-
-    play(test)

@@ -30,7 +30,7 @@ from metamcp_worker.ipc.messages import (
     WorkerExit,
 )
 from tests.live.processes import descriptors
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Player, Stage, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -54,8 +54,8 @@ async def ready(stage: Stage, player: Player) -> None:
     )
 
 
-def test_a_front_is_told_to_serve_and_then_to_listen(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_is_told_to_serve_and_then_to_listen(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(2)
         for slot in (0, 1):
             player = await nth(stage, 1, slot)
@@ -63,11 +63,11 @@ def test_a_front_is_told_to_serve_and_then_to_listen(tmp_path: Path) -> None:
             assert [type(message) for message in player.heard] == [ServeOn, Listen]
         assert {front.number for front in stage.fronts.list_serving()} == {0, 1}
 
-    played(tmp_path, play)
 
-
-def test_a_ready_front_that_is_killed_comes_back_at_once_however_often(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_ready_front_that_is_killed_comes_back_at_once_however_often(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         for count in range(1, backoff.CRASHES_MAX + 5):
             player = await nth(stage, count)
@@ -77,22 +77,18 @@ def test_a_ready_front_that_is_killed_comes_back_at_once_however_often(tmp_path:
         await until(lambda: len(stage.gone_fronts) > backoff.CRASHES_MAX, "they are counted out")
         assert stage.gone_fronts == sorted(set(stage.gone_fronts)), "no number is used twice"
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_crashes_is_started_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_crashes_is_started_again(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         for count in (1, 2):
             (await nth(stage, count)).leave(1)
         await nth(stage, 3)
         assert stage.hopes == []
 
-    played(tmp_path, play)
 
-
-def test_fronts_that_crash_again_and_again_are_hopeless(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_fronts_that_crash_again_and_again_are_hopeless(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         for count in range(1, backoff.CRASHES_MAX + 2):
             player = await nth(stage, count)
@@ -101,13 +97,11 @@ def test_fronts_that_crash_again_and_again_are_hopeless(tmp_path: Path) -> None:
         await until(lambda: stage.hopes, "the end")
         assert stage.hopes == ["fronts crashed 6 times in 60 s"]
 
-    played(tmp_path, play)
 
-
-def test_fronts_that_are_never_ready_are_killed_and_hopeless_like_those_that_crash(
+async def test_fronts_that_are_never_ready_are_killed_and_hopeless_like_those_that_crash(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path, ready_s_max=0.01) as stage:
         stage.fronts.start(1)
         for count in range(1, backoff.CRASHES_MAX + 2):
             player = await nth(stage, count)
@@ -116,11 +110,9 @@ def test_fronts_that_are_never_ready_are_killed_and_hopeless_like_those_that_cra
         assert stage.hopes == ["6 fronts in a row did not become ready"]
         assert stage.told("front-0").count("error") == backoff.CRASHES_MAX + 1
 
-    played(tmp_path, play, ready_s_max=0.01)
 
-
-def test_a_front_that_was_ready_forgives_those_that_were_not(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_was_ready_forgives_those_that_were_not(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path, ready_s_max=0.5) as stage:
         stage.fronts.start(1)
         for count in (1, 2):
             await until(partial((await nth(stage, count)).signals.count, signal.SIGKILL), "killed")
@@ -129,8 +121,6 @@ def test_a_front_that_was_ready_forgives_those_that_were_not(tmp_path: Path) -> 
         player.leave(None, signal.SIGKILL)
         await nth(stage, 4)
         assert stage.hopes == []
-
-    played(tmp_path, play, ready_s_max=0.5)
 
 
 def session(name: str) -> bytes:
@@ -156,8 +146,8 @@ def names(blob: int) -> list[str]:
     return [each.id for each in records]
 
 
-def test_the_sessions_of_a_front_that_died_are_its_successors(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_sessions_of_a_front_that_died_are_its_successors(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         first = await nth(stage, 1)
         await ready(stage, first)
@@ -172,13 +162,11 @@ def test_the_sessions_of_a_front_that_died_are_its_successors(tmp_path: Path) ->
             await ready(stage, later)
             later.leave(1)
 
-    played(tmp_path, play)
 
-
-def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor(
+async def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         first = await nth(stage, 1)
         await ready(stage, first)
@@ -189,13 +177,11 @@ def test_what_a_front_said_of_sessions_with_its_last_words_reaches_its_successor
         await until(partial(second.told, Listen), "told to listen")
         assert inherited(second) == ["a"]
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
+async def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(2)
         first, other = await nth(stage, 1, 0), await nth(stage, 1, 1)
         await ready(stage, first)
@@ -211,11 +197,9 @@ def test_a_front_that_serves_adopts_the_sessions_of_one_that_died_and_no_others(
         await until(partial(later.told, Listen), "told to listen")
         assert [type(message) for message in later.heard] == [ServeOn, Listen]
 
-    played(tmp_path, play)
 
-
-def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         player = await nth(stage, 1)
         await ready(stage, player)
@@ -225,17 +209,14 @@ def test_the_last_figures_of_a_front_are_counted_before_it_is_gone(tmp_path: Pat
         await until(lambda: stage.gone_fronts, "gone")
         assert [one.server for one in stage.figures[0].calls] == ["git"]
 
-    played(tmp_path, play)
 
-
-def test_what_a_front_tells_of_a_thousand_servers_arrives(tmp_path: Path) -> None:
+async def test_what_a_front_tells_of_a_thousand_servers_arrives(tmp_path: Path) -> None:
     names = [f"{n:04}".ljust(64, "x") for n in range(1000)]
     counts = dict.fromkeys(names, 1)
     retries = {name: {"answered": 1, "failed": 1, "cancelled": 1} for name in names}
     counted = Figures(inflight=counts, held=counts, late_replies=counts, retries=retries)
     assert len(codec.dump(counts)) > packets.PACKET_BYTES_MAX, "no packet has room for it"
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         player = await nth(stage, 1)
         await ready(stage, player)
@@ -243,22 +224,18 @@ def test_what_a_front_tells_of_a_thousand_servers_arrives(tmp_path: Path) -> Non
         await until(lambda: stage.figures, "they are counted")
         assert stage.figures == [counted]
 
-    played(tmp_path, play)
 
-
-def test_a_new_configuration_reaches_every_front(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_new_configuration_reaches_every_front(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         player = await nth(stage, 1)
         stage.fronts.reconfigure()
         await until(lambda: player.told(Reconfigure), "told")
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("obedient", [True, False])
-def test_a_drain_ends_with_no_front(tmp_path: Path, obedient: bool) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_drain_ends_with_no_front(tmp_path: Path, obedient: bool) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.fronts.start(1)
         player = await nth(stage, 1)
         await ready(stage, player)
@@ -272,18 +249,14 @@ def test_a_drain_ends_with_no_front(tmp_path: Path, obedient: bool) -> None:
         assert (signal.SIGKILL in player.signals) == (not obedient)
         assert len(stage.players) == 1, "it is not replaced"
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_cannot_be_forked_is_tried_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_cannot_be_forked_is_tried_again(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.refuse = "no processes left"
         stage.fronts.start(1)
         await until(lambda: "error" in stage.told("front-0"), "refused")
         stage.refuse = ""
         await nth(stage, 1)
-
-    played(tmp_path, play)
 
 
 class Ear:

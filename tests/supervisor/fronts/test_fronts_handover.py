@@ -19,7 +19,7 @@ from metamcp_worker.ipc.messages import (
 )
 from tests.live.processes import descriptors
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Player, Stage, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -53,10 +53,10 @@ def talks(client: socket.socket, fd: int) -> bool:
     return client.recv(5) == b"hello"
 
 
-def test_a_connection_goes_to_the_front_that_made_the_name_with_all_that_was_read(
+async def test_a_connection_goes_to_the_front_that_made_the_name_with_all_that_was_read(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         with give(first, "token.1", 1) as client:
             message = await heard(second)
@@ -66,11 +66,9 @@ def test_a_connection_goes_to_the_front_that_made_the_name_with_all_that_was_rea
         second.say(ConnectionTaken())
         assert first.told(HandOver) == []
 
-    played(tmp_path, play)
 
-
-def test_a_session_is_where_it_is_held_whoever_made_its_name(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_session_is_where_it_is_held_whoever_made_its_name(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second, third = await troupe(stage, 3)
         first.say(SessionKept(), session("token.0"))
         first.leave(None, signal.SIGKILL)
@@ -83,22 +81,22 @@ def test_a_session_is_where_it_is_held_whoever_made_its_name(tmp_path: Path) -> 
             await heard(heir)
             assert talks(client, heir.fds[-1])
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("maker", [0, 7])
-def test_what_nobody_has_comes_back_and_goes_nowhere_from_there(tmp_path: Path, maker: int) -> None:
-    async def play(stage: Stage) -> None:
+async def test_what_nobody_has_comes_back_and_goes_nowhere_from_there(
+    tmp_path: Path, maker: int
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         with give(first, f"token.{maker}", maker):
             assert (await heard(first)).hops == HOPS_MAX
         assert second.told(HandOver) == []
 
-    played(tmp_path, play)
 
-
-def test_what_a_dead_front_did_not_take_goes_to_the_heir_of_its_sessions(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_what_a_dead_front_did_not_take_goes_to_the_heir_of_its_sessions(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         first.say(SessionKept(), session("mine.0"))
         with give(second, "mine.0", 0) as taken, give(second, "mine.0", 0) as client:
@@ -114,11 +112,9 @@ def test_what_a_dead_front_did_not_take_goes_to_the_heir_of_its_sessions(tmp_pat
             assert taken.recv(1) == b"", "what it took ended with it"
             assert len(second.told(HandOver)) == 1
 
-    played(tmp_path, play)
 
-
-def test_a_connection_whose_front_is_gone_is_answered_by_another(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_connection_whose_front_is_gone_is_answered_by_another(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         with give(first, "token.9", 9) as client:
             await heard(first)
@@ -128,11 +124,9 @@ def test_a_connection_whose_front_is_gone_is_answered_by_another(tmp_path: Path)
             assert (await heard(second)).hops == HOPS_MAX
             assert talks(client, second.fds[-1])
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_takes_nothing_holds_a_bounded_number(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_takes_nothing_holds_a_bounded_number(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         count = handover.SENT_MAX + 3
         clients = [give(first, "token.1", 1) for _ in range(count)]
@@ -143,25 +137,21 @@ def test_a_front_that_takes_nothing_holds_a_bounded_number(tmp_path: Path) -> No
         for client in clients:
             client.close()
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M98")
-def test_nothing_stays_open_of_what_cannot_be_passed_on(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_nothing_stays_open_of_what_cannot_be_passed_on(tmp_path: Path) -> None:
+    before = descriptors(os.getpid())
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         first.hand(HandOver(name="token.1", maker=1, hops=1), [packets.blob(b"")])
         for _ in range(handover.SENT_MAX + handover.WAITING_MAX + 1):
             give(first, "token.1", 1).close()
         await heard(second, handover.SENT_MAX)
-
-    before = descriptors(os.getpid())
-    played(tmp_path, play)
     assert descriptors(os.getpid()) == before
 
 
-def test_what_was_read_of_all_that_wait_has_a_bound(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_what_was_read_of_all_that_wait_has_a_bound(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         large = packets.blob(b"x" * (handover.HELD_BYTES_MAX // 4))
         message = HandOver(name="token.1", maker=1, hops=1)
@@ -179,8 +169,6 @@ def test_what_was_read_of_all_that_wait_has_a_bound(tmp_path: Path) -> None:
         for ours, _ in ends:
             ours.close()
 
-    played(tmp_path, play)
-
 
 def cut(client: socket.socket) -> bool:
     try:
@@ -189,10 +177,10 @@ def cut(client: socket.socket) -> bool:
         return False
 
 
-def test_a_connection_between_two_requests_goes_to_any_other_front_as_soon_as_there_is_one(
+async def test_a_connection_between_two_requests_goes_to_any_other_front_as_soon_as_there_is_one(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         first, second = await troupe(stage, 2)
         with give(first, "", -1) as client:
             await heard(second)
@@ -204,5 +192,3 @@ def test_a_connection_between_two_requests_goes_to_any_other_front_as_soon_as_th
             await heard(third, 2)  # also what the dead one had not taken
             assert talks(client, third.fds[-1])
             assert not first.told(HandOver), "it goes elsewhere"
-
-    played(tmp_path, play)

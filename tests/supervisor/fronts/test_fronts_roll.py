@@ -11,7 +11,7 @@ from metamcp_supervisor.fronts import fronts
 from metamcp_supervisor.fronts.ports import FrontNotReplaced
 from metamcp_worker.ipc.messages import AdoptSessions, SessionKept, Stop
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Player, Stage, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -31,10 +31,10 @@ async def refused(roll: asyncio.Task[None]) -> str:
 
 
 @pytest.mark.promise("M79")
-def test_a_roll_stops_no_front_before_its_successor_serves_and_only_one_at_a_time(
+async def test_a_roll_stops_no_front_before_its_successor_serves_and_only_one_at_a_time(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         olds = await begun(stage, 2)
         roll = asyncio.create_task(stage.fronts.roll())
         for slot, old in enumerate(olds):
@@ -51,12 +51,10 @@ def test_a_roll_stops_no_front_before_its_successor_serves_and_only_one_at_a_tim
             player.pid for player in stage.players[2:]
         ]
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M79")
-def test_the_sessions_of_a_front_that_is_replaced_go_to_its_successor(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_sessions_of_a_front_that_is_replaced_go_to_its_successor(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         (old,) = await begun(stage)
         old.say(SessionKept(), session("a"))
         roll = asyncio.create_task(stage.fronts.roll(0))
@@ -70,11 +68,9 @@ def test_the_sessions_of_a_front_that_is_replaced_go_to_its_successor(tmp_path: 
         await until(partial(new.told, AdoptSessions), "they are adopted")
         assert names(new.fds[-1]) == ["a", "b"]
 
-    played(tmp_path, play)
 
-
-def test_a_front_stays_whose_successor_does_not_become_ready(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_stays_whose_successor_does_not_become_ready(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         (old,) = await begun(stage)
         roll = asyncio.create_task(stage.fronts.roll())
         (await nth(stage, 2)).leave(1)
@@ -85,11 +81,9 @@ def test_a_front_stays_whose_successor_does_not_become_ready(tmp_path: Path) -> 
         again = asyncio.create_task(stage.fronts.roll())
         assert "no processes left" in await refused(again)
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_crashes_while_it_is_replaced_is_replaced_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_crashes_while_it_is_replaced_is_replaced_once(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         (old,) = await begun(stage)
         roll = asyncio.create_task(stage.fronts.roll())
         rolled = await nth(stage, 2)
@@ -102,11 +96,9 @@ def test_a_front_that_crashes_while_it_is_replaced_is_replaced_once(tmp_path: Pa
         await until(lambda: len(stage.fronts.list_serving()) == 1, "it is gone")
         assert stage.fronts.list_serving()[0].pid == launched.pid
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_does_not_finish_for_its_successor_is_killed(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_does_not_finish_for_its_successor_is_killed(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         (old,) = await begun(stage)
         roll = asyncio.create_task(stage.fronts.roll(0, -fronts.FAREWELL_S))
         new = await nth(stage, 2)
@@ -115,11 +107,9 @@ def test_a_front_that_does_not_finish_for_its_successor_is_killed(tmp_path: Path
         assert signal.SIGKILL in old.signals
         assert [front.pid for front in stage.fronts.list_serving()] == [new.pid]
 
-    played(tmp_path, play)
 
-
-def test_a_drain_in_the_middle_of_a_roll_ends_with_no_front(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_drain_in_the_middle_of_a_roll_ends_with_no_front(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         (old,) = await begun(stage)
         roll = asyncio.create_task(stage.fronts.roll())
         new = await nth(stage, 2)
@@ -132,5 +122,3 @@ def test_a_drain_in_the_middle_of_a_roll_ends_with_no_front(tmp_path: Path) -> N
         await refused(roll)
         assert stage.fronts.list_serving() == []
         assert len(stage.players) == 2
-
-    played(tmp_path, play)

@@ -79,39 +79,29 @@ async def up(gateway: Gateway, *names: str) -> None:
     await until(there, f"exactly {names} are active")
 
 
-def test_every_server_is_known_as_soon_as_the_control_socket_answers(folder: Path) -> None:
-    async def main() -> None:
-        async with rising(settings(folder, fake("one"))) as gateway:
-            gateway.restart(["one"])
-            await up(gateway, "one")
-
-    asyncio.run(main())
+async def test_every_server_is_known_as_soon_as_the_control_socket_answers(folder: Path) -> None:
+    async with rising(settings(folder, fake("one"))) as gateway:
+        gateway.restart(["one"])
+        await up(gateway, "one")
 
 
-def test_a_hangup_while_everything_starts_is_a_reload(folder: Path) -> None:
+async def test_a_hangup_while_everything_starts_is_a_reload(folder: Path) -> None:
     old = settings(folder, fake("one"), fake("two"))
     new = settings(folder, fake("one", timeout_s=9.0), fake("three"))
-
-    async def main() -> None:
-        async with rising(old, lambda: new) as gateway:
-            os.kill(os.getpid(), signal.SIGHUP)
-            await up(gateway, "one", "three")
-            assert "reloaded" in [event.what for event in gateway.journal.since(0)]
-
-    asyncio.run(main())
+    async with rising(old, lambda: new) as gateway:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await up(gateway, "one", "three")
+        assert "reloaded" in [event.what for event in gateway.journal.since(0)]
 
 
-def test_an_end_during_the_start_does_not_wait_for_a_nursery_that_does_not_come(
+async def test_an_end_during_the_start_does_not_wait_for_a_nursery_that_does_not_come(
     folder: Path,
 ) -> None:
-    async def main() -> None:
-        async with rising(settings(folder, fake("one"))) as gateway:
-            os.kill(gateway.status().nursery_pid, signal.SIGSTOP)
-
-    asyncio.run(main())
+    async with rising(settings(folder, fake("one"))) as gateway:
+        os.kill(gateway.status().nursery_pid, signal.SIGSTOP)
 
 
-def test_a_gateway_that_ends_starts_and_reloads_nothing_more(folder: Path) -> None:
+async def test_a_gateway_that_ends_starts_and_reloads_nothing_more(folder: Path) -> None:
     old, new = settings(folder, fake("one")), settings(folder, fake("two"))
     reading, go_on = threading.Event(), threading.Event()
 
@@ -120,36 +110,29 @@ def test_a_gateway_that_ends_starts_and_reloads_nothing_more(folder: Path) -> No
         assert go_on.wait(END_S_MAX)
         return new
 
-    async def main() -> None:
-        async with rising(old, load) as gateway:
-            await up(gateway, "one")
-            reload = asyncio.create_task(gateway.reload(dry_run=False, expect=None))
-            await until(reading.is_set, "the new configuration is being read")
-            os.kill(os.getpid(), signal.SIGTERM)
-            await until(lambda: gateway.status().state == "draining", "the end has begun")
-            go_on.set()
-            with pytest.raises(NotNow, match="the gateway stops"):
-                await reload
-            with pytest.raises(NotNow):
-                gateway.start(["one"])
-
-    asyncio.run(main())
+    async with rising(old, load) as gateway:
+        await up(gateway, "one")
+        reload = asyncio.create_task(gateway.reload(dry_run=False, expect=None))
+        await until(reading.is_set, "the new configuration is being read")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: gateway.status().state == "draining", "the end has begun")
+        go_on.set()
+        with pytest.raises(NotNow, match="the gateway stops"):
+            await reload
+        with pytest.raises(NotNow):
+            gateway.start(["one"])
 
 
-def test_reloads_come_one_after_the_other(folder: Path) -> None:
+async def test_reloads_come_one_after_the_other(folder: Path) -> None:
     configs = iter([settings(folder, fake("one"), fake("two")), settings(folder, fake("two"))])
-
-    async def main() -> None:
-        async with rising(settings(folder, fake("one")), lambda: next(configs)) as gateway:
-            plans = await asyncio.gather(gateway.reload(False, None), gateway.reload(False, None))
-            actions = [[change.action for change in plan.changes] for plan in plans]
-            assert actions == [["unchanged", "add"], ["unchanged", "remove"]]
-            await up(gateway, "two")
-
-    asyncio.run(main())
+    async with rising(settings(folder, fake("one")), lambda: next(configs)) as gateway:
+        plans = await asyncio.gather(gateway.reload(False, None), gateway.reload(False, None))
+        actions = [[change.action for change in plan.changes] for plan in plans]
+        assert actions == [["unchanged", "add"], ["unchanged", "remove"]]
+        await up(gateway, "two")
 
 
-def test_commands_that_nobody_confirmed_are_shown_and_not_started(folder: Path) -> None:
+async def test_commands_that_nobody_confirmed_are_shown_and_not_started(folder: Path) -> None:
     old = settings(folder, fake("one"))
     new = replace(old, servers={"one": fake("one"), "evil": fake("evil")})
 
@@ -157,16 +140,13 @@ def test_commands_that_nobody_confirmed_are_shown_and_not_started(folder: Path) 
         if not yes:
             raise NotConfirmed("not confirmed", "evil: ...")
 
-    async def main() -> None:
-        async with rising(old, lambda: new, refuse) as gateway:
-            plan = await gateway.reload(dry_run=True, expect=None)
-            assert plan.changes[1].server == "evil"
-            assert plan.question == "evil: ..."
-            with pytest.raises(ReloadRefused, match="not confirmed"):
-                await gateway.reload(dry_run=False, expect=plan.hash)
-            await up(gateway, "one")
-            assert set(gateway.config.servers) == {"one"}
-            assert (await gateway.reload(dry_run=False, expect=plan.hash, yes=True)).applied
-            assert "evil" in gateway.config.servers
-
-    asyncio.run(main())
+    async with rising(old, lambda: new, refuse) as gateway:
+        plan = await gateway.reload(dry_run=True, expect=None)
+        assert plan.changes[1].server == "evil"
+        assert plan.question == "evil: ..."
+        with pytest.raises(ReloadRefused, match="not confirmed"):
+            await gateway.reload(dry_run=False, expect=plan.hash)
+        await up(gateway, "one")
+        assert set(gateway.config.servers) == {"one"}
+        assert (await gateway.reload(dry_run=False, expect=plan.hash, yes=True)).applied
+        assert "evil" in gateway.config.servers

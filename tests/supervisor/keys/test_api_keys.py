@@ -6,7 +6,6 @@ import signal
 import stat
 import string
 import time
-from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
@@ -20,17 +19,13 @@ from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import Listen
-from tests.supervisor.stage import Player, Stage, front_up, played, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
 
 pytestmark = pytest.mark.process
 
 
 def at_rest(folder: Path, now: float = 1000.0) -> ApiKeys:
     return ApiKeys(Database(folder, busy_s=0.1), lambda: {"desk": "default"}, lambda: now)
-
-
-def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 50))
 
 
 async def keyed(stage: Stage, folder: Path) -> ApiKeys:
@@ -66,127 +61,105 @@ def valid(player: Player) -> dict[str, KeySpec]:
 
 
 @pytest.mark.promise("M63")
-def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path) -> None:
-    async def main() -> None:
-        made = await at_rest(tmp_path / "state").carry_out_order(NewKey(name="laptop"), "ann")
-        assert api_key.id_of(made.key) == made.id
-        assert (made.created_by, made.expires) == ("ann", "1970-04-01T00:16:40Z")
-        again = at_rest(tmp_path / "state")
-        await again.begin()
-        (shown,) = (await again.list_keys([])).keys
-        assert (shown.id, shown.name, shown.state) == (made.id, "laptop", "active")
-        secret = made.key.rpartition("_")[2].encode()
-        for path in (tmp_path / "state").iterdir():
-            assert secret not in path.read_bytes()
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        pepper = bytes.fromhex((tmp_path / "state" / PEPPER).read_text())
-        assert pepper not in (tmp_path / "state" / FILE).read_bytes()
-        assert pepper.hex().encode() not in (tmp_path / "state" / FILE).read_bytes()
-
-    run(main)
+async def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path) -> None:
+    made = await at_rest(tmp_path / "state").carry_out_order(NewKey(name="laptop"), "ann")
+    assert api_key.id_of(made.key) == made.id
+    assert (made.created_by, made.expires) == ("ann", "1970-04-01T00:16:40Z")
+    again = at_rest(tmp_path / "state")
+    await again.begin()
+    (shown,) = (await again.list_keys([])).keys
+    assert (shown.id, shown.name, shown.state) == (made.id, "laptop", "active")
+    secret = made.key.rpartition("_")[2].encode()
+    for path in (tmp_path / "state").iterdir():
+        assert secret not in path.read_bytes()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    pepper = bytes.fromhex((tmp_path / "state" / PEPPER).read_text())
+    assert pepper not in (tmp_path / "state" / FILE).read_bytes()
+    assert pepper.hex().encode() not in (tmp_path / "state" / FILE).read_bytes()
 
 
 @pytest.mark.promise("M107")
-def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        now = [1000.0]
-        keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
-        made = await keys.carry_out_order(NewKey(name="ann", expires="1h"), "root")
-        found = keys.find_valid_key(made.key)
-        assert found is not None
-        assert found.id == made.id
-        number = 0
-        for digit in made.id:
-            number = number * 62 + (string.digits + string.ascii_letters.swapcase()).index(digit)
-        forged = api_key.make(number.to_bytes(8) + bytes(32))
-        assert api_key.id_of(forged) == made.id
-        for text in ("", made.id, made.key[:-1], f"{made.key}x", forged, made.key.lower()):
-            assert keys.find_valid_key(text) is None
-        now[0] += 3600
-        assert keys.find_valid_key(made.key) is None
-
-    run(main)
+async def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> None:
+    now = [1000.0]
+    keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    made = await keys.carry_out_order(NewKey(name="ann", expires="1h"), "root")
+    found = keys.find_valid_key(made.key)
+    assert found is not None
+    assert found.id == made.id
+    number = 0
+    for digit in made.id:
+        number = number * 62 + (string.digits + string.ascii_letters.swapcase()).index(digit)
+    forged = api_key.make(number.to_bytes(8) + bytes(32))
+    assert api_key.id_of(forged) == made.id
+    for text in ("", made.id, made.key[:-1], f"{made.key}x", forged, made.key.lower()):
+        assert keys.find_valid_key(text) is None
+    now[0] += 3600
+    assert keys.find_valid_key(made.key) is None
 
 
-def test_without_a_key_no_file_is_made(tmp_path: Path) -> None:
-    async def main() -> None:
-        keys = at_rest(tmp_path / "state")
-        await keys.begin()
-        assert (await keys.list_keys([])).keys == ()
-        with pytest.raises(KeyOrderInvalid, match="no key has the id or name 'x'"):
-            await keys.carry_out_order(Revoke(key="x"), "ann")
-
-    run(main)
-    assert list(tmp_path.iterdir()) == []
+async def test_without_a_key_no_file_is_made(tmp_path: Path) -> None:
+    keys = at_rest(tmp_path / "state")
+    await keys.begin()
+    assert (await keys.list_keys([])).keys == ()
+    with pytest.raises(KeyOrderInvalid, match="no key has the id or name 'x'"):
+        await keys.carry_out_order(Revoke(key="x"), "ann")
+    assert os.listdir(tmp_path) == []
 
 
-def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        (tmp_path / FILE).write_text("not a database at all" * 9)
-        noted: list[str] = []
-        keys = ApiKeys(Database(tmp_path), lambda: None, time.time, note=noted.append)
-        await keys.begin()
-        assert len(noted) == 1
-        assert "no API key is valid" in noted[0]
-        with pytest.raises(StoreError, match="is not a database"):
-            await keys.list_keys([])
-        with pytest.raises(StoreError, match="is not a database"):
-            await keys.carry_out_order(NewKey(name="x"), "ann")
-
-    run(main)
+async def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("not a database at all" * 9)
+    noted: list[str] = []
+    keys = ApiKeys(Database(tmp_path), lambda: None, time.time, note=noted.append)
+    await keys.begin()
+    assert len(noted) == 1
+    assert "no API key is valid" in noted[0]
+    with pytest.raises(StoreError, match="is not a database"):
+        await keys.list_keys([])
+    with pytest.raises(StoreError, match="is not a database"):
+        await keys.carry_out_order(NewKey(name="x"), "ann")
 
 
-def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new_ones_made(
+async def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new_ones_made(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        made = await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
-        (tmp_path / PEPPER).unlink()
-        keys = at_rest(tmp_path)
-        await keys.begin()
-        assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
-        for order in (NewKey(name="other"), Rotate(key="laptop")):
-            with pytest.raises(PepperUnfit, match=r"keys\.pepper does not exist; .* revoke all"):
-                await keys.carry_out_order(order, "ann")
-        await keys.carry_out_order(Revoke(key="laptop"), "ann")
-        again = await keys.carry_out_order(NewKey(name="laptop"), "ann")
-        assert again.key
-
-    run(main)
+    made = await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
+    (tmp_path / PEPPER).unlink()
+    keys = at_rest(tmp_path)
+    await keys.begin()
+    assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
+    for order in (NewKey(name="other"), Rotate(key="laptop")):
+        with pytest.raises(PepperUnfit, match=r"keys\.pepper does not exist; .* revoke all"):
+            await keys.carry_out_order(order, "ann")
+    await keys.carry_out_order(Revoke(key="laptop"), "ann")
+    again = await keys.carry_out_order(NewKey(name="laptop"), "ann")
+    assert again.key
 
 
-def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
-        (tmp_path / PEPPER).chmod(0o644)
-        with pytest.raises(PepperUnfit, match=r"others; run 'chmod 600' on it$"):
-            await at_rest(tmp_path).carry_out_order(NewKey(name="other"), "ann")
-
-    run(main)
+async def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
+    (tmp_path / PEPPER).chmod(0o644)
+    with pytest.raises(PepperUnfit, match=r"others; run 'chmod 600' on it$"):
+        await at_rest(tmp_path).carry_out_order(NewKey(name="other"), "ann")
 
 
-def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
-    async def main() -> None:
-        keys = at_rest(tmp_path)
-        made = {
-            (await keys.carry_out_order(NewKey(name=f"k{n}"), "ann")).id
-            for n in range(SHOWN_MAX + 5)
-        }
-        first = await keys.list_keys([])
-        assert (len(first.keys), first.more) == (SHOWN_MAX, 5)
-        second = await keys.list_keys([], first.keys[-1].id)
-        assert (len(second.keys), second.more) == (5, 0)
-        assert {key.id for key in (*first.keys, *second.keys)} == made
-
-    run(main)
+async def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:
+    keys = at_rest(tmp_path)
+    made = {
+        (await keys.carry_out_order(NewKey(name=f"k{n}"), "ann")).id for n in range(SHOWN_MAX + 5)
+    }
+    first = await keys.list_keys([])
+    assert (len(first.keys), first.more) == (SHOWN_MAX, 5)
+    second = await keys.list_keys([], first.keys[-1].id)
+    assert (len(second.keys), second.more) == (5, 0)
+    assert {key.id for key in (*first.keys, *second.keys)} == made
 
 
 # With fronts
 
 
 @pytest.mark.promise("M63")
-def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front = await front_up(stage)
@@ -198,22 +171,18 @@ def test_a_new_front_knows_all_keys_before_it_listens(tmp_path: Path) -> None:
         (key,) = told.put
         assert key.digest == api_key.digest(told.pepper, made.key)
 
-    played(tmp_path, play)
 
-
-def test_a_front_of_a_gateway_without_keys_is_told_nothing_of_keys(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_of_a_gateway_without_keys_is_told_nothing_of_keys(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         await keyed(stage, tmp_path)
         front = await front_up(stage)
         assert not front.told(ChangeKeys)
 
-    played(tmp_path, play)
 
-
-def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
+async def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         stage.fronts.start(2)
         players = [await stage.player(f"front-{slot}") for slot in (0, 1)]
@@ -234,11 +203,9 @@ def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied_it(
         shown = (await keys.list_keys([])).keys
         assert [(key.id, key.state) for key in shown] == [(third.id, "expired")]
 
-    played(tmp_path, play)
 
-
-def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         ours = await keys.carry_out_order(NewKey(name="ann", scopes=("console:admin",)), "root")
@@ -252,13 +219,11 @@ def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None
         assert keys.find_valid_key(ours.key) is None
         assert keys.find_valid_key(both.key) is not None
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_answer_says_so(
+async def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_answer_says_so(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
@@ -269,11 +234,9 @@ def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_answer
         assert not [one for one in stage.fronts.list_serving() if one.pid == front.pid]
         assert made.unconfirmed == ()
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         front.confirms = False
@@ -281,13 +244,11 @@ def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Pa
         assert made.unconfirmed == ("front-0",)
         assert front.signals == []
 
-    played(tmp_path, play)
 
-
-def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
+async def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
@@ -298,11 +259,9 @@ def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
         assert (await asked).unconfirmed == ()
         assert front.signals == []
 
-    played(tmp_path, play)
 
-
-def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
@@ -315,11 +274,9 @@ def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path
         assert front.signals == [signal.SIGKILL], "it did not confirm"
         assert (await keys.list_keys([])).keys == ()
 
-    played(tmp_path, play)
 
-
-def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
@@ -329,11 +286,9 @@ def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
         assert valid(front).keys() == {made.id}
         assert [key.id for key in (await keys.list_keys([])).keys] == [made.id]
 
-    played(tmp_path, play)
 
-
-def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         keys = await keyed(stage, tmp_path)
         front = await front_up(stage)
         made: list[KeyChanged] = await asyncio.gather(
@@ -342,5 +297,3 @@ def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: P
         assert valid(front).keys() == {one.id for one in made}
         numbers = [message.generation for message in front.told(ChangeKeys)]
         assert numbers == sorted(set(numbers))
-
-    played(tmp_path, play)

@@ -12,7 +12,7 @@ from metamcp_supervisor.store.database import FILE, Database
 from metamcp_worker.access.use_limits import DAY_S, Owner
 from metamcp_worker.ipc.figures import DayCount, DayCounts
 from metamcp_worker.ipc.messages import Listen, Stop
-from tests.supervisor.stage import Player, Stage, front_up, played, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M66")]
 
@@ -60,8 +60,8 @@ def total(counts: Iterable[DayCount]) -> dict[Owner, int]:
     return found
 
 
-def test_a_front_goes_on_where_the_one_before_in_its_place_ended(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_goes_on_where_the_one_before_in_its_place_ended(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         program = Program(stage, tmp_path)
         await program.quotas.begin()
         front = await front_up(stage)
@@ -74,11 +74,9 @@ def test_a_front_goes_on_where_the_one_before_in_its_place_ended(tmp_path: Path)
         assert await resumed(after) == {DEV: 7, BOB: 2}
         assert program.quotas.today() == {DEV: 7, BOB: 2}
 
-    played(tmp_path, play)
 
-
-def test_the_next_program_goes_on_and_each_front_has_its_share(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_next_program_goes_on_and_each_front_has_its_share(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         before = Program(stage, tmp_path)
         await before.quotas.begin()
         front = await front_up(stage)
@@ -95,13 +93,11 @@ def test_the_next_program_goes_on_and_each_front_has_its_share(tmp_path: Path) -
         assert await resumed(after) == {DEV: 3, BOB: 2}
         await program.end()
 
-    played(tmp_path, play)
 
-
-def test_calls_that_a_front_still_has_while_another_takes_its_place_count_there(
+async def test_calls_that_a_front_still_has_while_another_takes_its_place_count_there(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         program = Program(stage, tmp_path)
         await program.quotas.begin()
         front = await front_up(stage)
@@ -119,13 +115,11 @@ def test_calls_that_a_front_still_has_while_another_takes_its_place_count_there(
         assert await resumed(after) == {DEV: 5} == program.quotas.today()
         assert front.told(DayCounts) == []
 
-    played(tmp_path, play)
 
-
-def test_another_day_begins_with_nothing_and_late_counts_of_the_last_are_dropped(
+async def test_another_day_begins_with_nothing_and_late_counts_of_the_last_are_dropped(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         program = Program(stage, tmp_path)
         await program.quotas.begin()
         front = await front_up(stage)
@@ -143,11 +137,11 @@ def test_another_day_begins_with_nothing_and_late_counts_of_the_last_are_dropped
             assert later.quotas.today() == found
             await later.end()
 
-    played(tmp_path, play)
 
-
-def test_where_nothing_can_be_written_it_is_said_once_and_the_counts_go_on(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_where_nothing_can_be_written_it_is_said_once_and_the_counts_go_on(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         program = Program(stage, tmp_path)
         await program.quotas.begin()
         (tmp_path / FILE).mkdir()
@@ -166,15 +160,11 @@ def test_where_nothing_can_be_written_it_is_said_once_and_the_counts_go_on(tmp_p
         assert later.quotas.today() == {DEV: 2, BOB: 1}
         await later.end()
 
-    played(tmp_path, play)
 
-
-def test_without_a_quota_no_file_is_made(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_without_a_quota_no_file_is_made(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         program = Program(stage, tmp_path / "state")
         await program.quotas.begin()
         assert await resumed(await front_up(stage)) == {}
         await program.end()
-
-    played(tmp_path, play)
     assert not (tmp_path / "state").exists()

@@ -1,9 +1,9 @@
 """Processes of middleware, played by the test: one for each table, replaced when it changes."""
 
-import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,20 +114,17 @@ class House:
             born.close()
 
 
-def play(folder: Path, test: Callable[[House], Awaitable[None]]) -> None:
-    async def main() -> None:
-        house = House(folder)
-        try:
-            async with asyncio.timeout(30):
-                await test(house)
-        finally:
-            await house.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_house(folder: Path) -> AsyncGenerator[House]:
+    house = House(folder)
+    try:
+        yield house
+    finally:
+        await house.close()
 
 
-def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_path: Path) -> None:
-    async def test(house: House) -> None:
+async def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         assert house.settle().middleware == ()
         assert house.roles == {}
         found = house.settle(ONE, TWO).middleware
@@ -146,11 +143,9 @@ def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_path: Pa
         assert role.status().counts == {"requests": 3, "running": 1}
         assert house.said() == ["cannot be loaded"]
 
-    play(tmp_path, test)
 
-
-def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Path) -> None:
-    async def test(house: House) -> None:
+async def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(ONE)
         first = await house.told(0, "one")
         house.settle(replace(ONE, match=("b/*",)))
@@ -166,8 +161,6 @@ def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Pa
             (False, None)
         ]
 
-    play(tmp_path, test)
-
 
 @pytest.mark.parametrize(
     ("code", "number", "words"),
@@ -177,10 +170,10 @@ def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Pa
         (None, signal.SIGKILL, "it ended with signal 9;"),
     ],
 )
-def test_the_journal_says_why_it_ended(
+async def test_the_journal_says_why_it_ended(
     tmp_path: Path, code: int | None, number: int, words: str
 ) -> None:
-    async def test(house: House) -> None:
+    async with opened_house(tmp_path) as house:
         house.settle(ONE)
         process = await house.told(0, "one")
         end = WorkerExit(pid=process.pid, code=code, signal=number)
@@ -188,5 +181,3 @@ def test_the_journal_says_why_it_ended(
         process.close()
         assert house.said()[0].startswith(words)
         await house.told(1, "one")
-
-    play(tmp_path, test)

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from metamcp_supervisor.processes.generations import Nurseries
 from metamcp_supervisor.processes.nursery import ForkedWorker
-from tests.fakes.nursery_hand import WAIT_S, subreaper
+from tests.fakes.nursery_hand import subreaper
 from tests.live.processes import below
 
 pytestmark = pytest.mark.process
@@ -25,8 +26,8 @@ async def taken_over(nurseries: Nurseries) -> tuple[int, asyncio.Task[ForkedWork
     return older, forked
 
 
-def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_over() -> None:
-    async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
+async def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_over() -> None:
+    async with opened_nurseries() as (nurseries, ends):
         older, forked = await taken_over(nurseries)
         os.kill(older, signal.SIGCONT)
         worker = await forked
@@ -37,11 +38,9 @@ def test_a_fork_that_was_asked_of_the_older_one_is_not_lost_when_another_takes_o
         assert nurseries.pids == [nurseries.pid]
         assert nurseries.pid != older
 
-    played(play)
 
-
-def test_a_fork_that_the_older_one_cannot_do_any_more_is_one_of_the_newer_one() -> None:
-    async def play(nurseries: Nurseries, ends: asyncio.Queue[int]) -> None:
+async def test_a_fork_that_the_older_one_cannot_do_any_more_is_one_of_the_newer_one() -> None:
+    async with opened_nurseries() as (nurseries, ends):
         older, forked = await taken_over(nurseries)
         os.kill(older, signal.SIGKILL)
         worker = await forked
@@ -51,29 +50,22 @@ def test_a_fork_that_the_older_one_cannot_do_any_more_is_one_of_the_newer_one() 
         await settled(nurseries)
         assert nurseries.pids == [nurseries.pid]
 
-    played(play)
 
-
-def played(play: Callable[[Nurseries, asyncio.Queue[int]], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        ends: asyncio.Queue[int] = asyncio.Queue()
-        nurseries = Nurseries(
-            on_exit=lambda end: ends.put_nowait(end.pid),
-            on_halt=lambda _pid, _yes: None,
-            on_lost=lambda _reason: None,
-            on_event=lambda _sentence: None,
-        )
-        nurseries.spared |= below(os.getpid())
-        try:
-            async with asyncio.timeout(2 * WAIT_S):
-                await nurseries.start()
-                await play(nurseries, ends)
-        finally:
-            await nurseries.close()
-
+@asynccontextmanager
+async def opened_nurseries() -> AsyncGenerator[tuple[Nurseries, asyncio.Queue[int]]]:
+    ends: asyncio.Queue[int] = asyncio.Queue()
+    nurseries = Nurseries(
+        on_exit=lambda end: ends.put_nowait(end.pid),
+        on_halt=lambda _pid, _yes: None,
+        on_lost=lambda _reason: None,
+        on_event=lambda _sentence: None,
+    )
+    nurseries.spared |= below(os.getpid())
     try:
-        asyncio.run(whole())
+        await nurseries.start()
+        yield nurseries, ends
     finally:
+        await nurseries.close()
         subreaper(False)
 
 

@@ -16,7 +16,7 @@ from metamcp_supervisor.processes.heartbeats import (
 from metamcp_supervisor.processes.workers import PulseVerdict
 from metamcp_worker.ipc import packets
 from tests.fakes.nursery_hand import said
-from tests.supervisor.processes.test_nursery import House, with_nursery
+from tests.supervisor.processes.test_nursery import House, opened_nursery
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -31,8 +31,8 @@ async def spinning(house: House) -> int:
 
 
 @pytest.mark.promise("M73")
-def test_a_worker_tells_what_it_does_and_goes_on() -> None:
-    async def live(house: House) -> None:
+async def test_a_worker_tells_what_it_does_and_goes_on() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         for _ in range(3):
             text = await house.nursery.stacks.dump(worker.pid)
@@ -42,12 +42,10 @@ def test_a_worker_tells_what_it_does_and_goes_on() -> None:
         report = await house.exits.get()
         assert (report.code, report.stacks) == (5, "")
 
-    with_nursery(live)
-
 
 @pytest.mark.promise("M73")
-def test_a_worker_that_hangs_is_killed_and_its_last_stacks_are_told() -> None:
-    async def live(house: House) -> None:
+async def test_a_worker_that_hangs_is_killed_and_its_last_stacks_are_told() -> None:
+    async with opened_nursery() as house:
         pid, now = await spinning(house), 0.0
         verdicts: list[PulseVerdict] = []
         heartbeats = Heartbeats(house.nursery.signal, lambda: now)
@@ -62,11 +60,9 @@ def test_a_worker_that_hangs_is_killed_and_its_last_stacks_are_told() -> None:
         assert "Fatal Python error: Aborted" in report.stacks
         assert "nursery_worker.py" in report.stacks
 
-    with_nursery(live)
 
-
-def test_who_is_stopped_or_gone_gives_no_stacks_but_a_reason() -> None:
-    async def live(house: House) -> None:
+async def test_who_is_stopped_or_gone_gives_no_stacks_but_a_reason() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         os.kill(worker.pid, signal.SIGSTOP)
         with pytest.raises(NoStacks, match="within 2 s: it is stopped"):
@@ -76,19 +72,15 @@ def test_who_is_stopped_or_gone_gives_no_stacks_but_a_reason() -> None:
         with pytest.raises(NoStacks, match="does not run"):
             await house.nursery.stacks.dump(worker.pid)
 
-    with_nursery(live)
 
-
-def test_the_stacks_of_a_front_are_told_by_the_nursery() -> None:
-    async def live(house: House) -> None:
+async def test_the_stacks_of_a_front_are_told_by_the_nursery() -> None:
+    async with opened_nursery() as house:
         worker = await house.fork("front", "front-0")
         assert await asyncio.to_thread(said, worker.sock) == b"hello"
         os.kill(worker.pid, signal.SIGABRT)
         assert "Fatal Python error: Aborted" in (await house.exits.get()).stacks
         told = [house.events.get_nowait() for _ in range(house.events.qsize())]
         assert told[-1].startswith(f"front-0 (process {worker.pid}) wrote its stacks: Fatal")
-
-    with_nursery(live)
 
 
 def test_a_worker_that_writes_without_end_fills_its_file_and_no_memory() -> None:

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -87,39 +88,32 @@ def _back_to_a_plain_process() -> Iterator[None]:
     subreaper(False)
 
 
-def with_nursery(
-    test: Callable[[House], Awaitable[None]], command: tuple[str, ...] = ROLES
-) -> None:
-    async def main() -> None:
-        house = House(command)
-        async with asyncio.timeout(2 * WAIT_S):
-            try:
-                await house.nursery.start()
-                await test(house)
-            finally:
-                await house.nursery.close()
-        assert not house.workers, "every worker's end was told"
-
+@asynccontextmanager
+async def opened_nursery(command: tuple[str, ...] = ROLES) -> AsyncGenerator[House]:
     gc.collect()  # what an earlier test left must not be closed meanwhile
     before, own = descriptors(os.getpid()), below(os.getpid())
     failures: list[object] = []
-    with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(lambda _, context: failures.append(context))
-        runner.run(main())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    house = House(command)
+    try:
+        await house.nursery.start()
+        yield house
+    finally:
+        await house.nursery.close()
+    assert not house.workers, "every worker's end was told"
     assert not failures
     assert below(os.getpid()) == own
     assert descriptors(os.getpid()) == before
 
 
-def test_a_worker_is_forked_and_speaks_on_its_socket() -> None:
-    async def live(house: House) -> None:
+async def test_a_worker_is_forked_and_speaks_on_its_socket() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         assert (worker.role, worker.name) == ("child", "git")
         assert worker.pid in below(house.nursery.pid)
         packets.send(worker.sock, b"exit 4")
         assert await house.exits.get() == WorkerExit(pid=worker.pid, code=4)
-
-    with_nursery(live)
 
 
 @pytest.fixture
@@ -131,7 +125,7 @@ def spoken() -> Iterator[Callable[[str], None]]:
 
 
 @pytest.mark.promise("M89")
-def test_a_nursery_speaks_as_its_supervisor_does_from_its_start_and_when_that_changes(
+async def test_a_nursery_speaks_as_its_supervisor_does_from_its_start_and_when_that_changes(
     spoken: Callable[[str], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def fails(house: House) -> str:
@@ -140,7 +134,8 @@ def test_a_nursery_speaks_as_its_supervisor_does_from_its_start_and_when_that_ch
         await house.exits.get()
         return capfd.readouterr().err
 
-    async def live(house: House) -> None:
+    spoken("text")
+    async with opened_nursery() as house:
         assert "critical nursery: git ends: it has a fault" in await fails(house)
         spoken("json")
         house.nursery.tune()
@@ -149,29 +144,22 @@ def test_a_nursery_speaks_as_its_supervisor_does_from_its_start_and_when_that_ch
         await house.replaced()
         assert '"room":"nursery","message":"git ends: it has a fault"' in await fails(house)
 
-    spoken("text")
-    with_nursery(live)
 
-
-def test_a_module_that_cannot_be_preloaded_is_an_event() -> None:
-    async def live(house: House) -> None:
+async def test_a_module_that_cannot_be_preloaded_is_an_event() -> None:
+    async with opened_nursery() as house:
         assert "could not preload no_module_of_this_name" in await house.events.get()
 
-    with_nursery(live)
 
-
-def test_the_end_of_a_worker_is_told_after_its_fork_and_once() -> None:
-    async def live(house: House) -> None:
+async def test_the_end_of_a_worker_is_told_after_its_fork_and_once() -> None:
+    async with opened_nursery() as house:
         forked = [(await house.fork("brief")).pid for _ in range(20)]
         reports = [await house.exits.get() for _ in forked]
         assert sorted(report.pid for report in reports) == sorted(forked)
         assert {report.code for report in reports} == {3}
 
-    with_nursery(live)
 
-
-def test_workers_are_forked_side_by_side() -> None:
-    async def live(house: House) -> None:
+async def test_workers_are_forked_side_by_side() -> None:
+    async with opened_nursery() as house:
         workers = await asyncio.gather(*(house.nursery.fork("child", "git") for _ in range(10)))
         house.workers.update((worker.pid, worker) for worker in workers)
         assert len(house.workers) == 10
@@ -179,36 +167,28 @@ def test_workers_are_forked_side_by_side() -> None:
             house.nursery.signal(worker.pid, signal.SIGKILL)
             assert (await house.exits.get()).signal == signal.SIGKILL
 
-    with_nursery(live)
 
-
-def test_a_fork_that_cannot_be_says_why() -> None:
-    async def refused(house: House) -> None:
+async def test_a_fork_that_cannot_be_says_why() -> None:
+    async with opened_nursery() as house:
         with pytest.raises(NotForked, match="git has the role 'cook'"):
             await house.fork("cook")
-
-    async def threaded(house: House) -> None:
+    async with opened_nursery(THREADED) as house:
         with pytest.raises(NotForked, match="runs 2 threads"):
             await house.fork()
 
-    with_nursery(refused)
-    with_nursery(threaded, THREADED)
 
-
-def test_a_stopped_worker_and_its_resumption_are_told() -> None:
-    async def live(house: House) -> None:
+async def test_a_stopped_worker_and_its_resumption_are_told() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         house.nursery.signal(worker.pid, signal.SIGSTOP)
         assert await house.halts.get() == (worker.pid, True)
         house.nursery.signal(worker.pid, signal.SIGCONT)
         assert await house.halts.get() == (worker.pid, False)
 
-    with_nursery(live)
-
 
 @pytest.mark.promise("M74")
-def test_a_killed_worker_is_told_with_the_number_of_its_orphans() -> None:
-    async def live(house: House) -> None:
+async def test_a_killed_worker_is_told_with_the_number_of_its_orphans() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         await asyncio.to_thread(litter, worker.sock, "setsid", "wrapped")
         await asyncio.to_thread(until, lambda: len(sleepers(below(worker.pid))) == 2, "sleepers")
@@ -217,11 +197,9 @@ def test_a_killed_worker_is_told_with_the_number_of_its_orphans() -> None:
         assert await house.exits.get() == WorkerExit(pid=worker.pid, signal=9, orphans=len(doomed))
         assert not alive(doomed)
 
-    with_nursery(live)
 
-
-def test_a_fork_whose_caller_left_leaves_no_worker() -> None:
-    async def live(house: House) -> None:
+async def test_a_fork_whose_caller_left_leaves_no_worker() -> None:
+    async with opened_nursery() as house:
         asked = asyncio.create_task(house.nursery.fork("child", "git"))
         asyncio.get_running_loop().call_soon(asked.cancel)
         with pytest.raises(asyncio.CancelledError):
@@ -231,12 +209,10 @@ def test_a_fork_whose_caller_left_leaves_no_worker() -> None:
         await asyncio.to_thread(until, lambda: below(house.nursery.pid) == alone, "the first gone")
         assert house.exits.empty()
 
-    with_nursery(live)
-
 
 @pytest.mark.promise("M74")
-def test_a_killed_nursery_is_swept_told_and_replaced() -> None:
-    async def live(house: House) -> None:
+async def test_a_killed_nursery_is_swept_told_and_replaced() -> None:
+    async with opened_nursery() as house:
         first = house.nursery.pid
         workers = {(await house.born()).pid: worker for worker in ("git", "web")}
         for pid in workers:
@@ -257,22 +233,22 @@ def test_a_killed_nursery_is_swept_told_and_replaced() -> None:
         assert any(f"(process {first}) died, signal 9; 2 workers" in event for event in told)
         assert any("a new nursery runs as process" in event for event in told)
 
-    with_nursery(live)
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "1000"])
 
 
-def test_what_others_started_here_survives_the_sweep() -> None:
-    async def live(house: House) -> None:
-        os.kill(house.nursery.pid, signal.SIGKILL)
-        await house.replaced()
-
-    with subprocess.Popen(["sleep", "1000"]) as bystander:
-        with_nursery(live)
+async def test_what_others_started_here_survives_the_sweep() -> None:
+    with sleeper() as bystander:
+        async with opened_nursery() as house:
+            os.kill(house.nursery.pid, signal.SIGKILL)
+            await house.replaced()
         assert bystander.poll() is None
         bystander.kill()
 
 
-def test_a_nursery_that_keeps_dying_is_given_up() -> None:
-    async def live(house: House) -> None:
+async def test_a_nursery_that_keeps_dying_is_given_up() -> None:
+    async with opened_nursery() as house:
         for _ in range(5):
             os.kill(house.nursery.pid, signal.SIGKILL)
             await house.replaced()
@@ -282,28 +258,22 @@ def test_a_nursery_that_keeps_dying_is_given_up() -> None:
             await house.fork()
         assert house.nursery.pid == 0
 
-    with_nursery(live)
 
-
-def test_a_nursery_that_dies_as_soon_as_it_is_ready_did_not_start() -> None:
+async def test_a_nursery_that_dies_as_soon_as_it_is_ready_did_not_start() -> None:
     ready = (
         "import socket, sys\n"
         "from metamcp_worker.ipc.messages import NurseryReady, pack\n"
         "socket.socket(fileno=int(sys.argv[-1])).send(pack(NurseryReady(pid=1)))"
     )
-
-    async def main() -> None:
-        house = House((sys.executable, "-c", ready))
-        start = asyncio.create_task(house.nursery.start())
-        # A busy loop reads the message and the end together.
-        asyncio.get_running_loop().call_soon(
-            lambda: os.waitid(os.P_PID, house.nursery.pid, os.WEXITED | os.WNOWAIT)
-        )
-        with pytest.raises(NurseryDown, match="did not start: it closed its control socket"):
-            await start
-        await house.nursery.close()
-
-    asyncio.run(main())
+    house = House((sys.executable, "-c", ready))
+    start = asyncio.create_task(house.nursery.start())
+    # A busy loop reads the message and the end together.
+    asyncio.get_running_loop().call_soon(
+        lambda: os.waitid(os.P_PID, house.nursery.pid, os.WEXITED | os.WNOWAIT)
+    )
+    with pytest.raises(NurseryDown, match="did not start: it closed its control socket"):
+        await start
+    await house.nursery.close()
 
 
 def test_a_nursery_that_does_not_start_is_an_error_with_its_reason() -> None:
@@ -319,8 +289,8 @@ def test_a_nursery_that_does_not_start_is_an_error_with_its_reason() -> None:
     assert descriptors(os.getpid()) == before
 
 
-def test_closing_ends_every_worker_and_tells_it() -> None:
-    async def live(house: House) -> None:
+async def test_closing_ends_every_worker_and_tells_it() -> None:
+    async with opened_nursery() as house:
         workers = {(await house.born()).pid for _ in range(2)}
         doomed = below(house.nursery.pid)
         await house.nursery.close()
@@ -329,28 +299,22 @@ def test_closing_ends_every_worker_and_tells_it() -> None:
         with pytest.raises(NotForked, match="the gateway stops"):
             await house.fork()
 
-    with_nursery(live)
 
-
-def test_a_stopped_nursery_can_be_closed() -> None:
-    async def live(house: House) -> None:
+async def test_a_stopped_nursery_can_be_closed() -> None:
+    async with opened_nursery() as house:
         worker = await house.born()
         os.kill(house.nursery.pid, signal.SIGSTOP)
         await house.nursery.close()
         assert (await house.exits.get()).pid == worker.pid
 
-    with_nursery(live)
 
-
-def test_fifty_workers_leave_no_descriptor_behind() -> None:
-    async def live(house: House) -> None:
+async def test_fifty_workers_leave_no_descriptor_behind() -> None:
+    async with opened_nursery() as house:
         before = descriptors(os.getpid()), descriptors(house.nursery.pid)
         for _ in range(50):
             await house.fork("brief")
             await house.exits.get()
         assert (descriptors(os.getpid()), descriptors(house.nursery.pid)) == before
-
-    with_nursery(live)
 
 
 @pytest.mark.promise("M74")
@@ -367,15 +331,13 @@ def test_a_killed_supervisor_leaves_nothing_of_its_tree() -> None:
     until(lambda: not alive(doomed), "the whole tree gone")
 
 
-def test_the_usual_command_starts_a_nursery() -> None:
-    async def live(house: House) -> None:
+async def test_the_usual_command_starts_a_nursery() -> None:
+    async with opened_nursery(DEFAULT_COMMAND) as house:
         assert name_of(house.nursery.pid) == "mmcp:nursery"
 
-    with_nursery(live, DEFAULT_COMMAND)
 
-
-def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() -> None:
-    async def live(house: House) -> None:
+async def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() -> None:
+    async with opened_nursery() as house:
         first = house.nursery.pid
         house.nursery.suspect()
         await house.born()  # the answer to the question came before this one,
@@ -385,5 +347,3 @@ def test_a_nursery_under_suspicion_stays_if_it_answers_and_is_replaced_if_not() 
         house.nursery.suspect()
         await house.replaced()
         assert (await house.exits.get()).with_nursery
-
-    with_nursery(live)

@@ -11,7 +11,7 @@ from metamcp_supervisor.servers.catalog_changes import CHANGES_TOLD_MAX, changes
 from metamcp_worker.ipc import server_catalog
 from metamcp_worker.ipc.messages import CatalogueChanged
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
-from tests.supervisor.stage import Stage, played, until
+from tests.supervisor.stage import opened_stage, until
 
 
 def lists(tools: Sequence[bytes] = (), resources: Sequence[bytes] = ()) -> bytes:
@@ -47,10 +47,10 @@ def test_many_names_are_counted_and_odd_definitions_do_no_harm() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M28")
-def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal(
+async def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",)))
         (await stage.up("git")).down()
         second = await stage.player("git#2")
@@ -66,12 +66,12 @@ def test_a_server_that_offers_something_else_after_its_restart_is_in_the_journal
         await stage.phase("git", "ready")
         assert stage.told("git").count("lists changed") == 1
 
-    played(tmp_path, play)
-
 
 @pytest.mark.process
-def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",)))
         worker = await stage.up("git")
         for number in range(2, 50):
@@ -79,5 +79,3 @@ def test_a_server_whose_lists_change_all_the_time_does_not_fill_the_journal(tmp_
         last = lists([b'{"name":"t49"}'])
         await until(lambda: stage.routes.find_published("git").catalogue == last, "all came")
         assert stage.told("git").count("lists changed") == CHANGES_TOLD_MAX
-
-    played(tmp_path, play)

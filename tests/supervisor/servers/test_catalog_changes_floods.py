@@ -19,7 +19,7 @@ from metamcp_supervisor.servers.server import ServerLife, Start, WentDown
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_worker.ipc.messages import THROTTLED, EventCounts, Stop
 from tests.supervisor.servers.test_server import after, up
-from tests.supervisor.stage import Stage, played, until
+from tests.supervisor.stage import opened_stage, until
 
 
 def test_a_server_is_throttled_after_a_while_and_put_away_after_a_minute() -> None:
@@ -59,8 +59,8 @@ def test_a_flood_is_quarantine_at_once_whatever_the_policy(restart: Restart) -> 
 
 @pytest.mark.process
 @pytest.mark.promise("M15")
-def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",), spares=1))
         worker = await stage.up("git")
         (await stage.player("git#2")).ready()
@@ -78,5 +78,3 @@ def test_a_server_that_floods_is_quarantined_even_if_it_has_a_spare(tmp_path: Pa
         await until(lambda: worker.signals, "it is killed")
         spare = await stage.player("git#2")
         await until(lambda: spare.told(Stop), "the spare is told to go")
-
-    played(tmp_path, play)

@@ -11,7 +11,7 @@ from metamcp_supervisor.servers.catalog_changes import (
     add_change,
     wait_s,
 )
-from tests.supervisor.stage import Stage, front_up, played, states, until
+from tests.supervisor.stage import front_up, opened_stage, states, until
 
 
 def test_two_changes_a_minute_are_shown_at_once_and_the_next_one_waits() -> None:
@@ -37,8 +37,10 @@ def test_no_minute_has_more_changes_than_it_may_have() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M28")
-def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.0))
         (await stage.up("git")).down()
@@ -52,13 +54,13 @@ def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(tmp_pa
         await until(lambda: len(states(front)) > before + 2, "it came and went")
         assert all(listed for _, listed in states(front)[before:])
 
-    played(tmp_path, play)
-
 
 @pytest.mark.process
 @pytest.mark.promise("M28")
-def test_a_restart_that_an_operator_wants_is_shown_at_once_however_often(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_restart_that_an_operator_wants_is_shown_at_once_however_often(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(Server(name="git", source="x", command=("x",)))
         (await stage.up("git")).down()
@@ -70,5 +72,3 @@ def test_a_restart_that_an_operator_wants_is_shown_at_once_however_often(tmp_pat
             worker.leave(0)
             await stage.phase("git", "disabled")
             stage.manager.start("git")
-
-    played(tmp_path, play)

@@ -60,17 +60,13 @@ def test_another_program_of_the_same_name_offers_something_else(tmp_path: Path) 
     assert kept(tmp_path, DATA, server=later)[0] == offer(DATA, from_cache=True)
 
 
-def test_another_program_that_offers_the_same_is_known_as_well(tmp_path: Path) -> None:
+async def test_another_program_that_offers_the_same_is_known_as_well(tmp_path: Path) -> None:
     other = replace(GIT, command=("git-server", "--all"))
-
-    async def work() -> None:
-        store = Catalogues(tmp_path, lambda server, sentence: None)
-        for server in (GIT, other):
-            store.keep(server, DATA)
-            await store.close()
-        assert store.load(other) == DATA
-
-    asyncio.run(work())
+    store = Catalogues(tmp_path, lambda server, sentence: None)
+    for server in (GIT, other):
+        store.keep(server, DATA)
+        await store.close()
+    assert store.load(other) == DATA
 
 
 def test_what_was_offered_before_the_program_changed_does_not_stay(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import AttachFront, AttachServer, Stop
-from tests.supervisor.stage import Player, Stage, front_up, played, states, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, states, until
 
 pytestmark = pytest.mark.process
 
@@ -25,10 +25,10 @@ async def pair(stage: Stage, number: int = 1) -> tuple[Player, Player]:
 
 
 @pytest.mark.promise("M76")
-def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
+async def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         serving, spare = await pair(stage)
@@ -49,22 +49,18 @@ def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
         assert stage.told("git").count("ready→ready") == 1
         assert stage.manager.entries["git"].restarts == 1
 
-    played(tmp_path, play)
 
-
-def test_a_worker_that_is_killed_is_replaced_by_the_spare_too(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_worker_that_is_killed_is_replaced_by_the_spare_too(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         serving, _ = await pair(stage)
         serving.leave(None, signal.SIGKILL)
         await until(lambda: stage.manager.entries["git"].life.generation == 2, "the spare serves")
         assert stage.manager.entries["git"].life.phase == "ready"
 
-    played(tmp_path, play)
 
-
-def test_a_server_without_a_ready_spare_starts_again_in_the_usual_way(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_without_a_ready_spare_starts_again_in_the_usual_way(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         serving = await stage.up("git")
         spare = await stage.player("git#2")
@@ -73,13 +69,11 @@ def test_a_server_without_a_ready_spare_starts_again_in_the_usual_way(tmp_path: 
         spare.down("clean", "it was stopped")
         await stage.up("git", 3)
 
-    played(tmp_path, play)
 
-
-def test_a_spare_that_does_not_come_up_changes_nothing_and_is_tried_again_later(
+async def test_a_spare_that_does_not_come_up_changes_nothing_and_is_tried_again_later(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         await stage.up("git")
         (await stage.player("git#2")).down()
@@ -88,14 +82,12 @@ def test_a_spare_that_does_not_come_up_changes_nothing_and_is_tried_again_later(
         assert (life.phase, life.generation, life.failures) == ("ready", 1, 0)
         assert "spare down" in stage.told("git")
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M72")
-def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finish(
+async def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finish(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         serving, spare = await pair(stage)
@@ -108,12 +100,10 @@ def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finis
         assert [state for state, _ in states(front)] == ["idle", "warming", "ready"]
         assert stage.manager.entries["git"].life.failures == 0
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M78")
-def test_another_configuration_is_ready_before_the_old_copy_goes(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_another_configuration_is_ready_before_the_old_copy_goes(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         serving, spare = await pair(stage)
         stage.manager.change(replace(GIT, command=("other",)), restart=True)
@@ -126,11 +116,9 @@ def test_another_configuration_is_ready_before_the_old_copy_goes(tmp_path: Path)
         entry = stage.manager.entries["git"]
         assert (entry.life.generation, entry.offer.tools) == (3, 2)
 
-    played(tmp_path, play)
 
-
-def test_who_is_stopped_or_may_have_no_spare_any_more_has_none(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_who_is_stopped_or_may_have_no_spare_any_more_has_none(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         serving, spare = await pair(stage)
         stage.manager.change(replace(GIT, spares=0), restart=False)
@@ -145,5 +133,3 @@ def test_who_is_stopped_or_may_have_no_spare_any_more_has_none(tmp_path: Path) -
             player.down("clean", "it was stopped")
         await stage.phase("git", "disabled")
         await until(lambda: not stage.manager.entries["git"].is_running, "nothing is left")
-
-    played(tmp_path, play)

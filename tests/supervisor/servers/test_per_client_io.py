@@ -1,5 +1,6 @@
 """Processes for single clients, on real sockets: started by a call, gone with the client."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.process_names import SESSIONS_PROCESSES_MAX
 from tests.supervisor.scraped import text
 from tests.supervisor.small_gateway import SmallGateway
-from tests.supervisor.stage import Player, Stage, front_up, played, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -49,21 +50,19 @@ def last(front: Player, name: str) -> ServerState:
     return [state for state in front.told(ServerState) if state.server == name][-1]
 
 
-def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_call_starts_one_and_its_lists_are_those_of_its_server(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         assert last(front, "git").by == "client"
         await called(stage, front)
         await until(lambda: last(front, ADA).state == "ready", "the front knows")
         assert {message.server for message in front.told(Catalogue)} == {"git"}
         assert last(front, ADA).hold_ms == round(GIT.start_timeout_s * 1000)
-
-    played(tmp_path, play)
-    assert list(tmp_path.glob("catalogue/*")) == [tmp_path / "catalogue" / "git"]
+    assert os.listdir(tmp_path / "catalogue") == ["git"]
 
 
-def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         for name in (ADA, BOB):
             front.say(ServerWanted(server=name))
@@ -77,13 +76,11 @@ def test_with_the_session_it_goes_and_only_that_one(tmp_path: Path) -> None:
         assert stage.journal.histories.of(ADA).because == ""
         assert stage.journal.histories.of(BOB).because
 
-    played(tmp_path, play)
 
-
-def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_back(
+async def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_back(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         worker = await called(stage, front)
         worker.say(Heartbeat(seq=1, idle_s=300.0))
@@ -98,13 +95,11 @@ def test_one_that_was_not_needed_is_gone_and_a_call_on_its_way_out_brings_it_bac
         await until(lambda: ADA not in stage.manager.entries, "nothing of it is kept")
         assert ADA not in stage.journal.histories.all()
 
-    played(tmp_path, play)
 
-
-def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
+async def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage, replace(GIT, restart="never"))
         names = [f"git@{number:012x}" for number in range(1, SESSIONS_PROCESSES_MAX + 1)]
         for name in names:
@@ -123,11 +118,11 @@ def test_one_more_than_there_may_be_is_refused_and_one_that_is_down_makes_room(
         await until(lambda: ADA in stage.manager.entries, "there is room")
         assert names[0] not in stage.manager.entries
 
-    played(tmp_path, play)
 
-
-def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_another_configuration_of_a_server_is_one_of_all_its_processes(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, server = await served(stage)
         worker = await called(stage, front)
         other = replace(GIT, command=("other-server",))
@@ -144,15 +139,12 @@ def test_another_configuration_of_a_server_is_one_of_all_its_processes(tmp_path:
         front.say(ServerWanted(server=ADA))
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor gets it again")
 
-    played(tmp_path, play)
 
-
-def test_auto_switches_with_the_first_contested_question_and_until_it_is_started_otherwise(
+async def test_auto_switches_with_the_first_contested_question_and_until_it_is_started_otherwise(
     tmp_path: Path,
 ) -> None:
     auto = replace(GIT, sharing="auto")
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, worker = await served(stage, auto)
         worker.say(EventCounts(counts={"unroutable_request": 1}))  # asked when nobody called
         worker.say(Heartbeat(seq=1))
@@ -170,13 +162,11 @@ def test_auto_switches_with_the_first_contested_question_and_until_it_is_started
         stage.manager.change(replace(auto, command=("other-server",)), restart=True)
         await until(lambda: not last(front, "git").by, "shared again")
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
+async def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, server = await served(stage)
         worker = await called(stage, front)
         stage.manager.remove("git")
@@ -185,13 +175,11 @@ def test_a_server_that_is_no_longer_configured_takes_all_its_processes_along(
             player.down("clean", "it was stopped")
         await until(lambda: not stage.manager.entries, "nothing is left")
 
-    played(tmp_path, play)
 
-
-def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
+async def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage, replace(GIT, restart="never", idle_stop_s=0.5))
         for name in (ADA, BOB):
             front.say(ServerWanted(server=name))
@@ -206,11 +194,11 @@ def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_calls(
         await until(lambda: list(stage.manager.entries) == ["git"], "nothing of both is kept")
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
 
-    played(tmp_path, play)
 
-
-def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
@@ -219,13 +207,11 @@ def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(tmp_pa
         worker.leave()
         await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
-    played(tmp_path, play)
 
-
-def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
+async def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         front.say(ServerWanted(server=ADA))
         worker = await stage.player(f"{ADA}#1")
@@ -235,11 +221,9 @@ def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_either(
         stage.manager.part("git", yes=False)
         await until(lambda: last(front, ADA).state == "ready", "they come again")
 
-    played(tmp_path, play)
 
-
-def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
@@ -248,14 +232,11 @@ def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
         worker.leave()
         await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M82")
-def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> None:
+async def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> None:
     auto = replace(GIT, sharing="auto")
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, worker = await served(stage, auto)
         assert not last(front, "git").roots
         asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
@@ -268,17 +249,15 @@ def test_that_a_server_asks_for_roots_is_known_from_then_on(tmp_path: Path) -> N
         stage.manager.change(replace(auto, command=("other",)), restart=True)
         assert not stage.manager.entries["git"].division.roots
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M82")
-def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path) -> None:
+async def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path) -> None:
     name = process_names.own("git", process_names.of_project("local", ["file:///p"]))
 
     def tenant(session: str) -> Tenant:
         return Tenant(who=process_names.of_session(session))
 
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage, replace(GIT, sharing="per-project"))
         front.say(ServerWanted(server=name, tenant=tenant("ada")))
         worker = await stage.up(name)
@@ -290,16 +269,13 @@ def test_a_process_for_a_project_goes_with_the_last_session_in_it(tmp_path: Path
         front.say(SessionsOver(ids=("bob",)))
         await until(lambda: worker.told(Stop), "so has he")
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M82")
-def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
+async def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
     tmp_path: Path,
 ) -> None:
     name = process_names.own("git", process_names.of_project("local", ["file:///p"]))
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, worker = await served(stage, replace(GIT, sharing="auto"))
         asks = server_catalog.ServerCatalogue(protocol="2025-11-25", asksRoots="ahead")
         worker.say(CatalogueChanged(), server_catalog.pack(asks))
@@ -310,11 +286,9 @@ def test_a_question_that_clients_with_the_same_roots_may_have_caused_parts_them(
         theirs.say(EventCounts(counts={"unroutable_request": 1, "contested_request": 1}))
         await until(lambda: last(front, "git").by == "client", "each has its own from now on")
 
-    played(tmp_path, play)
 
-
-def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         who = process_names.parse_client(ADA)
         front.say(ServerWanted(server=ADA, tenant=Tenant(who=who, roots='{"roots":[1]}')))
@@ -322,5 +296,3 @@ def test_other_roots_of_a_client_are_known_at_the_next_start(tmp_path: Path) -> 
         front.say(RootsChanged(who=who, roots='{"roots":[2]}'))
         entry = stage.manager.entries[ADA]
         await until(lambda: entry.tenant and entry.tenant.roots == '{"roots":[2]}', "they are")
-
-    played(tmp_path, play)

@@ -24,17 +24,17 @@ from metamcp_worker.ipc.messages import (
     ServerState,
 )
 from tests.supervisor.gateway.test_upgrade_state import STATE
-from tests.supervisor.stage import GATEWAY_ID, Stage, front_up, played, states, until
+from tests.supervisor.stage import GATEWAY_ID, front_up, opened_stage, states, until
 
 pytestmark = pytest.mark.process
 
 GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
 
 
-def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
+async def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -47,13 +47,11 @@ def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
             ours.send_bytes(b"through")
             assert theirs.recv_bytes() == b"through"
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again(
+async def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         (await stage.up("git")).down()
@@ -61,11 +59,11 @@ def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again
         await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
         assert len([m for m in front.heard if isinstance(m, Catalogue)]) == 1
 
-    played(tmp_path, play)
 
-
-def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
         offer = partial(stage.routes.offers, "git", server_catalog.pack(lists), "hash")
@@ -79,11 +77,9 @@ def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(tmp_path
         offer()
         await until(lambda: any(isinstance(m, Catalogue) for m in front.heard), "the catalogue")
 
-    played(tmp_path, play)
 
-
-def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
@@ -92,13 +88,11 @@ def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None
         await stage.up("git", 2)
         await until(lambda: states(front)[-1] == ("ready", True), "listed again")
 
-    played(tmp_path, play)
 
-
-def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
+async def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
@@ -114,8 +108,6 @@ def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
         assert after.find_published("git").changes == known.changes
         assert after.find_published("git").turns_at is None
 
-    played(tmp_path, play)
-
 
 def handed(known: PublishedServer) -> ServerSnapshot:
     return structs.replace(
@@ -124,22 +116,20 @@ def handed(known: PublishedServer) -> ServerSnapshot:
     )  # fmt: skip
 
 
-def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(Server(name="git", source="x", command=("x",), strict_listing=True))
         (await stage.up("git")).down()
         await until(lambda: ("error", False) in states(front), "hidden")
         assert ("error", True) not in states(front)
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_start(
+async def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_start(
     tmp_path: Path, strict: bool
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
         stage.routes.offers("git", server_catalog.pack(lists), "hash")
@@ -152,11 +142,9 @@ def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_s
         await until(lambda: not states(front)[-1][1], "hidden after a while")
         await until(lambda: ("warming", False) in states(front), "it starts again, and is hidden")
 
-    played(tmp_path, play)
 
-
-def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -167,11 +155,9 @@ def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None
         stage.heartbeats.on_halt(worker.pid, False)
         await until(lambda: states(front)[-1] == ("ready", True), "routed again")
 
-    played(tmp_path, play)
 
-
-def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         front = await front_up(stage)
@@ -180,12 +166,10 @@ def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Path) ->
         assert [m.server for m in front.told(Catalogue)] == ["git"]
         await until(lambda: worker.told(AttachFront), "the other end")
 
-    played(tmp_path, play)
-
 
 @pytest.mark.parametrize("who", ["front", "worker"])
-def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -197,13 +181,11 @@ def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str)
         await until(lambda: len(front.told(AttachServer)) == 2, "another pipe")
         await until(lambda: len(worker.told(AttachFront)) == 2, "its other end")
 
-    played(tmp_path, play)
 
-
-def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failure(
+async def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failure(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         await stage.up("git")
@@ -220,18 +202,14 @@ def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failu
         await until(lambda: not missing, "it has arrived")
         assert asyncio.get_running_loop().time() - begin > AGAIN_S + ARRIVED_S - 0.1
 
-    played(tmp_path, play)
 
-
-def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         await stage.up("git")
         front.say(AttachFailed(what="git", number=0))
         await until(lambda: len(front.told(Catalogue)) == 2, "again")
-
-    played(tmp_path, play)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +219,10 @@ def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> N
         (("another", GATEWAY_ID), "it leads back to this gateway"),
     ],
 )
-def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_lists_are_not_told(
+async def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_lists_are_not_told(
     tmp_path: Path, gateways: tuple[str, ...], sentence: str
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -258,5 +236,3 @@ def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_new_list
         )
         assert sentence in stage.manager.entries["git"].life.message
         assert len([m for m in front.heard if isinstance(m, Catalogue)]) == told
-
-    played(tmp_path, play)

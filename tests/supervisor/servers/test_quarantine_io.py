@@ -30,7 +30,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config, server
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
-from tests.supervisor.stage import Player, Stage, front_up, played, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
 
 pytestmark = pytest.mark.process
 GIT = server("git")
@@ -71,12 +71,11 @@ def files(folder: Path, held: Lock | None, pinning: Pinning | None = None) -> Co
 
 
 @pytest.mark.promise("M40")
-def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
+async def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
     tmp_path: Path,
 ) -> None:
     found = files(tmp_path, lock(git=approved(tool("a"), tool("b"), tool("c"))))
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         assert not await stage.manager.approvals.begin(found)
         front = await front_up(stage)
         stage.manager.add(GIT)
@@ -94,14 +93,13 @@ def test_fronts_hear_what_they_must_keep_back_before_the_catalogue_that_has_it(
         new = await front_up_again(stage)
         assert quarantined(new)[:2] == [["c"], "catalogue"]
 
-    played(tmp_path, play)
-
 
 @pytest.mark.promise("M40")
-def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(tmp_path: Path) -> None:
+async def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(
+    tmp_path: Path,
+) -> None:
     approves = lock(git=approved(tool("a")))
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, approves))
         front = await front_up(stage)
@@ -123,8 +121,6 @@ def test_fronts_hear_which_servers_are_held_to_what_is_approved_and_must(tmp_pat
             await until(partial(_more_than, front, before), "it is told")
             assert front.told(Reconfigure)[-1].vital is held
 
-    played(tmp_path, play)
-
 
 def _more_than(front: Player, before: int) -> bool:
     return len(front.told(Reconfigure)) > before
@@ -140,8 +136,8 @@ async def front_up_again(stage: Stage) -> Player:
     return new
 
 
-def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.deaf = True
         before = len(front.heard)
@@ -153,19 +149,18 @@ def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
         stage.deaf = False
         stage.signal(front.pid, 9)
 
-    played(tmp_path, play)
 
-
-def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         await stage.manager.approvals.begin(files(tmp_path, None, "enforce"))
         stage.manager.approvals.on_catalogue("git", blob(tool("a"), tool("b")))
         await until(lambda: not stage.manager.approvals.busy, "it is written")
         seen = lock_io.load(tmp_path / lock_io.SEEN)
         (name,) = locks.definitions([GIT]).values()
         assert seen == lock(**{name: approved(tool("a"), tool("b"), name="", version="")})
-
-    async def again(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         await stage.manager.approvals.begin(files(tmp_path, None, "enforce"))
         stage.manager.approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
         assert [each[1] for each in stage.manager.approvals.list_quarantined()] == ["a"]
@@ -173,16 +168,12 @@ def test_what_is_seen_first_is_on_the_disk_and_held_to_by_the_next_gateway(tmp_p
         assert [each[1] for each in stage.manager.approvals.list_quarantined()] == ["a"]
         assert stage.manager.approvals.drift == {"git": {"quarantined": 1}}
 
-    played(tmp_path, play)
-    played(tmp_path, again)
 
-
-def test_a_process_for_one_client_is_held_to_what_it_offers_when_its_server_offers_something_else(
+async def test_a_process_for_one_client_is_held_to_what_it_offers_whatever_its_server_offers(
     tmp_path: Path,
 ) -> None:
     own = process_names.own("git", "word")
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
         for name in ("git", own):
@@ -196,13 +187,11 @@ def test_a_process_for_one_client_is_held_to_what_it_offers_when_its_server_offe
         approvals.on_catalogue(own, blob(tool("a")))
         assert approvals.list_quarantined() == ()
 
-    played(tmp_path, play)
 
-
-def test_a_judgement_without_a_descriptor_to_load_what_compares_is_made_later(
+async def test_a_judgement_without_a_descriptor_to_load_what_compares_is_made_later(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
         await asyncio.to_thread(os.getpid)  # there is a thread for it
@@ -219,13 +208,10 @@ def test_a_judgement_without_a_descriptor_to_load_what_compares_is_made_later(
         if loaded is not None:
             sys.modules[loaded.__name__] = loaded
 
-    played(tmp_path, play)
 
-
-def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: Path) -> None:
+async def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: Path) -> None:
     (tmp_path / lock_io.SEEN).write_text("{")
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, None, "enforce"))
         approvals.on_catalogue("git", blob(tool("a")))
@@ -235,15 +221,12 @@ def test_a_first_sight_that_cannot_be_read_is_told_and_never_written(tmp_path: P
         assert "error" in stage.told("gateway")
         assert (tmp_path / lock_io.SEEN).read_text() == "{"
 
-    played(tmp_path, play)
 
-
-def test_another_lock_is_judged_before_it_is_in_force_and_releases_what_it_approves(
+async def test_another_lock_is_judged_before_it_is_in_force_and_releases_what_it_approves(
     tmp_path: Path,
 ) -> None:
     held = lock(git=approved(tool("a"), tool("b")))
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, held))
         approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b", title="y")))
@@ -259,15 +242,12 @@ def test_another_lock_is_judged_before_it_is_in_force_and_releases_what_it_appro
         assert stage.told("gateway") == ["metamcp.lock", "metamcp.lock"]
         assert approvals.drift == {}
 
-    played(tmp_path, play)
 
-
-def test_a_catalogue_that_comes_while_a_lock_is_read_is_held_to_the_new_one(
+async def test_a_catalogue_that_comes_while_a_lock_is_read_is_held_to_the_new_one(
     tmp_path: Path,
 ) -> None:
     one, other = lock(git=approved(tool("a"))), lock(git=approved(tool("a", title="x")))
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, one))
         approvals.on_catalogue("git", blob(tool("a")))
@@ -279,22 +259,17 @@ def test_a_catalogue_that_comes_while_a_lock_is_read_is_held_to_the_new_one(
         await until(lambda: not approvals.busy, "judged again")
         assert approvals.list_quarantined() == ()
 
-    played(tmp_path, play)
 
-
-def test_a_lock_that_cannot_be_read_is_refused_with_its_mistakes(tmp_path: Path) -> None:
+async def test_a_lock_that_cannot_be_read_is_refused_with_its_mistakes(tmp_path: Path) -> None:
     found = files(tmp_path, lock(git=approved(tool("a"))))
     (tmp_path / lock_io.FILE).write_text("<<<<<<< ours\n")
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         with pytest.raises(ConfigInvalid, match="a conflict that a merge left"):
             await stage.manager.approvals.begin(found)
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         told: list[int] = []
         approvals = ToolQuarantine(tmp_path, stage.journal, lambda: told.append(1))
         await approvals.begin(files(tmp_path, lock(git=approved(tool("a")))))
@@ -305,15 +280,12 @@ def test_a_server_that_is_gone_keeps_nothing_back(tmp_path: Path) -> None:
         approvals.forget("git")
         assert (approvals.list_quarantined(), len(told)) == ((), before + 1)
 
-    played(tmp_path, play)
 
-
-def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_to_itself(
+async def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_to_itself(
     tmp_path: Path,
 ) -> None:
     own = "git@0123456789ab"
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         approvals = stage.manager.approvals
         await approvals.begin(files(tmp_path, lock(git=approved(tool("a"), tool("b")))))
         approvals.on_catalogue("git", blob(tool("a", title="x"), tool("b")))
@@ -326,8 +298,6 @@ def test_a_process_for_one_client_that_offers_what_its_server_does_has_nothing_t
         approvals.on_catalogue(own, blob(tool("a", title="x"), tool("b")))
         assert [each[:2] for each in approvals.list_quarantined()] == [("git", "a")]
         assert not approvals.busy
-
-    played(tmp_path, play)
 
 
 def test_a_plan_names_the_lock_and_is_another_plan_with_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import Heartbeat, WorkerExit
-from tests.supervisor.stage import Stage, played, until
+from tests.supervisor.stage import Stage, opened_stage, until
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M73")]
 
@@ -17,8 +17,8 @@ def news(stage: Stage) -> list[tuple[str, str]]:
     return [(event.what, event.cause) for event in stage.journal.since(0)]
 
 
-def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         for seq, missed in enumerate((0, 1, 1, 2, 0, 0)):
@@ -31,11 +31,11 @@ def test_missed_probes_are_told_once_and_take_no_calls_away(tmp_path: Path) -> N
         ]
         assert not stage.manager.entries["git"].life.degraded
 
-    played(tmp_path, play)
 
-
-def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         text = "Fatal Python error: Aborted\n\n  File spin.py, line 3"
@@ -43,5 +43,3 @@ def test_the_stacks_of_a_worker_that_is_gone_are_in_the_log_of_its_server(tmp_pa
         lines = [(line.stream, line.text) for line in stage.logs.tail("git", 9)]
         assert lines == [("stacks", text.splitlines()[0]), ("stacks", text.splitlines()[2])]
         assert "stacks" in dict(news(stage))
-
-    played(tmp_path, play)

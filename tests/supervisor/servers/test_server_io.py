@@ -30,15 +30,15 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
-from tests.supervisor.stage import Stage, front_up, played, states, until
+from tests.supervisor.stage import front_up, opened_stage, states, until
 
 pytestmark = pytest.mark.process
 
 GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"})
 
 
-def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.player("git#1")
         await until(lambda: worker.fds, "the specification")
@@ -48,11 +48,11 @@ def test_a_server_is_started_with_its_own_environment_and_little_else(tmp_path: 
         assert spec.env == {"PATH": os.defpath, "TOKEN": "t"}
         assert spec.era == "auto"
 
-    played(tmp_path, play)
 
-
-def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         stage.manager.copies.on_exit(WorkerExit(pid=worker.pid, code=1))
@@ -61,22 +61,18 @@ def test_the_last_words_of_a_worker_count_although_its_end_is_heard_first(tmp_pa
         await until(lambda: not stage.manager.entries["git"].instance, "the end")
         assert stage.manager.entries["git"].life.message == "it spoke French"
 
-    played(tmp_path, play)
 
-
-def test_a_worker_that_dies_without_a_word_is_classed_by_its_signal(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_worker_that_dies_without_a_word_is_classed_by_its_signal(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         (await stage.up("git")).leave(None, signal.SIGSEGV)
         await until(lambda: stage.manager.entries["git"].life.reason, "the reason")
         life = stage.manager.entries["git"].life
         assert (life.reason, life.message) == ("signal", "its worker was ended by SIGSEGV (11)")
 
-    played(tmp_path, play)
 
-
-def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.close()
@@ -84,11 +80,9 @@ def test_servers_that_went_down_with_the_nursery_come_back_uncounted(tmp_path: P
         await stage.up("git", 2)
         assert stage.manager.entries["git"].life.failures == 0
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.player("git#1")
         worker.say(ServerDown(reason="exit", message="what?", probing=True))
@@ -100,21 +94,17 @@ def test_a_server_that_dislikes_the_probe_is_started_again_without_it(tmp_path: 
         )
         assert stage.manager.entries["git"].life.failures == 0
 
-    played(tmp_path, play)
 
-
-def test_a_worker_that_does_not_start_in_time_is_killed(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_worker_that_does_not_start_in_time_is_killed(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",), start_timeout_s=-4.9))
         worker = await stage.player("git#1")
         await until(lambda: signal.SIGKILL in worker.signals, "killed")
         assert stage.manager.entries["git"].life.reason == "start_timeout"
 
-    played(tmp_path, play)
 
-
-def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         worker = await stage.up("git")
         stage.manager.stop("git")
@@ -123,11 +113,9 @@ def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
         await until(lambda: signal.SIGKILL in worker.signals, "killed: it does not leave")
         await stage.phase("git", "disabled")
 
-    played(tmp_path, play)
 
-
-def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -140,11 +128,9 @@ def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Pa
         await stage.up("git", 2)
         assert ("draining", True) in states(front), "its tools stay listed"
 
-    played(tmp_path, play)
 
-
-def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         await stage.phase("git", "warming")
         stage.manager.stop("git")
@@ -154,11 +140,9 @@ def test_a_start_that_is_stopped_during_the_fork_leaves_nothing(tmp_path: Path) 
         worker.leave(0)
         await stage.phase("git", "disabled")
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.refuse = "no processes left"
         stage.manager.add(GIT)
         await stage.phase("git", "backoff")
@@ -166,11 +150,9 @@ def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Path) ->
         await stage.up("git", 2)
         assert stage.manager.entries["git"].life.message == "no processes left"
 
-    played(tmp_path, play)
 
-
-def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         (await stage.player("git#1")).down("spawn", "no such program")
@@ -179,11 +161,9 @@ def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
         front.say(ServerWanted(server="unknown"))
         await stage.player("git#2")
 
-    played(tmp_path, play)
 
-
-def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         for name in ("one", "two"):
             stage.manager.add(Server(name=name, source="x", command=("npx", name)))
         for generation in range(1, 4):
@@ -196,26 +176,22 @@ def test_a_recovery_wakes_those_who_failed_in_the_same_way(tmp_path: Path) -> No
         assert before is not None
         assert after is None or after <= before
 
-    played(tmp_path, play)
 
-
-def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(tmp_path: Path) -> None:
-    async def first(stage: Stage) -> None:
+async def test_what_a_server_offered_is_on_disk_and_known_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         (await stage.player("git#1")).ready(tools=3)
         await stage.phase("git", "ready")
-
-    async def second(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(replace(GIT, enabled=False))
         offer = stage.manager.entries["git"].offer
         assert (offer.tools, offer.from_cache, offer.token_cost) == (3, True, 34)
 
-    played(tmp_path, first)
-    played(tmp_path, second)
 
-
-def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.player("git#1")
         tools = Raw(b'{"name":"t","inputSchema":{"type":"object"}}'), Raw(b'{"name":"no schema"}')
@@ -225,11 +201,9 @@ def test_the_journal_counts_the_tools_that_clients_see(tmp_path: Path) -> None:
         (cause,) = [one.cause for one in stage.journal.since(0) if one.what == "warming→ready"]
         assert cause == "0.10 s, tools: 1"
 
-    played(tmp_path, play)
 
-
-def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.player("git#1")
         worker.say(ServerReady(protocol="x", start_s=0, list_hash=""), b"[]")
@@ -237,11 +211,9 @@ def test_a_catalogue_that_cannot_be_read_is_a_broken_protocol(tmp_path: Path) ->
         assert stage.manager.entries["git"].life.reason == "protocol"
         assert signal.SIGKILL in worker.signals
 
-    played(tmp_path, play)
 
-
-def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(Spawned(pid=77))
@@ -253,11 +225,9 @@ def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> None:
         assert instance is not None
         assert instance.server_pid == 77
 
-    played(tmp_path, play)
 
-
-def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         await stage.up("git")
@@ -270,11 +240,9 @@ def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path)
         assert stage.manager.entries["git"].answered == {0: 1}
         assert stage.manager.entries["git"].life.proven
 
-    played(tmp_path, play)
 
-
-def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         never = Server(name="git", source="x", command=("git-server",), restart="never")
@@ -290,11 +258,11 @@ def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) -> None:
         await stage.phase("git", "draining")
         assert not stage.manager.entries["git"].life.restarting
 
-    played(tmp_path, play)
 
-
-def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
         front = await front_up(stage)
         stage.manager.add(GIT)
         worker = await stage.up("git")
@@ -308,11 +276,9 @@ def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(tmp_pat
         await until(lambda: "git" not in stage.manager.entries, "forgotten")
         await until(lambda: front.told(ForgetServer), "the front forgets it as well")
 
-    played(tmp_path, play)
 
-
-def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         for name in ("one", "two"):
             stage.manager.add(Server(name=name, source="x", command=(name,)))
         workers = [await stage.up(name) for name in ("one", "two")]
@@ -324,11 +290,9 @@ def test_the_end_stops_every_server_and_waits_for_the_last(tmp_path: Path) -> No
             worker.leave(0)
         await ending
 
-    played(tmp_path, play)
 
-
-def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         await front_up(stage)
         stage.manager.add(GIT)
         await stage.up("git")
@@ -346,13 +310,11 @@ def test_no_descriptor_is_left_after_many_generations(tmp_path: Path) -> None:
             counts.append(len(os.listdir("/proc/self/fd")))
         assert len(set(counts)) == 1, counts
 
-    played(tmp_path, play)
 
-
-def test_a_server_that_is_back_in_the_configuration_runs_although_its_last_worker_still_leaves(
+async def test_a_server_that_is_back_in_the_configuration_runs_while_its_last_worker_still_leaves(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(GIT)
         worker = await stage.up("git")
         worker.say(ServerDown(reason="exit", message="it ended with status 1"))
@@ -362,11 +324,9 @@ def test_a_server_that_is_back_in_the_configuration_runs_although_its_last_worke
         worker.leave()
         await stage.up("git", 2)
 
-    played(tmp_path, play)
 
-
-def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.refuse, stage.refuse_as = "the nursery died", NurseryGone
         stage.manager.add(GIT)
         await until(lambda: "warming→error" in stage.told("git"), "the fork failed")
@@ -376,17 +336,13 @@ def test_a_nursery_that_died_before_the_fork_counts_against_no_server(tmp_path: 
         await stage.phase("git", "ready")
         assert stage.manager.entries["git"].life.failures == 0
 
-    played(tmp_path, play)
 
-
-def test_a_worker_that_no_signal_ends_makes_the_nursery_prove_that_it_answers(
+async def test_a_worker_that_no_signal_ends_makes_the_nursery_prove_that_it_answers(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         stage.manager.add(Server(name="git", source="x", command=("x",), stop_grace_s=-33.9))
         await stage.up("git")
         stage.deaf = True
         stage.manager.stop("git")
         await until(lambda: stage.suspected, "the nursery is asked")
-
-    played(tmp_path, play)

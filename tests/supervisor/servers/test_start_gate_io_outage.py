@@ -25,7 +25,7 @@ from metamcp_supervisor.servers.server import (
 from metamcp_supervisor.servers.start_gate import OUTAGE_SERVERS_MIN, PACE_S
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from tests.supervisor.servers.test_server import CRASH, after, crashed, failed, up
-from tests.supervisor.stage import Stage, played, until
+from tests.supervisor.stage import Stage, opened_stage, until
 
 FAR_S = 1000.0
 
@@ -115,10 +115,9 @@ def test_two_that_flap_do_not_wake_each_other_without_end() -> None:
 
 @pytest.mark.process
 @pytest.mark.promise("M72")
-def test_one_of_many_that_wait_tries_for_all_and_wakes_them(tmp_path: Path) -> None:
+async def test_one_of_many_that_wait_tries_for_all_and_wakes_them(tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(OUTAGE_SERVERS_MIN)]
-
-    async def play(stage: Stage) -> None:
+    async with opened_stage(tmp_path) as stage:
         loop = asyncio.get_running_loop()
         looked = loop.time() + PACE_S
         await until(lambda: loop.time() > looked, "the look after the start found nobody")
@@ -133,8 +132,6 @@ def test_one_of_many_that_wait_tries_for_all_and_wakes_them(tmp_path: Path) -> N
         await stage.up(canary, 2)
         for name in names[1:]:
             await stage.up(name, 2)
-
-    played(tmp_path, play)
 
 
 def wait_long(stage: Stage, name: str) -> None:

@@ -12,7 +12,6 @@ from metamcp_supervisor.cli import listings as shown_views
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import ViewStats
-from tests.supervisor.cli.test_ctl import run
 from tests.supervisor.cli.test_lock_verbs import Place
 from tests.supervisor.small_gateway import server, steered
 
@@ -210,29 +209,26 @@ async def said(directory: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.process
 @pytest.mark.promise("M38")
-def test_what_each_view_has_now_is_told_with_what_it_saves() -> None:
-    async def main() -> None:
-        async with steered(server("git")) as (gateway, directory):
-            code, out, err = await said(directory)
-            assert (code, err) == (0, "")
-            assert out == "no front has told yet what is in view; ask again in two seconds\n"
-            gateway.shown = VIEWS
-            code, out, err = await said(directory)
-            assert [" ".join(line.split()) for line in out.splitlines()] == [
-                " ".join(shown_views.VIEW_COLUMNS),
-                "default search ann 8a dev 11 40 2000 20000 18000 90",
-                "default search local - - 8 40 871 20000 19129 95",
-                (
-                    "tokens are estimated: 4 bytes of JSON each; TOOLS and TOKENS are with the"
-                    " built-in tools"
-                ),
-            ]
-            code, out, err = await said(directory, "default", "--json")
-            whole = json.loads(out)
-            assert (whole["token_bytes"], len(whole["views"])) == (4, 2)
-            assert whole["views"][0]["saved"] == 19129
-            code, out, err = await said(directory, "defualt")
-            assert (code, out) == (Exit.UNKNOWN_NAME, "")
-            assert "no endpoint is named 'defualt'; did you mean 'default'?" in err
-
-    run(main())
+async def test_what_each_view_has_now_is_told_with_what_it_saves() -> None:
+    async with steered(server("git")) as (gateway, directory):
+        code, out, err = await said(directory)
+        assert (code, err) == (0, "")
+        assert out == "no front has told yet what is in view; ask again in two seconds\n"
+        gateway.shown = VIEWS
+        code, out, err = await said(directory)
+        assert [" ".join(line.split()) for line in out.splitlines()] == [
+            " ".join(shown_views.VIEW_COLUMNS),
+            "default search ann 8a dev 11 40 2000 20000 18000 90",
+            "default search local - - 8 40 871 20000 19129 95",
+            (
+                "tokens are estimated: 4 bytes of JSON each; TOOLS and TOKENS are with the"
+                " built-in tools"
+            ),
+        ]
+        code, out, err = await said(directory, "default", "--json")
+        whole = json.loads(out)
+        assert (whole["token_bytes"], len(whole["views"])) == (4, 2)
+        assert whole["views"][0]["saved"] == 19129
+        code, out, err = await said(directory, "defualt")
+        assert (code, out) == (Exit.UNKNOWN_NAME, "")
+        assert "no endpoint is named 'defualt'; did you mean 'default'?" in err

@@ -2,7 +2,8 @@ import asyncio
 import http.client
 import itertools
 import socket
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,38 +60,35 @@ class Seen:
         return GatewayPulse(fronts=states, nursery_pid=self._gateway.nursery_pid)
 
 
-def served(
-    gateway: SmallGateway,
-    test: Callable[[Ask], Coroutine[Any, Any, None]],
-    clock: Callable[[], float] = lambda: 0.0,
-) -> None:
-    """Run `test` with a function that asks the pages over a real socket."""
+@asynccontextmanager
+async def opened_admin(
+    gateway: SmallGateway, clock: Callable[[], float] = lambda: 0.0
+) -> AsyncGenerator[Ask]:
+    """A function that asks the pages over a real socket."""
+    address = Address("ops.example", 0)
+    admin = Admin(
+        gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"]
+    )  # fmt: skip
+    server = HttpServer(admin)
+    sock = socket.create_server(("127.0.0.1", 0))
+    port: int = sock.getsockname()[1]
 
-    async def main() -> None:
-        address = Address("ops.example", 0)
-        admin = Admin(
-            gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"]
-        )  # fmt: skip
-        server = HttpServer(admin)
-        sock = socket.create_server(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
+    async def ask(path: str, method: str = "GET", host: str = "localhost") -> Answer:
+        return await asyncio.to_thread(fetch, port, path, method, host)
 
-        async def ask(path: str, method: str = "GET", host: str = "localhost") -> Answer:
-            return await asyncio.to_thread(fetch, port, path, method, host)
-
-        async with asyncio.timeout(30):
-            await server.start([sock])
-            try:
-                await test(ask)
-            finally:
-                await server.drain(1.0)
-
-    asyncio.run(main())
+    await server.start([sock])
+    try:
+        yield ask
+    finally:
+        await server.drain(1.0)
 
 
 @pytest.mark.promise("M86")
-def test_a_healthy_gateway_says_ok_on_every_health_page() -> None:
-    async def test(ask: Ask) -> None:
+async def test_a_healthy_gateway_says_ok_on_every_health_page() -> None:
+    async def lines(ask: Ask, path: str) -> Sequence[str]:
+        return (await ask(path))[2].splitlines()
+
+    async with opened_admin(SmallGateway(server("git", required=True))) as ask:
         for path in PAGES:
             code, headers, body = await ask(path)
             assert (code, body) == (200, "ok\n")
@@ -99,15 +97,12 @@ def test_a_healthy_gateway_says_ok_on_every_health_page() -> None:
             "[+]gateway ok", "[+]fronts ok", "[+]server:git ok", "ok",
         ]  # fmt: skip
 
-    async def lines(ask: Ask, path: str) -> Sequence[str]:
-        return (await ask(path))[2].splitlines()
-
-    served(SmallGateway(server("git", required=True)), test)
-
 
 @pytest.mark.promise("M86")
-def test_a_missing_required_server_makes_it_unready_but_not_dead() -> None:
-    async def test(ask: Ask) -> None:
+async def test_a_missing_required_server_makes_it_unready_but_not_dead() -> None:
+    async with opened_admin(
+        SmallGateway(server("git", "error", required=True, reason="spawn", message="secret"))
+    ) as ask:
         assert (await ask("/livez"))[0] == 200
         for path in ("/readyz", "/healthz"):
             code, _, body = await ask(path)
@@ -115,17 +110,12 @@ def test_a_missing_required_server_makes_it_unready_but_not_dead() -> None:
             assert "[-]server:git error: spawn\n" in body
             assert "secret" not in body
 
-    served(
-        SmallGateway(server("git", "error", required=True, reason="spawn", message="secret")), test
-    )
-
 
 @pytest.mark.promise("M86")
-def test_the_question_of_life_needs_no_status() -> None:
+async def test_the_question_of_life_needs_no_status() -> None:
     gateway = SmallGateway(server("git", required=True))
     gateway.fault = "every server is looked at"
-
-    async def test(ask: Ask) -> None:
+    async with opened_admin(gateway) as ask:
         assert (await ask("/livez"))[0] == 200
         assert (await ask("/readyz"))[0] == 500
         gateway.nursery_pid = 0
@@ -133,59 +123,46 @@ def test_the_question_of_life_needs_no_status() -> None:
         assert code == 503
         assert "[-]nursery not running\n" in body
 
-    served(gateway, test)
-
 
 @pytest.mark.promise("M85")
-def test_the_metrics_are_text_for_prometheus() -> None:
-    async def test(ask: Ask) -> None:
+async def test_the_metrics_are_text_for_prometheus() -> None:
+    async with opened_admin(SmallGateway()) as ask:
         code, headers, body = await ask("/metrics")
         assert code == 200
         assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert "content-encoding" not in headers, "on one machine that costs more than it saves"
         assert 'metamcp_build_info{python="' in body
 
-    served(SmallGateway(), test)
 
-
-def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
+async def test_the_metrics_are_made_anew_only_when_they_are_old() -> None:
     gateway = SmallGateway()
     times = itertools.chain([0.0, 0.0, 0.1, 0.2], itertools.repeat(0.3))
-
-    async def test(ask: Ask) -> None:
+    async with opened_admin(gateway, lambda: next(times)) as ask:
         assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
         gateway.state = "draining"
         assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
         assert "metamcp_up 1.0" in (await ask("/metrics"))[2]
         assert "metamcp_up 0.0" in (await ask("/metrics"))[2]
 
-    served(gateway, test, lambda: next(times))
 
-
-def test_a_page_that_took_long_is_used_for_ten_times_as_long() -> None:
+async def test_a_page_that_took_long_is_used_for_ten_times_as_long() -> None:
     gateway, times = LookedAt(), iter((0.0, 1.0, 9.9, 10.0, 10.0, 10.2, 10.3))
-
-    async def test(ask: Ask) -> None:
+    async with opened_admin(gateway, lambda: next(times, 10.3)) as ask:
         for looks in (1, 1, 2, 2, 3):  # at 0, 9.9, 10, 10.2 and 10.3 seconds
             await ask("/metrics")
             assert gateway.looks == looks
 
-    served(gateway, test, lambda: next(times, 10.3))
 
-
-def test_scrapes_at_the_same_time_share_a_page() -> None:
+async def test_scrapes_at_the_same_time_share_a_page() -> None:
     gateway = LookedAt()
-
-    async def test(ask: Ask) -> None:
+    async with opened_admin(gateway) as ask:
         answers = await asyncio.gather(*(ask("/metrics") for _ in range(5)))
         assert len({body for _, _, body in answers}) == 1
         assert gateway.looks == 1
 
-    served(gateway, test)
 
-
-def test_a_foreign_name_that_points_here_is_refused() -> None:
-    async def test(ask: Ask) -> None:
+async def test_a_foreign_name_that_points_here_is_refused() -> None:
+    async with opened_admin(SmallGateway()) as ask:
         for host in ("localhost", "127.0.0.1:6271", "[::1]:6271", "OPS.example:1", "10.1.2.3"):
             assert (await ask("/livez", host=host))[0] == 200, host
         foreign = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:6271", "")
@@ -194,32 +171,26 @@ def test_a_foreign_name_that_points_here_is_refused() -> None:
             assert (await ask("/readyz", host=host))[0] == 200, "a probe calls it what it likes"
         assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"
 
-    served(SmallGateway(), test)
 
-
-def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:
+async def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:
     path = tmp_path / "ops.sock"
-
-    async def main() -> None:
-        address = UnixAddress(path)
-        small = SmallGateway()
-        admin = Admin(small.status, Seen(small), Metrics("9.9"), address, lambda: 0.0)
-        server = HttpServer(admin)
-        async with asyncio.timeout(30):
-            await server.start([listen.bind_file(address, "--ops-listen")])
-            try:
-                for host in ("localhost", "metrics.example:80", ""):
-                    for page in ("/metrics", *PAGES):
-                        code, _ = await asyncio.to_thread(unixhttp.get, path, page, host)
-                        assert code == 200, (page, host)
-            finally:
-                await server.drain(1.0)
-
-    asyncio.run(main())
+    address = UnixAddress(path)
+    small = SmallGateway()
+    admin = Admin(small.status, Seen(small), Metrics("9.9"), address, lambda: 0.0)
+    server = HttpServer(admin)
+    async with asyncio.timeout(30):
+        await server.start([listen.bind_file(address, "--ops-listen")])
+        try:
+            for host in ("localhost", "metrics.example:80", ""):
+                for page in ("/metrics", *PAGES):
+                    code, _ = await asyncio.to_thread(unixhttp.get, path, page, host)
+                    assert code == 200, (page, host)
+        finally:
+            await server.drain(1.0)
 
 
-def test_other_paths_and_methods_are_told_what_there_is() -> None:
-    async def test(ask: Ask) -> None:
+async def test_other_paths_and_methods_are_told_what_there_is() -> None:
+    async with opened_admin(SmallGateway()) as ask:
         code, _, body = await ask("/")
         assert code == 404
         assert all(path in body for path in ("/metrics", *PAGES))
@@ -227,15 +198,11 @@ def test_other_paths_and_methods_are_told_what_there_is() -> None:
             code, headers, _ = await ask("/metrics", method)
             assert (code, headers["allow"]) == (405, "GET, HEAD")
 
-    served(SmallGateway(), test)
 
-
-def test_a_head_is_the_answer_without_its_body() -> None:
-    async def test(ask: Ask) -> None:
+async def test_a_head_is_the_answer_without_its_body() -> None:
+    async with opened_admin(SmallGateway()) as ask:
         code, headers, body = await ask("/livez", "HEAD")
         assert (code, headers["content-length"], body) == (200, "3", "")
-
-    served(SmallGateway(), test)
 
 
 def test_the_documentation_knows_every_page() -> None:

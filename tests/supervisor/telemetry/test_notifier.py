@@ -1,8 +1,8 @@
 """The command of `[notify]`: when it runs, what it is told, and what comes of its failure."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,20 +53,18 @@ class Desk:
         return await until(found, f"{count} failures are noted")
 
 
-def play(folder: Path, test: Callable[[Desk], Awaitable[None]]) -> None:
-    async def main() -> None:
-        desk = Desk(folder)
-        desk.notifier.begin()
-        try:
-            await test(desk)
-        finally:
-            await desk.notifier.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_desk(folder: Path) -> AsyncGenerator[Desk]:
+    desk = Desk(folder)
+    desk.notifier.begin()
+    try:
+        yield desk
+    finally:
+        await desk.notifier.close()
 
 
-def test_the_command_is_told_what_begins_to_wait_and_how_much_waits(tmp_path: Path) -> None:
-    async def test(desk: Desk) -> None:
+async def test_the_command_is_told_what_begins_to_wait_and_how_much_waits(tmp_path: Path) -> None:
+    async with opened_desk(tmp_path) as desk:
         desk.notify_by("sh", "-c", SAYS)
         desk.journal.add("git", "warming→ready")
         desk.waiting["run"] = 2
@@ -77,11 +75,9 @@ def test_the_command_is_told_what_begins_to_wait_and_how_much_waits(tmp_path: Pa
         desk.journal.add("gateway", WAITING, "a call waits")
         assert (await desk.said(2))[1].partition(" ")[2] == "consent 3 a call waits /home/ann"
 
-    play(tmp_path, test)
 
-
-def test_many_that_begin_to_wait_are_told_at_most_once_a_second(tmp_path: Path) -> None:
-    async def test(desk: Desk) -> None:
+async def test_many_that_begin_to_wait_are_told_at_most_once_a_second(tmp_path: Path) -> None:
+    async with opened_desk(tmp_path) as desk:
         desk.notify_by("sh", "-c", SAYS)
         for name in ("first", "second"):
             desk.journal.add("engine", WAITING, name)
@@ -92,11 +88,9 @@ def test_many_that_begin_to_wait_are_told_at_most_once_a_second(tmp_path: Path) 
         assert [text for _, _, _, text, _ in lines] == ["second", "fourth"]
         assert float(lines[1][0]) - float(lines[0][0]) >= 1.0
 
-    play(tmp_path, test)
 
-
-def test_a_command_that_fails_is_one_line_in_the_journal(tmp_path: Path) -> None:
-    async def test(desk: Desk) -> None:
+async def test_a_command_that_fails_is_one_line_in_the_journal(tmp_path: Path) -> None:
+    async with opened_desk(tmp_path) as desk:
         for command in (("sh", "-c", "exit 3"), ("/no/such/program",)):
             desk.notify_by(*command)
             before = len([each for each in desk.journal.since(0) if each.what == "error"])
@@ -107,15 +101,11 @@ def test_a_command_that_fails_is_one_line_in_the_journal(tmp_path: Path) -> None
             "the command of [notify] cannot be started: No such file or directory",
         ]
 
-    play(tmp_path, test)
 
-
-def test_without_a_command_nothing_runs_until_a_reload_brings_one(tmp_path: Path) -> None:
-    async def test(desk: Desk) -> None:
+async def test_without_a_command_nothing_runs_until_a_reload_brings_one(tmp_path: Path) -> None:
+    async with opened_desk(tmp_path) as desk:
         desk.journal.add("engine", WAITING, "before")
         desk.notify_by("sh", "-c", SAYS)
         desk.journal.add("engine", WAITING, "after")
         (line,) = await desk.said(1)
         assert "after" in line
-
-    play(tmp_path, test)

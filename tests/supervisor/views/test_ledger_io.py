@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,32 +68,25 @@ class Kept:
             await store.close()
 
 
-def kept(
-    folder: Path,
-    test: Callable[[Kept], Coroutine[Any, Any, None]],
-    *,
-    begin: bool = True,
-    busy_s: float = 20.0,
-    turn_s: float = 20.0,
-) -> None:
-    async def main() -> None:
-        one = Kept(folder, busy_s=busy_s, turn_s=turn_s)
-        if begin:
-            await one.keeper.begin(())
-        try:
-            await test(one)
-        finally:
-            await one.keeper.close()
-
-    asyncio.run(asyncio.wait_for(main(), 50))
+@asynccontextmanager
+async def opened_keeper(
+    folder: Path, *, begin: bool = True, busy_s: float = 20.0, turn_s: float = 20.0
+) -> AsyncGenerator[Kept]:
+    one = Kept(folder, busy_s=busy_s, turn_s=turn_s)
+    if begin:
+        await one.keeper.begin(())
+    try:
+        yield one
+    finally:
+        await one.keeper.close()
 
 
 # What is in force is what is written
 
 
 @pytest.mark.promise("M31")
-def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         assert await one.ordered(Build("dev", (STATUS,))) == OrderOutcome(toolset=DEV)
         equipped = ViewContent((STATUS,), toolset="dev")
         assert await one.ordered(Equip("dev")) == OrderOutcome(after=equipped, toolset=DEV)
@@ -104,11 +97,9 @@ def test_an_order_is_written_then_told_and_then_answered(tmp_path: Path) -> None
         assert one.keeper.read_everything() == await one.file() == DisclosureState()
         assert not one.keeper.busy
 
-    kept(tmp_path, test)
 
-
-def test_outcomes_tell_of_the_tool_set_that_the_order_was_about(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_outcomes_tell_of_the_tool_set_that_the_order_was_about(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Load((STATUS,)))
         assert (await one.ordered(Save("dev"))).toolset == DEV
         amended = (await one.ordered(Amend("dev", add=(LOG,)))).toolset
@@ -117,11 +108,11 @@ def test_outcomes_tell_of_the_tool_set_that_the_order_was_about(tmp_path: Path) 
         assert (await one.ordered(Equip("dev"))).toolset == amended
         assert (await one.ordered(Unequip())).toolset is None
 
-    kept(tmp_path, test)
 
-
-def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(
+    tmp_path: Path,
+) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Activate("git"))
         shown = ViewContent(servers=("git",))
         assert await one.ordered(Equip("dev")) == OrderOutcome(
@@ -129,11 +120,9 @@ def test_what_may_not_be_done_is_answered_with_the_sentence_and_the_view(tmp_pat
         )
         assert len(one.told) == 1
 
-    kept(tmp_path, test)
 
-
-def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         assert await one.ordered(Unequip()) == OrderOutcome()
         assert not one.path.exists()
         await one.ordered(Activate("git"))
@@ -142,13 +131,11 @@ def test_what_changes_nothing_is_neither_written_nor_told(tmp_path: Path) -> Non
             assert await one.ordered(Activate("git")) == OrderOutcome("", shown, shown)
         assert len(one.told) == 1
 
-    kept(tmp_path, test)
 
-
-def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
+async def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
     tmp_path: Path,
 ) -> None:
-    async def test(one: Kept) -> None:
+    async with opened_keeper(tmp_path, busy_s=0.05) as one:
         await one.ordered(Build("dev", (STATUS,)))
         before = one.keeper.read_everything()
         why = f"{one.path} cannot be written: another program keeps it locked; try again"
@@ -168,11 +155,9 @@ def test_an_order_that_cannot_be_written_has_changed_nothing_and_is_said_once(
             await one.ordered(Unequip())
         assert len(one.notes) == 2, "it is told again when it happens again"
 
-    kept(tmp_path, test, busy_s=0.05)
 
-
-def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             order = one.begun(Equip("dev"))
@@ -185,16 +170,14 @@ def test_an_order_whose_asker_goes_away_is_carried_out_whole(tmp_path: Path) -> 
             await until(lambda: not one.keeper.busy, "it is done")
         assert one.keeper.read_everything() == await one.file() != DisclosureState((), (DEV,))
 
-    kept(tmp_path, test)
-
 
 # Turns
 
 
-def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_waits(
+async def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_waits(
     tmp_path: Path,
 ) -> None:
-    async def test(one: Kept) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             first = one.begun(Equip("dev"))
@@ -214,11 +197,9 @@ def test_while_an_order_is_carried_out_an_equip_fails_at_once_and_an_unequip_wai
         ]
         assert (await one.ordered(Equip("dev"))).error == "", "nothing is in progress any more"
 
-    kept(tmp_path, test)
 
-
-def test_the_view_of_somebody_else_is_not_in_progress(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_the_view_of_somebody_else_is_not_in_progress(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             both = [one.begun(Equip("dev")), one.begun(Equip("dev"), ANN)]
@@ -227,11 +208,9 @@ def test_the_view_of_somebody_else_is_not_in_progress(tmp_path: Path) -> None:
             await asyncio.to_thread(lock.release)
             assert [each.error for each in await asyncio.gather(*both)] == ["", ""]
 
-    kept(tmp_path, test)
 
-
-def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path, turn_s=0.1) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             first = one.begun(Equip("dev"))
@@ -241,8 +220,6 @@ def test_an_order_that_waits_too_long_for_its_turn_is_told_so(tmp_path: Path) ->
             assert (await first).error == ""
         assert one.keeper.read_everything() == await one.file()
 
-    kept(tmp_path, test, turn_s=0.1)
-
 
 def test_a_front_hears_of_its_order_before_it_gives_up() -> None:
     assert TURN_S_MAX + 3 * BUSY_S_MAX < builtin_calls.ORDER_S_MAX
@@ -251,13 +228,12 @@ def test_a_front_hears_of_its_order_before_it_gives_up() -> None:
 # Files that are no good
 
 
-def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
+async def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
     tmp_path: Path,
 ) -> None:
     garbage = b"this is no database\n" * 100
     (tmp_path / FILE).write_bytes(garbage)
-
-    async def test(one: Kept) -> None:
+    async with opened_keeper(tmp_path) as one:
         why = (
             f"{one.path} cannot be read, so it stays as it is: file is not a database; repair it,"
             " or move it away to begin anew"
@@ -272,29 +248,23 @@ def test_a_file_that_cannot_be_read_refuses_orders_until_somebody_moves_it_away(
         assert (await one.ordered(Build("dev", (STATUS,)))).error == ""
         assert (await one.file()).toolsets == (DEV,)
 
-    kept(tmp_path, test)
 
-
-def test_what_could_not_be_read_at_first_is_told_when_it_can(tmp_path: Path) -> None:
-    async def write(one: Kept) -> None:
+async def test_what_could_not_be_read_at_first_is_told_when_it_can(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,), equip=True))
-
-    async def test(one: Kept) -> None:
+    async with opened_keeper(tmp_path, begin=False, busy_s=0.05) as one:
         with locked(one.path):
             await one.keeper.begin(())
         assert (one.told, len(one.notes)) == ([], 1)
         assert (await one.ordered(Unequip(), ANN)).error == ""
         assert one.told == [DisclosureState(((ME, ViewContent((STATUS,), toolset="dev")),), (DEV,))]
 
-    kept(tmp_path, write)
-    kept(tmp_path, test, begin=False, busy_s=0.05)
-
 
 # Sessions, and the end
 
 
-def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         for whose in (ME, SESSION):
             await one.ordered(Activate("git"), whose)
         await one.keeper.forget(["ffff"])
@@ -303,11 +273,9 @@ def test_sessions_that_end_take_their_own_views_with_them(tmp_path: Path) -> Non
         left = DisclosureState(((ME, ViewContent(servers=("git",))),))
         assert one.told[-1] == one.keeper.read_everything() == await one.file() == left
 
-    kept(tmp_path, test)
 
-
-def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             order = one.begun(Equip("dev"), SESSION)
@@ -320,13 +288,11 @@ def test_a_session_that_ends_during_its_order_leaves_no_view(tmp_path: Path) -> 
             assert (await order).error == ""
         assert one.keeper.read_everything() == DisclosureState((), (DEV,))
 
-    kept(tmp_path, test)
 
-
-def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
+async def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
     tmp_path: Path,
 ) -> None:
-    async def test(one: Kept) -> None:
+    async with opened_keeper(tmp_path, busy_s=0.05) as one:
         await one.ordered(Activate("git"), SESSION)
         with locked(one.path):
             await one.keeper.forget(["8a01"])
@@ -334,11 +300,9 @@ def test_a_session_that_ends_while_nothing_can_be_written_has_no_view_either(
         assert len(one.notes) == 1
         assert await one.file() == DisclosureState(), "who starts next does not read it"
 
-    kept(tmp_path, test, busy_s=0.05)
 
-
-def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: Path) -> None:
+    async with opened_keeper(tmp_path) as one:
         await one.ordered(Build("dev", (STATUS,)))
         with locked(one.path) as lock:
             order = one.begun(Equip("dev"))
@@ -352,15 +316,11 @@ def test_the_end_waits_for_what_is_under_way_and_takes_no_more_orders(tmp_path: 
             await close
         assert (await one.file()).views == ((ME, ViewContent((STATUS,), toolset="dev")),)
 
-    kept(tmp_path, test)
 
-
-def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -> None:
-    async def test(one: Kept) -> None:
+async def test_a_gateway_without_tool_sets_has_no_file_and_no_thread(tmp_path: Path) -> None:
+    threads = len(os.listdir("/proc/self/task"))
+    async with opened_keeper(tmp_path) as one:
         assert one.keeper.read_everything() == DisclosureState()
         await one.keeper.forget(["8a01"])
         assert len(os.listdir("/proc/self/task")) <= threads, "those of other tests may end"
-
-    threads = len(os.listdir("/proc/self/task"))
-    kept(tmp_path, test)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []

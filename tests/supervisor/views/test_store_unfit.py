@@ -18,7 +18,7 @@ from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent
 from tests.supervisor.locker import locked
-from tests.supervisor.stored import ANN, DEV, EQUIPPED, ME, PUT, read, run, sql, written
+from tests.supervisor.stored import ANN, DEV, EQUIPPED, ME, PUT, read, sql, written
 
 pytestmark = pytest.mark.process
 
@@ -109,48 +109,39 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason_and_left_alone(
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
 
 
-def test_a_state_directory_that_is_none_is_said(tmp_path: Path) -> None:
-    async def main() -> None:
-        (tmp_path / "state").write_text("a file")
-        with pytest.raises(StoreError, match=r"metamcp.db cannot be read, .*: Not a directory; "):
-            await read(tmp_path / "state")
-
-    run(main)
+async def test_a_state_directory_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(StoreError, match=r"metamcp.db cannot be read, .*: Not a directory; "):
+        await read(tmp_path / "state")
 
 
 @pytest.mark.parametrize("exchanged", [True, False])
-def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
+async def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
     exchanged: bool, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        store = Store(Database(tmp_path))
-        await store.read(())
-        await store.write(PUT)
-        (tmp_path / FILE).rename(tmp_path / "away")
-        if exchanged:
-            await written(tmp_path, Delta(((ANN, EQUIPPED),)))
-        with pytest.raises(StoreError) as found:
-            await store.write(Delta(((ME, ViewContent()),), drop="dev"))
-        await store.close()
-        assert str(found.value) == (
-            f"{tmp_path / FILE} cannot be written: it is gone, or another file than before; restart"
-            " the gateway"
-        )
-        left = await read(tmp_path)
-        assert left == (DisclosureState(((ANN, EQUIPPED),), ()) if exchanged else DisclosureState())
-
-    run(main)
+    store = Store(Database(tmp_path))
+    await store.read(())
+    await store.write(PUT)
+    (tmp_path / FILE).rename(tmp_path / "away")
+    if exchanged:
+        await written(tmp_path, Delta(((ANN, EQUIPPED),)))
+    with pytest.raises(StoreError) as found:
+        await store.write(Delta(((ME, ViewContent()),), drop="dev"))
+    await store.close()
+    assert str(found.value) == (
+        f"{tmp_path / FILE} cannot be written: it is gone, or another file than before; restart"
+        " the gateway"
+    )
+    left = await read(tmp_path)
+    assert left == (DisclosureState(((ANN, EQUIPPED),), ()) if exchanged else DisclosureState())
 
 
-def test_a_file_that_appears_where_there_was_none_is_never_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = Store(Database(tmp_path))
-        assert await store.read(()) == DisclosureState()
-        await written(tmp_path, PUT)
-        with pytest.raises(StoreError, match="it is gone, or another file than before"):
-            await store.write(Delta(((ANN, EQUIPPED),)))
-
-    run(main)
+async def test_a_file_that_appears_where_there_was_none_is_never_written(tmp_path: Path) -> None:
+    store = Store(Database(tmp_path))
+    assert await store.read(()) == DisclosureState()
+    await written(tmp_path, PUT)
+    with pytest.raises(StoreError, match="it is gone, or another file than before"):
+        await store.write(Delta(((ANN, EQUIPPED),)))
 
 
 # Disks
@@ -171,41 +162,35 @@ def nobody() -> Iterator[Callable[[], None]]:
         os.seteuid(me)
 
 
-def test_a_read_only_file_is_read_and_not_written(folder: Path, nobody: Callable[[], None]) -> None:
-    asyncio.run(written(folder, PUT))
-    (folder / FILE).chmod(0o444)
-    folder.chmod(0o555)
-    nobody()
-
-    async def main() -> None:
-        store = Store(Database(folder))
-        assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
-        with pytest.raises(StoreError) as found:
-            await store.write(Delta(((ME, ViewContent()),)))
-        assert str(found.value) == (
-            f"{folder / FILE} cannot be written: attempt to write a readonly database"
-        )
-        assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
-        await store.close()
-
-    run(main)
-
-
-def test_a_state_directory_in_which_nothing_can_be_made_is_said(
+async def test_a_read_only_file_is_read_and_not_written(
     folder: Path, nobody: Callable[[], None]
 ) -> None:
-    folder.chmod(0o555)
+    await written(folder, PUT)
+    os.chmod(folder / FILE, 0o444)
+    os.chmod(folder, 0o555)
     nobody()
+    store = Store(Database(folder))
+    assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
+    with pytest.raises(StoreError) as found:
+        await store.write(Delta(((ME, ViewContent()),)))
+    assert str(found.value) == (
+        f"{folder / FILE} cannot be written: attempt to write a readonly database"
+    )
+    assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
+    await store.close()
 
-    async def main() -> None:
-        for state in (folder, folder / "state"):
-            store = Store(Database(state))
-            assert await store.read(()) == DisclosureState()
-            with pytest.raises(StoreError) as found:
-                await store.write(PUT)
-            assert str(found.value) == f"{state / FILE} cannot be written: Permission denied"
 
-    run(main)
+async def test_a_state_directory_in_which_nothing_can_be_made_is_said(
+    folder: Path, nobody: Callable[[], None]
+) -> None:
+    os.chmod(folder, 0o555)
+    nobody()
+    for state in (folder, folder / "state"):
+        store = Store(Database(state))
+        assert await store.read(()) == DisclosureState()
+        with pytest.raises(StoreError) as found:
+            await store.write(PUT)
+        assert str(found.value) == f"{state / FILE} cannot be written: Permission denied"
 
 
 @pytest.fixture
@@ -220,103 +205,88 @@ def small_files() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_takes_nothing_of_a_change_and_nothing_from_what_is_there(
+async def test_a_full_disk_takes_nothing_of_a_change_and_nothing_from_what_is_there(
     small_files: Callable[[], None], tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        store = Store(Database(tmp_path))
-        await store.read(())
-        await store.write(PUT)
-        small_files()
-        large = ToolSet("large", tuple(("git", f"{number:0500}") for number in range(200)))
-        with pytest.raises(StoreError, match=r"metamcp.db cannot be written: "):
-            await store.write(Delta(((ME, ViewContent()),), put=large))
-        await store.write(Delta(((ANN, ViewContent(servers=("git",))),)))
-        await store.close()
-        assert await read(tmp_path) == DisclosureState(
-            ((ANN, ViewContent(servers=("git",))), (ME, EQUIPPED)), (DEV,)
-        )
-
-    run(main)
+    store = Store(Database(tmp_path))
+    await store.read(())
+    await store.write(PUT)
+    small_files()
+    large = ToolSet("large", tuple(("git", f"{number:0500}") for number in range(200)))
+    with pytest.raises(StoreError, match=r"metamcp.db cannot be written: "):
+        await store.write(Delta(((ME, ViewContent()),), put=large))
+    await store.write(Delta(((ANN, ViewContent(servers=("git",))),)))
+    await store.close()
+    assert await read(tmp_path) == DisclosureState(
+        ((ANN, ViewContent(servers=("git",))), (ME, EQUIPPED)), (DEV,)
+    )
 
 
 # Locks
 
 
 @pytest.mark.parametrize("reading", [True, False])
-def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
+async def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
     reading: bool, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        await written(tmp_path, PUT)
-        store = Store(Database(tmp_path, busy_s=0.1))
-        if not reading:
-            await store.read(())
-        with locked(tmp_path / FILE), pytest.raises(StoreError) as found:
-            await (store.read(()) if reading else store.write(Delta(((ANN, EQUIPPED),))))
-        how = "cannot be read, so it stays as it is" if reading else "cannot be written"
-        assert str(found.value) == (
-            f"{tmp_path / FILE} {how}: another program keeps it locked; try again"
-        )
-        assert (await store.read(())).toolsets == (DEV,), "it works again"
-        await store.close()
-
-    run(main)
-
-
-def test_a_file_that_is_locked_for_less_than_the_limit_is_waited_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        await written(tmp_path, PUT)
-        store = Store(Database(tmp_path, busy_s=20.0))
+    await written(tmp_path, PUT)
+    store = Store(Database(tmp_path, busy_s=0.1))
+    if not reading:
         await store.read(())
-        with locked(tmp_path / FILE) as lock:
-            write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
-            done, _ = await asyncio.wait([write], timeout=0.2)
-            assert not done
-            await asyncio.to_thread(lock.release)
-            await write
-        await store.close()
-        assert len((await read(tmp_path)).views) == 2
-
-    run(main)
+    with locked(tmp_path / FILE), pytest.raises(StoreError) as found:
+        await (store.read(()) if reading else store.write(Delta(((ANN, EQUIPPED),))))
+    how = "cannot be read, so it stays as it is" if reading else "cannot be written"
+    assert str(found.value) == (
+        f"{tmp_path / FILE} {how}: another program keeps it locked; try again"
+    )
+    assert (await store.read(())).toolsets == (DEV,), "it works again"
+    await store.close()
 
 
-def test_a_copy_that_is_made_meanwhile_is_whole(tmp_path: Path) -> None:
+async def test_a_file_that_is_locked_for_less_than_the_limit_is_waited_for(tmp_path: Path) -> None:
+    await written(tmp_path, PUT)
+    store = Store(Database(tmp_path, busy_s=20.0))
+    await store.read(())
+    with locked(tmp_path / FILE) as lock:
+        write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
+        done, _ = await asyncio.wait([write], timeout=0.2)
+        assert not done
+        await asyncio.to_thread(lock.release)
+        await write
+    await store.close()
+    assert len((await read(tmp_path)).views) == 2
+
+
+async def test_a_copy_that_is_made_meanwhile_is_whole(tmp_path: Path) -> None:
     """As the documentation says to make one."""
-
-    async def main() -> None:
-        store = Store(Database(tmp_path))
-        await store.read(())
-        await store.write(PUT)
-        (tmp_path / "copy").mkdir()
-        with (
-            closing(sqlite3.connect(tmp_path / FILE)) as source,
-            closing(sqlite3.connect(tmp_path / "copy" / FILE)) as copy,
-        ):
-            source.backup(copy)
-        await store.write(Delta(((ANN, EQUIPPED),)))
-        await store.close()
-        assert await read(tmp_path / "copy") == DisclosureState(((ME, EQUIPPED),), (DEV,))
-
-    run(main)
+    store = Store(Database(tmp_path))
+    await store.read(())
+    await store.write(PUT)
+    (tmp_path / "copy").mkdir()
+    with (
+        closing(sqlite3.connect(tmp_path / FILE)) as source,
+        closing(sqlite3.connect(tmp_path / "copy" / FILE)) as copy,
+    ):
+        source.backup(copy)
+    await store.write(Delta(((ANN, EQUIPPED),)))
+    await store.close()
+    assert await read(tmp_path / "copy") == DisclosureState(((ME, EQUIPPED),), (DEV,))
 
 
-def test_a_write_whose_caller_went_away_is_finished_before_the_next_one(tmp_path: Path) -> None:
+async def test_a_write_whose_caller_went_away_is_finished_before_the_next_one(
+    tmp_path: Path,
+) -> None:
     """Two threads in one connection would end the whole process."""
-
-    async def main() -> None:
-        await written(tmp_path, PUT)
-        store = Store(Database(tmp_path, busy_s=20.0))
-        await store.read(())
-        with locked(tmp_path / FILE) as lock:
-            write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
-            await asyncio.wait([write], timeout=0.2)
-            write.cancel()
-            close = asyncio.create_task(store.close())
-            done, _ = await asyncio.wait([close], timeout=0.2)
-            assert not done
-            await asyncio.to_thread(lock.release)
-            await close
-        assert len((await read(tmp_path)).views) == 2
-
-    run(main)
+    await written(tmp_path, PUT)
+    store = Store(Database(tmp_path, busy_s=20.0))
+    await store.read(())
+    with locked(tmp_path / FILE) as lock:
+        write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
+        await asyncio.wait([write], timeout=0.2)
+        write.cancel()
+        close = asyncio.create_task(store.close())
+        done, _ = await asyncio.wait([close], timeout=0.2)
+        assert not done
+        await asyncio.to_thread(lock.release)
+        await close
+    assert len((await read(tmp_path)).views) == 2

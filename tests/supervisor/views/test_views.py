@@ -1,9 +1,10 @@
 """Orders about views from fronts that the tests play, over real control sockets, on a real disk."""
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -46,7 +47,7 @@ from metamcp_worker.ipc.messages import (
 )
 from tests.supervisor.configs import config, server
 from tests.supervisor.locker import locked
-from tests.supervisor.stage import Player, Stage, played, until
+from tests.supervisor.stage import Player, Stage, opened_stage, until
 
 pytestmark = pytest.mark.process
 
@@ -110,12 +111,10 @@ async def up(stage: Stage, *names: str) -> list[Player]:
     return found
 
 
-def shown(
-    folder: Path, play: Callable[[Stage, Views], Coroutine[Any, Any, None]], fronts: int = 2
-) -> None:
-    """A play with views, which begin before the fronts."""
-
-    async def whole(stage: Stage) -> None:
+@asynccontextmanager
+async def opened_views(folder: Path, fronts: int = 2) -> AsyncGenerator[tuple[Stage, Views]]:
+    """A stage with views, which begin before the fronts."""
+    async with opened_stage(folder) as stage:
         wanted = config(server("git"), state_dir=folder)
         stage.views = Views(
             stage.fronts, stage.routes, stage.journal, lambda: wanted, Database(folder)
@@ -123,18 +122,16 @@ def shown(
         await stage.views.begin()
         stage.fronts.start(fronts)
         try:
-            await play(stage, stage.views)
+            yield stage, stage.views
         finally:
             await stage.views.close()
 
-    played(folder, whole)
-
 
 @pytest.mark.promise("M31")
-def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_done(
+async def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_done(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path) as (stage, views):
         one, other = await up(stage, "front-0", "front-1")
         found = await ordered(one, BUILD)
         assert (found.error, found.before, found.after) == ("", ViewContent(), EQUIPPED)
@@ -149,14 +146,12 @@ def test_every_front_knows_of_a_change_before_who_ordered_it_hears_that_it_is_do
         assert seen(one) == seen(other) == everything
         assert not other.told(OrderReply)
 
-    shown(tmp_path, play)
-
 
 @pytest.mark.promise("M32")
-def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
+async def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path) as (stage, views):
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         one.say(OrderRequest(ticket=1), codec.dump(ViewOrder(ME, BUILD)))
@@ -169,11 +164,9 @@ def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_lists(
         await outcome(one, 1)
         assert len(one.told(AnnounceLists)) == len(other.told(AnnounceLists)) == 1
 
-    shown(tmp_path, play)
 
-
-def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -> None:
+    async with opened_views(tmp_path) as (stage, _views):
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         assert (await ordered(one, BUILD)).error == ""
@@ -183,12 +176,12 @@ def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -
         other.leave()
         assert (await outcome(one, 2)).after == ViewContent()
 
-    shown(tmp_path, play)
-
 
 @pytest.mark.promise("M28")
-def test_lists_that_servers_changed_are_announced_when_all_fronts_have_them(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_lists_that_servers_changed_are_announced_when_all_fronts_have_them(
+    tmp_path: Path,
+) -> None:
+    async with opened_views(tmp_path) as (stage, views):
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         one.say(ServerListsChanged(number=0))
@@ -211,15 +204,12 @@ def test_lists_that_servers_changed_are_announced_when_all_fronts_have_them(tmp_
         other.leave()
         await until(lambda: len(one.told(AnnounceLists)) == 3, "nobody waits for who is gone")
 
-    shown(tmp_path, play)
 
-
-def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announced(
+async def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announced(
     tmp_path: Path,
 ) -> None:
     record = SessionRecord(id="s", endpoint="desk", protocol="2025-11-25", caller="{}")
-
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path) as (stage, _views):
         one, other = await up(stage, "front-0", "front-1")
         other.say(SessionKept(), codec.dump(record))
         await until(lambda: stage.fronts.sessions.count_for_front(1), "its session is known")
@@ -233,8 +223,6 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
             AnnounceLists,
             OrderReply,
         ]
-
-    shown(tmp_path, play)
 
 
 @pytest.mark.parametrize(
@@ -250,12 +238,11 @@ def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_announ
         pytest.param((ListsAnnounced(number=7),), True, id="something of the program before"),
     ],
 )
-def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_tells(
+async def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_tells(
     tmp_path: Path, says: tuple[Message, ...], untold: bool
 ) -> None:
     record = SessionRecord(id="s", endpoint="desk", protocol="2025-11-25", caller="{}")
-
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path) as (stage, views):
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         other.say(SessionKept(), codec.dump(record))
@@ -269,11 +256,9 @@ def test_what_a_front_may_not_have_told_its_clients_the_heir_of_their_sessions_t
         (adopt,) = await until(lambda: one.told(AdoptSessions), "its session is with the other one")
         assert adopt.untold == untold
 
-    shown(tmp_path, play)
 
-
-def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         await ordered(one, BUILD, 1)
         for number in range(2, 5):
@@ -285,11 +270,9 @@ def test_a_front_is_told_what_changed_and_not_all_that_there_is(tmp_path: Path) 
         assert len(several[1]) == 4, "what is shown to many is said once"
         assert seen(one) == views.read_everything()
 
-    shown(tmp_path, play, fronts=1)
 
-
-def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path) -> None:
-    async def first(stage: Stage, views: Views) -> None:
+async def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         assert [type(each) for each in one.heard] == [ServeOn, Listen], "there is nothing yet"
         await ordered(one, BUILD)
@@ -298,35 +281,29 @@ def test_a_front_that_starts_is_told_everything_before_it_listens(tmp_path: Path
         (after,) = await up(stage, "front-0")
         assert [type(each) for each in after.heard] == [ServeOn, DisclosureUpdate, Listen]
         assert seen(after) == views.read_everything()
-
-    async def second(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         assert [type(each) for each in one.heard] == [ServeOn, DisclosureUpdate, Listen]
         assert seen(one) == views.read_everything()
         assert views.read_everything().views == ((ME, EQUIPPED),)
 
-    shown(tmp_path, first, fronts=1)
-    shown(tmp_path, second, fronts=1)
-
 
 @pytest.mark.promise("M31")
-def test_what_an_earlier_gateway_left_can_be_taken_away(tmp_path: Path) -> None:
-    async def first(stage: Stage, views: Views) -> None:
+async def test_what_an_earlier_gateway_left_can_be_taken_away(tmp_path: Path) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         await ordered(one, BUILD)
-
-    async def second(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         await ordered(one, Unequip(), 1)
         await ordered(one, Delete("dev"), 2)
         assert seen(one) == views.read_everything() == DisclosureState()
 
-    shown(tmp_path, first, fronts=1)
-    shown(tmp_path, second, fronts=1)
 
-
-def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    async with opened_views(tmp_path) as (stage, views):
         one, other = await up(stage, "front-0", "front-1")
         await ordered(one, BUILD)
         with locked(tmp_path / FILE) as lock:
@@ -343,21 +320,17 @@ def test_a_front_that_dies_between_its_order_and_the_outcome_costs_nothing(tmp_p
         assert views.read_everything().toolsets
         assert seen(after) == views.read_everything()
 
-    shown(tmp_path, play)
 
-
-def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_an_order_whose_content_was_lost_on_the_way_is_answered(tmp_path: Path) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         one.say(OrderRequest(ticket=7))
         assert await outcome(one, 7) == OrderOutcome(NO_DESCRIPTOR)
         assert views.read_everything() == DisclosureState()
 
-    shown(tmp_path, play, fronts=1)
 
-
-def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+async def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         (one,) = await up(stage, "front-0")
         own = ViewOwner("desk", "local", process_names.of_session("its-id"))
         await ordered(one, Activate("git"), 1)
@@ -367,13 +340,12 @@ def test_the_view_of_a_session_goes_with_it(tmp_path: Path) -> None:
         await until(lambda: len(views.read_everything().views) == 1, "its view is gone")
         await until(lambda: seen(one) == views.read_everything(), "and the front knows")
 
-    shown(tmp_path, play, fronts=1)
 
-
-def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_it(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / FILE).write_bytes(b"no database\n" * 100)
-
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, _views):
         (one,) = await up(stage, "front-0")
         found = [await ordered(one, Unequip(), ticket) for ticket in (1, 2)]
         (event,) = [each for each in stage.journal.since(0) if each.what == "error"]
@@ -382,13 +354,11 @@ def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_it(tmp_
             f"tool sets, views and scripts cannot be kept: {f.error}" for f in found
         ]
 
-    shown(tmp_path, play, fronts=1)
 
-
-def test_what_operators_may_name_is_what_servers_offered_and_what_is_configured(
+async def test_what_operators_may_name_is_what_servers_offered_and_what_is_configured(
     tmp_path: Path,
 ) -> None:
-    async def play(stage: Stage, views: Views) -> None:
+    async with opened_views(tmp_path, fronts=1) as (stage, views):
         await up(stage, "front-0")
         stage.manager.add(server("git"))
         assert views.tools("git") == frozenset()
@@ -396,12 +366,10 @@ def test_what_operators_may_name_is_what_servers_offered_and_what_is_configured(
         assert views.tools("git") == {"t0"}
         assert views.tools("nowhere") == frozenset()
 
-    shown(tmp_path, play, fronts=1)
-
 
 @pytest.mark.parametrize("default", ["default", "b"])
-def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -> None:
-    async def play(stage: Stage) -> None:
+async def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
         names = ("b", "a", "default") if default == "default" else ("b", "a")
         made = {
             name: Endpoint(name=name, namespace="default", exposure="toolset") for name in names
@@ -412,5 +380,3 @@ def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -> None
         found = views.endpoints()
         assert next(iter(found)) == default
         assert found == dict.fromkeys(names, "toolset")
-
-    played(tmp_path, play)

@@ -1,9 +1,9 @@
 """The engine, played by the test over a real control socket: what it is told, and what is told of
 it. Its socket and start are as those of the process of the sandboxes."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,20 +81,17 @@ class EngineHouse(CodeHouse):
         await super().close()
 
 
-def play(folder: Path, test: Callable[[EngineHouse], Awaitable[None]]) -> None:
-    async def main() -> None:
-        house = EngineHouse(folder)
-        try:
-            async with asyncio.timeout(30):
-                await test(house)
-        finally:
-            await house.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_house(folder: Path) -> AsyncGenerator[EngineHouse]:
+    house = EngineHouse(folder)
+    try:
+        yield house
+    finally:
+        await house.close()
 
 
-def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> None:
-    async def test(house: EngineHouse) -> None:
+async def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         plain = house.config
         assert house.front() == (False, False)
         assert not house.engine.is_wanted
@@ -111,11 +108,9 @@ def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> No
             assert house.front() == (False, False)
         assert house.engines == []
 
-    play(tmp_path, test)
 
-
-def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> None:
-    async def test(house: EngineHouse) -> None:
+async def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.config = replace(house.config, ai=AI)
         assert house.front() == (True, False)
         with house.connect():
@@ -123,13 +118,11 @@ def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> No
             assert house.reconfigured == 1
             assert house.front() == (True, True)
 
-    play(tmp_path, test)
 
-
-def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
+async def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
     tmp_path: Path,
 ) -> None:
-    async def test(house: EngineHouse) -> None:
+    async with opened_house(tmp_path) as house:
         engine = EngineConfig(keep_s=60.0, sync="normal", runs_max=3)
         house.config = replace(house.config, ai=AI, workflows=FILES, engine=engine)
         house.front()
@@ -145,11 +138,9 @@ def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
         (_, (second, fds)) = await house.messages(2)
         assert (fds, second.ai, len(house.engines)) == (0, None, 1)
 
-    play(tmp_path, test)
 
-
-def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
-    async def test(house: EngineHouse) -> None:
+async def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.config = replace(house.config, workflows=FILES)
         house.front()
         with house.connect():
@@ -162,11 +153,9 @@ def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
         assert house.engines[1].told[0][0].database == "postgresql://host/runs"
         assert len(house.engines[0].told) == 1
 
-    play(tmp_path, test)
 
-
-def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
-    async def test(house: EngineHouse) -> None:
+async def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
+    async with opened_house(tmp_path) as house:
         house.config = replace(house.config, ai=AI)
         house.front()
         with house.connect():
@@ -185,13 +174,11 @@ def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
         await until(lambda: house.engines[0].gone, "it is to end")
         assert house.rows() == {}
 
-    play(tmp_path, test)
 
-
-def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
+async def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
     tmp_path: Path,
 ) -> None:
-    async def test(house: EngineHouse) -> None:
+    async with opened_house(tmp_path) as house:
         house.config = replace(house.config, workflows=FILES)
         asks = ReportedRun("1a", "hello", "needs_answer", "order")
         stuck = ReportedRun("2b", "hello", "needs_decision", "0/fetch")
@@ -216,5 +203,3 @@ def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
             "the workflow hello needs an answer: 'metamcp workflow answer 1a order'",
             "the workflow hello needs a decision: 'metamcp workflow decide 2b 0/fetch'",
         ]
-
-    play(tmp_path, test)
