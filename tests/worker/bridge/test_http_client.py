@@ -19,7 +19,7 @@ from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unr
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.bridge.client import connected
 from tests.worker.bridge.talk import modern, result
-from tests.worker.rawhttp import listener, run, until
+from tests.worker.rawhttp import listener, until
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -82,17 +82,14 @@ async def test_a_url_that_is_none_is_refused(url: str) -> None:
         build_client(url)
 
 
-def test_requests_follow_each_other_on_one_connection() -> None:
+async def test_requests_follow_each_other_on_one_connection() -> None:
     echo = Echo("Content-Type: Text/X; charset=utf-8")
 
-    async def main() -> None:
-        async with serving(echo) as url, client(url) as origin:
-            for number in range(5):
-                assert await fetched(origin, b"%d" % number) == b"%d" % number
-            async with await origin.send("DELETE", {"A": "b"}, answer_s=ANSWER_S) as response:
-                assert (response.status, response.media_type) == (200, "text/x")
-
-    run(main)
+    async with serving(echo) as url, client(url) as origin:
+        for number in range(5):
+            assert await fetched(origin, b"%d" % number) == b"%d" % number
+        async with await origin.send("DELETE", {"A": "b"}, answer_s=ANSWER_S) as response:
+            assert (response.status, response.media_type) == (200, "text/x")
     assert echo.connections == 1
     assert (echo.seen[-1].line, echo.seen[-1].headers["a"]) == ("DELETE /mcp HTTP/1.1", "b")
 
@@ -151,22 +148,19 @@ def closing_server() -> tuple[socket.socket, threading.Semaphore, list[bytes]]:
     return sock, closed, seen
 
 
-def test_a_connection_that_was_closed_between_requests_is_noticed_before_it_is_used() -> None:
+async def test_a_connection_that_was_closed_between_requests_is_noticed_before_it_is_used() -> None:
     sock, closed, seen = closing_server()
 
-    async def main() -> None:
-        async with client(f"http://127.0.0.1:{sock.getsockname()[1]}/") as origin:
-            for _ in range(10):
-                assert await fetched(origin) == b"ok"
-                assert closed.acquire(timeout=30.0)  # the loop has had no turn to see it
-
-    run(main)
+    async with client(f"http://127.0.0.1:{sock.getsockname()[1]}/") as origin:
+        for _ in range(10):
+            assert await fetched(origin) == b"ok"
+            assert closed.acquire(timeout=30.0)  # the loop has had no turn to see it
     sock.shutdown(socket.SHUT_RDWR)
     sock.close()
     assert len(seen) == 10
 
 
-def test_a_request_that_may_have_been_processed_is_not_sent_again() -> None:
+async def test_a_request_that_may_have_been_processed_is_not_sent_again() -> None:
     seen: list[bytes] = []
 
     async def script(wire: Wire) -> None:
@@ -176,13 +170,10 @@ def test_a_request_that_may_have_been_processed_is_not_sent_again() -> None:
                 return
             await wire.answer(b"ok")
 
-    async def main() -> None:
-        async with serving(script) as url, client(url) as origin:
-            assert await fetched(origin) == b"ok"
-            with pytest.raises(ConnectionBroken, match="the connection to http"):
-                await fetched(origin, b"break")
-
-    run(main)
+    async with serving(script) as url, client(url) as origin:
+        assert await fetched(origin) == b"ok"
+        with pytest.raises(ConnectionBroken, match="the connection to http"):
+            await fetched(origin, b"break")
     assert seen == [b"{}", b"break"]
 
 
@@ -208,21 +199,18 @@ def half_reader(whole: list[bytes]) -> Callable[..., Awaitable[None]]:
     return script
 
 
-def test_a_request_that_the_gateway_got_half_of_is_sent_again() -> None:
+async def test_a_request_that_the_gateway_got_half_of_is_sent_again() -> None:
     whole: list[bytes] = []
     large = modern("tools/call", 2, text=LARGE[: 15 * 1024 * 1024].decode())
 
-    async def main() -> None:
-        limit = 32 * 1024 * 1024
-        server = await asyncio.start_server(half_reader(whole), "127.0.0.1", 0, limit=limit)
-        port: int = server.sockets[0].getsockname()[1]
-        async with server, connected(f"http://127.0.0.1:{port}/mcp") as bridged:
-            bridged.say(modern("tools/call", 1))
-            assert (await bridged.hear())["id"] == 1
-            await asyncio.to_thread(bridged.say, large)
-            assert await bridged.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
-
-    run(main)
+    limit = 32 * 1024 * 1024
+    server = await asyncio.start_server(half_reader(whole), "127.0.0.1", 0, limit=limit)
+    port: int = server.sockets[0].getsockname()[1]
+    async with server, connected(f"http://127.0.0.1:{port}/mcp") as bridged:
+        bridged.say(modern("tools/call", 1))
+        assert (await bridged.hear())["id"] == 1
+        await asyncio.to_thread(bridged.say, large)
+        assert await bridged.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
     assert whole[1:] == [large]
 
 
@@ -283,7 +271,7 @@ async def test_silence_ends_a_request_and_its_connection() -> None:
         await left.wait()
 
 
-def test_a_redirect_within_the_origin_is_followed_with_the_same_body() -> None:
+async def test_a_redirect_within_the_origin_is_followed_with_the_same_body() -> None:
     seen: list[tuple[str, bytes]] = []
 
     async def script(wire: Wire) -> None:
@@ -295,12 +283,9 @@ def test_a_redirect_within_the_origin_is_followed_with_the_same_body() -> None:
             else:
                 await wire.answer(b"moved")
 
-    async def main() -> None:
-        async with serving(script) as url, client(url) as origin:
-            assert await fetched(origin, b"a") == b"moved"
-            assert await fetched(origin, b"b") == b"moved"
-
-    run(main)
+    async with serving(script) as url, client(url) as origin:
+        assert await fetched(origin, b"a") == b"moved"
+        assert await fetched(origin, b"b") == b"moved"
     assert [path for path, _ in seen if path == "/new"] == ["/new", "/new"]
     assert {body for _, body in seen} == {b"a", b"b"}
 

@@ -12,7 +12,7 @@ from metamcp_worker.http.sse import EVENT_BYTES_MAX
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, MESSAGE_BYTES
 from tests.worker.bridge.client import connected
 from tests.worker.bridge.talk import line, modern, result
-from tests.worker.rawhttp import listener, run
+from tests.worker.rawhttp import listener
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -77,33 +77,27 @@ async def test_requests_run_at_once_and_are_answered_as_they_come() -> None:
         assert (await client.hear())["id"] == 1
 
 
-def test_a_stream_brings_news_and_the_answer_and_leaves_its_connection_usable() -> None:
+async def test_a_stream_brings_news_and_the_answer_and_leaves_its_connection_usable() -> None:
     gateway = Gateway()
 
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            for number in (1, 2, 3):
-                client.say(modern("streamed", number))
-                assert (await client.hear())["method"] == "notifications/progress"
-                assert (await client.hear())["id"] == number
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        for number in (1, 2, 3):
+            client.say(modern("streamed", number))
+            assert (await client.hear())["method"] == "notifications/progress"
+            assert (await client.hear())["id"] == number
     assert gateway.connections == 1
 
 
-def test_messages_arrive_in_the_order_in_which_they_were_written() -> None:
+async def test_messages_arrive_in_the_order_in_which_they_were_written() -> None:
     gateway = Gateway()
 
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("notifications/initialized"))
-            assert (await client.hear())["id"] == 0
-            for number in range(1, 20):
-                cancel = line("notifications/cancelled", requestId=number)
-                client.say(line("slow", number), cancel, line(f"after{number}", 100 + number))
-                assert (await client.hear())["id"] == 100 + number
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("notifications/initialized"))
+        assert (await client.hear())["id"] == 0
+        for number in range(1, 20):
+            cancel = line("notifications/cancelled", requestId=number)
+            client.say(line("slow", number), cancel, line(f"after{number}", 100 + number))
+            assert (await client.hear())["id"] == 100 + number
     posts = [one for one in gateway.seen if one.startswith("POST")]
     assert posts[:2] == ["POST initialize", "POST notifications/initialized"]
     expected = [
@@ -159,17 +153,14 @@ async def test_a_cancelled_modern_request_ends_its_http_request() -> None:
         assert (await client.hear())["id"] == 2
 
 
-def test_the_end_of_the_input_waits_for_answers_and_closes_the_session() -> None:
+async def test_the_end_of_the_input_waits_for_answers_and_closes_the_session() -> None:
     gateway = Gateway()
 
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("notifications/initialized"), line("x", 1))
-            client.hang_up()
-            assert await client.running == 0
-            assert [(await client.hear())["id"] for _ in range(2)] == [0, 1]
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("notifications/initialized"), line("x", 1))
+        client.hang_up()
+        assert await client.running == 0
+        assert [(await client.hear())["id"] for _ in range(2)] == [0, 1]
     assert gateway.seen[-1] == "DELETE"
 
 

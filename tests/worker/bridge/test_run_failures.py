@@ -15,7 +15,7 @@ import pytest
 from metamcp_worker.bridge.run import READS_MAX
 from tests.worker.bridge.client import Client, connected
 from tests.worker.bridge.talk import line, modern, result
-from tests.worker.rawhttp import WAIT_S, run, until
+from tests.worker.rawhttp import WAIT_S, until
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -80,7 +80,7 @@ async def test_what_nobody_had_time_for_when_the_input_ends_is_answered_too() ->
         assert await heard(client, 499) == dict.fromkeys(range(1, 500), DOWN)
 
 
-def test_a_gateway_that_moved_still_answers_what_it_has() -> None:
+async def test_a_gateway_that_moved_still_answers_what_it_has() -> None:
     old, new = Gateway(), Gateway()
     wires: list[asyncio.Task[None]] = []
 
@@ -91,21 +91,18 @@ def test_a_gateway_that_moved_still_answers_what_it_has() -> None:
     def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         wires.append(asyncio.ensure_future(converse(Wire(reader, writer))))
 
-    async def main() -> None:
-        server = await asyncio.start_server(accepted, "127.0.0.1", 0)
-        port: int = server.sockets[0].getsockname()[1]
-        async with serving(new) as url, connected(f"http://127.0.0.1:{port}/mcp") as client:
-            client.say(modern("tools/call", 1))
-            await until(lambda: "tools/call" in old.seen)
-            server.close()  # as who lets its calls end
-            client.location = url
-            client.say(modern("ping", 2))
-            assert await heard(client, 1) == {2: 0}
-            old.hold.set()
-            assert await heard(client, 1) == {1: 0}
-        await asyncio.gather(*wires)
-
-    run(main)
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    async with serving(new) as url, connected(f"http://127.0.0.1:{port}/mcp") as client:
+        client.say(modern("tools/call", 1))
+        await until(lambda: "tools/call" in old.seen)
+        server.close()  # as who lets its calls end
+        client.location = url
+        client.say(modern("ping", 2))
+        assert await heard(client, 1) == {2: 0}
+        old.hold.set()
+        assert await heard(client, 1) == {1: 0}
+    await asyncio.gather(*wires)
     assert new.seen == ["ping"]
 
 

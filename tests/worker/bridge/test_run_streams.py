@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.bridge.client import connected
 from tests.worker.bridge.talk import line, result
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire, serving
 
 pytestmark = pytest.mark.process
@@ -57,7 +57,7 @@ class Gateway:
         raise NotImplementedError
 
 
-def test_a_question_of_a_server_crosses_and_so_does_the_answer() -> None:
+async def test_a_question_of_a_server_crosses_and_so_does_the_answer() -> None:
     class Asking(Gateway):
         async def call(self, wire: Wire, request: Request, message: dict[str, Any]) -> None:
             await wire.stream(event(ASK))
@@ -67,19 +67,16 @@ def test_a_question_of_a_server_crosses_and_so_does_the_answer() -> None:
 
     gateway = Asking()
 
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("tools/call", 1))
-            assert (await client.hear())["id"] == 0
-            assert await client.out.readuntil(b"\n") == ASK + b"\n"
-            client.say(REPLY)
-            assert (await client.hear())["id"] == 1
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("tools/call", 1))
+        assert (await client.hear())["id"] == 0
+        assert await client.out.readuntil(b"\n") == ASK + b"\n"
+        client.say(REPLY)
+        assert (await client.hear())["id"] == 1
     assert gateway.posted == [REPLY]
 
 
-def test_a_broken_stream_is_taken_up_behind_the_last_event() -> None:
+async def test_a_broken_stream_is_taken_up_behind_the_last_event() -> None:
     resumed: list[str] = []
 
     class Breaking(Gateway):
@@ -92,13 +89,10 @@ def test_a_broken_stream_is_taken_up_behind_the_last_event() -> None:
             await wire.stream(b"retry: 10\nid: e1\ndata:\n\n", event(NEWS, b"e2"))
             await wire.shut()
 
-    async def main() -> None:
-        async with serving(Breaking()) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("tools/call", 1))
-            heard = [await client.hear() for _ in range(3)]
-            assert [message.get("id") for message in heard] == [0, None, 1]
-
-    run(main)
+    async with serving(Breaking()) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("tools/call", 1))
+        heard = [await client.hear() for _ in range(3)]
+        assert [message.get("id") for message in heard] == [0, None, 1]
     assert resumed == ["e2"]
 
 
@@ -115,7 +109,7 @@ async def test_a_stream_of_the_session_that_breaks_is_asked_for_again() -> None:
             assert await client.out.readuntil(b"\n") == NEWS + b"\n"
 
 
-def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer() -> None:
+async def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer() -> None:
     class Forgetful(Gateway):
         async def call(self, wire: Wire, request: Request, message: dict[str, Any]) -> None:
             if self.opened == 1:
@@ -125,12 +119,9 @@ def test_a_forgotten_session_is_opened_again_and_the_client_sees_only_its_answer
 
     gateway = Forgetful()
 
-    async def main() -> None:
-        async with serving(gateway) as url, connected(url) as client:
-            client.say(line("initialize", 0), line("tools/call", 1), line("tools/call", 2))
-            assert [(await client.hear())["id"] for _ in range(3)] == [0, 1, 2]
-
-    run(main)
+    async with serving(gateway) as url, connected(url) as client:
+        client.say(line("initialize", 0), line("tools/call", 1), line("tools/call", 2))
+        assert [(await client.hear())["id"] for _ in range(3)] == [0, 1, 2]
     assert gateway.opened == 2
 
 

@@ -1,7 +1,8 @@
 """Rankings by meaning, with a supervisor that the test plays: asked once, never waited for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 from metamcp_worker.builtin_tools.builtin import Rankings
 from metamcp_worker.builtin_tools.search_index import Indexes
@@ -57,23 +58,20 @@ class Supervisor:
         return found
 
 
-def play(test: Callable[[Supervisor, Viewers], Awaitable[None]], *tools: str) -> None:
-    async def main() -> None:
-        viewers = Viewers()
-        viewers.configure(FrontSpec(version="1", endpoints=(spec("a"),), hosts=()))
-        viewers.put("a", offer(*tools))
-        viewers.refresh()
-        supervisor = Supervisor(viewers.indexes)
-        viewers.index("default")
-        async with asyncio.timeout(30):
-            await test(supervisor, viewers)
-        supervisor.seeking.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_search(*tools: str) -> AsyncGenerator[tuple[Supervisor, Viewers]]:
+    viewers = Viewers()
+    viewers.configure(FrontSpec(version="1", endpoints=(spec("a"),), hosts=()))
+    viewers.put("a", offer(*tools))
+    viewers.refresh()
+    supervisor = Supervisor(viewers.indexes)
+    viewers.index("default")
+    yield supervisor, viewers
+    supervisor.seeking.close()
 
 
-def test_the_nearest_tools_are_ranked_and_a_query_is_asked_for_once() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_the_nearest_tools_are_ranked_and_a_query_is_asked_for_once() -> None:
+    async with opened_search("t", "u") as (supervisor, _viewers):
         ticket, texts = await supervisor.tools()
         assert [text.split(".")[1] for text in texts] == [" t", " u"]
         supervisor.seeking.on_vectors(ticket, Vectors((UP, ACROSS)))
@@ -86,21 +84,17 @@ def test_the_nearest_tools_are_ranked_and_a_query_is_asked_for_once() -> None:
         assert supervisor.ranked("what is across").result() == ["u", "t"]
         assert len(supervisor.queries) == 1
 
-    play(test, "t", "u")
 
-
-def test_a_vector_that_comes_too_late_is_there_for_the_next_search() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_a_vector_that_comes_too_late_is_there_for_the_next_search() -> None:
+    async with opened_search("t") as (supervisor, _viewers):
         supervisor.seeking.on_vectors((await supervisor.tools())[0], Vectors((UP,)))
         assert await supervisor.ranked("up") == []
         supervisor.seeking.on_vectors(supervisor.queries[0], Vectors((UP,)))
         assert supervisor.ranked("up").result() == ["t"]
 
-    play(test, "t")
 
-
-def test_who_has_no_vectors_says_so_and_is_asked_again() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_who_has_no_vectors_says_so_and_is_asked_again() -> None:
+    async with opened_search("t") as (supervisor, _viewers):
         ticket, texts = await supervisor.tools()
         supervisor.seeking.on_vectors(ticket, Vectors(pause_s=0.01))
         again, same = await supervisor.tools()
@@ -114,11 +108,9 @@ def test_who_has_no_vectors_says_so_and_is_asked_again() -> None:
         assert supervisor.ranked("up").result() == []
         assert len(supervisor.queries) == 2
 
-    play(test, "t")
 
-
-def test_what_nobody_can_be_asked_for_is_answered_at_once() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_what_nobody_can_be_asked_for_is_answered_at_once() -> None:
+    async with opened_search("t") as (supervisor, _viewers):
         assert supervisor.ranked("  ").result() == []
         waiting = [supervisor.ranked(f"query {number}") for number in range(QUERIES_MAX)]
         assert supervisor.ranked("one more").result() == []
@@ -129,22 +121,21 @@ def test_what_nobody_can_be_asked_for_is_answered_at_once() -> None:
         assert supervisor.ranked("weightless").result() == []
         assert not supervisor.seeking.adjust(SemanticSearchSpec(model="other", weight=0.4))
 
-    play(test, "t")
 
-
-def test_the_oldest_queries_are_forgotten() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_the_oldest_queries_are_forgotten() -> None:
+    async with opened_search("t") as (supervisor, _viewers):
         for number in range(QUERIES_KEPT + 1):
             supervisor.ranked(f"query {number}")
             supervisor.seeking.on_vectors(supervisor.queries[-1], Vectors((UP,)))
         assert supervisor.ranked("query 1").done()
         assert not supervisor.ranked("query 0").done()
 
-    play(test, "t")
 
-
-def test_many_tools_are_asked_for_in_parts_and_a_change_in_a_part_of_its_own() -> None:
-    async def test(supervisor: Supervisor, viewers: Viewers) -> None:
+async def test_many_tools_are_asked_for_in_parts_and_a_change_in_a_part_of_its_own() -> None:
+    async with opened_search(*[f"t{number}" for number in range(2 * TEXTS_MAX + 1)]) as (
+        supervisor,
+        viewers,
+    ):
         sizes: list[int] = []
         while sum(sizes) < 2 * TEXTS_MAX + 1:
             ticket, texts = await supervisor.tools()
@@ -160,5 +151,3 @@ def test_many_tools_are_asked_for_in_parts_and_a_change_in_a_part_of_its_own() -
         supervisor.ranked("up")
         supervisor.seeking.on_vectors(supervisor.queries[0], Vectors((UP,)))
         assert supervisor.ranked("up").result() == ["t0", "new"]
-
-    play(test, *[f"t{number}" for number in range(2 * TEXTS_MAX + 1)])

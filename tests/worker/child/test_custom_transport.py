@@ -19,7 +19,7 @@ from metamcp_worker.ipc.envelope import OverlongLine, ScannedId
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.worker.child.far import Ear
 from tests.worker.child.worker import ROOT, ChildWorker
-from tests.worker.rawhttp import run, until
+from tests.worker.rawhttp import until
 
 DOC = (ROOT / "docs" / "transports.md").read_text()
 FAKE = ROOT / "tests" / "fakes" / "unix_server.py"
@@ -116,7 +116,7 @@ async def lost(connect: Connect, **spec: Any) -> tuple[str, str]:
         return ear.losses[0].reason, ear.losses[0].message
 
 
-def test_messages_cross_one_after_the_other_and_the_context_is_left() -> None:
+async def test_messages_cross_one_after_the_other_and_the_context_is_left() -> None:
     script = Script(b'{\n"jsonrpc":"2.0","method":"n"}\n', NEWS)
     log: list[Mapping[str, str] | str] = []
 
@@ -126,21 +126,18 @@ def test_messages_cross_one_after_the_other_and_the_context_is_left() -> None:
         yield script
         log.append("left")
 
-    async def main() -> None:
-        async with using(connect, options={"path": "p", "name": "other"}) as (found, ear):
-            await ear.until(lambda: len(ear.raw) == 2)
-            assert ear.raw == [b'{ "jsonrpc":"2.0","method":"n"}', NEWS]
-            assert ear.messages[0][1:] == (None, 0)
-            assert found.write(b"1\n")
-            assert found.drop(CancelRequest(b"7", b"2\n"))
-            await until(lambda: script.sent == [b"1", b"2"])
-            assert not found.stuck()
-            assert (found.pid, found.exit, found.last_words) == (0, None, "")
-
     def left() -> bool:
         return log == [{"path": "p", "name": "odd"}]
 
-    run(main)
+    async with using(connect, options={"path": "p", "name": "other"}) as (found, ear):
+        await ear.until(lambda: len(ear.raw) == 2)
+        assert ear.raw == [b'{ "jsonrpc":"2.0","method":"n"}', NEWS]
+        assert ear.messages[0][1:] == (None, 0)
+        assert found.write(b"1\n")
+        assert found.drop(CancelRequest(b"7", b"2\n"))
+        await until(lambda: script.sent == [b"1", b"2"])
+        assert not found.stuck()
+        assert (found.pid, found.exit, found.last_words) == (0, None, "")
     assert left()
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -64,26 +65,23 @@ class Supervisor:
         return await self._process
 
 
-def play(path: Path, test: Callable[[Supervisor], Awaitable[None]]) -> None:
-    async def main(endpoint: Embeddings) -> None:
+@asynccontextmanager
+async def opened_supervisor(path: Path) -> AsyncGenerator[Supervisor]:
+    with Embeddings() as endpoint:
         supervisor = Supervisor(path, endpoint)
         try:
-            async with asyncio.timeout(40):
-                await test(supervisor)
+            yield supervisor
         finally:
             endpoint.open.set()
             assert await supervisor.close() == 0
-
-    with Embeddings() as endpoint:
-        asyncio.run(main(endpoint))
 
 
 def vector(text: str) -> bytes:
     return shrunk(embedded(text))
 
 
-def test_a_query_whose_search_did_not_wait_so_long_is_counted_as_late(tmp_path: Path) -> None:
-    async def test(supervisor: Supervisor) -> None:
+async def test_a_query_whose_search_did_not_wait_so_long_is_counted_as_late(tmp_path: Path) -> None:
+    async with opened_supervisor(tmp_path / "vectors.db") as supervisor:
         supervisor.endpoint.open.clear()
         supervisor.ask(1, "a dog", query=True)
         await until(lambda: bool(supervisor.endpoint.texts))
@@ -95,29 +93,25 @@ def test_a_query_whose_search_did_not_wait_so_long_is_counted_as_late(tmp_path: 
         assert await supervisor.answer(3) == Vectors((vector("a cat"),))
         await supervisor.counted(late=1, embedded=1, kept=1)
 
-    play(tmp_path / "vectors.db", test)
 
-
-def test_with_a_file_that_fails_in_the_middle_vectors_are_made_and_it_is_said_once(
+async def test_with_a_file_that_fails_in_the_middle_vectors_are_made_and_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "vectors.db"
 
-    async def test(supervisor: Supervisor) -> None:
-        supervisor.ask(1, "a cat")
-        assert await supervisor.answer(1) == Vectors((vector("a cat"),))
-        with sqlite3.connect(path) as other:
-            other.execute("DROP TABLE vector")
-        other.close()
-        for ticket in (2, 3):
-            supervisor.ask(ticket, "a cat")
-            assert await supervisor.answer(ticket) == Vectors((vector("a cat"),))
-        assert supervisor.endpoint.texts == ["a cat"] * 3
-
     logger = logging.getLogger("metamcp")
     logger.addHandler(caplog.handler)
     try:
-        play(path, test)
+        async with opened_supervisor(path) as supervisor:
+            supervisor.ask(1, "a cat")
+            assert await supervisor.answer(1) == Vectors((vector("a cat"),))
+            with sqlite3.connect(path) as other:
+                other.execute("DROP TABLE vector")
+            other.close()
+            for ticket in (2, 3):
+                supervisor.ask(ticket, "a cat")
+                assert await supervisor.answer(ticket) == Vectors((vector("a cat"),))
+            assert supervisor.endpoint.texts == ["a cat"] * 3
     finally:
         logger.removeHandler(caplog.handler)
     said = [one.getMessage() for one in caplog.records if "not kept" in one.getMessage()]
@@ -126,12 +120,12 @@ def test_with_a_file_that_fails_in_the_middle_vectors_are_made_and_it_is_said_on
     assert KEY not in caplog.text
 
 
-def test_no_query_waits_for_a_disk_that_is_slow_from_the_start(tmp_path: Path) -> None:
+async def test_no_query_waits_for_a_disk_that_is_slow_from_the_start(tmp_path: Path) -> None:
     path = tmp_path / "vectors.db"
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")  # the file is waited for
 
-    async def test(supervisor: Supervisor) -> None:
+    async with opened_supervisor(path) as supervisor:
         supervisor.ask(1, "a cat")
         supervisor.ask(2, "a dog", query=True)
         assert await supervisor.answer(2) == Vectors((vector("a dog"),))
@@ -140,13 +134,11 @@ def test_no_query_waits_for_a_disk_that_is_slow_from_the_start(tmp_path: Path) -
         supervisor.ask(3, "a cat")
         assert await supervisor.answer(3) == Vectors((vector("a cat"),))
         assert supervisor.endpoint.texts.count("a cat") == 1
-
-    play(path, test)
     other.close()
 
 
-def test_one_text_that_is_refused_costs_the_others_nothing(tmp_path: Path) -> None:
-    async def test(supervisor: Supervisor) -> None:
+async def test_one_text_that_is_refused_costs_the_others_nothing(tmp_path: Path) -> None:
+    async with opened_supervisor(tmp_path / "vectors.db") as supervisor:
         supervisor.endpoint.refuses = "endless"
         supervisor.ask(1, "endless", "a dog", "an endless one", "a cat")
         found = await supervisor.answer(1)
@@ -159,15 +151,11 @@ def test_one_text_that_is_refused_costs_the_others_nothing(tmp_path: Path) -> No
         supervisor.ask(4, "endless")
         assert await supervisor.answer(4) == Vectors((vector("endless"),))
 
-    play(tmp_path / "vectors.db", test)
 
-
-def test_an_endpoint_that_takes_nothing_is_not_asked_for_each_text(tmp_path: Path) -> None:
-    async def test(supervisor: Supervisor) -> None:
+async def test_an_endpoint_that_takes_nothing_is_not_asked_for_each_text(tmp_path: Path) -> None:
+    async with opened_supervisor(tmp_path / "vectors.db") as supervisor:
         supervisor.endpoint.refuses = " "
         supervisor.ask(1, *(f"text {number}" for number in range(20)))
         found = await supervisor.answer(1)
         assert (found.found, found.pause_s > 0) == ((), True)
         assert len(supervisor.endpoint.headers) == 1 + REFUSED_MAX
-
-    play(tmp_path / "vectors.db", test)

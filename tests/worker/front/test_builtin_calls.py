@@ -1,6 +1,5 @@
 """Built-in tools at work: answered in both eras, ordered, told when it is done, never lost."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -236,20 +235,17 @@ async def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -
         assert not supervisor.asked
 
 
-def test_lists_wait_for_a_first_start_without_a_known_list_and_for_nothing_else() -> None:
-    async def body() -> None:
-        viewers = Viewers()
-        viewers.configure(FrontSpec(version="1", endpoints=(SPEC,), hosts=()))
-        viewers.refresh()
-        builtins, view = Builtins(viewers), viewers.local["default"]
-        waits: list[bool] = []
-        for server, state, listed in (
-            ("other", "warming", False), ("a", "warming", False), ("a", "ready", True),
-            ("a", "warming", False), ("b", "warming", True), ("b", "error", False),
-            ("b", "warming", False),
-        ):  # fmt: skip
-            builtins.learn(ServerState(server=server, state=state, listed=listed))
-            waits.append(builtins.unmet_s(view) > 0)
-        assert waits == [False, True, False, False, False, False, False]
-
-    asyncio.run(body())
+async def test_lists_wait_for_a_first_start_without_a_known_list_and_for_nothing_else() -> None:
+    viewers = Viewers()
+    viewers.configure(FrontSpec(version="1", endpoints=(SPEC,), hosts=()))
+    viewers.refresh()
+    builtins, view = Builtins(viewers), viewers.local["default"]
+    waits: list[bool] = []
+    for server, state, listed in (
+        ("other", "warming", False), ("a", "warming", False), ("a", "ready", True),
+        ("a", "warming", False), ("b", "warming", True), ("b", "error", False),
+        ("b", "warming", False),
+    ):  # fmt: skip
+        builtins.learn(ServerState(server=server, state=state, listed=listed))
+        waits.append(builtins.unmet_s(view) > 0)
+    assert waits == [False, True, False, False, False, False, False]

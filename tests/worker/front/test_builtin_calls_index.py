@@ -23,42 +23,36 @@ def viewers_with(*servers: str, exposure: Exposure = "search") -> Viewers:
     return found
 
 
-def test_a_search_waits_for_its_index_while_the_loop_has_other_turns() -> None:
-    async def main() -> None:
-        viewers = viewers_with("a", "b", "c")
-        building, whole, turns = IndexBuilder(viewers.indexes), asyncio.Event(), list[bool]()
+async def test_a_search_waits_for_its_index_while_the_loop_has_other_turns() -> None:
+    viewers = viewers_with("a", "b", "c")
+    building, whole, turns = IndexBuilder(viewers.indexes), asyncio.Event(), list[bool]()
 
-        def turn() -> None:
-            turns.append(whole.is_set())
-            if not whole.is_set():
-                asyncio.get_running_loop().call_soon(turn)
+    def turn() -> None:
+        turns.append(whole.is_set())
+        if not whole.is_set():
+            asyncio.get_running_loop().call_soon(turn)
 
-        before = viewers.indexes.documents
-        building.begin()
-        building.when_whole("default", whole.set)
-        assert not whole.is_set()
-        turn()
-        async with asyncio.timeout(30):
-            await whole.wait()
-        assert turns.count(False) > 2
-        assert not viewers.indexes.behind
-        assert viewers.indexes.documents - before == 3 * COUNT
-        found = viewers.index("default").search("the last", 5)
-        assert len(found.hits) + found.more == 3 * COUNT
-
-    asyncio.run(main())
+    before = viewers.indexes.documents
+    building.begin()
+    building.when_whole("default", whole.set)
+    assert not whole.is_set()
+    turn()
+    async with asyncio.timeout(30):
+        await whole.wait()
+    assert turns.count(False) > 2
+    assert not viewers.indexes.behind
+    assert viewers.indexes.documents - before == 3 * COUNT
+    found = viewers.index("default").search("the last", 5)
+    assert len(found.hits) + found.more == 3 * COUNT
 
 
-def test_what_is_whole_is_waited_for_by_nobody() -> None:
-    async def main() -> None:
-        viewers = viewers_with("a")
-        building, told = IndexBuilder(viewers.indexes), list[str]()
-        viewers.index("default")
-        building.when_whole("default", lambda: told.append("at once"))
-        building.when_whole("no such endpoint", lambda: told.append("nor this"))
-        assert told == ["at once", "nor this"]
-
-    asyncio.run(main())
+async def test_what_is_whole_is_waited_for_by_nobody() -> None:
+    viewers = viewers_with("a")
+    building, told = IndexBuilder(viewers.indexes), list[str]()
+    viewers.index("default")
+    building.when_whole("default", lambda: told.append("at once"))
+    building.when_whole("no such endpoint", lambda: told.append("nor this"))
+    assert told == ["at once", "nor this"]
 
 
 def test_a_step_is_small_whatever_one_server_brings() -> None:

@@ -93,11 +93,11 @@ def test_a_front_that_ends_writes_the_rest(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 100
 
 
-def test_what_is_still_to_be_written_when_a_front_ends_counts_as_lost(tmp_path: Path) -> None:
+async def test_what_is_still_to_be_written_when_a_front_ends_counts_as_lost(tmp_path: Path) -> None:
     folder = tmp_path / "calls"
     folder.write_text("a file is in the way")
 
-    async def main() -> None:
+    with writer_held() as (held, _):
         recorder = Recorder(0)
         recorder.adjust(RecordingSpec(folder=str(folder), servers={"git": "metadata"}))
         ended(recorder, 1, 1)
@@ -105,9 +105,6 @@ def test_what_is_still_to_be_written_when_a_front_ends_counts_as_lost(tmp_path: 
         ended(recorder, 2, 3)
         await recorder.close()
         assert recorder.counts() == {"written": 0, "lost": 4}
-
-    with writer_held() as (held, _):
-        asyncio.run(main())
 
 
 def test_without_anything_to_record_there_is_nothing(tmp_path: Path) -> None:
@@ -118,12 +115,12 @@ def test_without_anything_to_record_there_is_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
+async def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
     folder = tmp_path / "calls"
     folder.write_text("a file is in the way")
     body = b'"' + b"x" * (1024 * 1024 - 2) + b'"'
 
-    async def main() -> None:
+    with writer_held() as (held, go_on):
         recorder = Recorder(0)
         recorder.adjust(
             RecordingSpec(folder=str(folder), servers={"git": "full"}, body_bytes=len(body))
@@ -139,9 +136,6 @@ def test_what_waits_for_a_disk_that_hangs_is_bounded(tmp_path: Path) -> None:
         assert recorder.waiting_bytes == 0
         assert recorder.counts() == {"written": 0, "lost": 41}, "some of them in the queue"
         await recorder.close()
-
-    with writer_held() as (held, go_on):
-        asyncio.run(main())
 
 
 def test_what_cannot_be_written_is_said_once_counted_and_told_later(

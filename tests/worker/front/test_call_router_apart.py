@@ -1,6 +1,5 @@
 """Calls of clients that have a process of their server for themselves."""
 
-import asyncio
 from functools import partial
 
 import pytest
@@ -132,18 +131,15 @@ async def test_a_call_whose_process_dies_after_it_was_forgotten_is_answered_all_
         assert (await answer_of(call)).code == Code.SERVER_DOWN
 
 
-def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
-    async def main() -> None:
-        calls = Calls(Stats(), lambda server: None)
-        for by, roots, name in CHOICES:
-            calls.server_state(
-                ServerState(server="git", state="ready", listed=True, by=by, roots=roots)
-            )
-            assert calls.process("git", ADA) == name
-            assert calls.process("git", NOBODY) == "git"
-        await calls.close()
-
-    asyncio.run(main())
+async def test_who_has_a_process_of_its_own_is_the_supervisors_word() -> None:
+    calls = Calls(Stats(), lambda server: None)
+    for by, roots, name in CHOICES:
+        calls.server_state(
+            ServerState(server="git", state="ready", listed=True, by=by, roots=roots)
+        )
+        assert calls.process("git", ADA) == name
+        assert calls.process("git", NOBODY) == "git"
+    await calls.close()
 
 
 @pytest.mark.promise("M83")

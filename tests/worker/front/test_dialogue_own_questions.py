@@ -36,37 +36,31 @@ def opened() -> tuple[ClientSession, Stream]:
 
 
 @pytest.mark.promise("M23")
-def test_a_question_for_roots_that_gets_no_answer_is_closed() -> None:
-    async def main() -> None:
-        session, stream = opened()
-        over = asyncio.Event()
-        RootsRequest(session, partial(ask_aside, session), over.set, wait_s=0.01)
-        async with asyncio.timeout(WAIT_S):
-            await over.wait()
-        asked, cancelled = stream.messages
-        assert asked["method"] == roots.METHOD
-        assert cancelled["method"] == "notifications/cancelled"
-        params = cancelled["params"]
-        assert isinstance(params, dict)
-        assert params["requestId"] == asked["id"]
-        assert len(session.asked) == 0
-
-    asyncio.run(main())
+async def test_a_question_for_roots_that_gets_no_answer_is_closed() -> None:
+    session, stream = opened()
+    over = asyncio.Event()
+    RootsRequest(session, partial(ask_aside, session), over.set, wait_s=0.01)
+    async with asyncio.timeout(WAIT_S):
+        await over.wait()
+    asked, cancelled = stream.messages
+    assert asked["method"] == roots.METHOD
+    assert cancelled["method"] == "notifications/cancelled"
+    params = cancelled["params"]
+    assert isinstance(params, dict)
+    assert params["requestId"] == asked["id"]
+    assert len(session.asked) == 0
 
 
-def test_an_answer_closes_the_question_for_roots_too() -> None:
-    async def main() -> None:
-        session, stream = opened()
-        over = asyncio.Event()
-        RootsRequest(session, partial(ask_aside, session), over.set)
-        question = session.asked.take(codec.dump(stream.messages[0]["id"]))
-        assert question is not None
-        question.answer(b'{"roots":[{"uri":"file:///here"}]}')
-        assert over.is_set()
-        assert session.roots == b'{"roots":[{"uri":"file:///here"}]}'
-        assert len(stream.messages) == 1
-
-    asyncio.run(main())
+async def test_an_answer_closes_the_question_for_roots_too() -> None:
+    session, stream = opened()
+    over = asyncio.Event()
+    RootsRequest(session, partial(ask_aside, session), over.set)
+    question = session.asked.take(codec.dump(stream.messages[0]["id"]))
+    assert question is not None
+    question.answer(b'{"roots":[{"uri":"file:///here"}]}')
+    assert over.is_set()
+    assert session.roots == b'{"roots":[{"uri":"file:///here"}]}'
+    assert len(stream.messages) == 1
 
 
 def test_one_client_is_asked_so_much_at_once_and_no_more() -> None:

@@ -9,14 +9,14 @@ from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Streams
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.frames import CallFrame
-from tests.worker.http.test_serve import Served, served
+from tests.worker.http.test_serve import opened_server
 
 from ..rawhttp import post, until
 
 pytestmark = pytest.mark.process
 
 
-def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -> None:
+async def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -> None:
     calls: list[Call] = []
     overs: list[None] = []
     streams = Streams(lambda reason: None)
@@ -37,7 +37,7 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
     def fail(answer: CallAnswer | None) -> Pending:
         raise LookupError("secret detail")
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app, request=Exchange) as one:
         client = await one.connect()
         client.send(post(b"{}"))
         assert (await client.head()).status == 200
@@ -47,5 +47,3 @@ def test_an_answer_that_fails_after_its_stream_began_leaves_no_stream_behind() -
         assert await client.closed() == b""
         await until(lambda: streams.running == 0)
         assert overs == [None]
-
-    served(talk, app, request=Exchange)

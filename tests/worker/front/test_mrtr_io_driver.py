@@ -1,6 +1,5 @@
 """Calls of handshake-era clients that a modern server wants input for, over real sockets."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -294,47 +293,36 @@ async def test_an_error_of_the_client_that_is_none_ends_the_call_all_the_same(er
         assert (await client.event())["error"] == codec.value(error.encode())
 
 
-def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
-    async def main() -> None:
-        frame = CallFrame(1, "tools/call", b"{}")
-        call = Waiting("s", frame, lambda call, reason: None, 0.0)
-        drive = CallRoundTrips(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
-        found = await drive.finish(CallAnswer(wants("s")))
-        assert found is not None
-        assert found.code == Code.OVERLOADED
-        plain = CallAnswer(b"{}")
-        assert await drive.finish(plain) is plain
-
-    asyncio.run(main())
+async def test_a_call_that_was_too_large_to_be_kept_is_not_repeated() -> None:
+    frame = CallFrame(1, "tools/call", b"{}")
+    call = Waiting("s", frame, lambda call, reason: None, 0.0)
+    drive = CallRoundTrips(call, None, start=lambda request: call, ask=lambda _: None, mint=str)
+    found = await drive.finish(CallAnswer(wants("s")))
+    assert found is not None
+    assert found.code == Code.OVERLOADED
+    plain = CallAnswer(b"{}")
+    assert await drive.finish(plain) is plain
 
 
 @pytest.mark.promise("M98")
-def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
-    async def main() -> None:
-        kept = ParkedBudget()
-        params = codec.level(b'{"a":"%b"}' % (b"x" * (mrtr_io.KEPT_BYTES_MAX // 2)))
-        request = McpRequest("tools/call", params, {}, b"", modern=False)
-        first = kept.take(request)
-        assert first is not None
-        assert kept.take(request) is None
-        kept.give(first)
-        assert kept.take(request) == first
-
-    asyncio.run(main())
+async def test_only_so_much_is_kept_of_calls_that_may_have_to_be_repeated() -> None:
+    kept = ParkedBudget()
+    params = codec.level(b'{"a":"%b"}' % (b"x" * (mrtr_io.KEPT_BYTES_MAX // 2)))
+    request = McpRequest("tools/call", params, {}, b"", modern=False)
+    first = kept.take(request)
+    assert first is not None
+    assert kept.take(request) is None
+    kept.give(first)
+    assert kept.take(request) == first
 
 
-def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None:
-    async def main() -> None:
-        frame = CallFrame(1, "tools/call", b"{}")
-        call = Waiting("s", frame, lambda call, reason: None, 0.0)
-        caller = b'{"clientCapabilities":{"elicitation":{}}}'
-        request = McpRequest("tools/call", {}, {}, caller, modern=False)
-        asked: list[Question] = []
-        drive = CallRoundTrips(
-            call, request, start=lambda request: call, ask=asked.append, mint=str
-        )
-        drive.cancel("the client cancelled it")
-        assert await drive.finish(CallAnswer(wants(who=FORM))) is None
-        assert not asked
-
-    asyncio.run(main())
+async def test_a_call_that_is_cancelled_when_its_answer_is_there_asks_nobody() -> None:
+    frame = CallFrame(1, "tools/call", b"{}")
+    call = Waiting("s", frame, lambda call, reason: None, 0.0)
+    caller = b'{"clientCapabilities":{"elicitation":{}}}'
+    request = McpRequest("tools/call", {}, {}, caller, modern=False)
+    asked: list[Question] = []
+    drive = CallRoundTrips(call, request, start=lambda request: call, ask=asked.append, mint=str)
+    drive.cancel("the client cancelled it")
+    assert await drive.finish(CallAnswer(wants(who=FORM))) is None
+    assert not asked

@@ -1,6 +1,5 @@
 """The step that asks a person: who answers, in time or not, and what the server sees of it."""
 
-import asyncio
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -385,19 +384,15 @@ def test_a_server_sees_a_call_exactly_if_there_was_a_valid_grant(steps: list[Any
         assert not any(front.calls.holds(n) for n, _ in enumerate(front.works, 1))
 
 
-def test_a_step_is_not_taken_without_a_loop_that_asks_later() -> None:
+async def test_a_step_is_not_taken_without_a_loop_that_asks_later() -> None:
     """The question is put when the call has begun, so that its client is ready for it."""
-
-    async def main() -> None:
-        step, work = ConsentStep(), Work()
-        calls = HeldCalls(step)
-        guard = CallGuard(GuardRules(ConsentSpec()), "s", "tools", "t", b"d", "ask")
-        facts = CallFacts(
-            exposed="t", arguments=b"{}", principal=USER, endpoint="e", workspace="default"
-        )
-        calls.begin(1, guard, facts, work, guard.decide(facts))
-        assert work.question is None
-        calls.close("over")
-        assert work.ends == ["over"]
-
-    asyncio.run(main())
+    step, work = ConsentStep(), Work()
+    calls = HeldCalls(step)
+    guard = CallGuard(GuardRules(ConsentSpec()), "s", "tools", "t", b"d", "ask")
+    facts = CallFacts(
+        exposed="t", arguments=b"{}", principal=USER, endpoint="e", workspace="default"
+    )
+    calls.begin(1, guard, facts, work, guard.decide(facts))
+    assert work.question is None
+    calls.close("over")
+    assert work.ends == ["over"]

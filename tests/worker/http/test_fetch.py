@@ -11,7 +11,6 @@ import pytest
 from metamcp_worker.http import fetch
 from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
-from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
 
 ANSWER_S = 5.0
@@ -36,7 +35,7 @@ async def echo(wire: Wire) -> None:
         await wire.answer(request.body, "Content-Type: Application/JSON; charset=utf-8")
 
 
-def test_a_request_says_what_it_was_told_and_the_body_comes_back() -> None:
+async def test_a_request_says_what_it_was_told_and_the_body_comes_back() -> None:
     seen: list[Request] = []
 
     async def script(wire: Wire) -> None:
@@ -44,20 +43,17 @@ def test_a_request_says_what_it_was_told_and_the_body_comes_back() -> None:
             seen.append(request)
             await wire.answer(b"pong", "X-Blank:  a ")
 
-    async def main() -> None:
-        async with serving(script) as url:
-            client = Origin(url + "?k=1", headers={"Authorization": "Bearer t"})
-            headers: dict[str, str | bytes] = {"Mcp-Name": "n", "Last-Event-ID": b"\xc3\xa9"}
-            async with await client.send("POST", headers, b"ping", answer_s=ANSWER_S) as response:
-                assert (response.status, response.header("x-blank")) == (200, "a")
-                assert response.header("absent") == ""
-                assert await response.read(wait_s=ANSWER_S) == b"pong"
-                assert await response.piece(wait_s=ANSWER_S) == b""
-            async with await client.send("DELETE", {}, answer_s=ANSWER_S) as response:
-                assert response.status == 200
-            await client.close()
-
-    run(main)
+    async with serving(script) as url:
+        client = Origin(url + "?k=1", headers={"Authorization": "Bearer t"})
+        headers: dict[str, str | bytes] = {"Mcp-Name": "n", "Last-Event-ID": b"\xc3\xa9"}
+        async with await client.send("POST", headers, b"ping", answer_s=ANSWER_S) as response:
+            assert (response.status, response.header("x-blank")) == (200, "a")
+            assert response.header("absent") == ""
+            assert await response.read(wait_s=ANSWER_S) == b"pong"
+            assert await response.piece(wait_s=ANSWER_S) == b""
+        async with await client.send("DELETE", {}, answer_s=ANSWER_S) as response:
+            assert response.status == 200
+        await client.close()
     assert [request.line for request in seen] == [
         "POST /mcp?k=1 HTTP/1.1",
         "DELETE /mcp?k=1 HTTP/1.1",
@@ -77,19 +73,16 @@ async def test_media_types_are_compared_without_case_and_parameters() -> None:
         await response.close()
 
 
-def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_used_again() -> None:
     connections: list[Wire] = []
 
     async def script(wire: Wire) -> None:
         connections.append(wire)
         await echo(wire)
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            for _ in range(5):
-                assert await fetched(client, b"x") == b"x"
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        for _ in range(5):
+            assert await fetched(client, b"x") == b"x"
     assert len(connections) == 1
 
 
@@ -219,7 +212,7 @@ async def test_a_header_that_cannot_be_sent_is_not_and_its_value_is_not_told() -
         assert "secret" not in str(caught.value)
 
 
-def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
+async def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
     lines: list[str] = []
 
     async def script(wire: Wire) -> None:
@@ -230,11 +223,8 @@ def test_redirects_within_the_origin_are_followed_with_the_same_body() -> None:
             else:
                 await wire.answer(request.body)
 
-    async def main() -> None:
-        async with serving(script) as url, origin(url) as client:
-            assert await fetched(client) == b"{}"
-
-    run(main)
+    async with serving(script) as url, origin(url) as client:
+        assert await fetched(client) == b"{}"
     assert lines == ["POST /mcp HTTP/1.1", "POST /mcp/ HTTP/1.1"]
 
 

@@ -10,7 +10,7 @@ from metamcp_worker.http.connection import KNOWN_BYTES_MAX, Connection, KnownHea
 from metamcp_worker.http.request_head import Head, error_body
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import TooLarge
-from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, served
+from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, opened_server
 from tests.worker.rawhttp import post, until
 
 pytestmark = pytest.mark.process
@@ -20,14 +20,14 @@ def known(one: Served) -> list[KnownHead | None]:
     return [connection.known for connection in one.server.open]
 
 
-def test_a_connection_knows_a_head_that_comes_again_whatever_the_length_of_the_body() -> None:
+async def test_a_connection_knows_a_head_that_comes_again_whatever_the_length_of_the_body() -> None:
     heads: list[Head] = []
 
     async def app(request: HttpRequest) -> None:
         heads.append(request.head)
         await echo(request)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client, other = await one.connect(), await one.connect()
         for body in (b"ab", b"cdefghijklmno", b"\r\n", b""):
             said = post(body, "Authorization: Bearer x")
@@ -37,8 +37,6 @@ def test_a_connection_knows_a_head_that_comes_again_whatever_the_length_of_the_b
         first, *same, foreign, changed = heads
         assert all(head is first for head in same)
         assert all(head is not first for head in (foreign, changed))
-
-    served(talk, app)
 
 
 #: What comes in one read behind a known head, and what the bodies of the answers are.
@@ -51,20 +49,19 @@ BEHIND = {
 
 
 @pytest.mark.parametrize("case", BEHIND)
-def test_a_known_head_with_more_than_its_body_behind_it_is_read_as_any_other(case: str) -> None:
+async def test_a_known_head_with_more_than_its_body_behind_it_is_read_as_any_other(
+    case: str,
+) -> None:
     behind, bodies = BEHIND[case]
-
-    async def talk(one: Served) -> None:
+    async with opened_server() as one:
         client = await one.connect()
         await client.ask(post(b"xy"))
         client.send(post(b"ab") + behind)
         assert [(await client.reply()).body for _ in bodies] == bodies
 
-    served(talk)
 
-
-def test_a_known_head_in_pieces_is_one_request() -> None:
-    async def talk(one: Served) -> None:
+async def test_a_known_head_in_pieces_is_one_request() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         await client.ask(post(b"xy"))
         for at in (10, len(post(b"ab")) - 2, len(post(b"ab")) - 1):
@@ -72,8 +69,6 @@ def test_a_known_head_in_pieces_is_one_request() -> None:
             await client.drain()
             await until(lambda: True)
             assert (await client.ask(post(b"ab")[at:])).body == b"POST /mcp ab"
-
-    served(talk)
 
 
 UNKNOWN = {
@@ -86,20 +81,17 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_a_head_that_says_more_than_a_length_is_not_kept(case: str) -> None:
-    async def talk(one: Served) -> None:
+async def test_a_head_that_says_more_than_a_length_is_not_kept(case: str) -> None:
+    async with opened_server() as one:
         client = await one.connect()
         reply = await client.ask(UNKNOWN[case])
         assert reply.status == 200
         assert known(one) == [None]
 
-    served(talk)
 
-
-def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client_from_going() -> None:
+async def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client() -> None:
     waiting: list[HttpRequest] = []
-
-    async def talk(one: Served) -> None:
+    async with opened_server(waiting.append) as one:
         client, gone = await one.connect(), await one.connect()
         client.send(post(b"xy"))
         await until(lambda: bool(waiting))
@@ -112,20 +104,18 @@ def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client_f
         await until(lambda: waiting[0].lost)
         assert len(waiting) == 1
 
-    served(talk, waiting.append)
-
 
 BROKEN_BODY = CHUNKED.replace(b"POST /", b"POST /broken") + b"\r\nzz\r\nab\r\n0\r\n\r\n"
 
 
-def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_is_broken() -> None:
+async def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_is_broken() -> None:
     go = asyncio.Event()
 
     async def app(request: HttpRequest) -> None:
         await go.wait()
         await echo(request)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         client.send(post(b"1") + BROKEN_BODY)
         await until(lambda: one.refused == ["framing"])
@@ -134,26 +124,22 @@ def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_is_brok
         assert (reply.body, reply.headers["connection"]) == (b"POST /mcp 1", "close")
         assert await client.closed() == b""
 
-    served(talk, app)
 
-
-def test_a_request_that_is_refused_as_a_whole_never_begins() -> None:
+async def test_a_request_that_is_refused_as_a_whole_never_begins() -> None:
     begun: list[bytes] = []
 
     def app(request: HttpRequest) -> None:
         begun.append(request.head.target)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         assert (await client.ask(BROKEN_BODY)).status == 400
         assert await client.closed() == b""
         assert begun == []
 
-    served(talk, app)
 
-
-def test_a_connection_that_is_over_needs_no_collector() -> None:
-    async def talk(one: Served) -> None:
+async def test_a_connection_that_is_over_needs_no_collector() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         await client.ask(post(b"xy"))
         number = id(next(iter(one.server.open)))
@@ -171,25 +157,21 @@ def test_a_connection_that_is_over_needs_no_collector() -> None:
         finally:
             gc.enable()
 
-    served(talk)
 
-
-def test_an_answer_to_HEAD_has_a_length_and_no_body() -> None:  # noqa: N802 - the method
-    async def talk(one: Served) -> None:
+async def test_an_answer_to_HEAD_has_a_length_and_no_body() -> None:  # noqa: N802 - the method
+    async with opened_server() as one:
         client = await one.connect()
         client.send(post(b"", method="HEAD") + post(b"x"))
         head = await client.head()
         assert head.headers["content-length"] == "10"
         assert (await client.reply()).body == b"POST /mcp x"
 
-    served(talk)
-
 
 @pytest.mark.parametrize(
     ("version", "body"),
     [(b"1.1", b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"), (b"1.0", b"ab")],
 )
-def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
+async def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
     version: bytes, body: bytes
 ) -> None:
     async def app(request: HttpRequest) -> None:
@@ -198,23 +180,21 @@ def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
             await request.send(piece)
         request.end()
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         client.send(post(b"", "Connection: close").replace(b"HTTP/1.1", b"HTTP/" + version))
         assert ("transfer-encoding" in (await client.head()).headers) == (version == b"1.1")
         assert await client.closed() == body
 
-    served(talk, app)
 
-
-def test_a_request_waits_until_the_answer_before_it_is_read() -> None:
+async def test_a_request_waits_until_the_answer_before_it_is_read() -> None:
     asked: list[bytes] = []
 
     def app(request: HttpRequest) -> None:
         asked.append(request.take())
         request.answer(OK, b"x" * 30_000_000)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         with socket.create_connection(("127.0.0.1", one.port)) as slow:
             slow.sendall(post(b"1") + post(b"2"))
             assert await asyncio.to_thread(slow.recv, 1)
@@ -222,10 +202,10 @@ def test_a_request_waits_until_the_answer_before_it_is_read() -> None:
             while len(asked) < 2:
                 assert await asyncio.to_thread(slow.recv, 1_000_000)
 
-    served(talk, app)
 
-
-def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_told_of() -> None:
+async def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_told_of() -> (
+    None
+):
     go, begun = asyncio.Event(), asyncio.Event()
     sizes: list[int] = []
 
@@ -238,7 +218,7 @@ def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_to
         except TooLarge:
             request.last(413, error_body(1, "Too large."))
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         client.send(post(b"x" * 8_000_000))
         await begun.wait()
@@ -247,16 +227,16 @@ def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large_is_to
         await client.drain()
         assert sizes[0] < 1_000_000
 
-    served(talk, app)
 
-
-def test_what_fails_later_fails_for_its_own_request_only(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_fails_later_fails_for_its_own_request_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     waiting: list[HttpRequest] = []
 
     def fail() -> Pending:
         raise LookupError("secret detail")
 
-    async def talk(one: Served) -> None:
+    async with opened_server(waiting.append) as one:
         first, second = await one.connect(), await one.connect()
         first.send(post(b"1"))
         await until(lambda: bool(waiting))
@@ -267,6 +247,4 @@ def test_what_fails_later_fails_for_its_own_request_only(caplog: pytest.LogCaptu
         await until(lambda: bool(waiting))
         waiting[0].run(lambda: echo(waiting[0]))
         assert (await second.reply()).body == b"POST /mcp 2"
-
-    served(talk, waiting.append)
     assert len(caplog.records) == 1

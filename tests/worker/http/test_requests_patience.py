@@ -7,16 +7,15 @@ from functools import partial
 import pytest
 
 from metamcp_worker.http.requests import HttpRequest
-from tests.worker.http.test_serve import OK, QUICK, Served, echo, served
+from tests.worker.http.test_serve import OK, QUICK, echo, opened_server
 from tests.worker.rawhttp import post, until
 
 pytestmark = pytest.mark.process
 
 
-def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
+async def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
     waiting: list[HttpRequest] = []
-
-    async def talk(one: Served) -> None:
+    async with opened_server(waiting.append, QUICK) as one:
         client, clock = await one.connect(), await one.connect()
         client.send(post(b"1") + post(b"2") + post(b"3")[:40])
         await until(lambda: bool(waiting))
@@ -28,16 +27,14 @@ def test_a_head_that_nobody_reads_yet_is_not_late() -> None:
             assert (await client.reply()).body == b"POST /mcp " + body
         assert one.refused == []
 
-    served(talk, waiting.append, QUICK)
 
-
-def test_a_client_that_reads_a_stream_slowly_is_not_cut_off() -> None:
+async def test_a_client_that_reads_a_stream_slowly_is_not_cut_off() -> None:
     async def app(request: HttpRequest) -> None:
         request.begin(OK)
         while not request.lost:
             await request.send(b"x" * 1_000_000)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app, QUICK) as one:
         with socket.create_connection(("127.0.0.1", one.port)) as slow:
             slow.sendall(post(b""))
             for _ in range(8):
@@ -45,5 +42,3 @@ def test_a_client_that_reads_a_stream_slowly_is_not_cut_off() -> None:
                 while not clock.ended:  # in this time the server looks at what is unread
                     assert await asyncio.to_thread(slow.recv, 4096)
             assert one.server.connections == 1
-
-    served(talk, app, QUICK)

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,7 +12,7 @@ from metamcp_worker.http import request_head
 from metamcp_worker.http.client_limits import LINGER_BYTES_MAX
 from metamcp_worker.http.requests import Handler, HttpRequest
 from metamcp_worker.http.serve import ClientLimits, HttpServer
-from tests.worker.rawhttp import WAIT_S, Client, listener, post, run, until
+from tests.worker.rawhttp import WAIT_S, Client, listener, post, until
 
 pytestmark = pytest.mark.process
 
@@ -44,30 +45,27 @@ class Served:
         return client
 
 
-def served(
-    test: Callable[[Served], Awaitable[None]],
+@asynccontextmanager
+async def opened_server(
     app: Handler = echo,
     limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
     request: type[HttpRequest] = HttpRequest,
-) -> None:
-    async def main() -> None:
-        refused: list[str] = []
-        server = HttpServer(app, request=request, limits=limits, on_refused=refused.append)
-        sock = listener()
-        one = Served(server, sock.getsockname()[1], refused)
-        await server.start([sock])
-        try:
-            await test(one)
-        finally:
-            for client in one.clients:
-                await client.close()
-            await server.drain(1)
-
-    run(main)
+) -> AsyncGenerator[Served]:
+    refused: list[str] = []
+    server = HttpServer(app, request=request, limits=limits, on_refused=refused.append)
+    sock = listener()
+    one = Served(server, sock.getsockname()[1], refused)
+    await server.start([sock])
+    try:
+        yield one
+    finally:
+        for client in one.clients:
+            await client.close()
+        await server.drain(1)
 
 
-def test_requests_are_answered_one_after_the_other_on_a_connection() -> None:
-    async def talk(one: Served) -> None:
+async def test_requests_are_answered_one_after_the_other_on_a_connection() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         for body in (b"a", b"", b"c" * 300_000):
             reply = await client.ask(post(body, path="/x?y=1"))
@@ -75,18 +73,14 @@ def test_requests_are_answered_one_after_the_other_on_a_connection() -> None:
             assert not {"server", "date"} & set(reply.headers)
         assert one.server.connections == 1
 
-    served(talk)
 
-
-def test_pipelined_requests_are_answered_in_order() -> None:
-    async def talk(one: Served) -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         client.send(post(b"1") + post(b"2") + post(b"3", path="/z")[:40])
         client.send(post(b"3", path="/z")[40:])
         bodies = [(await client.reply()).body for _ in range(3)]
         assert bodies == [b"POST /mcp 1", b"POST /mcp 2", b"POST /z 3"]
-
-    served(talk)
 
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
@@ -130,8 +124,8 @@ BROKEN = {
 }
 
 
-def test_another_protocol_is_found_behind_a_request_and_in_pieces() -> None:
-    async def talk(one: Served) -> None:
+async def test_another_protocol_is_found_behind_a_request_and_in_pieces() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         whole = post(b"1")
         client.send(whole[:-10])
@@ -141,17 +135,15 @@ def test_another_protocol_is_found_behind_a_request_and_in_pieces() -> None:
         client.send(b"SP/1.0\r\nHost: a\r\n\r\n")
         assert (await client.reply()).status == 505
 
-    served(talk)
-
 
 @pytest.mark.promise("M98")
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_http_gets_one_sentence_and_the_connection_ends(
+async def test_broken_http_gets_one_sentence_and_the_connection_ends(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, status = BROKEN[case]
 
-    async def talk(one: Served) -> None:
+    async with opened_server() as one:
         client = await one.connect()
         reply = await client.ask(data)
         assert reply.status == status
@@ -160,46 +152,38 @@ def test_broken_http_gets_one_sentence_and_the_connection_ends(
         client.half_close()
         assert await client.closed() == b""  # no second answer, nothing smuggled
         assert len(one.refused) == 1
-
-    served(talk)
     assert not caplog.records
 
 
-def test_a_request_before_a_broken_one_is_still_answered() -> None:
-    async def talk(one: Served) -> None:
+async def test_a_request_before_a_broken_one_is_still_answered() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         client.send(post(b"1") + b"FROB / HTTP/1.1\r\n\r\n")
         assert (await client.reply()).body == b"POST /mcp 1"
         assert await client.closed() == b""
 
-    served(talk)
 
-
-def test_trailers_never_become_headers() -> None:
+async def test_trailers_never_become_headers() -> None:
     seen: list[request_head.Headers] = []
 
     async def app(request: HttpRequest) -> None:
         seen.append(request.head.headers)
         await echo(request)
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         trailer = b"\r\n2\r\nab\r\n0\r\nAuthorization: x\r\nHost: evil\r\n\r\n"
         assert (await client.ask(CHUNKED + trailer)).body == b"POST / ab"
         assert [name for name, _ in seen[0]] == [b"host", b"transfer-encoding"]
 
-    served(talk, app)
 
-
-def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read() -> None:
-    async def talk(one: Served) -> None:
+async def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         head = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         reply = await client.ask(head + post(b"smuggled"))
         assert (reply.status, reply.headers["connection"]) == (200, "close")
         assert await client.closed() == b""
-
-    served(talk)
 
 
 @pytest.mark.promise("M98")
@@ -210,58 +194,50 @@ def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read() -> N
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc", 408),
     ],
 )
-def test_a_request_that_comes_too_slowly_is_ended(start: bytes, status: int) -> None:
-    async def talk(one: Served) -> None:
+async def test_a_request_that_comes_too_slowly_is_ended(start: bytes, status: int) -> None:
+    async with opened_server(limits=QUICK) as one:
         client = await one.connect()
         reply = await client.ask(start)
         assert (reply.status, reply.headers["connection"]) == (status, "close")
         assert await client.closed() == b""
         assert one.refused in (["slow_head"], ["slow_body"])
 
-    served(talk, limits=QUICK)
 
-
-def test_an_idle_connection_is_closed_before_and_after_a_request() -> None:
-    async def talk(one: Served) -> None:
+async def test_an_idle_connection_is_closed_before_and_after_a_request() -> None:
+    async with opened_server(limits=QUICK) as one:
         fresh, used = await one.connect(), await one.connect()
         assert (await used.ask(post(b"x"))).status == 200
         assert await fresh.closed() == b""
         assert await used.closed() == b""
         assert one.refused == []
 
-    served(talk, limits=QUICK)
 
-
-def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
+async def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
     async def app(request: HttpRequest) -> None:
         request.begin(OK)
         await request.send(b"x" * 30_000_000)
         request.end()
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app, QUICK) as one:
         with socket.create_connection(("127.0.0.1", one.port)) as deaf:
             deaf.sendall(post(b""))
             await until(lambda: one.server.connections == 1)
             await until(lambda: one.server.connections == 0)
 
-    served(talk, app, QUICK)
 
-
-def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
+async def test_a_client_that_reads_large_answers_slowly_is_not_cut_off() -> None:
     sizes = iter((20_000_000, 30_000_000))
 
     def app(request: HttpRequest) -> None:
         request.answer(OK, b"x" * next(sizes))
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app, QUICK) as one:
         with socket.create_connection(("127.0.0.1", one.port)) as slow:
             for size in (20_000_000, 30_000_000):
                 slow.sendall(post(b""))
                 clock = await one.connect()
                 assert await clock.closed() == b""  # by now the server has looked at both
                 assert await asyncio.to_thread(_read, slow, size) >= size
-
-    served(talk, app, QUICK)
 
 
 def _read(sock: socket.socket, size: int) -> int:
@@ -272,8 +248,8 @@ def _read(sock: socket.socket, size: int) -> int:
     return count
 
 
-def test_one_connection_too_many_is_told_so() -> None:
-    async def talk(one: Served) -> None:
+async def test_one_connection_too_many_is_told_so() -> None:
+    async with opened_server(limits=ClientLimits(connections_max=1)) as one:
         first = await one.connect()
         assert (await first.ask(post(b""))).status == 200
         second = await one.connect()
@@ -281,8 +257,6 @@ def test_one_connection_too_many_is_told_so() -> None:
         assert (reply.status, one.refused) == (503, ["connections"])
         assert await second.closed() == b""
         assert (await first.ask(post(b""))).status == 200
-
-    served(talk, limits=ClientLimits(connections_max=1))
 
 
 HALF = {
@@ -294,7 +268,7 @@ HALF = {
 
 @pytest.mark.promise("M98")
 @pytest.mark.parametrize("how", HALF)
-def test_who_has_sent_no_whole_request_makes_room_for_a_new_client(how: str) -> None:
+async def test_who_has_sent_no_whole_request_makes_room_for_a_new_client(how: str) -> None:
     many, asked, go = 8, asyncio.Event(), asyncio.Event()
 
     async def app(request: HttpRequest) -> None:
@@ -303,7 +277,9 @@ def test_who_has_sent_no_whole_request_makes_room_for_a_new_client(how: str) -> 
             await go.wait()
         request.answer(OK, body or b"")
 
-    async def talk(one: Served) -> None:
+    async with opened_server(
+        app, limits=ClientLimits(connections_max=many, makes_room=True)
+    ) as one:
         waiting = await one.connect()
         waiting.send(post(b"wait"))
         await asked.wait()
@@ -317,12 +293,10 @@ def test_who_has_sent_no_whole_request_makes_room_for_a_new_client(how: str) -> 
         go.set()
         assert (await waiting.reply()).body == b"wait"
 
-    served(talk, app, limits=ClientLimits(connections_max=many, makes_room=True))
-
 
 @pytest.mark.promise("M98")
-def test_the_address_with_the_most_connections_makes_room() -> None:
-    async def talk(one: Served) -> None:
+async def test_the_address_with_the_most_connections_makes_room() -> None:
+    async with opened_server(limits=ClientLimits(connections_max=4, makes_room=True)) as one:
         quiet = await Client.connect(one.port, "127.0.0.2")
         one.clients.append(quiet)
         await until(lambda: one.server.connections == 1)
@@ -331,11 +305,9 @@ def test_the_address_with_the_most_connections_makes_room() -> None:
         await until(lambda: one.refused == ["connections"] * 5)
         assert (await quiet.ask(post(b""))).status == 200
 
-    served(talk, limits=ClientLimits(connections_max=4, makes_room=True))
-
 
 @pytest.mark.promise("M98")
-def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
+async def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def app(request: HttpRequest) -> None:
@@ -344,7 +316,7 @@ def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
             await request.send(b"x")
         raise LookupError("secret detail")
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         reply = await client.ask(post(b""))
         assert reply.outcome == (500, -32603)
@@ -353,8 +325,6 @@ def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
         late.send(post(b"", path="/late"))
         assert (await late.head()).status == 200
         assert not (await late.closed()).endswith(b"0\r\n\r\n")
-
-    served(talk, app)
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
@@ -416,11 +386,11 @@ async def test_a_drain_finishes_what_is_open_and_leaves_the_shared_socket_alone(
     await new.drain(WAIT_S)
 
 
-def test_a_drain_cuts_what_does_not_end() -> None:
+async def test_a_drain_cuts_what_does_not_end() -> None:
     async def app(request: HttpRequest) -> None:
         await asyncio.Event().wait()
 
-    async def talk(one: Served) -> None:
+    async with opened_server(app) as one:
         client = await one.connect()
         client.send(post(b"x"))
         await until(lambda: one.server.connections == 1)
@@ -428,11 +398,9 @@ def test_a_drain_cuts_what_does_not_end() -> None:
         assert await client.closed() == b""
         assert one.server.connections == 0
 
-    served(talk, app)
 
-
-def test_the_refusal_reaches_a_client_that_is_still_sending() -> None:
-    async def talk(one: Served) -> None:
+async def test_the_refusal_reaches_a_client_that_is_still_sending() -> None:
+    async with opened_server() as one:
         client = await one.connect()
         client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * (LINGER_BYTES_MAX // 2))
         assert (await client.reply()).status == 431
@@ -440,5 +408,3 @@ def test_the_refusal_reaches_a_client_that_is_still_sending() -> None:
         await client.drain()
         client.half_close()
         assert await client.closed() == b""
-
-    served(talk)

@@ -5,7 +5,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from metamcp_worker.ipc.errors import TlsUnfit
 from metamcp_worker.ipc.spec import TlsSpec
 from tests.worker.http.test_fetch_tls import certificate
 from tests.worker.http.test_serve import echo
-from tests.worker.rawhttp import Client, listener, post, run, until
+from tests.worker.rawhttp import Client, listener, post, until
 
 pytestmark = pytest.mark.process
 
@@ -55,35 +56,30 @@ class Safe:
             return said, time.monotonic() - start
 
 
-def safely(
+@asynccontextmanager
+async def opened_safe(
     folder: Path,
-    test: Callable[[Safe], Awaitable[None]],
     limits: ClientLimits = ClientLimits(),  # noqa: B008 - frozen
-) -> None:
-    async def main() -> None:
-        one = Safe(folder, limits)
-        await one.server.start([one.socket])
-        try:
-            await test(one)
-        finally:
-            await one.server.drain(1)
-
-    run(main)
+) -> AsyncGenerator[Safe]:
+    one = Safe(folder, limits)
+    await one.server.start([one.socket])
+    try:
+        yield one
+    finally:
+        await one.server.drain(1)
 
 
 @pytest.mark.promise("M6")
-def test_a_handshake_may_last_as_long_as_the_head_of_a_request(tmp_path: Path) -> None:
-    async def talk(one: Safe) -> None:
+async def test_a_handshake_may_last_as_long_as_the_head_of_a_request(tmp_path: Path) -> None:
+    async with opened_safe(tmp_path, ClientLimits(head_s=0.2)) as one:
         silent = await Client.connect(one.port)
         assert await silent.closed() == b""
         await silent.close()
         assert (await asyncio.to_thread(one.asked))[0].startswith(b"HTTP/1.1 200")
 
-    safely(tmp_path, talk, ClientLimits(head_s=0.2))
 
-
-def test_handshakes_count_as_connections(tmp_path: Path) -> None:
-    async def talk(one: Safe) -> None:
+async def test_handshakes_count_as_connections(tmp_path: Path) -> None:
+    async with opened_safe(tmp_path, ClientLimits(connections_max=1)) as one:
         silent = await Client.connect(one.port)
         late = await Client.connect(one.port)
         assert await late.closed() == b""
@@ -93,23 +89,19 @@ def test_handshakes_count_as_connections(tmp_path: Path) -> None:
         await until(lambda: one.server.handshakes == 0)
         assert (await asyncio.to_thread(one.asked))[0].startswith(b"HTTP/1.1 200")
 
-    safely(tmp_path, talk, ClientLimits(connections_max=1))
-
 
 @pytest.mark.promise("M98")
-def test_the_oldest_handshake_makes_room_for_a_new_one(tmp_path: Path) -> None:
-    async def talk(one: Safe) -> None:
+async def test_the_oldest_handshake_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    async with opened_safe(tmp_path, ClientLimits(connections_max=1, makes_room=True)) as one:
         silent = await Client.connect(one.port)
         await until(lambda: one.server.handshakes == 1)
         assert (await asyncio.to_thread(one.asked))[0].startswith(b"HTTP/1.1 200")
         assert await silent.closed() == b""
         await silent.close()
 
-    safely(tmp_path, talk, ClientLimits(connections_max=1, makes_room=True))
 
-
-def test_no_handshake_outlasts_its_server(tmp_path: Path) -> None:
-    async def talk(one: Safe) -> None:
+async def test_no_handshake_outlasts_its_server(tmp_path: Path) -> None:
+    async with opened_safe(tmp_path, ClientLimits(head_s=1000)) as one:
         silent = await Client.connect(one.port)
         await until(lambda: one.server.handshakes == 1)
         await one.server.drain(1)
@@ -117,16 +109,12 @@ def test_no_handshake_outlasts_its_server(tmp_path: Path) -> None:
         await silent.close()
         await until(lambda: one.server.handshakes == 0)
 
-    safely(tmp_path, talk, ClientLimits(head_s=1000))
 
-
-def test_a_client_that_says_no_goodbye_does_not_keep_its_connection(tmp_path: Path) -> None:
-    async def talk(one: Safe) -> None:
+async def test_a_client_that_says_no_goodbye_does_not_keep_its_connection(tmp_path: Path) -> None:
+    async with opened_safe(tmp_path) as one:
         said, seconds = await asyncio.to_thread(one.asked)
         assert said.startswith(b"HTTP/1.1 200")
         assert seconds < 10
-
-    safely(tmp_path, talk)
 
 
 def test_a_key_with_a_passphrase_is_refused_and_the_terminal_is_not_asked(tmp_path: Path) -> None:

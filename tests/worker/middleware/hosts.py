@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +121,13 @@ class Tool:
         return str(found["content"][0]["text"])
 
 
-def play(test: Callable[[Tool], Awaitable[None]], *, ready_s: float = READY_S_MAX) -> None:
-    """Run a test with the front's side of middleware."""
-
-    async def main() -> None:
-        connectors = Connectors()
-        lines = MiddlewareClients(connectors, ready_s)
-        try:
-            async with asyncio.timeout(60):
-                await test(Tool(lines, connectors))
-        finally:
-            lines.close()
-            connectors.keep(())
-
-    asyncio.run(main())
+@asynccontextmanager
+async def opened_tool(*, ready_s: float = READY_S_MAX) -> AsyncGenerator[Tool]:
+    """The front's side of middleware."""
+    connectors = Connectors()
+    lines = MiddlewareClients(connectors, ready_s)
+    try:
+        yield Tool(lines, connectors)
+    finally:
+        lines.close()
+        connectors.keep(())

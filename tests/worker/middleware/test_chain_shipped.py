@@ -58,26 +58,22 @@ def test_redaction_hides_what_it_knows(text: str, hidden: str | None) -> None:
     assert Redaction({}).text(text) == (text if hidden is None else hidden)
 
 
-def test_redaction_is_for_results_of_every_kind_and_for_arguments_if_wanted() -> None:
+async def test_redaction_is_for_results_of_every_kind_and_for_arguments_if_wanted() -> None:
     mail = "a@b.example"
-
-    async def test() -> None:
-        server = Server(ToolResult.of_text(mail))
-        found = await Redaction({}).on_call_tool(request({"to": mail}), server)
-        assert (found.content[0]["text"], server.calls) == ("[email]", [{"to": mail}])
-        await Redaction({"arguments": True}).on_call_tool(request({"to": [mail]}), server)
-        assert server.calls[1] == {"to": ["[email]"]}
-        some = Redaction({"kinds": ["card"]})
-        assert await some.on_call_tool(request(), server) is server.result
-        content = {"role": "user", "content": {"type": "text", "text": mail}}
-        prompt = Server(PromptResult(codec.dump({"messages": [content]})))
-        told = await Redaction({}).on_get_prompt(request(), prompt)
-        assert told.messages[0]["content"]["text"] == "[email]"
-        resource = Server(ResourceResult(codec.dump({"contents": [{"uri": "u", "text": mail}]})))
-        read = await Redaction({}).on_read_resource(request(), resource)
-        assert read.contents == [{"uri": "u", "text": "[email]"}]
-
-    asyncio.run(test())
+    server = Server(ToolResult.of_text(mail))
+    found = await Redaction({}).on_call_tool(request({"to": mail}), server)
+    assert (found.content[0]["text"], server.calls) == ("[email]", [{"to": mail}])
+    await Redaction({"arguments": True}).on_call_tool(request({"to": [mail]}), server)
+    assert server.calls[1] == {"to": ["[email]"]}
+    some = Redaction({"kinds": ["card"]})
+    assert await some.on_call_tool(request(), server) is server.result
+    content = {"role": "user", "content": {"type": "text", "text": mail}}
+    prompt = Server(PromptResult(codec.dump({"messages": [content]})))
+    told = await Redaction({}).on_get_prompt(request(), prompt)
+    assert told.messages[0]["content"]["text"] == "[email]"
+    resource = Server(ResourceResult(codec.dump({"contents": [{"uri": "u", "text": mail}]})))
+    read = await Redaction({}).on_read_resource(request(), resource)
+    assert read.contents == [{"uri": "u", "text": "[email]"}]
 
 
 @pytest.mark.parametrize("text", ["a" * 200_000, "1 " * 100_000, "A1" * 100_000, "+1" * 100_000,
@@ -93,89 +89,76 @@ def test_long_texts_take_little_time(text: str) -> None:
 READS = Raw(b'{"readOnlyHint":true}')
 
 
-def test_a_cache_answers_the_same_call_of_the_same_caller_for_some_time() -> None:
+async def test_a_cache_answers_the_same_call_of_the_same_caller_for_some_time() -> None:
     now = [0.0]
+    cache, server = Cache({"ttl": "10s"}, lambda: now[0]), Server(ToolResult.of_text("a"))
 
-    async def test() -> None:
-        cache, server = Cache({"ttl": "10s"}, lambda: now[0]), Server(ToolResult.of_text("a"))
+    async def calls(arguments: object, **members: Any) -> int:
+        asked = request(arguments, **{"annotations": READS, **members})
+        result = await cache.on_call_tool(asked, server)
+        assert result.content[0]["text"] == "a"
+        return len(server.calls)
 
-        async def calls(arguments: object, **members: Any) -> int:
-            asked = request(arguments, **{"annotations": READS, **members})
-            result = await cache.on_call_tool(asked, server)
-            assert result.content[0]["text"] == "a"
-            return len(server.calls)
+    assert await calls({"a": 1, "b": 2}) == 1
+    assert await calls({"b": 2, "a": 1}) == 1
+    assert await calls({"b": 3, "a": 1}) == 2
+    for other in ("principal", "endpoint", "workspace", "name", "server"):
+        before = len(server.calls)
+        assert await calls({"a": 1, "b": 2}, **{other: "other"}) == before + 1
+    count = len(server.calls)
+    now[0] = 9.9
+    assert await calls({"a": 1, "b": 2}) == count
+    now[0] = 10.0
+    assert await calls({"a": 1, "b": 2}) == count + 1
+    cache.on_lists_changed("elsewhere")
+    assert await calls({"a": 1, "b": 2}) == count + 1
+    cache.on_lists_changed("s")
+    assert await calls({"a": 1, "b": 2}) == count + 2
 
-        assert await calls({"a": 1, "b": 2}) == 1
-        assert await calls({"b": 2, "a": 1}) == 1
-        assert await calls({"b": 3, "a": 1}) == 2
-        for other in ("principal", "endpoint", "workspace", "name", "server"):
-            before = len(server.calls)
-            assert await calls({"a": 1, "b": 2}, **{other: "other"}) == before + 1
-        count = len(server.calls)
-        now[0] = 9.9
-        assert await calls({"a": 1, "b": 2}) == count
-        now[0] = 10.0
-        assert await calls({"a": 1, "b": 2}) == count + 1
-        cache.on_lists_changed("elsewhere")
-        assert await calls({"a": 1, "b": 2}) == count + 1
+
+async def test_a_cache_keeps_neither_failures_nor_what_may_change_something() -> None:
+    cache, server = Cache({}), Server(ToolResult.of_text("no", is_error=True))
+    for _ in range(2):
+        await cache.on_call_tool(request(annotations=READS), server)
+    assert len(server.calls) == 2
+    server.result = ToolResult.of_text("yes")
+    for _ in range(2):
+        await cache.on_call_tool(request(), server)
+    assert len(server.calls) == 4
+    cache = Cache({"read_only": False})
+    for _ in range(2):
+        await cache.on_call_tool(request(), server)
+    assert len(server.calls) == 5
+
+
+async def test_a_cache_does_not_keep_what_was_asked_before_a_change() -> None:
+    cache = Cache({"read_only": False})
+
+    async def changing(_: HookRequest) -> ToolResult:
         cache.on_lists_changed("s")
-        assert await calls({"a": 1, "b": 2}) == count + 2
+        return ToolResult.of_text("old")
 
-    asyncio.run(test())
-
-
-def test_a_cache_keeps_neither_failures_nor_what_may_change_something() -> None:
-    async def test() -> None:
-        cache, server = Cache({}), Server(ToolResult.of_text("no", is_error=True))
-        for _ in range(2):
-            await cache.on_call_tool(request(annotations=READS), server)
-        assert len(server.calls) == 2
-        server.result = ToolResult.of_text("yes")
-        for _ in range(2):
-            await cache.on_call_tool(request(), server)
-        assert len(server.calls) == 4
-        cache = Cache({"read_only": False})
-        for _ in range(2):
-            await cache.on_call_tool(request(), server)
-        assert len(server.calls) == 5
-
-    asyncio.run(test())
+    server = Server(ToolResult.of_text("new"))
+    await cache.on_call_tool(request(), changing)
+    assert (await cache.on_call_tool(request(), server)).content[0]["text"] == "new"
 
 
-def test_a_cache_does_not_keep_what_was_asked_before_a_change() -> None:
-    async def test() -> None:
-        cache = Cache({"read_only": False})
+async def test_a_cache_is_bounded() -> None:
+    server = Server(ToolResult.of_text("a" * 100))
 
-        async def changing(_: HookRequest) -> ToolResult:
-            cache.on_lists_changed("s")
-            return ToolResult.of_text("old")
+    async def calls(cache: Cache, n: int) -> int:
+        await cache.on_call_tool(request({"n": n}), server)
+        return len(server.calls)
 
-        server = Server(ToolResult.of_text("new"))
-        await cache.on_call_tool(request(), changing)
-        assert (await cache.on_call_tool(request(), server)).content[0]["text"] == "new"
-
-    asyncio.run(test())
-
-
-def test_a_cache_is_bounded() -> None:
-    async def test() -> None:
-        server = Server(ToolResult.of_text("a" * 100))
-
-        async def calls(cache: Cache, n: int) -> int:
-            await cache.on_call_tool(request({"n": n}), server)
-            return len(server.calls)
-
-        few = Cache({"read_only": False, "entries_max": 2})
-        assert [await calls(few, n) for n in (1, 2, 1, 3, 1, 2)] == [1, 2, 2, 3, 3, 4]
-        small = Cache({"read_only": False, "bytes_max": 1500})
-        before = len(server.calls)
-        assert [await calls(small, n) - before for n in (*range(12), 0)] == [*range(1, 13), 13]
-        assert await calls(small, 11) - before == 13
-        tiny = Cache({"read_only": False, "bytes_max": 150})
-        before = len(server.calls)
-        assert [await calls(tiny, 1) - before for _ in range(2)] == [1, 2]
-
-    asyncio.run(test())
+    few = Cache({"read_only": False, "entries_max": 2})
+    assert [await calls(few, n) for n in (1, 2, 1, 3, 1, 2)] == [1, 2, 2, 3, 3, 4]
+    small = Cache({"read_only": False, "bytes_max": 1500})
+    before = len(server.calls)
+    assert [await calls(small, n) - before for n in (*range(12), 0)] == [*range(1, 13), 13]
+    assert await calls(small, 11) - before == 13
+    tiny = Cache({"read_only": False, "bytes_max": 150})
+    before = len(server.calls)
+    assert [await calls(tiny, 1) - before for _ in range(2)] == [1, 2]
 
 
 def filtered(options: dict[str, Any], result: ToolResult) -> ToolResult:

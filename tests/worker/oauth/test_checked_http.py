@@ -11,7 +11,6 @@ from metamcp_worker.oauth.addresses import Reach
 from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.checked_http import BODY_BYTES_MAX, CheckedHttpClient, page
 from tests.worker.http.test_fetch_tls import certificate
-from tests.worker.rawhttp import run
 from tests.worker.scripted import Request, Wire, serving
 
 HERE = "http://127.0.0.1:9/mcp"
@@ -69,7 +68,7 @@ async def test_cloud_credentials_are_out_of_reach_for_everybody() -> None:
         await CheckedHttpClient(HERE).send(ask("https://169.254.169.254/"))
 
 
-def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
+async def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
     seen: list[Request] = []
 
     async def script(wire: Wire) -> None:
@@ -77,15 +76,12 @@ def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
             seen.append(request)
             await wire.answer(b'{"ok":1}', "Content-Type: application/json", status="201 Made")
 
-    async def main() -> None:
-        async with serving(script) as url:
-            request = ask(url, "POST", code="x y", state="é")
-            request.headers["Authorization"] = "Basic abc"
-            answer = await CheckedHttpClient(HERE).send(request)
-        assert (answer.status_code, answer.content) == (201, b'{"ok":1}')
-        assert (answer.request, answer.next_request) == (request, None)
-
-    run(main)
+    async with serving(script) as url:
+        request = ask(url, "POST", code="x y", state="é")
+        request.headers["Authorization"] = "Basic abc"
+        answer = await CheckedHttpClient(HERE).send(request)
+    assert (answer.status_code, answer.content) == (201, b'{"ok":1}')
+    assert (answer.request, answer.next_request) == (request, None)
     (got,) = seen
     assert got.line == "POST /mcp HTTP/1.1"
     assert got.body == b"code=x+y&state=%C3%A9"
@@ -96,7 +92,7 @@ def test_a_request_arrives_whole_and_asks_for_nothing_compressed() -> None:
     assert got.headers["host"].startswith("127.0.0.1:")
 
 
-def test_redirects_stay_in_their_origin_and_never_carry_credentials() -> None:
+async def test_redirects_stay_in_their_origin_and_never_carry_credentials() -> None:
     lines: list[str] = []
 
     async def script(wire: Wire) -> None:
@@ -107,15 +103,12 @@ def test_redirects_stay_in_their_origin_and_never_carry_credentials() -> None:
             status = "200 OK" if path == "/c" else "302 Found"
             await wire.answer(path.encode(), f"Location: {where}", status=status)
 
-    async def main() -> None:
-        async with serving(script) as url:
-            guarded = CheckedHttpClient(HERE)
-            assert (await guarded.send(ask(url))).content == b"/c"
-            assert (await guarded.send(ask(url.replace("/mcp", "/away")))).status_code == 302
-            assert (await guarded.send(ask(url, "POST", code="x"))).status_code == 302
-            assert (await guarded.send(ask(url.replace("/mcp", "/x")))).status_code == 302
-
-    run(main)
+    async with serving(script) as url:
+        guarded = CheckedHttpClient(HERE)
+        assert (await guarded.send(ask(url))).content == b"/c"
+        assert (await guarded.send(ask(url.replace("/mcp", "/away")))).status_code == 302
+        assert (await guarded.send(ask(url, "POST", code="x"))).status_code == 302
+        assert (await guarded.send(ask(url.replace("/mcp", "/x")))).status_code == 302
     assert [line.split(" ")[1] for line in lines] == [
         "/mcp", "/b", "/c", "/away", "/mcp", "/x", "/d", "/d", "/d",
     ]  # fmt: skip

@@ -15,7 +15,6 @@ from metamcp_worker.oauth.challenge import NotAuthorized
 from metamcp_worker.oauth.vault import vault_of
 from tests.fakes.oauth_server import CANARY, World, protected
 from tests.worker.oauth.people import DOCUMENT, Person, callback_port, known, spec, stored
-from tests.worker.rawhttp import run
 
 pytestmark = pytest.mark.process
 
@@ -204,16 +203,13 @@ async def test_an_answer_of_another_authorization_server_is_not_taken(tmp_path: 
         assert "/token" not in world.paths()
 
 
-def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with protected() as world:
-            with caplog.at_level(logging.INFO):
+async def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with protected() as world:
+        with caplog.at_level(logging.INFO):
+            await Person().login(spec(world, tmp_path))
+            world.trouble["/token"] = 400
+            with pytest.raises(NotAuthorized):
                 await Person().login(spec(world, tmp_path))
-                world.trouble["/token"] = 400
-                with pytest.raises(NotAuthorized):
-                    await Person().login(spec(world, tmp_path))
-
-    run(main)
     assert CANARY not in caplog.text
 
 

@@ -1,6 +1,5 @@
 """The tokens on disk: encrypted, bound to their file, and never trusted when they look odd."""
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -176,14 +175,11 @@ def test_what_another_client_was_given_does_not_suit() -> None:
     assert (found.suits(None), found.suits("me")) == (True, False)
 
 
-def test_a_lock_that_another_process_keeps_is_not_taken_as_free(tmp_path: Path) -> None:
-    async def main() -> None:
-        one, other = vault(tmp_path), vault(tmp_path)
-        async with one.lock("far", REFRESH):
-            with pytest.raises(VaultBusy):
-                async with other.lock("far", REFRESH, wait_s=0.05):
-                    raise AssertionError("the lock is taken twice")
-        async with other.lock("far", REFRESH, wait_s=0.05):
-            pass
-
-    asyncio.run(main())
+async def test_a_lock_that_another_process_keeps_is_not_taken_as_free(tmp_path: Path) -> None:
+    one, other = vault(tmp_path), vault(tmp_path)
+    async with one.lock("far", REFRESH):
+        with pytest.raises(VaultBusy):
+            async with other.lock("far", REFRESH, wait_s=0.05):
+                raise AssertionError("the lock is taken twice")
+    async with other.lock("far", REFRESH, wait_s=0.05):
+        pass
