@@ -1,7 +1,6 @@
 """Endpoints that take tokens of a real identity provider: clients that log in by themselves, tokens
 for programs, opaque tokens, and tokens that are not good enough."""
 
-import asyncio
 import http.client
 import json
 import subprocess
@@ -96,28 +95,24 @@ async def logged_in(gateway: Gateway, endpoint: str, person: Person) -> AsyncGen
         yield client
 
 
-def test_a_client_that_has_nothing_registers_logs_in_and_may_do_everything(
+async def test_a_client_that_has_nothing_registers_logs_in_and_may_do_everything(
     gateway: Gateway,
 ) -> None:
-    async def talk() -> None:
-        person = Person(url(gateway, "tokens"))
-        async with logged_in(gateway, "tokens", person) as client:
-            await client.read_resource((await client.list_resources()).resources[0].uri)
-        (asked,) = person.asked
-        assert asked >= {"mcp:list", "mcp:call", "mcp:read", "mcp:subscribe"}
-
-    asyncio.run(talk())
+    person = Person(url(gateway, "tokens"))
+    async with logged_in(gateway, "tokens", person) as client:
+        await client.read_resource((await client.list_resources()).resources[0].uri)
+    (asked,) = person.asked
+    assert asked >= {"mcp:list", "mcp:call", "mcp:read", "mcp:subscribe"}
 
 
-def test_a_client_with_few_scopes_asks_for_one_more_when_it_needs_it(gateway: Gateway) -> None:
-    async def talk() -> None:
-        person = Person(url(gateway, "few"), client_id="laptop")
-        async with logged_in(gateway, "few", person) as client:
-            assert person.asked == [{"mcp:call", "mcp:list"}]
-            await client.read_resource((await client.list_resources()).resources[0].uri)
-            assert person.asked[1:] == [{"mcp:call", "mcp:list", "mcp:read"}]
-
-    asyncio.run(talk())
+async def test_a_client_with_few_scopes_asks_for_one_more_when_it_needs_it(
+    gateway: Gateway,
+) -> None:
+    person = Person(url(gateway, "few"), client_id="laptop")
+    async with logged_in(gateway, "few", person) as client:
+        assert person.asked == [{"mcp:call", "mcp:list"}]
+        await client.read_resource((await client.list_resources()).resources[0].uri)
+        assert person.asked[1:] == [{"mcp:call", "mcp:list", "mcp:read"}]
 
 
 def test_a_client_without_a_token_learns_where_to_get_one(

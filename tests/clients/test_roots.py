@@ -110,79 +110,71 @@ def test_clients_that_come_before_the_server_was_met_get_no_foreign_roots(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-def test_three_clients_with_three_roots_get_each_its_own(
+async def test_three_clients_with_three_roots_get_each_its_own(
     gateway: Gateway, tmp_path: Path, mode: Mode
 ) -> None:
-    async def main() -> None:
-        agents = [Agent(gateway, one, mode) for one in folders(tmp_path, "f1", "f2", "f3")]
-        async with AsyncExitStack() as stack:
-            for one in agents:
-                await stack.enter_async_context(one.client)
-            for tool in ("everything__get-roots-list", "files__list_allowed_directories"):
-                told = await asyncio.gather(*(one.call(tool) for one in agents))
-                for one, text in zip(agents, told, strict=True):
-                    assert str(one.folder) in text
-                    assert all(str(other.folder) not in text for other in agents if other != one)
-            for one in agents:
-                path = str(one.folder / "note.txt")
-                assert await one.call("files__read_text_file", path=path) == one.folder.name
-
-    asyncio.run(main())
+    agents = [Agent(gateway, one, mode) for one in folders(tmp_path, "f1", "f2", "f3")]
+    async with AsyncExitStack() as stack:
+        for one in agents:
+            await stack.enter_async_context(one.client)
+        for tool in ("everything__get-roots-list", "files__list_allowed_directories"):
+            told = await asyncio.gather(*(one.call(tool) for one in agents))
+            for one, text in zip(agents, told, strict=True):
+                assert str(one.folder) in text
+                assert all(str(other.folder) not in text for other in agents if other != one)
+        for one in agents:
+            path = str(one.folder / "note.txt")
+            assert await one.call("files__read_text_file", path=path) == one.folder.name
 
 
-def test_five_clients_with_one_root_share_one_process(gateway: Gateway, tmp_path: Path) -> None:
+async def test_five_clients_with_one_root_share_one_process(
+    gateway: Gateway, tmp_path: Path
+) -> None:
     def processes() -> int:
         return sum(one["name"].startswith("files@") for one in gateway.status()["servers"])
 
-    async def main() -> None:
-        (folder,) = folders(tmp_path, "same")
-        agents = [Agent(gateway, folder, "legacy") for _ in range(5)]
-        before = await asyncio.to_thread(processes)
-        async with AsyncExitStack() as stack:
-            for one in agents:
-                await stack.enter_async_context(one.client)
-            for text in await answers(agents, "files__list_allowed_directories"):
-                assert str(folder) in text
-            assert await asyncio.to_thread(processes) == before + 1
-
-    asyncio.run(main())
+    (folder,) = folders(tmp_path, "same")
+    agents = [Agent(gateway, folder, "legacy") for _ in range(5)]
+    before = await asyncio.to_thread(processes)
+    async with AsyncExitStack() as stack:
+        for one in agents:
+            await stack.enter_async_context(one.client)
+        for text in await answers(agents, "files__list_allowed_directories"):
+            assert str(folder) in text
+        assert await asyncio.to_thread(processes) == before + 1
 
 
-def test_a_client_that_moves_on_takes_its_servers_along(gateway: Gateway, tmp_path: Path) -> None:
-    async def main() -> None:
-        before, after = folders(tmp_path, "before", "after")
-        agent = Agent(gateway, before, "legacy")
-        async with agent.client, asyncio.timeout(WAIT_S):
-            for server in ("everything__get-roots-list", "files__list_allowed_directories"):
-                assert str(before) in await agent.call(server)
-            agent.folder = after
-            await agent.client.session.send_notification(RootsListChangedNotification())
-            for server in ("everything__get-roots-list", "files__list_allowed_directories"):
-                while str(after) not in (told := await agent.call(server)):
-                    pass  # the server is still at it
-                assert str(before) not in told
+async def test_a_client_that_moves_on_takes_its_servers_along(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    before, after = folders(tmp_path, "before", "after")
+    agent = Agent(gateway, before, "legacy")
+    async with agent.client, asyncio.timeout(WAIT_S):
+        for server in ("everything__get-roots-list", "files__list_allowed_directories"):
+            assert str(before) in await agent.call(server)
+        agent.folder = after
+        await agent.client.session.send_notification(RootsListChangedNotification())
+        for server in ("everything__get-roots-list", "files__list_allowed_directories"):
+            while str(after) not in (told := await agent.call(server)):
+                pass  # the server is still at it
+            assert str(before) not in told
 
-    asyncio.run(main())
 
-
-def test_agents_of_one_project_share_a_server_that_is_started_in_it(
+async def test_agents_of_one_project_share_a_server_that_is_started_in_it(
     gateway: Gateway, tmp_path: Path
 ) -> None:
     def processes() -> int:
         return sum(one["name"].startswith("team@") for one in gateway.status()["servers"])
 
-    async def main() -> None:
-        here, there = folders(tmp_path, "here", "there")
-        agents = [
-            Agent(gateway, here, "legacy"), Agent(gateway, here, "auto"),
-            Agent(gateway, there, "legacy"),
-        ]  # fmt: skip
-        async with AsyncExitStack() as stack:
-            for one in agents:
-                await stack.enter_async_context(one.client)
-            for one in agents:
-                path = str(one.folder / "note.txt")
-                assert await one.call("team__read_text_file", path=path) == one.folder.name
-            assert await asyncio.to_thread(processes) == 2
-
-    asyncio.run(main())
+    here, there = folders(tmp_path, "here", "there")
+    agents = [
+        Agent(gateway, here, "legacy"), Agent(gateway, here, "auto"),
+        Agent(gateway, there, "legacy"),
+    ]  # fmt: skip
+    async with AsyncExitStack() as stack:
+        for one in agents:
+            await stack.enter_async_context(one.client)
+        for one in agents:
+            path = str(one.folder / "note.txt")
+            assert await one.call("team__read_text_file", path=path) == one.folder.name
+        assert await asyncio.to_thread(processes) == 2

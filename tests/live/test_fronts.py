@@ -176,15 +176,12 @@ def test_what_is_posted_for_a_stream_of_http_sse_finds_it(gateway: Gateway) -> N
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-def test_the_official_client_works_as_with_one_front(gateway: Gateway, mode: str) -> None:
-    async def talk() -> None:
-        async with asyncio.timeout(60), Sdk(gateway.url, mode=mode) as client:
-            for number in range(AGAIN // 2):
-                calls = (client.call_tool("new__echo", {"text": str(number)}) for _ in range(4))
-                for result in await asyncio.gather(*calls):
-                    assert f"text='{number}'" in repr(result.content)
-
-    asyncio.run(talk())
+async def test_the_official_client_works_as_with_one_front(gateway: Gateway, mode: str) -> None:
+    async with asyncio.timeout(60), Sdk(gateway.url, mode=mode) as client:
+        for number in range(AGAIN // 2):
+            calls = (client.call_tool("new__echo", {"text": str(number)}) for _ in range(4))
+            for result in await asyncio.gather(*calls):
+                assert f"text='{number}'" in repr(result.content)
 
 
 def test_what_nobody_has_is_answered_as_with_one_front(gateway: Gateway) -> None:

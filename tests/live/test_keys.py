@@ -1,6 +1,5 @@
 """API keys with the true binary: made before the first start, used by real clients, revoked."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -97,21 +96,18 @@ def test_a_key_that_was_made_before_the_first_start_opens_the_gateway(gateway: G
     assert gateway.environ["FIRST"] not in gateway.log.read_text()
 
 
-def test_a_real_client_lists_and_calls_with_a_key(gateway: Gateway) -> None:
+async def test_a_real_client_lists_and_calls_with_a_key(gateway: Gateway) -> None:
     made = keys(gateway, "create", "sdk", "--expires", "1h")
 
-    async def talk() -> None:
-        headers = {"Authorization": f"Bearer {made['key']}"}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=30) as web,
-            Sdk(streamable_http_client(gateway.url, http_client=web)) as client,
-        ):
-            tools = (await client.list_tools()).tools
-            assert {"new__echo", "old__echo"} <= {tool.name for tool in tools}
-            answer = await client.call_tool("new__echo", {"text": "with a key"})
-            assert "with a key" in str(answer.content)
-
-    asyncio.run(talk())
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=30) as web,
+        Sdk(streamable_http_client(gateway.url, http_client=web)) as client,
+    ):
+        tools = (await client.list_tools()).tools
+        assert {"new__echo", "old__echo"} <= {tool.name for tool in tools}
+        answer = await client.call_tool("new__echo", {"text": "with a key"})
+        assert "with a key" in str(answer.content)
     keys(gateway, "revoke", made["id"])
 
 

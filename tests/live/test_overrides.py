@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.sse import sse_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, TextContent, Tool
+from mcp_types import Tool
 
 from tests.live.bridge import Bridge
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
 from tests.live.test_recording import metamcp, recorded
+from tests.live.viewed import opened_client, said
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M27")]
@@ -72,23 +73,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-def talk(
-    gateway: Gateway, mode: str, test: Callable[[Sdk], Awaitable[None]], path: str = "/mcp"
-) -> None:
-    async def main() -> None:
-        where = f"http://127.0.0.1:{gateway.port}{path}"
-        async with asyncio.timeout(60), Sdk(where, mode=mode) as client:
-            await test(client)
-
-    asyncio.run(main())
-
-
-def said(result: CallToolResult) -> str:
-    block = result.content[0]
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 async def tools(client: Sdk) -> dict[str, Tool]:
     return {tool.name: tool for tool in (await client.list_tools()).tools}
 
@@ -101,10 +85,10 @@ def got(text: str) -> dict[str, Any]:
 
 @eras
 @both
-def test_clients_see_the_tool_that_the_operator_wants(
+async def test_clients_see_the_tool_that_the_operator_wants(
     gateway: Gateway, mode: str, server: str
 ) -> None:
-    async def here(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         found = await tools(client)
         assert not {f"{server}__{tool}" for tool in ("raw", "pid", "blob")} & set(found)
         assert f"{server}.before" not in found
@@ -120,15 +104,13 @@ def test_clients_see_the_tool_that_the_operator_wants(
         plain = found[f"{server}__echo"]
         assert plain.meta == {"example.com/vendor": {"kept": 1.0}}
 
-    talk(gateway, mode, here)
-
 
 @eras
 @both
-def test_calls_have_the_arguments_that_the_operator_wants(
+async def test_calls_have_the_arguments_that_the_operator_wants(
     gateway: Gateway, mode: str, server: str
 ) -> None:
-    async def here(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         name = f"ask_{server}"
         sent = {"text": "x", "repo": "/evil"}
         answer = await client.call_tool(name, sent)
@@ -144,26 +126,22 @@ def test_calls_have_the_arguments_that_the_operator_wants(
             with pytest.raises(MCPError, match=f"Unknown tool: {server}__{gone}"):
                 await client.call_tool(f"{server}__{gone}")
 
-    talk(gateway, mode, here)
-
 
 @pytest.mark.promise("M25")
 @eras
 @both
-def test_an_alias_calls_the_same_tool(gateway: Gateway, mode: str, server: str) -> None:
-    async def here(client: Sdk) -> None:
+async def test_an_alias_calls_the_same_tool(gateway: Gateway, mode: str, server: str) -> None:
+    async with opened_client(gateway, mode) as client:
         answer = await client.call_tool(f"{server}.before", {"repo": "/evil"})
         assert got(said(answer)) == {"name": "raw", "arguments": {"n": 5, "repo": "/safe"}}
-
-    talk(gateway, mode, here)
 
 
 @eras
 @both
-def test_another_endpoint_of_the_same_servers_has_them_as_they_are(
+async def test_another_endpoint_of_the_same_servers_has_them_as_they_are(
     gateway: Gateway, mode: str, server: str
 ) -> None:
-    async def plain(client: Sdk) -> None:
+    async with opened_client(gateway, mode, "/metamcp/plain/mcp") as client:
         found = await tools(client)
         assert f"ask_{server}" not in found
         assert {f"{server}__{tool}" for tool in ("raw", "pid", "blob")} <= set(found)
@@ -174,17 +152,12 @@ def test_another_endpoint_of_the_same_servers_has_them_as_they_are(
         answer = await client.call_tool(f"{server}__raw", {"repo": "/mine"})
         assert got(said(answer)) == {"name": "raw", "arguments": {"repo": "/mine"}}
 
-    talk(gateway, mode, plain, "/metamcp/plain/mcp")
 
-
-def test_clients_of_2024_get_the_same(gateway: Gateway) -> None:
-    async def main() -> None:
-        where = f"http://127.0.0.1:{gateway.port}/sse"
-        async with asyncio.timeout(60), Sdk(sse_client(where), mode="legacy") as client:
-            answer = await client.call_tool("ask_old", {"repo": "/evil"})
-            assert got(said(answer))["arguments"] == {"n": 5, "repo": "/safe"}
-
-    asyncio.run(main())
+async def test_clients_of_2024_get_the_same(gateway: Gateway) -> None:
+    where = f"http://127.0.0.1:{gateway.port}/sse"
+    async with asyncio.timeout(60), Sdk(sse_client(where), mode="legacy") as client:
+        answer = await client.call_tool("ask_old", {"repo": "/evil"})
+        assert got(said(answer))["arguments"] == {"n": 5, "repo": "/safe"}
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])

@@ -225,23 +225,22 @@ async def roots(context: ClientRequestContext) -> ListRootsResult:
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("server", ["old", "new"])
-def test_the_official_client_answers_servers_of_both_eras(gateway: Gateway, server: str) -> None:
-    async def talk() -> None:
-        client = Sdk(
-            gateway.url,
-            mode=MODERN,
-            elicitation_callback=elicited,
-            sampling_callback=sampled,
-            list_roots_callback=roots,
-        )
-        async with asyncio.timeout(60), client:
-            for tool, told in (("elicit", "Ada"), ("sample", "hi"), ("roots", '"roots": []')):
-                result = await client.call_tool(f"{server}__{tool}", {})
-                (content,) = result.content
-                assert isinstance(content, TextContent)
-                assert told in content.text
-
-    asyncio.run(talk())
+async def test_the_official_client_answers_servers_of_both_eras(
+    gateway: Gateway, server: str
+) -> None:
+    client = Sdk(
+        gateway.url,
+        mode=MODERN,
+        elicitation_callback=elicited,
+        sampling_callback=sampled,
+        list_roots_callback=roots,
+    )
+    async with asyncio.timeout(60), client:
+        for tool, told in (("elicit", "Ada"), ("sample", "hi"), ("roots", '"roots": []')):
+            result = await client.call_tool(f"{server}__{tool}", {})
+            (content,) = result.content
+            assert isinstance(content, TextContent)
+            assert told in content.text
 
 
 @pytest.mark.promise("M98")

@@ -138,7 +138,7 @@ def test_the_default_endpoint_answers_at_both_of_its_paths(gateway: Gateway) -> 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 @pytest.mark.parametrize(("server", "steps"), [("alpha", 3), ("beta", 3), ("alpha", 1000)])
-def test_progress_reaches_the_caller_that_asked_for_it(
+async def test_progress_reaches_the_caller_that_asked_for_it(
     gateway: Gateway, mode: str, server: str, steps: int
 ) -> None:
     seen: list[float] = []
@@ -146,9 +146,6 @@ def test_progress_reaches_the_caller_that_asked_for_it(
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(progress)
 
-    async def talk() -> None:
-        async with asyncio.timeout(30), SdkClient(gateway.url, mode=mode) as client:
-            await client.call_tool(f"{server}__progress", {"n": steps}, progress_callback=note)
-
-    asyncio.run(talk())
+    async with asyncio.timeout(30), SdkClient(gateway.url, mode=mode) as client:
+        await client.call_tool(f"{server}__progress", {"n": steps}, progress_callback=note)
     assert seen == list(range(1, steps + 1))

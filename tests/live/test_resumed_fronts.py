@@ -221,7 +221,7 @@ def test_a_client_of_the_bridge_notices_nothing_of_it(gateway: Gateway) -> None:
 
 
 @pytest.mark.promise("M79")
-def test_the_official_client_notices_no_more_of_it_than_a_wait(gateway: Gateway) -> None:
+async def test_the_official_client_notices_no_more_of_it_than_a_wait(gateway: Gateway) -> None:
     steps: list[float] = []
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
@@ -235,17 +235,14 @@ def test_the_official_client_notices_no_more_of_it_than_a_wait(gateway: Gateway)
             other.text("old__step", n=2)
             other.text("old__finish", text="through all of it")
 
-    async def main() -> None:
-        async with (
-            asyncio.timeout(WAIT_S),
-            streamable_http_client(gateway.url) as streams,
-            ClientSession(*streams[:2]) as session,
-        ):
-            await session.initialize()
-            result = await session.call_tool("old__begin", {}, progress_callback=progressed)
-            block = result.content[0]
-            assert isinstance(block, types.TextContent)
-            assert block.text == "through all of it"
-
-    asyncio.run(main())
+    async with (
+        asyncio.timeout(WAIT_S),
+        streamable_http_client(gateway.url) as streams,
+        ClientSession(*streams[:2]) as session,
+    ):
+        await session.initialize()
+        result = await session.call_tool("old__begin", {}, progress_callback=progressed)
+        block = result.content[0]
+        assert isinstance(block, types.TextContent)
+        assert block.text == "through all of it"
     assert steps == [1, 2]

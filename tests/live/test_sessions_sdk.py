@@ -1,9 +1,8 @@
 """The official client in its handshake era against the true gateway: what servers ask and tell in
 the middle of a call, over both transports of that era, from servers of both eras."""
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,9 @@ def gateway() -> Iterator[Gateway]:
 
 @asynccontextmanager
 async def connected(
-    gateway: Gateway, transport: str, person: Person
-) -> AsyncGenerator[ClientSession, None]:
+    gateway: Gateway, transport: str
+) -> AsyncGenerator[tuple[ClientSession, Person]]:
+    person = Person()
     where = f"http://127.0.0.1:{gateway.port}"
     streams: Any = (
         streamable_http_client(f"{where}/mcp")
@@ -83,20 +83,7 @@ async def connected(
         ) as session,
     ):
         await session.initialize()
-        yield session
-
-
-def talk(
-    gateway: Gateway,
-    transport: str,
-    test: Callable[[ClientSession, Person], Awaitable[None]],
-) -> None:
-    async def main() -> None:
-        person = Person()
-        async with asyncio.timeout(60), connected(gateway, transport, person) as session:
-            await test(session, person)
-
-    asyncio.run(main())
+        yield session, person
 
 
 async def text(session: ClientSession, tool: str, **arguments: Any) -> str:
@@ -110,10 +97,10 @@ async def text(session: ClientSession, tool: str, **arguments: Any) -> str:
 @pytest.mark.promise("M3")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("server", SERVERS)
-def test_what_a_server_asks_in_the_middle_of_a_call_the_official_client_answers(
+async def test_what_a_server_asks_in_the_middle_of_a_call_the_official_client_answers(
     gateway: Gateway, transport: str, server: str
 ) -> None:
-    async def asked(session: ClientSession, person: Person) -> None:
+    async with connected(gateway, transport) as (session, person):
         accepted = {"action": "accept", "content": {"name": "Ada"}}
         assert json.loads(await text(session, f"{server}__elicit")) == accepted
         visited = json.loads(await text(session, f"{server}__elicit", mode="url"))
@@ -128,24 +115,20 @@ def test_what_a_server_asks_in_the_middle_of_a_call_the_official_client_answers(
         assert sorted(person.asked[4:7]) == ["Question 0", "Question 1", "Question 2"]
         assert person.asked[7:] == rounds
 
-    talk(gateway, transport, asked)
-
 
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("server", SERVERS)
-def test_log_messages_reach_the_official_client_from_its_level_on(
+async def test_log_messages_reach_the_official_client_from_its_level_on(
     gateway: Gateway, transport: str, server: str
 ) -> None:
-    async def told(session: ClientSession, person: Person) -> None:
+    async with connected(gateway, transport) as (session, person):
         level = types.SetLevelRequestParams(level="error")
         await session.send_request(types.SetLevelRequest(params=level), types.EmptyResult)
         await session.call_tool(f"{server}__log", {"text": "x", "level": "info"})
         await session.call_tool(f"{server}__log", {"text": "x", "level": "critical"})
         await session.send_ping()
         assert person.heard == ["critical"]
-
-    talk(gateway, transport, told)
 
 
 def peak(pid: int) -> int:
@@ -161,13 +144,11 @@ def reset(pid: int) -> None:
 
 
 @pytest.mark.promise("M98")
-def test_a_result_of_the_largest_size_crosses_with_bounded_memory(gateway: Gateway) -> None:
-    async def crossed(session: ClientSession, person: Person) -> None:
+async def test_a_result_of_the_largest_size_crosses_with_bounded_memory(gateway: Gateway) -> None:
+    async with connected(gateway, "http") as (session, _person):
         await text(session, "old__echo", text="warm")
         pid: int = gateway.status()["fronts"][0]["pid"]
         before = processes.memory(pid, "Rss")
         reset(pid)
         assert len(await text(session, "old__blob", kib=BODY_KIB)) == BODY_KIB * 1024
         assert peak(pid) - before <= 6 * BODY_KIB * 1024
-
-    talk(gateway, "http", crossed)

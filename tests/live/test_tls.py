@@ -1,6 +1,5 @@
 """TLS with the true binary: the local authority, other files, clients with certificates."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -66,7 +65,7 @@ def ca(gateway: Gateway) -> Path:
 
 
 @pytest.mark.promise("M6")
-def test_a_gateway_makes_its_authority_and_a_real_client_that_trusts_it_calls(
+async def test_a_gateway_makes_its_authority_and_a_real_client_that_trusts_it_calls(
     gateway: Gateway,
 ) -> None:
     assert answer(gateway, trusting(ca(gateway))) == 200
@@ -75,16 +74,12 @@ def test_a_gateway_makes_its_authority_and_a_real_client_that_trusts_it_calls(
     for name in ("ca.key", "gateway.key"):
         assert (ca(gateway).parent / name).stat().st_mode & 0o077 == 0
     assert gateway.status()["url"].startswith("https://127.0.0.1:")
-
-    async def talk() -> None:
-        async with (
-            httpx2.AsyncClient(verify=trusting(ca(gateway)), timeout=30) as web,
-            Sdk(streamable_http_client(gateway.status()["url"], http_client=web)) as client,
-        ):
-            said = await client.call_tool("new__echo", {"text": "over TLS"})
-            assert "over TLS" in str(said.content)
-
-    asyncio.run(talk())
+    async with (
+        httpx2.AsyncClient(verify=trusting(ca(gateway)), timeout=30) as web,
+        Sdk(streamable_http_client(gateway.status()["url"], http_client=web)) as client,
+    ):
+        said = await client.call_tool("new__echo", {"text": "over TLS"})
+        assert "over TLS" in str(said.content)
 
 
 def test_plain_http_is_cut_off_and_the_gateway_goes_on(gateway: Gateway) -> None:

@@ -1,6 +1,5 @@
 """One trace from the client through front and worker to the server, as a collector gets it."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -124,7 +123,7 @@ def test_one_trace_leads_from_the_client_to_the_server(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-def test_the_trace_of_the_official_client_goes_on(
+async def test_the_trace_of_the_official_client_goes_on(
     gateway: Gateway, collector: Collector, mode: str
 ) -> None:
     parent = Parent()
@@ -133,12 +132,9 @@ def test_the_trace_of_the_official_client_goes_on(
         int(parent.trace, 16), int(parent.span, 16), is_remote=False, trace_flags=flags
     )
 
-    async def talk() -> None:
-        async with Official(gateway.url, mode=mode) as client:
-            with trace.use_span(NonRecordingSpan(place)):
-                await client.call_tool("new__echo", {"text": "hi"})
-
-    asyncio.run(talk())
+    async with Official(gateway.url, mode=mode) as client:
+        with trace.use_span(NonRecordingSpan(place)):
+            await client.call_tool("new__echo", {"text": "hi"})
     ours, theirs = by_kind(collector.of(parent.trace))
     assert (ours.parent, theirs.parent) == (parent.span, ours.id)
 

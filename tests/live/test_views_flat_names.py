@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from mcp.client.client import Client as Sdk
 
 from tests.live.gateway import Gateway
 from tests.live.raw import LEGACY, MODERN, Raw
@@ -16,8 +15,8 @@ from tests.live.viewed import (
     eras,
     named,
     names,
+    opened_client,
     said,
-    talk,
     tools_of,
 )
 
@@ -69,10 +68,10 @@ def gateway() -> Iterator[Gateway]:
 @pytest.mark.promise("M32")
 @eras
 @pytest.mark.parametrize(("path", "column"), [("/mcp", 2), ("/metamcp/underscore/mcp", 3)])
-def test_each_tool_of_the_table_is_in_the_list_under_its_flat_name_and_called_by_it(
+async def test_each_tool_of_the_table_is_in_the_list_under_its_flat_name_and_called_by_it(
     gateway: Gateway, mode: str, path: str, column: int
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, path) as client:
         equipped = await done(client, "equip-toolset", name="table")
         exposed = [row[column] for row in TABLE]
         assert set(await names(client)) == {*SETS, *exposed}
@@ -91,8 +90,6 @@ def test_each_tool_of_the_table_is_in_the_list_under_its_flat_name_and_called_by
             assert json.loads(said(result)) == result.structured_content
         await done(client, "unequip-toolset")
         assert await names(client) == SETS
-
-    talk(gateway, mode, work, path)
 
 
 @pytest.mark.promise("M26")

@@ -22,9 +22,9 @@ from tests.live.viewed import (
     listeners,
     named,
     names,
+    opened_client,
     refused,
     said,
-    talk,
 )
 from tests.supervisor.locker import locked
 
@@ -59,11 +59,12 @@ class Late(Exception):
     """The first order was given up before the others had come."""
 
 
-def tried(gateway: Gateway, mode: str, test: Callable[[Sdk], Awaitable[None]]) -> None:
+async def tried(gateway: Gateway, mode: str, test: Callable[[Sdk], Awaitable[None]]) -> None:
     """The same once more for as long as it was too late."""
     for number in range(TRIES):
         try:
-            talk(gateway, mode, test)
+            async with opened_client(gateway, mode) as client:
+                await test(client)
         except* Late:
             assert number + 1 < TRIES, "never in time"
         else:
@@ -88,7 +89,7 @@ def check_in_progress(refusals: list[str]) -> None:
 
 @pytest.mark.promise("M33")
 @eras
-def test_while_one_equip_is_carried_out_another_fails_at_once_and_an_unequip_waits_for_it(
+async def test_while_one_equip_is_carried_out_another_fails_at_once_and_an_unequip_waits_for_it(
     gateway: Gateway, mode: str
 ) -> None:
     async def work(client: Sdk) -> None:
@@ -118,12 +119,12 @@ def test_while_one_equip_is_carried_out_another_fails_at_once_and_an_unequip_wai
         assert await names(client) == SETS
         assert await done(client, "equip-toolset", name="data-tools"), "nothing is in progress"
 
-    tried(gateway, mode, work)
+    await tried(gateway, mode, work)
 
 
 @pytest.mark.promise("M33")
 @eras
-def test_an_equip_on_another_endpoint_waits_for_its_turn_and_succeeds(
+async def test_an_equip_on_another_endpoint_waits_for_its_turn_and_succeeds(
     gateway: Gateway, mode: str
 ) -> None:
     async def work(client: Sdk) -> None:
@@ -142,15 +143,15 @@ def test_an_equip_on_another_endpoint_waits_for_its_turn_and_succeeds(
                 in_time(result)
             assert await names(other) == await names(client) == [*SETS, "git_status"]
 
-    tried(gateway, mode, work)
+    await tried(gateway, mode, work)
 
 
 @pytest.mark.promise("M33")
 @eras
-def test_an_equip_that_cannot_be_written_changes_nothing_and_says_why(
+async def test_an_equip_that_cannot_be_written_changes_nothing_and_says_why(
     gateway: Gateway, mode: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         await done(client, "equip-toolset", name="data-tools")
         before = await names(client)
         with listeners(gateway) as streams:
@@ -164,5 +165,3 @@ def test_an_equip_that_cannot_be_written_changes_nothing_and_says_why(
             await done(client, "equip-toolset", name="dev-tools")
             heard(streams)
         assert await names(client) == [*SETS, "git_status"]
-
-    talk(gateway, mode, work)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mcp.client.client import Client as Sdk
 
 from tests.fakes.named_server import definition
 from tests.live.gateway import Gateway
@@ -21,9 +20,9 @@ from tests.live.viewed import (
     listeners,
     named,
     names,
+    opened_client,
     refused,
     said,
-    talk,
     tools_of,
 )
 from tests.waiting import until
@@ -70,10 +69,10 @@ def built(client: Raw) -> None:
 
 @pytest.mark.promise("M32")
 @eras
-def test_a_client_sees_the_tools_of_the_set_between_equipping_and_unequipping(
+async def test_a_client_sees_the_tools_of_the_set_between_equipping_and_unequipping(
     gateway: Gateway, mode: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         assert await names(client) == SETS
         idle = await done(client, "get-active-toolset")
         assert (idle["equipped"], idle["toolSummary"]["currentlyExposed"]) == (False, 0)
@@ -94,8 +93,6 @@ def test_a_client_sees_the_tools_of_the_set_between_equipping_and_unequipping(
         over = await done(client, "unequip-toolset")
         assert over["unequipped"] == "dev-essentials"
         assert await names(client) == SETS
-
-    talk(gateway, mode, work)
 
 
 @pytest.mark.promise("M22")
@@ -166,7 +163,7 @@ def test_everybody_hears_once_of_each_change_of_the_list_and_of_nothing_else() -
 
 @pytest.mark.promise("M34")
 @eras
-def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_follows(
+async def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_follows(
     tmp_path: Path, mode: str
 ) -> None:
     gate = tmp_path / "gate"
@@ -181,8 +178,7 @@ def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_foll
         gateway.start()
         until(gateway.answers, "it answers again")
         gateway.wait("docker", "linear")
-
-        async def work(client: Sdk) -> None:
+        async with opened_client(gateway, mode) as client:
             equipped = await client.call_tool("equip-toolset", {"name": "dev-essentials"})
             warning = "git server unavailable, skipping tools: git.status, git.commit"
             assert f"\nWarning: {warning}\n" in said(equipped)
@@ -197,15 +193,13 @@ def test_with_a_server_that_does_not_come_up_the_others_are_equipped_and_it_foll
             assert (await done(client, "git_commit"))["name"] == "commit"
             assert (await done(client, "get-active-toolset"))["warnings"] == []
 
-        talk(gateway, mode, work)
-
 
 @pytest.mark.promise("M31")
 @eras
-def test_a_tool_set_that_is_equipped_can_be_deleted_and_leaves_the_list(
+async def test_a_tool_set_that_is_equipped_can_be_deleted_and_leaves_the_list(
     gateway: Gateway, mode: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         await done(client, "equip-toolset", name="dev-essentials")
         assert "confirm" in await refused(client, "delete-toolset", name="dev-essentials")
         assert await names(client) == [*SETS, *ABOUT]
@@ -214,8 +208,6 @@ def test_a_tool_set_that_is_equipped_can_be_deleted_and_leaves_the_list(
         again = await refused(client, "equip-toolset", name="dev-essentials")
         assert again.startswith("Failed to equip toolset: there is no tool set 'dev-essentials'")
         assert again.endswith("there are: data")
-
-    talk(gateway, mode, work)
 
 
 @pytest.mark.promise("M31")
@@ -234,3 +226,34 @@ def test_the_tools_of_a_set_are_named_in_any_of_three_ways(
     assert [tool["namespacedName"] for tool in saved["tools"]] == ESSENTIALS
     assert (saved["description"], saved["active"], saved["toolCount"]) == ("work", True, 4)
     assert saved["createdAt"] == saved["updatedAt"] != ""
+
+
+@pytest.mark.promise("M30")
+def test_discovery_tells_everything_whatever_is_equipped_and_who_is_away(
+    gateway: Gateway,
+) -> None:
+    client = Raw(gateway.port, MODERN)
+
+    def discovered() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        offset: int | None = 0
+        while offset is not None:
+            told = called(client, "discover-all-tools", offset=offset)["structuredContent"]
+            for server in told["toolsByServer"]:
+                tools = [tool["namespacedName"] for tool in server["tools"]]
+                found.setdefault(server["serverName"], []).extend(tools)
+            offset = told.get("nextOffset")
+        return found
+
+    before = discovered()
+    assert list(before) == ["git", "docker", "linear"]
+    assert "git.status" in before["git"]
+    called(client, "equip-toolset", name="data")
+    assert discovered() == before
+    gateway.ctl("stop", "git", "--wait")
+    try:
+        assert discovered() == before
+        told = called(client, "discover-all-tools", server="git")["structuredContent"]
+        assert told["toolsByServer"][0]["available"] is False
+    finally:
+        gateway.ctl("start", "git", "--wait")

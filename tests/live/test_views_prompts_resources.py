@@ -12,7 +12,7 @@ from mcp_types import TextContent, TextResourceContents
 from metamcp_worker.ipc import codec
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
-from tests.live.viewed import called, done, endpoint, eras, named, talk
+from tests.live.viewed import called, done, endpoint, eras, named, opened_client
 
 pytestmark = pytest.mark.live
 
@@ -86,20 +86,19 @@ USED = ("Greet Ada", "one", "item/7")
 @pytest.mark.promise("M37")
 @exposures
 @eras
-def test_they_are_listed_while_something_of_their_server_is_in_view(
+async def test_they_are_listed_while_something_of_their_server_is_in_view(
     gateway: Gateway, mode: str, exposure: str
 ) -> None:
     tool, arguments, back, again = IN_VIEW[exposure]
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, path(exposure, "open")) as client:
         assert await offered(client) == ([], [], [])
+        assert await used(client) == USED, "where the endpoint allows it"
         await done(client, tool, **arguments)
         assert await offered(client) == (["files__greet"], URIS, ["fake://item/{id}"])
         assert await used(client) == USED
         await done(client, back, **again)
         assert await offered(client) == ([], [], [])
-
-    talk(gateway, mode, work, path(exposure, "open"))
 
 
 @pytest.mark.promise("M28")
@@ -128,25 +127,12 @@ def test_who_watches_the_lists_of_prompts_and_resources_hears_of_it(
 @pytest.mark.promise("M37")
 @exposures
 @eras
-def test_out_of_view_they_are_there_by_name_where_the_endpoint_allows_it(
-    gateway: Gateway, mode: str, exposure: str
-) -> None:
-    async def work(client: Sdk) -> None:
-        assert await offered(client) == ([], [], [])
-        assert await used(client) == USED
-
-    talk(gateway, mode, work, path(exposure, "open"))
-
-
-@pytest.mark.promise("M37")
-@exposures
-@eras
-def test_out_of_view_they_are_nobodys_where_the_endpoint_does_not(
+async def test_out_of_view_they_are_nobodys_where_the_endpoint_does_not(
     gateway: Gateway, mode: str, exposure: str
 ) -> None:
     tool, arguments, back, again = IN_VIEW[exposure]
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, path(exposure, "closed")) as client:
         with pytest.raises(MCPError) as unknown:
             await client.get_prompt("files__greet", {"who": "Ada"})
         assert unknown.value.code == -32602
@@ -160,18 +146,16 @@ def test_out_of_view_they_are_nobodys_where_the_endpoint_does_not(
         with pytest.raises(MCPError):  # the client may keep what it read before
             await client.read_resource("fake://item/8")
 
-    talk(gateway, mode, work, path(exposure, "closed"))
-
 
 @pytest.mark.promise("M37")
 @exposures
 @eras
-def test_a_tool_that_may_not_be_called_out_of_view_is_refused_with_what_brings_it_there(
+async def test_a_tool_that_may_not_be_called_out_of_view_is_refused_with_what_brings_it_there(
     gateway: Gateway, mode: str, exposure: str
 ) -> None:
     tool, arguments, _, _ = IN_VIEW[exposure]
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, path(exposure, "closed")) as client:
         with pytest.raises(MCPError) as hidden:
             await client.call_tool("files__echo", {"text": "hello"})
         assert hidden.value.code == -32602
@@ -182,8 +166,6 @@ def test_a_tool_that_may_not_be_called_out_of_view_is_refused_with_what_brings_i
         assert unknown.value.message == "Unknown tool: files__ecko"
         await done(client, tool, **arguments)
         assert (await done(client, "files__echo", text="hello"))["text"] == "hello"
-
-    talk(gateway, mode, work, path(exposure, "closed"))
 
 
 @pytest.mark.promise("M37")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from mcp.client.client import Client as Sdk
 
 from tests.live.gateway import Gateway
 from tests.live.raw import LEGACY, MODERN, Raw
@@ -20,9 +19,9 @@ from tests.live.viewed import (
     listeners,
     named,
     names,
+    opened_client,
     refused,
     said,
-    talk,
 )
 
 pytestmark = pytest.mark.live
@@ -84,10 +83,10 @@ def test_the_definitions_at_start_are_7_3_and_8_whatever_stands_behind_them(
 
 @pytest.mark.promise("M36")
 @eras
-def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
+async def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
     gateway: Gateway, mode: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, FIND_PATH) as client:
         found = await client.call_tool("search_tools", {"query": "git"})
         assert found.structured_content is not None
         hits = {one["name"]: one["description"] for one in found.structured_content["tools"]}
@@ -104,8 +103,6 @@ def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
             "name": "commit", "arguments": {"message": "fix: resolve bug"},
         }  # fmt: skip
 
-    talk(gateway, mode, work, FIND_PATH)
-
 
 @pytest.mark.promise("M36")
 @eras
@@ -119,24 +116,22 @@ def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
         ("send my work to the remote", "git__push"),
     ],
 )
-def test_a_tool_is_found_by_its_name_by_its_description_and_by_what_it_is_for(
+async def test_a_tool_is_found_by_its_name_by_its_description_and_by_what_it_is_for(
     gateway: Gateway, mode: str, query: str, first: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, FIND_PATH) as client:
         assert (await done(client, "search_tools", query=query))["tools"][0]["name"] == first
-
-    talk(gateway, mode, work, FIND_PATH)
 
 
 @pytest.mark.promise("M31")
 @pytest.mark.promise("M36")
 @eras
-def test_what_is_loaded_is_saved_as_a_tool_set_and_loaded_again_later(
+async def test_what_is_loaded_is_saved_as_a_tool_set_and_loaded_again_later(
     gateway: Gateway, mode: str
 ) -> None:
     pair = ["git__status", "git__commit"]
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, FIND_PATH) as client:
         why = await refused(client, "save_tool_set", name="git-workflow")
         assert why == "Failed to save tool set: nothing is loaded that could be saved"
         await done(client, "load_tool", name=pair)
@@ -160,16 +155,14 @@ def test_what_is_loaded_is_saved_as_a_tool_set_and_loaded_again_later(
         assert [one["exposedName"] for one in listed["tools"]] == [*pair, "filesystem__list"]
         assert (listed["loaded"], listed["available"]) == (3, 2 * CROWD + len(GIT) + 2)
 
-    talk(gateway, mode, work, FIND_PATH)
-
 
 @pytest.mark.promise("M36")
 @pytest.mark.promise("M37")
 @eras
-def test_a_tool_that_is_not_loaded_is_described_and_called_by_either_of_its_names(
+async def test_a_tool_that_is_not_loaded_is_described_and_called_by_either_of_its_names(
     gateway: Gateway, mode: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, FIND_PATH) as client:
         for name in ("filesystem__list", "filesystem.list"):
             described = await done(client, "describe_tool", name=name)
             assert (described["exposedName"], described["loaded"]) == ("filesystem__list", False)
@@ -180,20 +173,16 @@ def test_a_tool_that_is_not_loaded_is_described_and_called_by_either_of_its_name
             assert result.structured_content == {"name": "list", "arguments": {"path": "."}}
         assert await names(client) == FIND
 
-    talk(gateway, mode, work, FIND_PATH)
-
 
 @pytest.mark.promise("M36")
 @eras
 @pytest.mark.parametrize("tool", ["load_tool", "describe_tool", "call_tool"])
-def test_a_name_that_is_nobodys_is_answered_with_the_nearest(
+async def test_a_name_that_is_nobodys_is_answered_with_the_nearest(
     gateway: Gateway, mode: str, tool: str
 ) -> None:
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode, FIND_PATH) as client:
         what = tool.partition("_")[0]
         assert (await refused(client, tool, name="git__comit")).startswith(
             f"Failed to {what}: there is no tool 'git__comit' behind this endpoint, did you mean"
             " git__commit"
         )
-
-    talk(gateway, mode, work, FIND_PATH)

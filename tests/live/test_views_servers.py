@@ -23,10 +23,10 @@ from tests.live.viewed import (
     listeners,
     named,
     names,
+    opened_client,
     pids,
     refused,
     said,
-    talk,
 )
 from tests.waiting import until
 
@@ -62,7 +62,7 @@ async def states(client: Sdk) -> dict[str, dict[str, Any]]:
 @pytest.mark.promise("M15")
 @pytest.mark.promise("M35")
 @eras
-def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_from_being_used(
+async def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_from_being_used(
     tmp_path: Path, mode: str
 ) -> None:
     gate = tmp_path / "gate"
@@ -72,48 +72,48 @@ def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_from_b
         "slow": named("--gate", str(gate), "wait"),
     }
 
-    async def work(client: Sdk) -> None:
-        assert await names(client) == WHOLE
-        found = await states(client)
-        told = {name: [row["state"], row["ready"], row["active"]] for name, row in found.items()}
-        assert told == {
-            "chrome": ["ready", True, False],
-            "linear": ["error", False, False],
-            "slow": ["warming", False, False],
-        }
-        assert [row["tools"] for row in found.values()] == [26, 0, 0]
-        error = found["linear"]["error"]
-        assert error.startswith("cannot start linear: no program 'no-such-program-at-all'")
-        assert [name for name, row in found.items() if "error" in row] == ["linear"]
-        why = await refused(client, "gateway_activate", name="linear")
-        assert why.startswith("linear was not activated: it is in error: cannot start linear: ")
-        await done(client, "gateway_activate", name="chrome")
-        assert (await states(client))["chrome"]["state"] == "active"
-        waits = await client.call_tool("gateway_activate", {"name": "slow"})
-        assert said(waits) == (
-            "slow is activated; its tools come into view as soon as it is ready."
-        )
-        assert await names(client) == [*WHOLE, *CHROME]
-        with listeners(running) as streams:
-            gate.touch()
-            heard(streams)
-        assert await names(client) == [*WHOLE, *CHROME, "wait"]
-
     with Gateway(servers, extra=BARE, wait=False) as running:
         until(running.answers, "it answers")
         running.wait("chrome")
         until(lambda: running.server("linear")["state"] == "error", "linear cannot be started")
-        talk(running, mode, work)
+        async with opened_client(running, mode) as client:
+            assert await names(client) == WHOLE
+            found = await states(client)
+            told = {
+                name: [row["state"], row["ready"], row["active"]] for name, row in found.items()
+            }
+            assert told == {
+                "chrome": ["ready", True, False],
+                "linear": ["error", False, False],
+                "slow": ["warming", False, False],
+            }
+            assert [row["tools"] for row in found.values()] == [26, 0, 0]
+            error = found["linear"]["error"]
+            assert error.startswith("cannot start linear: no program 'no-such-program-at-all'")
+            assert [name for name, row in found.items() if "error" in row] == ["linear"]
+            why = await refused(client, "gateway_activate", name="linear")
+            assert why.startswith("linear was not activated: it is in error: cannot start linear: ")
+            await done(client, "gateway_activate", name="chrome")
+            assert (await states(client))["chrome"]["state"] == "active"
+            waits = await client.call_tool("gateway_activate", {"name": "slow"})
+            assert said(waits) == (
+                "slow is activated; its tools come into view as soon as it is ready."
+            )
+            assert await names(client) == [*WHOLE, *CHROME]
+            with listeners(running) as streams:
+                gate.touch()
+                heard(streams)
+            assert await names(client) == [*WHOLE, *CHROME, "wait"]
 
 
 @pytest.mark.promise("M35")
 @eras
-def test_3_tools_become_29_and_3_again_while_the_process_lives_on(
+async def test_3_tools_become_29_and_3_again_while_the_process_lives_on(
     gateway: Gateway, mode: str
 ) -> None:
     before = pids(gateway)["chrome"]
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         with listeners(gateway) as streams:
             for _ in range(2):
                 assert await names(client) == WHOLE
@@ -137,16 +137,14 @@ def test_3_tools_become_29_and_3_again_while_the_process_lives_on(
         assert pids(gateway)["chrome"] == before
         os.kill(before, 0)
 
-    talk(gateway, mode, work)
-
 
 @pytest.mark.promise("M35")
 @eras
-def test_a_crash_takes_the_tools_out_of_the_list_and_stores_what_happened(
+async def test_a_crash_takes_the_tools_out_of_the_list_and_stores_what_happened(
     gateway: Gateway, mode: str
 ) -> None:
 
-    async def work(client: Sdk) -> None:
+    async with opened_client(gateway, mode) as client:
         await done(client, "gateway_activate", name="github")
         await done(client, "gateway_activate", name="chrome")
         assert "search" in await names(client)
@@ -167,8 +165,6 @@ def test_a_crash_takes_the_tools_out_of_the_list_and_stores_what_happened(
             heard(streams)
         assert (await states(client))["github"]["state"] == "active", "it is so once it is back"
         assert "search" in await names(client)
-
-    talk(gateway, mode, work)
 
 
 @pytest.mark.promise("M35")

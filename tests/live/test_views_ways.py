@@ -3,8 +3,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -68,32 +68,25 @@ class Hearing:
         await self._news.acquire()
 
 
-def talk(
-    gateway: Gateway,
-    way: str,
-    mode: str,
-    exposure: str,
-    test: Callable[[Sdk, Hearing], Awaitable[None]],
-) -> None:
+@asynccontextmanager
+async def opened_way(
+    gateway: Gateway, way: str, mode: str, exposure: str
+) -> AsyncGenerator[tuple[Sdk, Hearing]]:
     """One session of the official client, which hears of changes."""
-
-    async def main() -> None:
-        hearing = Hearing()
-        server: Any = sse_client(f"http://127.0.0.1:{gateway.port}/metamcp/{exposure}/sse")
-        if way == "stdio":
-            where = ["--runtime-dir", str(gateway.folder / "run"), "--endpoint", exposure]
-            command = ["-m", "metamcp_supervisor", "connect", *where]
-            server = StdioServerParameters(
-                command=sys.executable, args=command, cwd=ROOT, env=dict(os.environ)
-            )
-        client = Sdk(server, mode=mode, message_handler=hearing.told)
-        async with asyncio.timeout(RUN_S_MAX), AsyncExitStack() as stack:
-            await stack.enter_async_context(client)
-            if mode == MODERN:
-                await stack.enter_async_context(client.listen(tools_list_changed=True))
-            await test(client, hearing)
-
-    asyncio.run(main())
+    hearing = Hearing()
+    server: Any = sse_client(f"http://127.0.0.1:{gateway.port}/metamcp/{exposure}/sse")
+    if way == "stdio":
+        where = ["--runtime-dir", str(gateway.folder / "run"), "--endpoint", exposure]
+        command = ["-m", "metamcp_supervisor", "connect", *where]
+        server = StdioServerParameters(
+            command=sys.executable, args=command, cwd=ROOT, env=dict(os.environ)
+        )
+    client = Sdk(server, mode=mode, message_handler=hearing.told)
+    async with asyncio.timeout(RUN_S_MAX), AsyncExitStack() as stack:
+        await stack.enter_async_context(client)
+        if mode == MODERN:
+            await stack.enter_async_context(client.listen(tools_list_changed=True))
+        yield client, hearing
 
 
 @pytest.mark.promise("M3")
@@ -103,12 +96,12 @@ def talk(
 @pytest.mark.promise("M36")
 @pytest.mark.parametrize("exposure", list(STEPS))
 @pytest.mark.parametrize(("way", "mode"), WAYS, ids="-".join)
-def test_tools_come_into_view_are_called_and_leave_it_and_the_client_hears_of_both(
+async def test_tools_come_into_view_are_called_and_leave_it_and_the_client_hears_of_both(
     gateway: Gateway, exposure: str, way: str, mode: str
 ) -> None:
     builtins, (step, given), (back, again) = STEPS[exposure]
 
-    async def work(client: Sdk, hearing: Hearing) -> None:
+    async with opened_way(gateway, way, mode, exposure) as (client, hearing):
         assert await names(client) == builtins
         await done(client, step, **given)
         await hearing.changed()
@@ -121,5 +114,3 @@ def test_tools_come_into_view_are_called_and_leave_it_and_the_client_hears_of_bo
         await done(client, back, **again)
         await hearing.changed()
         assert await names(client) == builtins
-
-    talk(gateway, way, mode, exposure, work)

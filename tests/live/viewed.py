@@ -7,7 +7,7 @@ is told to everybody, in both eras.
 import asyncio
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from typing import Any
 
 import pytest
@@ -46,17 +46,12 @@ def endpoint(name: str, **keys: Any) -> str:
     return "\n".join([f"[endpoints.{name}]", 'namespace = "default"', *lines, ""])
 
 
-def talk(
-    gateway: Gateway, mode: str, test: Callable[[Sdk], Awaitable[None]], path: str = "/mcp"
-) -> None:
+@contextlib.asynccontextmanager
+async def opened_client(gateway: Gateway, mode: str, path: str = "/mcp") -> AsyncGenerator[Sdk]:
     """One session of the official client."""
-
-    async def main() -> None:
-        where = f"http://127.0.0.1:{gateway.port}{path}"
-        async with asyncio.timeout(RUN_S_MAX), Sdk(where, mode=mode) as client:
-            await test(client)
-
-    asyncio.run(main())
+    where = f"http://127.0.0.1:{gateway.port}{path}"
+    async with asyncio.timeout(RUN_S_MAX), Sdk(where, mode=mode) as client:
+        yield client
 
 
 def said(result: CallToolResult) -> str:
