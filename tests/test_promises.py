@@ -12,11 +12,12 @@ def listed() -> list[str]:
 
 
 def marked() -> set[str]:
-    mark = re.compile(r"pytest\.mark\.promise\(\"(M\d+)\"\)")
+    mark = re.compile(r"pytest\.mark\.promise\(([^)]*)\)")
     return {
-        found
+        promise
         for path in (ROOT / "tests").rglob("test_*.py")
-        for found in mark.findall(path.read_text())
+        for ids in mark.findall(path.read_text())
+        for promise in re.findall(r"\"(M\d+)\"", ids)
     }
 
 

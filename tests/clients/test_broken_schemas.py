@@ -79,8 +79,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Generator[Gateway]:
         yield found
 
 
-@pytest.mark.promise("M29")
-@pytest.mark.promise("M15")
+@pytest.mark.promise("M29", "M15")
 @pytest.mark.parametrize("endpoint", ["default", "safe"])
 @pytest.mark.parametrize("client", CLIENTS, ids="-".join)
 def test_every_sdk_lists_and_calls_every_tool_beside_servers_with_broken_schemas(

@@ -15,7 +15,7 @@ from tests.live.client import LEGACY, MODERN
 from tests.live.gateway import Gateway
 from tests.live.raw import Raw
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M110")]
 
 BYTES = 20 * 1024 * 1024
 SHORT_BYTES_MAX = 8 * 1024
@@ -44,7 +44,6 @@ def handle(short: bytes) -> str:
     return found[1].decode()
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize(("client", "server"), CELLS)
 def test_twenty_megabytes_reach_every_client_as_a_short_result(
     gateway: Gateway, client: str, server: str
@@ -57,7 +56,6 @@ def test_twenty_megabytes_reach_every_client_as_a_short_result(
     assert reading.result("resources/read", last)["contents"][0]["text"] == "xxxxx"
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_all_of_a_kept_result_is_read_in_pieces(gateway: Gateway, era: str) -> None:
     reading = Raw(gateway.port, era)
@@ -71,7 +69,6 @@ def test_all_of_a_kept_result_is_read_in_pieces(gateway: Gateway, era: str) -> N
     assert max(map(len, pieces)) <= 64 * 1024
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize("server", ["stdio-legacy", "json-modern", "events-legacy", "sse"])
 def test_twenty_such_calls_leave_front_and_worker_as_they_were(
     gateway: Gateway, server: str

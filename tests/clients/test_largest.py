@@ -47,8 +47,7 @@ def test_the_largest_result_crosses_with_bounded_memory(
     worker.returns()
 
 
-@pytest.mark.promise("M98")
-@pytest.mark.promise("M13")
+@pytest.mark.promise("M98", "M13")
 def test_a_hosted_server_costs_its_worker_what_it_costs_alone_and_no_more_than_others(
     gateway: Gateway,
 ) -> None:

@@ -109,8 +109,7 @@ async def python(where: str, era: str, call: str) -> Lists:
         }
 
 
-@pytest.mark.promise("M29")
-@pytest.mark.promise("M15")
+@pytest.mark.promise("M29", "M15")
 @pytest.mark.parametrize("server", ERAS)
 @pytest.mark.parametrize("client", CLIENTS, ids="-".join)
 def test_every_sdk_reads_every_list_with_all_that_is_in_order(

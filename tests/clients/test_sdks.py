@@ -64,11 +64,7 @@ def found() -> dict[object, tuple[Place, Future[Seen]]]:
     return outcomes
 
 
-@pytest.mark.promise("M1")
-@pytest.mark.promise("M3")
-@pytest.mark.promise("M5")
-@pytest.mark.promise("M11")
-@pytest.mark.promise("M23")
+@pytest.mark.promise("M1", "M3", "M5", "M11", "M23")
 @pytest.mark.parametrize("client", CLIENTS, ids="-".join)
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 def test_a_client_of_an_sdk_can_do_everything(

@@ -10,7 +10,6 @@ import sysconfig
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.house import ROOT
@@ -76,12 +75,7 @@ class Walk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._gateway is not None:
             self._gateway.send_signal(signal.SIGINT)
             self.gone()

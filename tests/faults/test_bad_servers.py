@@ -14,7 +14,7 @@ from tests.live.load import Callers
 from tests.waiting import until
 from tests.worker.child.test_streamable_http_failures import process
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M15")]
 
 #: Servers that are odd and work all the same.
 ODD = {
@@ -72,7 +72,6 @@ def told(gateway: Gateway, name: str) -> str:
     return str(gateway.describe(name)["why"])
 
 
-@pytest.mark.promise("M15")
 @pytest.mark.parametrize("name", ["storms", "floods", "drips", "shouts"])
 def test_a_server_that_sends_without_end_is_held_back_and_answers(
     gateway: Gateway, name: str
@@ -90,7 +89,6 @@ def test_a_server_that_sends_without_end_is_held_back_and_answers(
     assert processor_s(worker, front) - used_s < max(0.2 * (time.monotonic() - began), 1.0)
 
 
-@pytest.mark.promise("M15")
 @pytest.mark.parametrize("name", sorted(ODD))
 def test_an_odd_server_works(gateway: Gateway, name: str) -> None:
     client = Client(gateway.port)
@@ -98,7 +96,6 @@ def test_an_odd_server_works(gateway: Gateway, name: str) -> None:
     client.close()
 
 
-@pytest.mark.promise("M15")
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_server_is_explained_in_a_sentence(gateway: Gateway, name: str) -> None:
     words = BAD[name][1]
@@ -107,7 +104,6 @@ def test_a_bad_server_is_explained_in_a_sentence(gateway: Gateway, name: str) ->
     assert now["phase"] != "ready" or now["generation"] > 1
 
 
-@pytest.mark.promise("M15")
 def test_only_an_operator_lets_one_that_floods_try_again(gateway: Gateway) -> None:
     until(lambda: gateway.server("floods")["phase"] == "quarantined", "it is put away", 100)
     flooded = gateway.server("floods")["generation"]
@@ -119,7 +115,6 @@ def test_only_an_operator_lets_one_that_floods_try_again(gateway: Gateway) -> No
     until(lambda: gateway.server("floods")["generation"] > flooded, "it is started again")
 
 
-@pytest.mark.promise("M15")
 def test_the_good_one_answers_every_call_meanwhile(gateway: Gateway) -> None:
     with Callers(gateway.port, ["good"], callers=8, calls=2000) as run:
         pass

@@ -27,8 +27,7 @@ STEPS = {
 }
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M72")
+@pytest.mark.promise("M28", "M72")
 def test_a_flapping_server_does_not_make_clients_fetch_their_lists_again_and_again() -> None:
     flapping = {**fake("--exit-after", "1000"), "hide_after": "10ms", "restarts_max": FLAPS - 1}
     with Gateway({"good": fake(), "flaps": flapping}, wait=False) as gateway:
@@ -67,8 +66,7 @@ def test_a_server_that_comes_back_as_another_is_in_the_journal_and_clients_hear_
             assert "pulls__new1" not in before
 
 
-@pytest.mark.promise("M72")
-@pytest.mark.promise("M74")
+@pytest.mark.promise("M72", "M74")
 def test_a_server_that_dies_at_any_step_of_its_start_is_told_and_leaves_nothing() -> None:
     entries = {name: fake(*flags) for name, flags in STEPS.items()}
     with Gateway({"good": fake(), **entries}, wait=False) as gateway:

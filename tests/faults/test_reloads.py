@@ -59,8 +59,7 @@ def facts(gateway: Gateway) -> object:
     return status["config_hash"], servers, status["fronts"][0]["pid"]
 
 
-@pytest.mark.promise("M78")
-@pytest.mark.promise("M98")
+@pytest.mark.promise("M78", "M98")
 def test_each_error_is_told_with_its_place_and_nothing_of_the_file_counts(gateway: Gateway) -> None:
     before, good = facts(gateway), gateway.config.read_text()
     with Callers(gateway.port, ["alpha", "beta"], callers=2, era=MODERN) as run:

@@ -18,7 +18,7 @@ from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120), pytest.mark.promise("M98")]
 
 SLOTS = 4
 CUTS = 60
@@ -56,7 +56,6 @@ def quiet(gateway: Gateway) -> bool:
 
 
 @pytest.mark.promise("M23")
-@pytest.mark.promise("M98")
 def test_a_client_that_leaves_at_any_byte_frees_its_place_and_is_no_error(gateway: Gateway) -> None:
     dice = random.Random(11)
     with closing(Client(gateway.port, MODERN)) as client:
@@ -87,7 +86,6 @@ def cancelled(client: Client) -> int:
     return sum(one["method"] == "notifications/cancelled" for one in told)
 
 
-@pytest.mark.promise("M98")
 def test_a_client_that_does_not_read_its_stream_is_cut_and_holds_no_memory(
     gateway: Gateway,
 ) -> None:
@@ -130,7 +128,6 @@ def rest(one: socket.socket) -> bytes:
     return found
 
 
-@pytest.mark.promise("M98")
 def test_a_thousand_clients_that_dawdle_cost_little_and_delay_nobody(gateway: Gateway) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
     count = min(IDLERS, most - most % 2)

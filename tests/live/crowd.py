@@ -8,7 +8,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Self
 
 from metamcp_worker.ipc import codec
@@ -163,12 +162,7 @@ class Crowd:
                 if enough(ear):
                     missing.discard(fd)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._poll.close()
         for ear in self.ears:
             ear.sock.close()

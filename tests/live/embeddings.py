@@ -4,7 +4,6 @@ import json
 import threading
 import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 PATH = "/v1/embeddings"
@@ -67,12 +66,7 @@ class Embeddings:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.open.set()
         self._server.shutdown()
         self._server.server_close()

@@ -3,7 +3,6 @@
 import http.client
 import json
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Self
 
 from metamcp_worker.ipc import codec
@@ -59,12 +58,7 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> Iterator[bytes]:

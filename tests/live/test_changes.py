@@ -22,8 +22,7 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M23")
+@pytest.mark.promise("M28", "M23")
 @pytest.mark.parametrize("server", ["alpha", "beta"])
 def test_a_new_tool_is_announced_in_both_eras_and_listed(gateway: Gateway, server: str) -> None:
     legacy, modern = Raw(gateway.port, LEGACY), Raw(gateway.port, MODERN)
@@ -50,8 +49,7 @@ def test_a_quick_restart_is_no_change_and_a_stop_is_one(gateway: Gateway) -> Non
     assert client.names() == [name for name in before if not name.startswith("alpha__")]
 
 
-@pytest.mark.promise("M75")
-@pytest.mark.promise("M71")
+@pytest.mark.promise("M75", "M71")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_a_call_to_a_server_that_is_away_says_who_why_and_when(gateway: Gateway, era: str) -> None:
     client = Client(gateway.port, era)

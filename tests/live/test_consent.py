@@ -20,7 +20,7 @@ from tests.live.test_audit import records
 from tests.live.test_parked import Asked
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M97")]
 
 SERVERS = {
     "old": fake("--era", "legacy"),
@@ -106,7 +106,6 @@ def listed(gateway: Gateway) -> Any:
     return json.loads(consent(gateway, "list", "--json"))
 
 
-@pytest.mark.promise("M97")
 @ERAS
 @BOTH
 def test_the_official_client_is_asked_about_the_very_call(
@@ -123,7 +122,6 @@ def test_the_official_client_is_asked_about_the_very_call(
     assert "password=hunter22" in lines[3]
 
 
-@pytest.mark.promise("M97")
 @ERAS
 @pytest.mark.parametrize(
     ("action", "content"), [("decline", {}), ("cancel", {}), ("accept", {"consent": "deny"})]
@@ -137,7 +135,6 @@ def test_a_no_refuses_the_call(
     assert "new/echo" in why
 
 
-@pytest.mark.promise("M97")
 @ERAS
 def test_consent_for_the_session_covers_this_tool_and_no_other(gateway: Gateway, era: str) -> None:
     person = Person("accept", {"consent": "session"})
@@ -147,7 +144,6 @@ def test_consent_for_the_session_covers_this_tool_and_no_other(gateway: Gateway,
     assert len(person.told) == 2
 
 
-@pytest.mark.promise("M97")
 @ERAS
 @BOTH
 def test_a_server_that_asks_itself_is_answered_and_the_call_is_asked_about_once(
@@ -160,7 +156,6 @@ def test_a_server_that_asks_itself_is_answered_and_the_call_is_asked_about_once(
     assert [told.startswith("May this call run?") for told in person.told] == [True, False]
 
 
-@pytest.mark.promise("M97")
 @ERAS
 def test_what_a_rule_denies_is_refused_and_a_client_that_cannot_ask_is_told(
     gateway: Gateway, era: str
@@ -174,7 +169,6 @@ def test_what_a_rule_denies_is_refused_and_a_client_that_cannot_ask_is_told(
     assert unasked["isError"]
 
 
-@pytest.mark.promise("M97")
 def test_an_answer_fits_the_call_that_was_shown_alone_and_once(gateway: Gateway) -> None:
     with closing(Asked(gateway, elicitation={"form": {}})) as client:
         params: dict[str, Any] = {"name": "new__echo", "arguments": {"text": "shown"}}
@@ -196,7 +190,6 @@ def test_an_answer_fits_the_call_that_was_shown_alone_and_once(gateway: Gateway)
         assert "The requestState is not valid" in refusal["message"]
 
 
-@pytest.mark.promise("M97")
 def test_code_asks_its_client_and_stands_still_meanwhile(gateway: Gateway) -> None:
     code = 'return await mcp.call("new__echo", { text: "from code" })'
     with closing(Asked(gateway, elicitation={"form": {}})) as client:
@@ -212,7 +205,6 @@ def test_code_asks_its_client_and_stands_still_meanwhile(gateway: Gateway) -> No
     assert "from code" in json.dumps(result["structuredContent"])
 
 
-@pytest.mark.promise("M97")
 @pytest.mark.parametrize("scope", ["once", "24h"])
 def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
     with Gateway(SERVERS, extra=RULES.format("queue")) as gateway:
@@ -258,7 +250,6 @@ def test_an_operator_answers_for_clients_that_cannot_ask(scope: str) -> None:
         assert agreed[1:] == ["granted"] * (scope == "24h")
 
 
-@pytest.mark.promise("M97")
 def test_a_key_that_ends_takes_its_calls_and_what_was_agreed_to_with_it() -> None:
     keyed = RULES.format("queue").replace(
         "[endpoints.default]\n", '[endpoints.default]\nauth = "keys"\n'
@@ -291,7 +282,6 @@ def test_a_key_that_ends_takes_its_calls_and_what_was_agreed_to_with_it() -> Non
         assert listed(gateway) == {"v": 1, "questions": [], "grants": []}
 
 
-@pytest.mark.promise("M97")
 def test_a_changed_rule_voids_what_was_agreed_to() -> None:
     with Gateway(SERVERS, extra=RULES.format("deny")) as gateway:
         person = Person("accept", {"consent": "24h"})

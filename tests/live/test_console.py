@@ -97,8 +97,7 @@ def pss_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-@pytest.mark.promise("M67")
-@pytest.mark.promise("M107")
+@pytest.mark.promise("M67", "M107")
 def test_the_console_is_off_until_it_is_asked_for_and_nothing_hangs_on_its_process() -> None:
     with Gateway({"git": fake()}) as gateway:
         assert role(gateway) is None

@@ -41,8 +41,7 @@ def kill_and_wait(gateway: Gateway, field: str) -> None:
     until(back, f"the victim is back after its {field} was killed")
 
 
-@pytest.mark.promise("M75")
-@pytest.mark.promise("M72")
+@pytest.mark.promise("M75", "M72")
 @pytest.mark.parametrize("field", ["pid", "worker_pid"])
 def test_a_killed_server_comes_back_and_its_neighbours_notice_nothing(
     gateway: Gateway, field: str

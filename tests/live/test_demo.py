@@ -45,11 +45,7 @@ def needs() -> None:
         pytest.skip(f"the demo needs {', '.join(missing)}")
 
 
-@pytest.mark.promise("M13")
-@pytest.mark.promise("M19")
-@pytest.mark.promise("M48")
-@pytest.mark.promise("M53")
-@pytest.mark.promise("M106")
+@pytest.mark.promise("M13", "M19", "M48", "M53", "M106")
 def test_the_demo_shows_answers_of_six_servers_and_of_scripts_and_workflows() -> None:
     needs()
     done = subprocess.run(

@@ -92,8 +92,7 @@ def test_clients_are_told_what_a_namespace_is_for(gateway: Gateway) -> None:
     client.close()
 
 
-@pytest.mark.promise("M25")
-@pytest.mark.promise("M62")
+@pytest.mark.promise("M25", "M62")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 @pytest.mark.parametrize(
     ("endpoint", "name"),
@@ -134,8 +133,7 @@ def test_both_sides_of_a_collision_get_a_hash_and_both_can_be_called(gateway: Ga
     client.close()
 
 
-@pytest.mark.promise("M2")
-@pytest.mark.promise("M62")
+@pytest.mark.promise("M2", "M62")
 def test_an_endpoint_that_does_not_exist_is_not_found(gateway: Gateway) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
     connection.request("POST", "/metamcp/none/mcp", b"{}", {"Content-Type": "application/json"})

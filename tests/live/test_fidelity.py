@@ -115,8 +115,7 @@ def test_what_the_only_server_does_not_list_it_refuses_in_its_own_words(
     assert bytes(error) == b'{"code":-32601,"message":"not in the script","x-error": {"n":1.0}}'
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M21")
+@pytest.mark.promise("M22", "M21")
 @cells
 def test_a_method_that_nobody_knows_is_the_servers_own(gateway: Gateway, cell: str) -> None:
     asking = client(gateway, cell, alone=True)
@@ -151,8 +150,7 @@ def test_arguments_reach_the_server_as_the_client_wrote_them(
     assert bytes(kept["progressToken"]).isdigit()  # the gateway's own
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M24")
+@pytest.mark.promise("M22", "M24")
 def test_a_task_is_the_servers_own_bytes_where_its_id_can_be(gateway: Gateway) -> None:
     found = client(gateway, "M->M", alone=True).answer("tools/call", b'{"name":"task"}')
     assert bytes(found.result) == odd.TASK
@@ -166,8 +164,7 @@ LISTS = {
 }
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M20")
+@pytest.mark.promise("M22", "M20")
 @pytest.mark.parametrize("method", LISTS)
 @same_era
 def test_a_definition_is_the_servers_own_bytes(gateway: Gateway, cell: str, method: str) -> None:
@@ -181,8 +178,7 @@ def test_a_definition_is_the_servers_own_bytes(gateway: Gateway, cell: str, meth
         assert (bytes(found["ttlMs"]), bytes(found["cacheScope"])) == (b"5", b'"public"')
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M20")
+@pytest.mark.promise("M22", "M20")
 @cells
 def test_among_others_a_definition_changes_in_nothing_but_its_name(
     gateway: Gateway, cell: str

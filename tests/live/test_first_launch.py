@@ -104,8 +104,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_started(folder: Folder) -
     assert b"Traceback" not in out + err
 
 
-@pytest.mark.promise("M105")
-@pytest.mark.promise("M16")
+@pytest.mark.promise("M105", "M16")
 def test_one_command_beside_a_json_file_serves_its_servers(folder: Folder) -> None:
     process = folder.up("--yes")
     assert process.stdout is not None

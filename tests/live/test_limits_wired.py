@@ -12,7 +12,7 @@ from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M76")]
 LOOKS_S_MAX = 60.0
 """The soft limit wants several samples, two seconds apart, and this machine may be busy."""
 
@@ -27,7 +27,6 @@ def again(gateway: Gateway, server: str) -> bool:
     return bool(now["generation"] > 1 and now["state"] == "active")
 
 
-@pytest.mark.promise("M76")
 def test_a_server_that_leaks_is_replaced_and_its_call_in_flight_is_answered() -> None:
     leaky = {**fake(), "memory_high": "128M", "era": "legacy"}
     with (
@@ -45,7 +44,6 @@ def test_a_server_that_leaks_is_replaced_and_its_call_in_flight_is_answered() ->
         assert gateway.server("other")["pid"] == other
 
 
-@pytest.mark.promise("M76")
 @pytest.mark.parametrize(
     ("limit", "tool", "arguments", "sentence"),
     [
@@ -70,7 +68,6 @@ def test_a_server_above_its_hard_limit_is_killed_and_starts_again(
         assert gateway.server("other")["pid"] == other
 
 
-@pytest.mark.promise("M76")
 def test_a_server_that_fills_its_own_folders_starts_again_without_its_temporary_files() -> None:
     hostile = {"command": [sys.executable, str(ROOT / "tests" / "fakes" / "hostile_server.py")]}
     with (

@@ -29,8 +29,7 @@ def figures(gateway: Gateway) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.mark.promise("M15")
-@pytest.mark.promise("M21")
+@pytest.mark.promise("M15", "M21")
 def test_a_hundred_thousand_calls_get_a_hundred_thousand_right_answers() -> None:
     names = [f"s{number:02}" for number in range(SERVERS)]
     with Gateway({name: fake("--era", "legacy") for name in names}) as gateway:

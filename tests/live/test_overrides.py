@@ -193,8 +193,7 @@ def listening(port: int, path: str) -> Generator[tuple[Stream, Stream]]:
         yield one, other
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M78")
+@pytest.mark.promise("M28", "M78")
 def test_a_reload_of_overrides_restarts_nothing_and_tells_who_sees_another_list(
     tmp_path: Path,
 ) -> None:

@@ -14,7 +14,7 @@ from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M60")]
 
 TASKS = "io.modelcontextprotocol/tasks"
 ABLE: dict[str, Any] = {"extensions": {TASKS: {}}}
@@ -87,7 +87,6 @@ def status(asking: Raw, task: str) -> str:
     return found
 
 
-@pytest.mark.promise("M60")
 @where
 @which
 def test_the_task_of_another_key_is_an_unknown_task(
@@ -106,7 +105,6 @@ def test_the_task_of_another_key_is_an_unknown_task(
     assert status(alice, task) == "cancelled"
 
 
-@pytest.mark.promise("M60")
 def test_how_a_task_goes_on_is_told_to_its_owner_alone(
     gateway: Gateway, keys: tuple[str, str]
 ) -> None:
@@ -119,7 +117,6 @@ def test_how_a_task_goes_on_is_told_to_its_owner_alone(
         assert codec.value(hers.next().params)["taskId"] == task
 
 
-@pytest.mark.promise("M60")
 def test_a_list_has_the_tasks_of_its_key(gateway: Gateway, keys: tuple[str, str]) -> None:
     alice, bob = (client(gateway, key, "old", alone=True) for key in keys)
     anybody = Raw(gateway.port, LEGACY, "/metamcp/open/mcp")
@@ -138,7 +135,6 @@ def test_a_list_has_the_tasks_of_its_key(gateway: Gateway, keys: tuple[str, str]
     assert "owner" not in alice.result("tasks/list")["tasks"][0]
 
 
-@pytest.mark.promise("M60")
 def test_a_task_is_found_after_its_front_was_killed(
     gateway: Gateway, keys: tuple[str, str]
 ) -> None:
@@ -161,7 +157,6 @@ def test_a_task_is_found_after_its_front_was_killed(
     assert tasks[2][1] in {one["taskId"] for one in alone.result("tasks/list")["tasks"]}
 
 
-@pytest.mark.promise("M60")
 def test_ids_mean_the_same_to_the_next_gateway_on_the_state_directory() -> None:
     """The server is a new one and has no such task: the id reaches it, and no other id does."""
     with Gateway(SERVERS, extra=EXTRA) as running:

@@ -35,8 +35,7 @@ def client(gateway: Gateway, request: pytest.FixtureRequest) -> Iterator[Client]
     opened.close()
 
 
-@pytest.mark.promise("M1")
-@pytest.mark.promise("M20")
+@pytest.mark.promise("M1", "M20")
 def test_every_era_sees_the_tools_of_every_server_in_one_order(client: Client) -> None:
     names = client.tools()
     assert names == client.tools()
@@ -46,8 +45,7 @@ def test_every_era_sees_the_tools_of_every_server_in_one_order(client: Client) -
     )
 
 
-@pytest.mark.promise("M10")
-@pytest.mark.promise("M21")
+@pytest.mark.promise("M10", "M21")
 @pytest.mark.parametrize("server", ["alpha", "beta", "gamma"])
 def test_a_call_reaches_the_right_server_and_its_answer_comes_back(
     client: Client, server: str

@@ -31,8 +31,7 @@ def gateway() -> Iterator[Gateway]:
         yield stack.enter_context(Gateway({**entries, "local": fake()}))
 
 
-@pytest.mark.promise("M11")
-@pytest.mark.promise("M12")
+@pytest.mark.promise("M11", "M12")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_every_kind_of_remote_server_is_listed_and_called(gateway: Gateway, era: str) -> None:
     client = Raw(gateway.port, era)
@@ -73,8 +72,7 @@ def test_progress_of_a_remote_server_reaches_the_client(gateway: Gateway, way: s
     assert answer.result
 
 
-@pytest.mark.promise("M75")
-@pytest.mark.promise("M18")
+@pytest.mark.promise("M75", "M18")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_a_remote_server_that_dies_and_comes_back_is_used_again(era: str) -> None:
     port = free_port()

@@ -20,7 +20,7 @@ from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_keys import keys
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M110")]
 
 EXTRA = """
 [code]
@@ -78,7 +78,6 @@ def files(gateway: Gateway) -> set[str]:
     return {path.name for path in (gateway.folder / "state" / "results").rglob("*.json")}
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 @pytest.mark.parametrize("server", ["one", "two"])
 def test_a_kept_result_is_read_by_offset_path_and_expression(
@@ -97,7 +96,6 @@ def test_a_kept_result_is_read_by_offset_path_and_expression(
         assert "wrong" in client.text("read_result", handle=kept, extra=1)
 
 
-@pytest.mark.promise("M110")
 def test_a_small_result_and_other_endpoints_pass_results_whole(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
         assert client.call("one__echo", text="hi")["result"]["structuredContent"]["text"] == "hi"
@@ -109,7 +107,6 @@ def test_a_small_result_and_other_endpoints_pass_results_whole(gateway: Gateway)
         assert "error" in unknown
 
 
-@pytest.mark.promise("M110")
 def test_code_gets_the_whole_result(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN, "/metamcp/programs/mcp")) as client:
         code = f"return (await mcp.call('one__blob', {{kib: {KIB}}})).length"
@@ -117,7 +114,6 @@ def test_code_gets_the_whole_result(gateway: Gateway) -> None:
         assert answer["structuredContent"]["value"] == KIB * 1024
 
 
-@pytest.mark.promise("M110")
 def test_a_result_belongs_to_its_principal_and_goes_with_the_last_key(gateway: Gateway) -> None:
     made = [keys(gateway, "create", name, "--endpoint", "guarded") for name in ("ada", "bob")]
     kept = asyncio.run(called(gateway, made[0]["key"], "one__blob", {"kib": KIB}))
@@ -136,7 +132,6 @@ def test_a_result_belongs_to_its_principal_and_goes_with_the_last_key(gateway: G
     until(lambda: f"{found[1]}.json" not in files(gateway), "the result is gone with the key")
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize("title", ["x", "x" * 20_000], ids=["small", "large"])
 def test_a_client_that_checks_output_schemas_accepts_both_kinds_of_results(
     gateway: Gateway, title: str
@@ -160,7 +155,6 @@ async def called(gateway: Gateway, key: str, tool: str, arguments: dict[str, Any
         return str(getattr(found.content[0], "text", ""))
 
 
-@pytest.mark.promise("M110")
 def test_results_outlive_fronts_and_workers(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
         kept = handle(client)
@@ -173,7 +167,6 @@ def test_results_outlive_fronts_and_workers(gateway: Gateway) -> None:
         assert client.text("read_result", handle=kept).startswith("xxx")
 
 
-@pytest.mark.promise("M110")
 def test_the_result_of_a_task_is_kept(gateway: Gateway) -> None:
     with closing(Client(gateway.port, LEGACY)) as client:
         arguments = {"ms": 1, "text": "y" * 40_000}
@@ -189,7 +182,6 @@ def test_the_result_of_a_task_is_kept(gateway: Gateway) -> None:
         assert answer["_meta"]["io.metamcp/result"]["bytes"] == 40_000
 
 
-@pytest.mark.promise("M110")
 @pytest.mark.parametrize(
     ("tool", "arguments", "whole"),
     [("one__blob", {"kib": KIB}, "x" * KIB * 1024), ("typed__keep", THREE, BOOKS)],
@@ -207,7 +199,6 @@ def test_a_call_at_the_prompt_writes_the_whole_result(
     assert re.sub(r"\s", "", file.read_text()) == whole
 
 
-@pytest.mark.promise("M110")
 def test_operators_list_show_and_purge_results(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
         one, other = handle(client), handle(client)
@@ -228,7 +219,6 @@ def test_operators_list_show_and_purge_results(gateway: Gateway) -> None:
         assert re.search(r'metamcp_result_tokens_saved_total\{server="one"\} [1-9]', page)
 
 
-@pytest.mark.promise("M110")
 def test_a_result_that_does_not_fit_is_an_error_that_says_so(gateway: Gateway) -> None:
     with closing(Client(gateway.port, MODERN)) as client:
         error = client.call("one__blob", kib=2000)["error"]
@@ -236,7 +226,6 @@ def test_a_result_that_does_not_fit_is_an_error_that_says_so(gateway: Gateway) -
         assert error["data"]["may_have_run"] is True
 
 
-@pytest.mark.promise("M110")
 def test_results_go_when_the_gateway_ends_or_begins() -> None:
     extra = '[endpoints.default]\nnamespace = "default"\nresults = { max = "8K" }'
     with Gateway({"one": fake()}, extra=extra) as gateway:
@@ -256,7 +245,6 @@ def test_results_go_when_the_gateway_ends_or_begins() -> None:
         assert not (gateway.folder / "state" / "results").exists()
 
 
-@pytest.mark.promise("M110")
 def test_a_full_disk_is_an_error_that_says_so() -> None:
     extra = '[endpoints.default]\nnamespace = "default"\nresults = { max = "8K" }'
     with Gateway({"one": fake()}, extra=extra) as gateway:

@@ -108,8 +108,7 @@ def text(message: dict[str, Any]) -> str:
     return found
 
 
-@pytest.mark.promise("M79")
-@pytest.mark.promise("M23")
+@pytest.mark.promise("M79", "M23")
 @pytest.mark.parametrize("server", ["old", "new"])
 def test_a_client_whose_front_died_gets_the_rest_of_its_call_and_the_answer_once(
     gateway: Gateway, client: Client, server: str

@@ -93,8 +93,7 @@ async def text(session: ClientSession, tool: str, **arguments: Any) -> str:
     return block.text
 
 
-@pytest.mark.promise("M23")
-@pytest.mark.promise("M3")
+@pytest.mark.promise("M23", "M3")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("server", SERVERS)
 async def test_what_a_server_asks_in_the_middle_of_a_call_the_official_client_answers(

@@ -10,7 +10,7 @@ from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M24")]
 
 TASKS = "io.modelcontextprotocol/tasks"
 ABLE: dict[str, Any] = {"extensions": {TASKS: {}}}
@@ -61,7 +61,6 @@ def get(asking: Raw, task: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.promise("M24")
 @where
 def test_a_task_of_the_handshake_era_is_asked_for_until_its_result_is_there(
     gateway: Gateway, alone: bool
@@ -75,7 +74,6 @@ def test_a_task_of_the_handshake_era_is_asked_for_until_its_result_is_there(
     assert related is None or related["taskId"] == task
 
 
-@pytest.mark.promise("M24")
 @where
 def test_a_modern_task_is_asked_for_until_its_result_is_there(
     gateway: Gateway, alone: bool
@@ -87,7 +85,6 @@ def test_a_modern_task_is_asked_for_until_its_result_is_there(
     assert get(asking, task["taskId"])["result"]["content"][0]["text"] == "made"
 
 
-@pytest.mark.promise("M24")
 @where
 @pytest.mark.parametrize("server", ["old", "new"])
 def test_a_task_can_be_cancelled(gateway: Gateway, server: str, alone: bool) -> None:
@@ -97,7 +94,6 @@ def test_a_task_can_be_cancelled(gateway: Gateway, server: str, alone: bool) -> 
     until(lambda: get(asking, task)["status"] == "cancelled", "the task is cancelled")
 
 
-@pytest.mark.promise("M24")
 @where
 def test_how_a_modern_task_goes_on_is_told_to_who_asked(gateway: Gateway, alone: bool) -> None:
     asking = client(gateway, "new", alone=alone)
@@ -110,7 +106,6 @@ def test_how_a_modern_task_goes_on_is_told_to_who_asked(gateway: Gateway, alone:
     assert params["_meta"]["io.modelcontextprotocol/subscriptionId"] == "l1"
 
 
-@pytest.mark.promise("M24")
 @where
 def test_how_a_task_of_the_handshake_era_goes_on_is_told_in_its_session_alone(
     gateway: Gateway, alone: bool
@@ -125,7 +120,6 @@ def test_how_a_task_of_the_handshake_era_goes_on_is_told_in_its_session_alone(
             assert codec.value(told.params)["taskId"] == task
 
 
-@pytest.mark.promise("M24")
 @pytest.mark.parametrize(("era", "server"), [(LEGACY, "new"), (MODERN, "old")])
 def test_tasks_are_not_offered_across_the_eras(gateway: Gateway, era: str, server: str) -> None:
     asking = Raw(gateway.port, era, f"/metamcp/{server}/mcp", ABLE)
@@ -141,7 +135,6 @@ def test_tasks_are_not_offered_across_the_eras(gateway: Gateway, era: str, serve
     assert b"taskId" not in bytes(called.result or called.error)
 
 
-@pytest.mark.promise("M24")
 def test_lists_of_tasks_are_offered_where_they_are_one_list(gateway: Gateway) -> None:
     alone, among = (client(gateway, "old", alone=alone) for alone in (True, False))
     task = started(alone, "old", alone=True, ms=0)["taskId"]

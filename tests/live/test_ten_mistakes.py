@@ -128,8 +128,7 @@ def cancelled(gateway: Gateway, cell: str) -> list[Any]:
     return [one["params"]["requestId"] for one in told if one["method"].endswith("/cancelled")]
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M23")
+@pytest.mark.promise("M28", "M23")
 @cells
 def test_4_a_changed_list_is_announced_and_is_the_new_one_then(gateway: Gateway, cell: str) -> None:
     asking = client(gateway, cell)
@@ -168,8 +167,7 @@ def test_5_every_page_of_a_list_is_there_once(gateway: Gateway, cell: str) -> No
     assert len(names) == len(set(names))
 
 
-@pytest.mark.promise("M20")
-@pytest.mark.promise("M98")
+@pytest.mark.promise("M20", "M98")
 @cells
 def test_5_a_list_whose_pages_go_round_ends(gateway: Gateway, cell: str) -> None:
     names = client(gateway, cell).names()

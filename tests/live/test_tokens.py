@@ -12,7 +12,7 @@ from tests.live.raw import MODERN, Raw
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, cost, definitions, endpoints, told, views
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M38")]
 
 EXPOSED = "".join(
     f'[endpoints.{exposure}]\nnamespace = "default"\nexposure = "{exposure}"\n'
@@ -43,7 +43,6 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-@pytest.mark.promise("M38")
 def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: Gateway) -> None:
     found = endpoints(gateway)
 
@@ -70,7 +69,6 @@ def test_what_is_told_of_an_endpoint_is_what_its_client_has_in_context(gateway: 
     assert {one["name"]: one["tokens"] for one in told(gateway)["servers"]} == status
 
 
-@pytest.mark.promise("M38")
 def test_what_comes_into_view_is_told_by_ctl_and_metrics(gateway: Gateway) -> None:
     client = Raw(gateway.port, MODERN, "/metamcp/servers/mcp")
     until(lambda: "servers" in views(gateway), "the front has told of this view")
@@ -90,7 +88,6 @@ def test_what_comes_into_view_is_told_by_ctl_and_metrics(gateway: Gateway) -> No
     until(lambda: views(gateway)["servers"] == before, "it is out of view again")
 
 
-@pytest.mark.promise("M38")
 def test_a_gateway_that_is_down_is_reckoned_from_what_it_has_kept() -> None:
     with Gateway({"git": fake()}) as gateway:
         before = told(gateway)

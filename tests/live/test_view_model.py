@@ -300,9 +300,7 @@ def world() -> Iterator[World]:
         yield running
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M34")
-@pytest.mark.promise("M37")
+@pytest.mark.promise("M28", "M34", "M37")
 def test_any_history_leaves_every_client_with_the_list_of_the_model(world: World) -> None:
     class Here(Views):
         pass

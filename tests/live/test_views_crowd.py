@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import AsyncIterable, Iterator
 from functools import partial
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -157,12 +156,7 @@ class Sdks:
         assert self._ready.wait(30)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(30)
 

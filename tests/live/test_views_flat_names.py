@@ -64,8 +64,7 @@ def gateway() -> Iterator[Gateway]:
         yield running
 
 
-@pytest.mark.promise("M26")
-@pytest.mark.promise("M32")
+@pytest.mark.promise("M26", "M32")
 @eras
 @pytest.mark.parametrize(("path", "column"), [("/mcp", 2), ("/metamcp/underscore/mcp", 3)])
 async def test_each_tool_of_the_table_is_in_the_list_under_its_flat_name_and_called_by_it(

@@ -28,7 +28,7 @@ from tests.live.viewed import (
 )
 from tests.supervisor.locker import locked
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M33")]
 
 IN_PROGRESS = [
     f"Failed to {verb} toolset: operation in progress, please wait" for verb in ("equip", "build")
@@ -87,7 +87,6 @@ def check_in_progress(refusals: list[str]) -> None:
         assert why in IN_PROGRESS
 
 
-@pytest.mark.promise("M33")
 @eras
 async def test_while_one_equip_is_carried_out_another_fails_at_once_and_an_unequip_waits_for_it(
     gateway: Gateway, mode: str
@@ -122,7 +121,6 @@ async def test_while_one_equip_is_carried_out_another_fails_at_once_and_an_unequ
     await tried(gateway, mode, work)
 
 
-@pytest.mark.promise("M33")
 @eras
 async def test_an_equip_on_another_endpoint_waits_for_its_turn_and_succeeds(
     gateway: Gateway, mode: str
@@ -146,7 +144,6 @@ async def test_an_equip_on_another_endpoint_waits_for_its_turn_and_succeeds(
     await tried(gateway, mode, work)
 
 
-@pytest.mark.promise("M33")
 @eras
 async def test_an_equip_that_cannot_be_written_changes_nothing_and_says_why(
     gateway: Gateway, mode: str

@@ -95,8 +95,7 @@ async def test_a_client_sees_the_tools_of_the_set_between_equipping_and_unequipp
         assert await names(client) == SETS
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M32")
+@pytest.mark.promise("M22", "M32")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_equipped_tools_are_defined_as_their_servers_define_them_but_for_the_name(
     gateway: Gateway, era: str
@@ -133,8 +132,7 @@ def test_a_client_that_ignores_changes_of_the_list_calls_every_equipped_tool(
     assert not called(client, "git_status")["isError"], "although somebody else unequipped it"
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M32")
+@pytest.mark.promise("M28", "M32")
 def test_everybody_hears_once_of_each_change_of_the_list_and_of_nothing_else() -> None:
     with Gateway(SERVERS, extra=FLAT) as gateway:
         client = Raw(gateway.port, LEGACY)

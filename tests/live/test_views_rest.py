@@ -69,8 +69,7 @@ def described(gateway: Gateway, path: str) -> list[str]:
     return [name.removeprefix("/") for name in found["paths"] if name != "/"]
 
 
-@pytest.mark.promise("M4")
-@pytest.mark.promise("M37")
+@pytest.mark.promise("M4", "M37")
 @exposures
 @pytest.mark.parametrize("suffix", ["open", "closed"])
 def test_the_list_and_the_description_are_what_is_in_view(
@@ -89,8 +88,7 @@ def test_the_list_and_the_description_are_what_is_in_view(
     assert listed(gateway, path) == described(gateway, path) == builtins
 
 
-@pytest.mark.promise("M4")
-@pytest.mark.promise("M37")
+@pytest.mark.promise("M4", "M37")
 @exposures
 def test_a_tool_out_of_view_is_called_by_its_name_where_the_endpoint_allows_it(
     gateway: Gateway, exposure: str

@@ -24,7 +24,7 @@ from tests.live.viewed import (
     said,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M36")]
 
 GIT = {
     "status": "Show what is changed in the working tree.",
@@ -64,9 +64,7 @@ def begin(gateway: Gateway) -> None:
         called(other, "delete-toolset", name=one["name"], confirm=True)
 
 
-@pytest.mark.promise("M32")
-@pytest.mark.promise("M35")
-@pytest.mark.promise("M36")
+@pytest.mark.promise("M32", "M35")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_the_definitions_at_start_are_7_3_and_8_whatever_stands_behind_them(
     gateway: Gateway, era: str
@@ -81,7 +79,6 @@ def test_the_definitions_at_start_are_7_3_and_8_whatever_stands_behind_them(
     assert [len(builtins) for builtins in WITH.values()] == [7, 3, 8]
 
 
-@pytest.mark.promise("M36")
 @eras
 async def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
     gateway: Gateway, mode: str
@@ -104,7 +101,6 @@ async def test_the_tools_for_git_are_found_one_is_loaded_and_it_is_called(
         }  # fmt: skip
 
 
-@pytest.mark.promise("M36")
 @eras
 @pytest.mark.parametrize(
     ("query", "first"),
@@ -124,7 +120,6 @@ async def test_a_tool_is_found_by_its_name_by_its_description_and_by_what_it_is_
 
 
 @pytest.mark.promise("M31")
-@pytest.mark.promise("M36")
 @eras
 async def test_what_is_loaded_is_saved_as_a_tool_set_and_loaded_again_later(
     gateway: Gateway, mode: str
@@ -156,7 +151,6 @@ async def test_what_is_loaded_is_saved_as_a_tool_set_and_loaded_again_later(
         assert (listed["loaded"], listed["available"]) == (3, 2 * CROWD + len(GIT) + 2)
 
 
-@pytest.mark.promise("M36")
 @pytest.mark.promise("M37")
 @eras
 async def test_a_tool_that_is_not_loaded_is_described_and_called_by_either_of_its_names(
@@ -174,7 +168,6 @@ async def test_a_tool_that_is_not_loaded_is_described_and_called_by_either_of_it
         assert await names(client) == FIND
 
 
-@pytest.mark.promise("M36")
 @eras
 @pytest.mark.parametrize("tool", ["load_tool", "describe_tool", "call_tool"])
 async def test_a_name_that_is_nobodys_is_answered_with_the_nearest(

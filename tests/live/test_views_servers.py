@@ -30,7 +30,7 @@ from tests.live.viewed import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M35")]
 
 BARE = endpoint("default", exposure='"servers"', naming='{ style = "bare" }')
 CHROME = ["chrome_navigate", *(f"chrome_{number:02}" for number in range(1, 26))]
@@ -60,7 +60,6 @@ async def states(client: Sdk) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.promise("M15")
-@pytest.mark.promise("M35")
 @eras
 async def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_from_being_used(
     tmp_path: Path, mode: str
@@ -106,7 +105,6 @@ async def test_each_server_has_its_state_and_one_that_fails_or_waits_keeps_none_
             assert await names(client) == [*WHOLE, *CHROME, "wait"]
 
 
-@pytest.mark.promise("M35")
 @eras
 async def test_3_tools_become_29_and_3_again_while_the_process_lives_on(
     gateway: Gateway, mode: str
@@ -138,7 +136,6 @@ async def test_3_tools_become_29_and_3_again_while_the_process_lives_on(
         os.kill(before, 0)
 
 
-@pytest.mark.promise("M35")
 @eras
 async def test_a_crash_takes_the_tools_out_of_the_list_and_stores_what_happened(
     gateway: Gateway, mode: str
@@ -167,7 +164,6 @@ async def test_a_crash_takes_the_tools_out_of_the_list_and_stores_what_happened(
         assert "search" in await names(client)
 
 
-@pytest.mark.promise("M35")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_the_gateway_answers_for_itself_what_is_no_tool_of_a_server(
     gateway: Gateway, era: str
@@ -189,7 +185,6 @@ def test_the_gateway_answers_for_itself_what_is_no_tool_of_a_server(
 
 
 @pytest.mark.promise("M37")
-@pytest.mark.promise("M35")
 def test_what_one_session_chooses_is_its_own_and_a_crash_takes_it_away_at_once(
     tmp_path: Path,
 ) -> None:

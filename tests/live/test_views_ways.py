@@ -89,11 +89,7 @@ async def opened_way(
         yield client, hearing
 
 
-@pytest.mark.promise("M3")
-@pytest.mark.promise("M5")
-@pytest.mark.promise("M32")
-@pytest.mark.promise("M35")
-@pytest.mark.promise("M36")
+@pytest.mark.promise("M3", "M5", "M32", "M35", "M36")
 @pytest.mark.parametrize("exposure", list(STEPS))
 @pytest.mark.parametrize(("way", "mode"), WAYS, ids="-".join)
 async def test_tools_come_into_view_are_called_and_leave_it_and_the_client_hears_of_both(

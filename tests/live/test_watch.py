@@ -9,7 +9,7 @@ from tests.live.gateway import Gateway, fake
 from tests.live.test_first_launch import Folder, folder
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.promise("M78")]
 WATCH = "[gateway]\nwatch = true"
 
 __all__ = ["folder"]
@@ -27,7 +27,6 @@ def reloads(gateway: Gateway) -> int:
     return sum(event["what"] == "reloaded" for event in gateway.events())
 
 
-@pytest.mark.promise("M78")
 def test_a_changed_file_is_read_and_only_what_changed_restarts() -> None:
     with Gateway({"a": fake(), "b": fake()}, extra=WATCH) as gateway:
         pid = gateway.server("a")["pid"]
@@ -36,7 +35,6 @@ def test_a_changed_file_is_read_and_only_what_changed_restarts() -> None:
         assert gateway.server("a")["pid"] == pid
 
 
-@pytest.mark.promise("M78")
 def test_a_file_with_an_error_changes_nothing_is_told_once_and_counts_when_it_is_mended() -> None:
     with Gateway({"a": fake()}, extra=WATCH) as gateway:
         gateway.config.write_text("[servers.a]\ncomand = 1\n")
@@ -48,7 +46,6 @@ def test_a_file_with_an_error_changes_nothing_is_told_once_and_counts_when_it_is
         assert "metamcp.toml:2: servers.a.comand" in refusal
 
 
-@pytest.mark.promise("M78")
 def test_what_is_not_to_be_watched_is_not_read() -> None:
     with Gateway({"a": fake()}) as still, Gateway({"a": fake()}, extra=WATCH) as watching:
         for gateway in (still, watching):
@@ -57,7 +54,6 @@ def test_what_is_not_to_be_watched_is_not_read() -> None:
         assert names(still) == ["a"]
 
 
-@pytest.mark.promise("M78")
 def test_who_writes_a_server_down_beside_a_running_gateway_has_it_a_moment_later(
     folder: Folder,
 ) -> None:
@@ -70,7 +66,6 @@ def test_who_writes_a_server_down_beside_a_running_gateway_has_it_a_moment_later
     client.close()
 
 
-@pytest.mark.promise("M78")
 def test_a_file_that_is_included_is_watched_also_while_it_is_missing_or_wrong() -> None:
     with Gateway({"a": fake()}, extra=WATCH) as gateway:
         included = gateway.config.with_name("more.json")
@@ -84,7 +79,6 @@ def test_a_file_that_is_included_is_watched_also_while_it_is_missing_or_wrong() 
 
 
 @pytest.mark.promise("M52")
-@pytest.mark.promise("M78")
 def test_workflows_are_read_again_when_their_files_change() -> None:
     with Gateway({"a": fake()}, extra=WATCH) as gateway:
         flows = gateway.config.with_name("flows")

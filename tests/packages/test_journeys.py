@@ -153,8 +153,7 @@ def talk(talking: Any) -> Any:
     return asyncio.run(bounded())
 
 
-@pytest.mark.promise("M7")
-@pytest.mark.promise("M105")
+@pytest.mark.promise("M7", "M105")
 def test_a_developer_with_seven_servers_gets_his_context_back(user: User) -> None:
     file = user.project / ".mcp.json"
     servers = seven(user)
@@ -277,8 +276,7 @@ def test_a_user_of_a_json_file_runs_a_workflow_that_waits_for_him(user: User) ->
     assert {words[0] for words in user.commands} == {"serve", "wait", "status"}
 
 
-@pytest.mark.promise("M61")
-@pytest.mark.promise("M63")
+@pytest.mark.promise("M61", "M63")
 def test_two_workspaces_have_keys_and_encryption(user: User) -> None:
     user.types("init")
     for name in ("acme", "bolt"):

@@ -14,7 +14,6 @@ import tempfile
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import httptools
@@ -89,12 +88,7 @@ class Machine:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._destroy()
 
     def enter(self, *command: str) -> list[str]:

@@ -349,8 +349,7 @@ BORG = """{
 }"""
 
 
-@pytest.mark.promise("M16")
-@pytest.mark.promise("M62")
+@pytest.mark.promise("M16", "M62")
 def test_endpoints_that_need_keys_are_read_with_the_keys_that_may(tmp_path: Path) -> None:
     key = api_key.make(bytes(range(40)))
     got = loaded(tmp_path, BORG.replace("KEY", key), name=".mcp.json").endpoints
@@ -382,8 +381,7 @@ GROUPED = """{
 }"""
 
 
-@pytest.mark.promise("M16")
-@pytest.mark.promise("M61")
+@pytest.mark.promise("M16", "M61")
 def test_namespaces_and_the_one_of_each_server_are_read(tmp_path: Path) -> None:
     got = loaded(tmp_path, GROUPED, name=".mcp.json")
     caches, external = got.warnings

@@ -390,8 +390,7 @@ def test_a_launcher_has_time_to_download_the_server(tmp_path: Path) -> None:
     assert [got[name].start_timeout_s for name in "abc"] == [180.0, 30.0, 9.0]
 
 
-@pytest.mark.promise("M61")
-@pytest.mark.promise("M62")
+@pytest.mark.promise("M61", "M62")
 def test_namespace_and_endpoint_default_exist_unless_they_are_written(tmp_path: Path) -> None:
     servers = '[servers.b]\ncommand = ["x"]\n[servers.a]\ncommand = ["x"]\n'
     got = loaded(tmp_path, servers)

@@ -117,8 +117,7 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.promise("M25")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M25", "M27")
 def test_names_fit_the_naming_of_each_endpoint_that_has_them(tmp_path: Path) -> None:
     names = f'tools.log = {{ name = "my.log" }}\ntools.add = {{ name = "add-{"x" * 20}" }}\n'
     got = mistakes(
@@ -139,8 +138,7 @@ def test_names_fit_the_naming_of_each_endpoint_that_has_them(tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.promise("M25")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M25", "M27")
 def test_a_name_is_that_of_one_tool_and_of_no_built_in_one(tmp_path: Path) -> None:
     got = mistakes(
         tmp_path,
@@ -215,8 +213,7 @@ def test_what_is_shown_is_what_was_written(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.promise("M27")
-@pytest.mark.promise("M78")
+@pytest.mark.promise("M27", "M78")
 def test_another_override_changes_its_place_and_restarts_nothing(tmp_path: Path) -> None:
     old = loaded(tmp_path, SAID)
     for key, place in (("0.7", "git"), ('"y"', "namespaces.dev"), ("5 }", "endpoints.dev")):

@@ -12,7 +12,7 @@ from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from tests.supervisor.small_gateway import SmallGateway, server, steered
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.promise("M97")]
 
 COMMAND = (sys.executable, "-m", "metamcp_supervisor", "consent")
 QUESTION = OpenConsent(
@@ -46,7 +46,6 @@ async def asked() -> AsyncGenerator[tuple[SmallGateway, Said]]:
         yield gateway, said
 
 
-@pytest.mark.promise("M97")
 async def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
     async with asked() as (gateway, said):
         code, shown, _ = await said("list")
@@ -64,7 +63,6 @@ async def test_what_waits_is_listed_with_what_was_agreed_to() -> None:
         assert "no call waits" in (await said("list"))[1]
 
 
-@pytest.mark.promise("M97")
 async def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
     async with asked() as (gateway, said):
         assert await said("approve", "1-17", "--for", "24h") == (0, "1-17: git.push approved\n", "")
@@ -78,7 +76,6 @@ async def test_an_operator_agrees_or_not_and_the_journal_says_who() -> None:
         assert told[1].startswith("git/push denied by ")
 
 
-@pytest.mark.promise("M97")
 async def test_grants_end_by_name_or_all_together() -> None:
     async with asked() as (gateway, said):
         assert (await said("revoke"))[0] == Exit.USAGE

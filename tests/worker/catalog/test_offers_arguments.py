@@ -34,8 +34,7 @@ def test_who_sends_nothing_sends_what_is_fixed_and_what_has_a_default(
     assert given.replace(b" ", b"") == b'{"n":5,"m":[1],"repo":"/safe"}'
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M22", "M27")
 def test_everything_else_stays_the_bytes_that_the_client_sent() -> None:
     odd = b'{"b": 1.0,  "a":[12345678901234567890123, "\\u00e9"],"a2" :null }'
     assert sent(odd, FIXED) == odd[:-1] + b',"repo":"/safe"}'

@@ -41,8 +41,7 @@ def one(raw: Raw, **said: Any) -> dict[str, Raw]:
     return codec.level(entry.item.raw)
 
 
-@pytest.mark.promise("M22")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M22", "M27")
 def test_only_the_members_that_are_meant_are_other_ones() -> None:
     members = one(ODD, title="History", description="What was.")
     before = codec.level(ODD)
@@ -129,8 +128,7 @@ def test_a_name_is_the_one_that_is_given_and_leads_to_the_tool() -> None:
     assert found.tool("a__x") is None
 
 
-@pytest.mark.promise("M25")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M25", "M27")
 def test_a_given_name_wins_and_the_tool_that_the_rule_calls_so_gets_its_hash() -> None:
     spec = overridden(endpoint("a", "b", style="bare"), over("x", "b", name="y"))
     found = merged(spec, a=offer("y", "x"), b=offer("x"))
@@ -269,8 +267,7 @@ async def test_a_call_as_a_task_and_one_that_is_sent_once_more_have_them_too(
         assert (await second.call()).params == sent
 
 
-@pytest.mark.promise("M28")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M28", "M27")
 def test_a_list_is_another_one_only_if_its_bytes_are() -> None:
     servers = catalog(a=offer(ODD, "u"))
 
@@ -317,8 +314,7 @@ offers = st.dictionaries(
 RESERVED = ("gone",)
 
 
-@pytest.mark.promise("M25")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M25", "M27")
 @given(specs, offers)
 def test_names_stay_unique_and_lead_back_whatever_is_renamed(
     spec: EndpointSpec, offered: dict[str, list[str]]

@@ -33,8 +33,7 @@ def leads_to(found: MergedCatalog, uri: str) -> tuple[str, str] | None:
     return owner.server, codec.value(owner.original) if owner.original else uri
 
 
-@pytest.mark.promise("M20")
-@pytest.mark.promise("M21")
+@pytest.mark.promise("M20", "M21")
 @pytest.mark.parametrize(
     ("uri", "exposed"),
     [
@@ -76,8 +75,7 @@ def test_what_cannot_be_exposed_is_left_out_with_a_note() -> None:
     assert second.endswith("it stays with one")
 
 
-@pytest.mark.promise("M20")
-@pytest.mark.promise("M21")
+@pytest.mark.promise("M20", "M21")
 @pytest.mark.parametrize(
     ("text", "exposed", "uri", "own"),
     [

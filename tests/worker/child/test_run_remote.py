@@ -29,8 +29,7 @@ def urls() -> Iterator[dict[str, str]]:
         yield by_way
 
 
-@pytest.mark.promise("M11")
-@pytest.mark.promise("M12")
+@pytest.mark.promise("M11", "M12")
 @pytest.mark.parametrize(
     ("way", "protocol"),
     [("stateful", "2026-07-28"), ("json", "2026-07-28"), ("sse", "2025-11-25")],

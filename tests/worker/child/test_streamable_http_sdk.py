@@ -55,8 +55,7 @@ ALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("M11")
-@pytest.mark.promise("M12")
+@pytest.mark.promise("M11", "M12")
 @pytest.mark.parametrize(("way", "era"), ALL)
 async def test_lists_calls_and_the_largest_result_cross_in_every_way(
     urls: dict[str, str], way: str, era: str

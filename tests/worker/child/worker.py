@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from metamcp_worker.ipc import codec, frame_bytes, messages, packets, server_catalog
@@ -139,12 +138,7 @@ class ChildWorker:
         self.tell(RunServer(generation=1, version="0"), packets.blob(codec.dump(self.spec)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.sock.close()
         for front in self._fronts:
             front.close()

@@ -48,8 +48,7 @@ class Counting(CallObserver):
         self.over.append(call.server)
 
 
-@pytest.mark.promise("M37")
-@pytest.mark.promise("M22")
+@pytest.mark.promise("M37", "M22")
 @pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("name", ["a__t", "a.t"])
 async def test_arguments_and_result_cross_as_the_bytes_that_they_are(

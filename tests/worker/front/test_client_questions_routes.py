@@ -20,13 +20,14 @@ from metamcp_worker.ipc.frames import (
 from .callers import Caller, answer_of
 from .routed import opened_front
 
+pytestmark = pytest.mark.promise("M23")
+
 NOBODY = codec.dump({
     "code": int(Code.METHOD_NOT_FOUND),
     "message": "Nobody waits for the call in which this was asked.",
 })  # fmt: skip
 
 
-@pytest.mark.promise("M23")
 async def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
     async with opened_front() as front:
         peer = await front.attach()
@@ -47,7 +48,6 @@ async def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> 
         assert caller.notices == [("notifications/message", b'{"level":"info"}')]
 
 
-@pytest.mark.promise("M23")
 @pytest.mark.parametrize("end", ["withdrawn", "answered", "cancelled", "down"])
 async def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(
     end: str,
@@ -80,7 +80,6 @@ async def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_now
         assert not caller.questions[0].open
 
 
-@pytest.mark.promise("M23")
 async def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_something() -> (
     None
 ):

@@ -16,6 +16,8 @@ from .callers import answer_of
 from .sandboxes import Sandboxes
 from .test_code_calls import SPEC, TEXT, Client, asked, begin, opened_sandboxes
 
+pytestmark = pytest.mark.promise("M97")
+
 ABLE = codec.dump({"clientCapabilities": {"elicitation": {}}})
 YES = b'{"action":"accept","content":{"consent":"once"}}'
 NO = b'{"action":"decline"}'
@@ -35,7 +37,6 @@ def begun(front: Front, client: Client) -> Call:
     return front.calls.start(front.view, asked({"code": "…"}, caller=ABLE), client)
 
 
-@pytest.mark.promise("M97")
 async def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> None:
     async with opened_sandboxes() as (front, sandboxes):
         ask(front, sandboxes)
@@ -61,7 +62,6 @@ async def test_the_client_of_the_code_is_asked_and_the_code_stands_still() -> No
         await answer_of(call)
 
 
-@pytest.mark.promise("M97")
 @pytest.mark.parametrize(("unaskable", "runs"), [("deny", False), ("allow", True)])
 async def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
     unaskable: Any, runs: bool
@@ -80,7 +80,6 @@ async def test_code_of_a_client_that_cannot_ask_gets_what_is_configured(
         await answer_of(call)
 
 
-@pytest.mark.promise("M97")
 async def test_code_that_ends_takes_its_questions_back() -> None:
     async with opened_sandboxes() as (front, sandboxes):
         ask(front, sandboxes)

@@ -74,8 +74,7 @@ async def test_a_worker_hears_once_of_a_call_whose_client_can_come_back_and_of_n
         assert middle.count("-") == last.count("-") + 1  # who has the last has the answer
 
 
-@pytest.mark.promise("M23")
-@pytest.mark.promise("M79")
+@pytest.mark.promise("M23", "M79")
 async def test_what_another_front_has_left_of_a_stream_goes_on_under_the_ids_of_the_client() -> (
     None
 ):

@@ -52,8 +52,7 @@ def place(exposure: Exposure, *toolsets: Any, call_hidden: bool = True) -> Place
     return here
 
 
-@pytest.mark.promise("M27")
-@pytest.mark.promise("M36")
+@pytest.mark.promise("M27", "M36")
 @pytest.mark.parametrize(
     "query", ["forget_changes", "throw away", "please forget it", "forget changes"]
 )
@@ -115,8 +114,7 @@ def test_a_tool_in_quarantine_is_not_had_by_an_alias() -> None:
         assert "It drifted." in here.reply(built_in, name="undo").text
 
 
-@pytest.mark.promise("M27")
-@pytest.mark.promise("M31")
+@pytest.mark.promise("M27", "M31")
 def test_tool_sets_go_by_server_and_own_name() -> None:
     here = place("toolset", toolset("work", RESET, STATUS, SECRET), toolset("dark", SECRET))
     here.show(ViewContent((RESET, STATUS, SECRET), toolset="work"))
@@ -127,8 +125,7 @@ def test_tool_sets_go_by_server_and_own_name() -> None:
     assert dark.text.startswith("Failed to equip toolset: nothing of it can be in view here")
 
 
-@pytest.mark.promise("M27")
-@pytest.mark.promise("M30")
+@pytest.mark.promise("M27", "M30")
 def test_discovery_tells_tools_as_they_are_overridden() -> None:
     found = structured(place("toolset").reply("discover-all-tools", server="git"))
     assert found["summary"]["totalTools"] == 2
@@ -139,8 +136,7 @@ def test_discovery_tells_tools_as_they_are_overridden() -> None:
     assert git["tools"][0]["description"] == "Throws everything away that is not kept."
 
 
-@pytest.mark.promise("M27")
-@pytest.mark.promise("M35")
+@pytest.mark.promise("M27", "M35")
 def test_a_hidden_tool_does_not_come_into_view_with_its_server() -> None:
     here = place("servers")
     reply = here.done(here.ask("gateway_activate", name="git"), ViewContent(servers=("git",)))
@@ -199,8 +195,7 @@ def overridden(door: Door) -> None:
     door.offer(offer(Raw(codec.dump(definition)), "u"))
 
 
-@pytest.mark.promise("M4")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M4", "M27")
 async def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
     async with opened_door() as door:
         overridden(door)
@@ -220,8 +215,7 @@ async def test_rest_lists_and_describes_tools_as_they_are_overridden() -> None:
         assert names == ["t", "u"]
 
 
-@pytest.mark.promise("M4")
-@pytest.mark.promise("M27")
+@pytest.mark.promise("M4", "M27")
 @pytest.mark.parametrize(
     ("path", "body", "arguments"),
     [

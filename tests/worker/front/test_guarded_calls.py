@@ -17,6 +17,8 @@ from .called import Front, opened_front, request
 from .callers import Caller, answer_of
 from .offers import MODERN, endpoint, offer, prompt, tool
 
+pytestmark = pytest.mark.promise("M97")
+
 CALL = b'{"name":"git__push","arguments":{"to":"main"}}'
 
 
@@ -63,7 +65,6 @@ async def sent(front: Front) -> CallFrame:
     return await front.peers["git"].call()
 
 
-@pytest.mark.promise("M97")
 async def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_passes() -> None:
     async with opened_front(git=offer("push", "log")) as front:
         keeper, caller = guard(front), Caller()
@@ -83,7 +84,6 @@ async def test_a_call_goes_to_its_server_as_it_was_held_and_all_that_follows_pas
         assert caller.progress == [b'{"progress":1}']
 
 
-@pytest.mark.promise("M97")
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: bool) -> None:
@@ -96,7 +96,6 @@ async def test_a_refusal_is_a_result_that_a_model_reads(era: str, *, modern: boo
         assert [state for _, state in front.calls.under_way()] == []
 
 
-@pytest.mark.promise("M97")
 async def test_what_no_rule_concerns_is_not_held() -> None:
     async with opened_front(git=offer("log", prompts=[prompt("push")])) as front:
         keeper = guard(front, "deny", "*/push")
@@ -110,14 +109,12 @@ async def test_what_no_rule_concerns_is_not_held() -> None:
         assert keeper.held == []
 
 
-@pytest.mark.promise("M97")
 async def test_a_name_that_no_list_has_is_no_way_around() -> None:
     async with opened_front(replace(endpoint("git", style="bare")), git=offer("log")) as front:
         guard(front, "deny")
         assert "do not allow git/push" in said(await answer_of(start(front, b'{"name":"push"}')))
 
 
-@pytest.mark.promise("M97")
 async def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() -> None:
     async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
@@ -131,7 +128,6 @@ async def test_a_client_that_goes_away_ends_its_call_and_the_step_hears_of_it() 
         assert front.peers["git"].quiet()
 
 
-@pytest.mark.promise("M97")
 @pytest.mark.parametrize("change", ["definition", "gone", "endpoint"])
 async def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: str) -> None:
     async with opened_front(git=offer("push")) as front:
@@ -149,7 +145,6 @@ async def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: st
         assert front.peers["git"].quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> None:
     async with opened_front(git=offer("push")) as front:
         keeper = guard(front)
@@ -161,7 +156,6 @@ async def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> No
         assert "revoked" in said(await answer_of(call))
 
 
-@pytest.mark.promise("M97")
 async def test_a_front_that_ends_refuses_what_it_holds_and_answers_everything() -> None:
     async with opened_front(git=offer("push")) as front:
         guard(front)
@@ -170,7 +164,6 @@ async def test_a_front_that_ends_refuses_what_it_holds_and_answers_everything() 
         assert "stopping" in said(await answer_of(call))
 
 
-@pytest.mark.promise("M97")
 async def test_the_time_of_a_server_begins_when_it_is_called_and_its_end_is_told() -> None:
     async with opened_front(git=offer("push")) as front:
         keeper = guard(front)

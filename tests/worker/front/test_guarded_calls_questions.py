@@ -17,6 +17,8 @@ from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec
 from ..rawhttp import Client, post
 from .door import META, Door, legacy, modern, opened_door
 
+pytestmark = pytest.mark.promise("M97")
+
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 ABLE: dict[str, Any] = {**META, CAPABILITIES: {"elicitation": {"form": {}}}}
 CALL: dict[str, Any] = {"name": "t", "arguments": {"n": 1}}
@@ -61,7 +63,6 @@ async def served(door: Door) -> dict[str, Any]:
     return arguments
 
 
-@pytest.mark.promise("M97")
 async def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -> None:
     async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
@@ -81,7 +82,6 @@ async def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None:
     async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
@@ -99,7 +99,6 @@ async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None
         assert door.calls.guarded.consent.counts == {"left": 1}
 
 
-@pytest.mark.promise("M97")
 async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
     async with asking_door() as (door, _told):
         session = await door.initialize(elicitation={})
@@ -112,7 +111,6 @@ async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_the_retry_of_the_very_request_lets_the_call_through_once() -> None:
     async with asking_door() as (door, _told):
         client, result = await asked(door)
@@ -126,7 +124,6 @@ async def test_the_retry_of_the_very_request_lets_the_call_through_once() -> Non
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 @pytest.mark.parametrize("scope", ["once", ""])
 async def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
     async with asking_door() as (door, told):
@@ -145,7 +142,6 @@ async def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_a_client_that_comes_back_too_late_is_told() -> None:
     async with asking_door(timeout_s=0.5) as (door, told):
         client, result = await asked(door)
@@ -157,7 +153,6 @@ async def test_a_client_that_comes_back_too_late_is_told() -> None:
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
     async with asking_door() as (door, _told):
         client, result = await asked(door)
@@ -170,7 +165,6 @@ async def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
         assert door.peer.quiet()
 
 
-@pytest.mark.promise("M97")
 async def test_a_caller_of_rest_is_refused_as_its_tool_failed() -> None:
     async with asking_door() as (door, _told):
         reply = await door.ask(post(b'{"n":1}', path="/metamcp/default/api/t"))

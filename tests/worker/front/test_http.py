@@ -106,8 +106,7 @@ TABLE: dict[str, tuple[bytes, int, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.promise("M98")
-@pytest.mark.promise("M99")
+@pytest.mark.promise("M98", "M99")
 @pytest.mark.parametrize("case", TABLE)
 async def test_bad_request_gets_its_status_and_one_sentence(case: str) -> None:
     data, status, code = TABLE[case]

@@ -63,8 +63,7 @@ async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None
     peer.write(Result(call.id, body))
 
 
-@pytest.mark.promise("M21")
-@pytest.mark.promise("M23")
+@pytest.mark.promise("M21", "M23")
 async def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
     async with opened_subscriptions() as (front, subs):
         one, two, peer = Client(), Client(), front.peers["a"]

@@ -5,8 +5,9 @@ from msgspec import Raw
 
 from metamcp_worker.ipc import builtin_definitions
 
+pytestmark = pytest.mark.promise("M38")
 
-@pytest.mark.promise("M38")
+
 @pytest.mark.parametrize(
     ("definition", "tokens"),
     [(b"", 0), (b"{}", 1), (b"1234", 1), (b"12345", 2), ("ü".encode() * 4, 2), (Raw(b"12345"), 2)],
@@ -15,13 +16,11 @@ def test_four_bytes_of_a_definition_are_a_token(definition: bytes | Raw, tokens:
     assert builtin_definitions.tokens(definition) == tokens
 
 
-@pytest.mark.promise("M38")
 def test_many_small_definitions_are_not_rounded_up_one_by_one() -> None:
     assert builtin_definitions.tokens_of_all([b"{}"] * 10) == 5
     assert builtin_definitions.tokens_of_all([]) == 0
 
 
-@pytest.mark.promise("M38")
 @pytest.mark.parametrize(
     ("everything", "shown", "tokens", "percent"),
     [
