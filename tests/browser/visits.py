@@ -60,19 +60,13 @@ class Console:
         self.base = self.link("viewer").partition("/#")[0]
 
     def link(self, role: str = "admin") -> str:
-        done = subprocess.run(
-            self.gateway.command("console", "--no-open", "--json", "--role", role),
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = self.gateway.run("console", "--no-open", "--json", "--role", role)
         url: str = json.loads(done.stdout)["url"]
         return url
 
     def sessions(self) -> list[dict[str, Any]]:
         """The open sessions, the newest last."""
-        done = subprocess.run(
-            self.gateway.command("console", "sessions", "--json"),
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = self.gateway.run("console", "sessions", "--json")
         found: list[dict[str, Any]] = json.loads(done.stdout)["sessions"]
         return sorted(found, key=lambda one: -one["age_s"])
 

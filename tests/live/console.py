@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import subprocess
 from html.parser import HTMLParser
 from typing import Self
 from urllib.parse import urlencode, urlsplit
@@ -50,11 +49,7 @@ class ConsoleBrowser:
     """A session at the console of a gateway, in a role."""
 
     def __init__(self, gateway: Gateway, role: str) -> None:
-        done = subprocess.run(
-            gateway.command("console", "--role", role, "--json", "--no-open"),
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        done = gateway.run("console", "--role", role, "--json", "--no-open")
         url: str = json.loads(done.stdout)["url"]
         place = urlsplit(url)
         self.http = http.client.HTTPConnection(place.netloc, timeout=60)

@@ -27,6 +27,7 @@ from metamcp_worker.ipc import codec
 from tests.live import processes
 from tests.waiting import WAIT_S, until
 
+Completed = subprocess.CompletedProcess[str]
 T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent.parent
@@ -182,13 +183,20 @@ class Gateway:
             return [sys.executable, "-m", "metamcp_supervisor", "ctl", *where, *rest]
         return [sys.executable, "-m", "metamcp_supervisor", verb, *where, *rest]
 
+    def run(self, *words: str | Path, ok: Sequence[int] = (0,)) -> Completed:
+        """One `metamcp` for this gateway; its exit code must be one of `ok`, if there is any."""
+        command = self.command(*words)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        said = f"{words} -> {done.returncode}: {done.stderr}{done.stdout}"
+        assert not ok or done.returncode in ok, said
+        return done
+
     def ctl(self, *arguments: str, ok: Sequence[int] = (0,)) -> str:
         """Standard output of one `metamcp ctl`; its exit code must be one of `ok`."""
-        done = subprocess.run(
-            self.command("ctl", *arguments), capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode in ok, f"ctl {arguments} -> {done.returncode}: {done.stderr}"
-        return done.stdout
+        return self.run("ctl", *arguments, ok=ok).stdout
 
     def ask(self, verb: str, params: object = None) -> Any:
         """The result of a verb of the control socket. Raises Failed."""

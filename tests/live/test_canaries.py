@@ -176,10 +176,7 @@ oauth = {{ client_id = "me", client_secret = "${{file:{here}/client-secret}}" }}
         found: dict[str, str] = {}
         for name, flags in (("API key", ()), ("API key in a URL", ("--url",))):
             words = ["--state-dir", str(self.folder / "state"), "create", name, *flags, "--json"]
-            done = subprocess.run(
-                self.gateway.command("keys", *words), capture_output=True, text=True, timeout=60,
-                check=True,
-            )  # fmt: skip
+            done = self.gateway.run("keys", *words)
             found[name] = json.loads(done.stdout)["key"]
             self.secrets[name] = found[name].rpartition("_")[2]
         return found

@@ -230,9 +230,7 @@ def test_the_shipped_scripts_tell_about_any_repository(
     if not Path(path).exists():
         make_repository(Path(path))
     for file in sorted((ROOT / "examples" / "scripts").glob("*.ts")):
-        subprocess.run(
-            gateway.command("scripts", "import", str(file)), check=True, capture_output=True
-        )
+        gateway.run("scripts", "import", str(file))
     largest = value(client, "run_script", name="largest-files", args={"path": path, "most": 1})
     assert largest == [{"path": "src/large.ts", "bytes": 3 * LINES}]
     todo = value(client, "run_script", name="todo-list", args={"path": path})

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -236,10 +235,7 @@ def test_a_confined_server_uses_an_endpoint_of_the_gateway_with_a_key_only() -> 
     hostile: dict[str, Any] = {"command": [*HOSTILE]}
     servers = {"confined": hostile, "free": {**hostile, "sandbox": "none"}}
     with Gateway(servers, extra=OPEN_AND_KEYED) as gateway, closing(Client(gateway.port)) as client:
-        made = subprocess.run(
-            [*gateway.command("keys"), "create", "it", "--json"], capture_output=True, text=True,
-            timeout=60, check=True,
-        )  # fmt: skip
+        made = gateway.run("keys", "create", "it", "--json")
         key = json.loads(made.stdout)["key"]
         unlocked, keyed = gateway.url, f"http://127.0.0.1:{gateway.port}/metamcp/keyed/mcp"
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -91,10 +90,7 @@ def called(
 
 
 def consent(gateway: Gateway, *words: str, ok: int = 0) -> str:
-    done = subprocess.run(
-        gateway.command("consent", *words), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == ok, done.stderr
+    done = gateway.run("consent", *words, ok=(ok,))
     return done.stderr if ok else done.stdout
 
 
@@ -255,7 +251,7 @@ def test_a_key_that_ends_takes_its_calls_and_what_was_agreed_to_with_it() -> Non
         "[endpoints.default]\n", '[endpoints.default]\nauth = "keys"\n'
     )
     with Gateway(SERVERS, extra=keyed) as gateway:
-        made = json.loads(_verb(gateway, "keys", "create", "desk", "--json"))
+        made = json.loads(gateway.run("keys", "create", "desk", "--json").stdout)
         answers: list[dict[str, Any]] = []
 
         def call() -> None:
@@ -276,7 +272,7 @@ def test_a_key_that_ends_takes_its_calls_and_what_was_agreed_to_with_it() -> Non
         second = threading.Thread(target=call)
         second.start()
         until(lambda: listed(gateway)["questions"], "the call waits, by the new rules")
-        _verb(gateway, "keys", "revoke", made["id"])
+        gateway.run("keys", "revoke", made["id"])
         second.join(30)
         assert "error" in answers[1]
         assert listed(gateway) == {"v": 1, "questions": [], "grants": []}
@@ -309,14 +305,6 @@ class Keyed(Client):
 
     def headers(self, method: str = "", name: str = "") -> dict[str, str]:
         return super().headers(method, name) | {"Authorization": f"Bearer {self.key}"}
-
-
-def _verb(gateway: Gateway, *words: str) -> str:
-    done = subprocess.run(
-        gateway.command(*words), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def _call(gateway: Gateway, answers: list[dict[str, Any]]) -> None:

@@ -38,10 +38,7 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
 def told(gateway: Gateway, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        gateway.command("console", *arguments, "--json"),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    done = gateway.run("console", *arguments, "--json")
     return cast(dict[str, Any], json.loads(done.stdout))
 
 

@@ -3,7 +3,6 @@ workflows, the configuration."""
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +14,6 @@ from metamcp_worker.access import api_key
 from tests.live.client import MODERN, Client
 from tests.live.console import ConsoleBrowser, Markup
 from tests.live.crowd import Crowd, Ear
-from tests.live.gateway import Gateway
 from tests.live.test_quarantine import WORSE, Pinned
 from tests.waiting import until
 
@@ -93,13 +91,6 @@ def admin(gateway: Managed) -> Iterator[ConsoleBrowser]:
         yield browser
 
 
-def command(gateway: Gateway, *words: str) -> str:
-    done = subprocess.run(
-        gateway.command(*words), capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout
-
-
 def shows(browser: ConsoleBrowser, path: str, text: str) -> Markup:
     """The page as soon as it has this text."""
     pages: list[Markup] = []
@@ -146,7 +137,7 @@ def test_a_key_is_made_shown_once_and_revoked_with_its_streams(
         assert "New key" not in operator.get("/keys").text
         status, body = operator.ask("POST", "/f/keys", "do=NewKey&name=mine&expires=1h")
         assert "needs the role admin" in body, status
-    audit = command(gateway, "ctl", "events", "--json")
+    audit = gateway.run("ctl", "events", "--json").stdout
     assert "console session" in audit
 
 
@@ -245,7 +236,7 @@ def test_a_script_is_listed_with_its_versions_and_what_differs(
     file = gateway.folder / "sum.ts"
     for code in ("return args.a + 1\n", "return args.a + 2 // <i>two</i>\n"):
         file.write_text(code)
-        command(gateway, "scripts", "save", str(file), "--description", "Adds <b>numbers</b>")
+        gateway.run("scripts", "save", str(file), "--description", "Adds <b>numbers</b>")
     page = admin.get("/scripts?q=adds")
     assert "Adds <b>numbers</b>" in page.text
     one = admin.get("/scripts/sum")
@@ -319,7 +310,7 @@ def test_a_file_is_edited_after_its_difference_is_shown(
         assert gateway.config.read_text() == text
         said = admin.post("/config/edit", verb="disable", server="beta", do="write")
         assert f"{gateway.config}: 'beta' disabled" in said.text
-        assert "'disable beta' by console session" in command(gateway, "events")
+        assert "'disable beta' by console session" in gateway.run("events").stdout
         assert "servers.beta.enabled true false" in admin.get("/config/files").text
         assert "No file switches off" in admin.get("/config/edit").text  # before a reload
         gateway.ctl("reload")
@@ -341,7 +332,7 @@ def test_a_file_is_edited_after_its_difference_is_shown(
 
 def test_a_session_of_an_api_key_edits_but_brings_no_command(gateway: Managed) -> None:
     text = gateway.config.read_text()
-    made = command(gateway, "keys", "create", "remote", "--scope", "console:admin", "--json")
+    made = gateway.run("keys", "create", "remote", "--scope", "console:admin", "--json").stdout
     with ConsoleBrowser(gateway, "operator") as browser:
         assert "To edit files needs the role admin" in browser.get("/config/edit?verb=add").text
         browser.token = ""

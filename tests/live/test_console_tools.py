@@ -122,10 +122,7 @@ def test_a_question_of_the_server_is_answered_in_the_page(developer: ConsoleBrow
 def test_an_endpoint_with_keys_is_tried_with_a_key_that_is_never_shown(
     gateway: Gateway, developer: ConsoleBrowser
 ) -> None:
-    done = subprocess.run(
-        gateway.command("keys", "create", "tester", "--json"),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = gateway.run("keys", "create", "tester", "--json", ok=())
     made = json.loads(done.stdout)
     path = "/tools/git__echo?endpoint=closed"
     with ConsoleBrowser(gateway, "operator") as operator:

@@ -103,11 +103,7 @@ def check_failed(gateway: Gateway, name: str) -> None:
     """`status`, `wait` and their exit codes say that its start failed."""
     until(gateway.answers, "the gateway answers")
     gateway.wait(name, state="error")
-    waiting = subprocess.run(
-        gateway.command("ctl", "wait", name, "--timeout", "100ms"),
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert waiting.returncode == 1
+    waiting = gateway.run("ctl", "wait", name, "--timeout", "100ms", ok=(1,))
     assert "it ended with status 0 before it was ready; on stderr: " in waiting.stderr
     assert "repository" in waiting.stderr
     found = next(server for server in gateway.status()["servers"] if server["name"] == name)

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,10 +104,7 @@ def test_an_order_and_who_gave_it_are_in_the_journal(gateway: Gateway) -> None:
 
 
 def test_the_doctor_knows_the_gateway_that_runs(gateway: Gateway) -> None:
-    done = subprocess.run(
-        gateway.command("ctl", "doctor", "--json"),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = gateway.run("ctl", "doctor", "--json", ok=())
     found = {one["check"]: one for one in json.loads(done.stdout)["checks"]}
     assert found["gateway"]["text"] == f"active, process {gateway.pid}"
     assert str(gateway.port) in found["listen"]["text"]

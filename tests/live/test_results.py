@@ -191,11 +191,7 @@ def test_a_call_at_the_prompt_writes_the_whole_result(
     gateway: Gateway, tool: str, arguments: dict[str, Any], whole: str
 ) -> None:
     file = gateway.folder / "out"
-    done = subprocess.run(
-        gateway.command("call", tool, "--args", json.dumps(arguments), "-o", file),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    gateway.run("call", tool, "--args", json.dumps(arguments), "-o", file)
     assert re.sub(r"\s", "", file.read_text()) == whole
 
 

@@ -195,5 +195,5 @@ def test_what_is_saved_outlives_the_gateway_and_is_shown_at_a_prompt(
     assert "deep" in failed
     assert "\\x0a" not in failed
     copy = folder / "copy.db"
-    subprocess.run(gateway.command("backup", copy), check=True, capture_output=True, timeout=60)
+    gateway.run("backup", copy)
     until(lambda: b'return \\"kept\\"' in copy.read_bytes(), "the copy has the scripts")

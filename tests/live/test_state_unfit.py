@@ -45,10 +45,7 @@ def test_a_state_directory_that_cannot_be_made_ends_the_start_with_path_and_reme
     gateway = Gateway({"one": fake()})
     (gateway.folder / "file").touch()
     place = gateway.folder / "file" / "state"
-    done = subprocess.run(
-        gateway.command("serve", "--config", gateway.config, "--state-dir", place),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = gateway.run("serve", "--config", gateway.config, "--state-dir", place, ok=())
     shutil.rmtree(gateway.folder)
     why = f"the state cannot be kept: {place}: Not a directory; choose another --state-dir\n"
     assert (done.returncode, done.stderr) == (77, f"metamcp: {why}")

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,7 @@ exposure = "toolset"
 
 def toolsets(gateway: Gateway, *arguments: str, ok: int = 0) -> str:
     """What one `metamcp toolsets` says, on either stream."""
-    done = subprocess.run(
-        gateway.command("toolsets", *arguments),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == ok, done.stderr + done.stdout
+    done = gateway.run("toolsets", *arguments, ok=(ok,))
     return done.stdout + done.stderr
 
 

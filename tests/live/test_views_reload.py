@@ -2,7 +2,6 @@
 and going back brings the old state back."""
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ def listed(gateway: Gateway) -> list[str]:
 
 def equipped(gateway: Gateway) -> list[Any]:
     """What operators are told."""
-    out = subprocess.run(
-        gateway.command("toolsets", "list", "--json"), capture_output=True, timeout=60, check=True
-    ).stdout
+    out = gateway.run("toolsets", "list", "--json").stdout
     found: list[Any] = json.loads(out)["equipped"]
     return found
 

@@ -140,11 +140,7 @@ def test_tool_sets_belong_to_a_workspace(gateway: Gateway) -> None:
     assert "git__echo" in tools
     assert "time__echo" not in tools
     assert "git__echo" not in ours.tools()
-    stored = json.loads(
-        subprocess.run(
-            [*gateway.command("toolsets"), "list", "--json"], capture_output=True, check=True
-        ).stdout
-    )
+    stored = json.loads(gateway.run("toolsets", "list", "--json").stdout)
     assert {one["name"] for one in stored["toolsets"]} == {"dev", "acme:dev"}
     ours.end()
     theirs.end()
