@@ -22,9 +22,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 MODULES = {
     "child": "front_pipes frontless_calls jsonrpc_lines run server_calls server_session stdio",
     "front": (
-        "call_router calls client_sessions dialogue exchange guarded_calls"
-        " header_policy http legacy mcp_request modern server_links stats"
+        "calls client_sessions dialogue exchange guarded_calls header_policy http legacy modern"
     ),
+    "front_calls": "call_router mcp_request server_links stats",
     "http": "connection connection_moves requests",
     "ipc": "codec frame_bytes jsonrpc_bytes pipe process_names",
 }

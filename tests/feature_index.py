@@ -33,7 +33,7 @@ FEATURES = {
     "Login at remote servers": r"oauth/|child/oauth|servers/tokens|cli/login",
     "Metrics": (
         r"telemetry/(exposition|histograms|metric\w*|counters)|servers/(gauges|scrape)|"
-        r"front/stats"
+        r"front_calls/stats"
     ),
     "Middleware": r"middleware/|\w+/\w*middleware\w*",
     "Policies and consent": (
@@ -45,7 +45,7 @@ FEATURES = {
         r"\w+/(toolsets?\w*|views_page|front_views|disclosure|servers_tools)"
     ),
     "Traces": r"telemetry/(traces|otlp)|front/trace",
-    "Upgrade in place": r"gateway/upgrade\w*|http/connection_moves|front/front_recovery",
+    "Upgrade in place": r"gateway/upgrade\w*|http/connection_moves|front_calls/front_recovery",
     "Workflows and agents": r"workflows/|engine/|\w+/(engine_\w+|workflow_\w+)",
 }
 #: Column -> packages of both sides.
@@ -57,7 +57,7 @@ COLUMNS = {
     ),
     "Commands and pages": "cli console doctor",
     "Between processes": "ipc",
-    "Front": "access builtin_tools catalog front guard http",
+    "Front": "access builtin_tools catalog front front_calls guard http",
 }
 REST = "Process of its own, worker"
 

@@ -45,8 +45,10 @@ MAY_IMPORT = {
         "middleware": "ipc runtime",
         "embedder": "http ipc runtime search",
         "child": "confinement http ipc oauth results runtime",
+        "front_calls": "access builtin_tools catalog guard http ipc search",
         "front": (
-            "access builtin_tools catalog guard http ipc middleware oauth results runtime search"
+            "access builtin_tools catalog front_calls guard http ipc middleware oauth results"
+            " runtime search"
         ),
         "bridge": "http ipc runtime",
     },
@@ -146,9 +148,11 @@ PURE_BY_ROOM = {
         "agent definition definition_schema models suggestion workflow workflow_run"
     ),
     "metamcp_worker.front": (
-        "call_faults call_log client_questions client_sessions code_calls"
-        " engine_calls front_views header_policy mcp_request mrtr request_facts server_processes"
-        " stats task_ids trace watches"
+        "call_log client_sessions code_calls engine_calls header_policy trace watches"
+    ),
+    "metamcp_worker.front_calls": (
+        "call_faults client_questions front_views mcp_request mrtr request_facts server_processes"
+        " stats task_ids"
     ),
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
     "metamcp_worker.http": "mcp_headers request_head resume sse web_pages",
@@ -363,8 +367,8 @@ def test_sources_avoid(pattern: str, instead: str) -> None:
 
 
 _NO_WALL_CLOCK = {
-    "catalog", "builtin_tools", "front", "fronts", "http", "ipc", "processes", "runtime", "servers",
-    "systemd", "telemetry",
+    "catalog", "builtin_tools", "front", "front_calls", "fronts",
+    "http", "ipc", "processes", "runtime", "servers", "systemd", "telemetry",
 }  # fmt: skip
 
 

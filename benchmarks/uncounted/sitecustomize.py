@@ -19,7 +19,7 @@ def nothing(*_: object) -> None:
 
 def take_out() -> None:
     from metamcp_worker.child.server_calls import Timing
-    from metamcp_worker.front.stats import Stats
+    from metamcp_worker.front_calls.stats import Stats
     from metamcp_worker.ipc import figures, jsonrpc_bytes
 
     for owner, name, instead in (

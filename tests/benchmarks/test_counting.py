@@ -74,7 +74,7 @@ def test_the_sentence_on_the_page_has_its_size_and_how_often_it_was_asked_for() 
 
 LOOK = """
 from metamcp_worker.ipc import figures
-from metamcp_worker.front.stats import Stats
+from metamcp_worker.front_calls.stats import Stats
 stats = Stats()
 stats.observe("a", "tools/call", 0.1, "")
 print(len(stats.calls()), 31 & figures.MASK == figures.MASK)

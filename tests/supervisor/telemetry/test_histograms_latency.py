@@ -10,7 +10,7 @@ from metamcp_supervisor.telemetry.histograms import (
     quantile,
 )
 from metamcp_supervisor.telemetry.metrics import Metrics
-from metamcp_worker.front.stats import Stats
+from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, Figures, FrontStats
 
 BOUNDS = (0.1, 0.2, 1.0)

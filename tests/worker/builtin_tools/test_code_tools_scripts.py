@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Builtin, Decision, OrderAndThen, Run, ToolReply
-from metamcp_worker.front.front_views import Changed
+from metamcp_worker.front_calls.front_views import Changed
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.disclosure import (

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.ipc.disclosure import ViewContent
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
 from tests.worker.front.offers import endpoint, offer, tool

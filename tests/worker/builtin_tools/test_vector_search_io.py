@@ -11,7 +11,7 @@ from metamcp_worker.builtin_tools.vector_search_io import (
     QUERIES_MAX,
     ToolVectorSearch,
 )
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.ipc.embedding import TEXTS_MAX, Vectors
 from metamcp_worker.ipc.spec import FrontSpec, SemanticSearchSpec
 from metamcp_worker.search.vectors import shrunk

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metamcp_worker.access import gate
 from metamcp_worker.catalog import views
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.errors import Code, ProtocolError

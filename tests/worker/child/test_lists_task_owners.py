@@ -8,7 +8,7 @@ from metamcp_worker.child import lists
 from metamcp_worker.child.actions import ReplyToFront, TellFronts
 from metamcp_worker.child.call_queue import SentCall
 from metamcp_worker.child.lists import OWNED_MAX, TaskOwners
-from metamcp_worker.front import task_ids
+from metamcp_worker.front_calls import task_ids
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Notice, QuestionFrame
 from tests.worker.child.talk import Talk, ready_legacy

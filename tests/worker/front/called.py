@@ -7,8 +7,8 @@ import pytest
 
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.stats import Stats
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import CallFrame, Error, Result

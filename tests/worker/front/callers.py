@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 
 
 class Caller:

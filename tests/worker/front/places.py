@@ -14,7 +14,7 @@ from metamcp_worker.builtin_tools.builtin import (
     ToolSearch,
 )
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.front_views import Viewers, builtin_family
+from metamcp_worker.front_calls.front_views import Viewers, builtin_family
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Exposure,

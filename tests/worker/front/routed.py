@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from metamcp_worker.front.call_router import Routing
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.call_router import Routing
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerState
 

@@ -9,9 +9,9 @@ from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.front import builtin_calls
 from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front.front_views import Viewers
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.front_views import Viewers
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Activate,

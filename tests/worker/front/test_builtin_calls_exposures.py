@@ -12,7 +12,7 @@ from msgspec.structs import fields as struct_fields
 
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.builtin_tools.builtin import Builtin, OrderAndThen, ToolFamily, ToolReply
-from metamcp_worker.front.front_views import builtin_family
+from metamcp_worker.front_calls.front_views import builtin_family
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.disclosure import Exposure, OrderOutcome, ViewContent
 from metamcp_worker.ipc.spec import EndpointSpec

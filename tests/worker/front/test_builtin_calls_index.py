@@ -3,7 +3,7 @@
 import asyncio
 
 from metamcp_worker.front.builtin_calls import IndexBuilder
-from metamcp_worker.front.front_views import Viewers
+from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.builtin_tools.test_search_index_updates import names, spec

@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from metamcp_worker.front import call_log as limits
 from metamcp_worker.front.call_log import CallLog, Slice
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.records import ID_CHARACTERS, word
 from metamcp_worker.ipc.spec import RecordingSpec

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from metamcp_worker.front.call_log_io import QUEUE_BYTES_MAX, Recorder
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from msgspec import Raw, structs
 
-from metamcp_worker.front import front_recovery
-from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer
+from metamcp_worker.front_calls import front_recovery
+from metamcp_worker.front_calls.front_views import Changed
+from metamcp_worker.front_calls.request_facts import NAME_BYTES_MAX, CallAnswer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice, Progress, Result

@@ -8,8 +8,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from metamcp_worker.front.call_observers import CallObserver
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import Result
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.front import code_calls
-from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.code_calls import ToolNames
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import RootsUnknown
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import FRAME, CodeLimits, EndRun, HostReply, RunEnded, StartRun
 from metamcp_worker.ipc.disclosure import DisclosureState

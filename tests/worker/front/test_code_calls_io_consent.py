@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import HoldRun, HostReply, RunEnded
 from metamcp_worker.ipc.frames import Result

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import Raw, structs
 
-from metamcp_worker.front.client_questions import LEVELS
 from metamcp_worker.front.client_sessions import INFLIGHT_MAX
+from metamcp_worker.front_calls.client_questions import LEVELS
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.front.client_questions import ASKED_MAX
+from metamcp_worker.front_calls.client_questions import ASKED_MAX
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import (
     CallFrame,

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from metamcp_worker.front.client_questions import ASKED_MAX, Ids, Question
 from metamcp_worker.front.client_sessions import ClientSession
 from metamcp_worker.front.dialogue import RootsRequest, ask_aside
+from metamcp_worker.front_calls.client_questions import ASKED_MAX, Ids, Question
 from metamcp_worker.ipc import codec, roots
 from metamcp_worker.ipc.messages import SessionRecord
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import engine_calls
-from metamcp_worker.front.client_questions import Question
-from metamcp_worker.front.request_facts import InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.request_facts import InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, RunEnded
 from metamcp_worker.ipc.engine_runs import (

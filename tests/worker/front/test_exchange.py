@@ -4,9 +4,9 @@ import pytest
 
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Streams
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.frames import CallFrame
 from tests.worker.http.test_serve import opened_server

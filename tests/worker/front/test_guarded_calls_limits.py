@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentDecided

@@ -11,7 +11,7 @@ from metamcp_worker.front.header_policy import (
     parse_accept,
     prefers_stream,
 )
-from metamcp_worker.front.request_facts import (
+from metamcp_worker.front_calls.request_facts import (
     API,
     MCP,
     MESSAGES,

@@ -3,9 +3,9 @@
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front import mrtr
-from metamcp_worker.front.mrtr import ROOTS_KEY as KEY
-from metamcp_worker.front.request_facts import McpRequest
+from metamcp_worker.front_calls import mrtr
+from metamcp_worker.front_calls.mrtr import ROOTS_KEY as KEY
+from metamcp_worker.front_calls.request_facts import McpRequest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 

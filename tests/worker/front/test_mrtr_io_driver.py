@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.front import mrtr_io
-from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.mrtr_io import CallRoundTrips, ParkedBudget
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call as Waiting
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call as Waiting
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Error, Result

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from metamcp_worker.front.request_facts import CallAnswer
 from metamcp_worker.front.resource_subscriptions import (
     UNATTENDED_MAX,
     UPDATED,
     ResourceSubscriptions,
 )
 from metamcp_worker.front.watches import WATCHER_URIS_MAX
+from metamcp_worker.front_calls.request_facts import CallAnswer
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import Error, Notice, Result
 from metamcp_worker.ipc.messages import ServerState

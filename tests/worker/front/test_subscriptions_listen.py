@@ -12,8 +12,8 @@ from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.header_policy import RequestFacts
 from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
 from metamcp_worker.front.streams import Streams
-from metamcp_worker.front.task_ids import TaskOwner
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front_calls.task_ids import TaskOwner
 from metamcp_worker.http.request_head import Head, MovedConnection
 from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.ipc import codec

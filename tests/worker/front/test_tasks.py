@@ -8,9 +8,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.task_ids import CODE_BYTES, ID_BYTES_MAX, TaskOwner
 from metamcp_worker.front.tasks import BYTES_MAX, WATCHER_TASKS_MAX, Tasks
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.task_ids import CODE_BYTES, ID_BYTES_MAX, TaskOwner
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import ClientNotice, Notice, QuestionFrame, Result

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
-from metamcp_worker.front.server_links import Call, ServerLink, Wire
 from metamcp_worker.front.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front_calls.server_links import Call, ServerLink, Wire
 from metamcp_worker.ipc import codec, messages
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerCallTimes, Span

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from metamcp_worker.access import gate
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.front_views import Changed
-from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.view_orders import Disclosing
+from metamcp_worker.front_calls.front_views import Changed
+from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.ipc import codec, disclosure
 from metamcp_worker.ipc.disclosure import (
     DisclosureApplied,

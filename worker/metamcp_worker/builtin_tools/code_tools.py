@@ -6,7 +6,7 @@ check of the arguments of a run, the definitions of scripts that are tools of th
 families of endpoints that have all these; the words of a run that is over; the list of tools that
 code gets. Never: running code, the calls of a run (`code_calls_io`), what a program may call
 (`calls`), the rules of scripts (`ipc.saved_scripts`), keeping scripts (the supervisor), which
-exposure has which tool (`front.front_views`).
+exposure has which tool (`front_calls.front_views`).
 """
 
 import hashlib

@@ -4,7 +4,7 @@ all of them.
 Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are;
 runs of workflows as tasks of revision 2025-11-25.
 Never: carrying out an order (`engine_calls_io`), which endpoint has which tool
-(`front.front_views`).
+(`front_calls.front_views`).
 """
 
 from collections.abc import Callable, Mapping

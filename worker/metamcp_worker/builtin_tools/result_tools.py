@@ -1,7 +1,7 @@
 """Built-in tool of endpoints that keep large results, and the same by a URI.
 
 Owns: the arguments of `read_result`, URIs of kept results, the words of the answers. Never: files
-and searches (`results`), which endpoint has the tool (`front.front_views`).
+and searches (`results`), which endpoint has the tool (`front_calls.front_views`).
 """
 
 import re

@@ -1,7 +1,7 @@
 """Part of an endpoint that one view shows: its lists cut down, with the built-in tools in front.
 
 Owns: what is in view of the four kinds of lists, what can be asked for that is not in view. Never:
-the built-in tools themselves (`front.front_views`), which client sees what (the supervisor
+the built-in tools themselves (`front_calls.front_views`), which client sees what (the supervisor
 decides), pages.
 
 Names are those of the whole endpoint, so a tool has the same name whatever else is in view.

@@ -3,7 +3,7 @@
 Owns: which lists there are, paging, the limits of a catalogue, the warnings about definitions that
 are left out; when a list is late and when it is asked for again (`Listing`); the owner of each task
 in a list of tasks (`TaskOwners`). Never: clocks, names as clients see them; who an owner is, and
-which tasks a client sees (`front.task_ids`).
+which tasks a client sees (`front_calls.task_ids`).
 
 A server of revision 2025-11-25 lists the tasks of all its clients, because they are one client to
 it. Mostly the tasks end with its process, so the worker of that process keeps the owners: it

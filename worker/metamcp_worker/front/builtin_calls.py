@@ -38,10 +38,10 @@ from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import server_links
-from metamcp_worker.front.front_views import Viewers, builtin_family
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.task_ids import CALL
+from metamcp_worker.front_calls import server_links
+from metamcp_worker.front_calls.front_views import Viewers, builtin_family
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.task_ids import CALL
 from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
 from metamcp_worker.ipc.disclosure import (
     DisclosureDelta,

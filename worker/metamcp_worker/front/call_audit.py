@@ -14,9 +14,9 @@ from typing import Self
 from msgspec import Raw
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.front import server_links
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls import server_links
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.audit_link import AuditLink

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, client_name
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, client_name
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec, process_names, records
 from metamcp_worker.ipc.records import ARGUMENTS, RESULT, FinishedCall, Gap
 from metamcp_worker.ipc.spec import RecordingSpec

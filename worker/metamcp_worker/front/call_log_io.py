@@ -22,8 +22,8 @@ from typing import Self
 from msgspec import Raw
 
 from metamcp_worker.front.call_log import CallLog, Slice
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import records
 from metamcp_worker.ipc.spec import RecordingSpec
 from metamcp_worker.runtime import logs

@@ -26,9 +26,9 @@ from typing import Self
 from msgspec import Raw
 
 from metamcp_worker.front.call_log_io import Recorder
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.trace import Tracing
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import MASK, NEXT, unpack

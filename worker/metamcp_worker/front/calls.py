@@ -28,25 +28,25 @@ from metamcp_worker.builtin_tools.builtin import (
 )
 from metamcp_worker.catalog import offers, uris
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import builtin_calls, code_calls, code_calls_io, mcp_request, task_ids
+from metamcp_worker.front import builtin_calls, code_calls, code_calls_io
 from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front.call_audit import CallAudit
-from metamcp_worker.front.call_faults import Retries, outcome
 from metamcp_worker.front.call_observers import CallObserver, Overhead
-from metamcp_worker.front.call_router import Routing
-from metamcp_worker.front.client_questions import Caller
 from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
 from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
-from metamcp_worker.front.front_recovery import CallRecovery, CallRecoveryData
-from metamcp_worker.front.front_views import Changed, Viewers
 from metamcp_worker.front.guarded_calls import GuardedCalls
-from metamcp_worker.front.mcp_request import METHODS, ServerNotReady
-from metamcp_worker.front.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import ProcessClient, RootsUnknown, ServerProcesses
-from metamcp_worker.front.stats import OTHER, Stats
-from metamcp_worker.front.streams import LIST_CHANGED
-from metamcp_worker.front.task_ids import TaskOwner
+from metamcp_worker.front_calls import mcp_request, task_ids
+from metamcp_worker.front_calls.call_faults import Retries, outcome
+from metamcp_worker.front_calls.call_router import Routing
+from metamcp_worker.front_calls.client_questions import Caller
+from metamcp_worker.front_calls.front_recovery import CallRecovery, CallRecoveryData
+from metamcp_worker.front_calls.front_views import Changed, Viewers
+from metamcp_worker.front_calls.mcp_request import LIST_CHANGED, METHODS, ServerNotReady
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import ProcessClient, RootsUnknown, ServerProcesses
+from metamcp_worker.front_calls.stats import OTHER, Stats
+from metamcp_worker.front_calls.task_ids import TaskOwner
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.audit_records import LISTS

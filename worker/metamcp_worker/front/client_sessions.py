@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
-from metamcp_worker.front.client_questions import Ids, OpenQuestions, may_be_asked
+from metamcp_worker.front_calls.client_questions import Ids, OpenQuestions, may_be_asked
 from metamcp_worker.http.resume import EventLog, EventLogs, EventLogStore
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.messages import SessionRecord

@@ -12,8 +12,8 @@ from msgspec import Raw, structs
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run
 from metamcp_worker.catalog.catalog import MergedCatalog
-from metamcp_worker.front import mcp_request, mrtr, task_ids
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls import mcp_request, mrtr, task_ids
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.guard.consent import plain, shown_arguments
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.code_runs import CodeLimits, HostReply

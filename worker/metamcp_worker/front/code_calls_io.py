@@ -22,13 +22,13 @@ from metamcp_worker.builtin_tools.builtin import Run, ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import code_calls
 from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front.mcp_request import ServerNotReady
-from metamcp_worker.front.mrtr import ELICIT
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import RootsUnknown
+from metamcp_worker.front_calls.client_questions import Caller, Question, may_be_asked
+from metamcp_worker.front_calls.mcp_request import ServerNotReady
+from metamcp_worker.front_calls.mrtr import ELICIT
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import (
     FRAME_BYTES_MAX,

@@ -17,9 +17,7 @@ from typing import Final
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import call_faults, client_questions, mrtr, task_ids
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import (
     INFLIGHT_MAX,
     ClientSession,
@@ -27,17 +25,19 @@ from metamcp_worker.front.client_sessions import (
     request_key,
 )
 from metamcp_worker.front.exchange import AnswerOutlet, SessionRequest, withdraw
-from metamcp_worker.front.mcp_request import ServerNotReady
 from metamcp_worker.front.mrtr_io import CallRoundTrips, ParkedBudget, wants_input
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     ResourceSubscriptions,
 )
-from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import RootsUnknown
 from metamcp_worker.front.tasks import WATCH, Tasks
+from metamcp_worker.front_calls import call_faults, client_questions, mrtr, task_ids
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.mcp_request import ServerNotReady
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.resume import EventLogRef
 from metamcp_worker.ipc import codec, jsonrpc_bytes, process_names, roots

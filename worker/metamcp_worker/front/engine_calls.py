@@ -14,8 +14,9 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import EngineWork
 from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import call_faults, client_questions, code_calls, mrtr, task_ids
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front import code_calls
+from metamcp_worker.front_calls import call_faults, client_questions, mrtr, task_ids
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
 from metamcp_worker.guard.guard_rules import CallSource
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import EngineOrder, HostAsk, HostDone, Method, RunOwner, Trouble

@@ -17,17 +17,17 @@ from msgspec import Raw
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, ToolReply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, code_calls, engine_calls
+from metamcp_worker.front import code_calls, engine_calls
 from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front.client_questions import Caller, Question
 from metamcp_worker.front.code_calls import ToolNames
 from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import RepeatableTools
-from metamcp_worker.front.exchange import HttpRefused
-from metamcp_worker.front.mcp_request import ServerNotReady
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
-from metamcp_worker.front.server_processes import RootsUnknown
+from metamcp_worker.front_calls import client_questions
+from metamcp_worker.front_calls.client_questions import Caller, Question
+from metamcp_worker.front_calls.mcp_request import ServerNotReady
+from metamcp_worker.front_calls.request_facts import CallAnswer, HttpRefused, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     FRAME_BYTES_MAX,

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions, front_recovery
-from metamcp_worker.front.client_questions import Question, may_be_asked
 from metamcp_worker.front.client_sessions import ClientSession
 from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream, Streams, WaitingStream
+from metamcp_worker.front_calls import client_questions, front_recovery
+from metamcp_worker.front_calls.client_questions import Question, may_be_asked
+from metamcp_worker.front_calls.request_facts import CallAnswer, HttpRefused, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.http import request_head
 from metamcp_worker.http.connection_moves import NOBODY, WrongFront
 from metamcp_worker.http.request_head import Headers
@@ -32,26 +32,6 @@ from metamcp_worker.ipc.codec import ID_FIRST
 from metamcp_worker.ipc.errors import Code, ProtocolError
 
 _OK: Final = request_head.head(200, [request_head.JSON])
-
-
-class HttpRefused(Exception):
-    """Raised for a request that is refused by HTTP, not by the protocol. `reason`: a word for the
-    counters; `headers`: further ones of the answer."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        reason: str,
-        code: int = Code.INVALID_REQUEST,
-        headers: Headers = (),
-    ) -> None:
-        super().__init__(message)
-        self.headers = headers
-        self.status = status
-        self.message = message
-        self.reason = reason
-        self.code = code
 
 
 class Exchange(HttpRequest):

@@ -17,13 +17,13 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import mcp_request, mrtr, server_links
 from metamcp_worker.front.call_audit import CallAudit
-from metamcp_worker.front.call_router import QuarantinedCalls, Routing
-from metamcp_worker.front.client_questions import Question, may_be_asked
-from metamcp_worker.front.mcp_request import METHODS
-from metamcp_worker.front.request_facts import CallAnswer, InnerRun, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls import mcp_request, mrtr, server_links
+from metamcp_worker.front_calls.call_router import QuarantinedCalls, Routing
+from metamcp_worker.front_calls.client_questions import Question, may_be_asked
+from metamcp_worker.front_calls.mcp_request import METHODS
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.guard.consent_io import ConsentStep
 from metamcp_worker.guard.guard_rules import CallFacts, CallGuard

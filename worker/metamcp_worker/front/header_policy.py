@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from metamcp_worker.access.door import Denial
 from metamcp_worker.access.gate import USER, Principal
-from metamcp_worker.front.request_facts import (
+from metamcp_worker.front_calls.request_facts import (
     API,
     MCP,
     MESSAGES,

@@ -16,7 +16,7 @@ from msgspec import Raw
 from metamcp_worker.access import door, gate
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import mcp_request, modern
+from metamcp_worker.front import modern
 from metamcp_worker.front.client_sessions import (
     CALLER_BYTES_MAX,
     ClientSession,
@@ -24,11 +24,12 @@ from metamcp_worker.front.client_sessions import (
     negotiate_version,
 )
 from metamcp_worker.front.dialogue import Dialogue
-from metamcp_worker.front.exchange import Exchange, HttpRefused
+from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.streams import Stream
+from metamcp_worker.front_calls import mcp_request
+from metamcp_worker.front_calls.request_facts import CallAnswer, HttpRefused
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.http.connection_moves import WrongFront, build_unknown_error
 from metamcp_worker.http.request_head import Headers
 from metamcp_worker.http.requests import Pending

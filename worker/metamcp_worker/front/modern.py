@@ -15,25 +15,25 @@ from weakref import WeakKeyDictionary
 from msgspec import Raw
 
 from metamcp_worker.catalog.views import LIST_METHODS, View
-from metamcp_worker.front import client_questions, mcp_request, mrtr
 from metamcp_worker.front.calls import OWN, Call, Calls
-from metamcp_worker.front.client_questions import Question
 from metamcp_worker.front.client_sessions import CALLER_BYTES_MAX, HANDSHAKE_VERSIONS
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.exchange import message as message_of
 from metamcp_worker.front.header_policy import RequestFacts
-from metamcp_worker.front.mcp_request import METHODS, subject_of
 from metamcp_worker.front.mrtr_io import InteractiveCall, ParkedCalls, wants_input
-from metamcp_worker.front.request_facts import (
+from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
+from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
+from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front_calls import client_questions, mcp_request, mrtr
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.mcp_request import METHODS, subject_of
+from metamcp_worker.front_calls.request_facts import (
     CallAnswer,
     CheckedRequest,
     ClientStamp,
     McpRequest,
 )
-from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
-from metamcp_worker.front.server_processes import Peers, RootsUnknown
-from metamcp_worker.front.subscriptions_listen import SubscriptionsListen
-from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front_calls.server_processes import Peers, RootsUnknown
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import Wishes
 from metamcp_worker.http.request_head import Headers

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Raw
 
-from metamcp_worker.front import client_questions, mrtr
-from metamcp_worker.front.client_questions import Caller, Question, may_be_asked
-from metamcp_worker.front.mrtr import (
+from metamcp_worker.front_calls import client_questions, mrtr
+from metamcp_worker.front_calls.client_questions import Caller, Question, may_be_asked
+from metamcp_worker.front_calls.mrtr import (
     PARK_S_MAX,
     InputRequired,
     ParkedEntries,
@@ -23,8 +23,8 @@ from metamcp_worker.front.mrtr import (
     WantedInput,
     is_state,
 )
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call, error
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call, error
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX

@@ -20,10 +20,10 @@ from msgspec import Raw
 from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.mcp_request import owner_of_resource
-from metamcp_worker.front.request_facts import CallAnswer
-from metamcp_worker.front.server_links import Call
 from metamcp_worker.front.watches import Key, TooManyWatched, Watcher, Watches
+from metamcp_worker.front_calls.mcp_request import owner_of_resource
+from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.errors import Code, ProtocolError
 

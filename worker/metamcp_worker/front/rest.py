@@ -20,8 +20,8 @@ from metamcp_worker.access.use_limits import LimitReached
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.mcp_request import ServerNotReady, not_up_yet, out_of_view
-from metamcp_worker.front.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
+from metamcp_worker.front_calls.mcp_request import ServerNotReady, not_up_yet, out_of_view
+from metamcp_worker.front_calls.request_facts import NAME_BYTES_MAX, CallAnswer, McpRequest
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.requests import Pending
 from metamcp_worker.http.web_pages import OpenApiTool

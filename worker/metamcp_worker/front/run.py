@@ -18,17 +18,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
-from metamcp_worker.front import stats, view_orders
+from metamcp_worker.front import view_orders
 from metamcp_worker.front.call_audit import CallAudit
 from metamcp_worker.front.call_log_io import Recorder
 from metamcp_worker.front.call_observers import Tracer, witness
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.front_recovery import SessionRecordSender
 from metamcp_worker.front.http import App
-from metamcp_worker.front.stats import Stats
 from metamcp_worker.front.streams import Counts
 from metamcp_worker.front.view_orders import Disclosing
+from metamcp_worker.front_calls import stats
+from metamcp_worker.front_calls.front_recovery import SessionRecordSender
+from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.http.connection_moves import Handover, take_connection
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog

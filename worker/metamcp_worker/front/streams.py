@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.front.header_policy import RequestFacts
+from metamcp_worker.front_calls.mcp_request import LIST_CHANGED
 from metamcp_worker.http import request_head
 from metamcp_worker.ipc import jsonrpc_bytes
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -33,13 +34,6 @@ PEER_STREAMS_MAX = 128
 """Maximum number of standing streams from one address. Loopback has no limit of its own: all local
 clients share it, and so do all clients behind a local reverse proxy."""
 
-#: Notification of a change in a list, by kind.
-LIST_CHANGED: Mapping[str, str] = {
-    "tools": "notifications/tools/list_changed",
-    "prompts": "notifications/prompts/list_changed",
-    "resources": "notifications/resources/list_changed",
-    "resourceTemplates": "notifications/resources/list_changed",
-}
 _HEAD = request_head.head(
     200,
     [

@@ -11,7 +11,6 @@ from functools import partial
 from msgspec import Raw, Struct
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import client_questions
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.resource_subscriptions import (
     SUBSCRIPTION_ID,
@@ -20,6 +19,7 @@ from metamcp_worker.front.resource_subscriptions import (
 )
 from metamcp_worker.front.streams import Stream
 from metamcp_worker.front.tasks import Tasks
+from metamcp_worker.front_calls import client_questions
 from metamcp_worker.ipc import codec, jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.server_catalog import TASKS_EXTENSION

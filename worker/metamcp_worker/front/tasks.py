@@ -17,10 +17,10 @@ from msgspec import Raw, Struct
 from metamcp_worker.catalog.catalog import MergedCatalog
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import task_ids
 from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.resource_subscriptions import SUBSCRIPTION_ID
-from metamcp_worker.front.server_processes import ProcessClient
+from metamcp_worker.front_calls import task_ids
+from metamcp_worker.front_calls.server_processes import ProcessClient
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code, ProtocolError
 

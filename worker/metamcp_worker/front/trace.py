@@ -20,9 +20,9 @@ from typing import Literal
 
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.front import task_ids
-from metamcp_worker.front.request_facts import CallAnswer, McpRequest
-from metamcp_worker.front.server_links import Call
+from metamcp_worker.front_calls import task_ids
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import (
     SAMPLED,

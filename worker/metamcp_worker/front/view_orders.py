@@ -20,9 +20,9 @@ from metamcp_worker.catalog import call_path
 from metamcp_worker.catalog.call_path import HypotheticalCall
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.exchange import HttpRefused
-from metamcp_worker.front.front_views import Changed as ListChanges
 from metamcp_worker.front.http import App
+from metamcp_worker.front_calls.front_views import Changed as ListChanges
+from metamcp_worker.front_calls.request_facts import HttpRefused
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.disclosure import (
     DisclosureApplied,

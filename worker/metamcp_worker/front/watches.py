@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from metamcp_worker.catalog.uris import URI_BYTES_MAX
-from metamcp_worker.front.server_processes import ProcessClient
+from metamcp_worker.front_calls.server_processes import ProcessClient
 
 WATCHER_URIS_MAX = 1000
 """Maximum number of resources that one client may watch: more than any client shows to its user."""

@@ -3,7 +3,7 @@
 Owns: the names, words, parameters and hints of the tools; the estimate of the tokens that a
 definition costs in the context of a model, so that every place shows the same. Never: what such a
 tool does (`builtin_tools/servers_tools`, `builtin_tools/toolset_tools`,
-`builtin_tools/search_tools`), which endpoint has which (`front/front_views`), exact
+`builtin_tools/search_tools`), which endpoint has which (`front_calls/front_views`), exact
 counts of tokens, which differ from model to model.
 
 Definitions are apart from the code of the tools, because the supervisor reserves their names and
