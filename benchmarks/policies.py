@@ -53,8 +53,8 @@ def main() -> None:
 
 def configure(front: Front, rules: Sequence[PolicySpec]) -> None:
     spec = FrontSpec(version="1", endpoints=(endpoint("git"),), hosts=(), policies=tuple(rules))
-    front.calls.configure(FrontSpec(version="0", endpoints=spec.endpoints, hosts=()))
-    front.calls.configure(spec)
+    front.steps.configure(FrontSpec(version="0", endpoints=spec.endpoints, hosts=()))
+    front.steps.configure(spec)
     front.calls.refresh()
 
 

@@ -77,7 +77,8 @@ class Front:
 
     def __init__(self, spec: FrontSpec, begun: list[Callable[["Front"], None]]) -> None:
         self.viewers = Viewers()
-        self.builtins = Builtins(self.viewers)
+        self.states: dict[str, ServerState] = {}
+        self.builtins = Builtins(self.viewers, self.states)
         self.viewers.configure(spec)
         for step in begun:
             step(self)
@@ -146,7 +147,7 @@ class History(RuleBasedStateMachine):
         return [
             lambda front: front.viewers.put(server, offer),
             lambda front: front.viewers.set_listed(server, there),
-            lambda front: front.builtins.learn(state),
+            lambda front: front.states.update({state.server: state}),
         ]
 
     def definitions(self, server: str) -> tuple[Raw, ...]:

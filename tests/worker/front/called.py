@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.compose import FrontSteps
 from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.ipc import codec
@@ -33,8 +33,9 @@ class Front:
     def __init__(self, endpoints: tuple[EndpointSpec, ...]) -> None:
         self.stats = Stats()
         self._endpoints = endpoints
-        self.calls = Calls(self.stats, lambda server: None)
-        self.calls.configure(FrontSpec(version="1", endpoints=endpoints, hosts=()))
+        self.steps = FrontSteps(self.stats, lambda message, fds: None)
+        self.calls = self.steps.calls
+        self.steps.configure(FrontSpec(version="1", endpoints=endpoints, hosts=()))
         self.peers: dict[str, Peer] = {}
         self._peers: list[Peer] = []
 
@@ -84,6 +85,7 @@ class Front:
 
     async def close(self) -> None:
         await self.calls.close()
+        await self.steps.close()
         for peer in self._peers:
             peer.close()
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.compose import FrontSteps
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.http import App
 from metamcp_worker.front_calls.stats import Stats
@@ -44,13 +44,15 @@ class Door:
         served = endpoints or _endpoints("default", "dev")
         self.spec = FrontSpec(version="1.2.3", endpoints=served, hosts=hosts)
         self.stats = Stats()
-        self.calls = Calls(self.stats, lambda server: None)
-        self.calls.configure(self.spec)
+        self.steps = FrontSteps(self.stats, lambda message, fds: None)
+        self.calls = self.steps.calls
+        self.steps.configure(self.spec)
         self.kept: list[SessionRecord] = []
         self.over: list[str] = []
         self.app = App(
             self.calls, self.stats, self.spec, on_kept=self.kept.append, on_over=self.over.extend
         )
+        self.steps.app = self.app
         self.calls.lists_changed = self.app.lists_changed
         self.server = HttpServer(self.app, request=Exchange, on_refused=self.stats.count_refusal)
         self.peer = Peer()
@@ -73,7 +75,7 @@ class Door:
     def serve_only(self, *endpoints: str, sse: bool = True) -> None:
         served = _endpoints(*endpoints, sse=sse)
         spec = FrontSpec(version="1", endpoints=served, hosts=self.spec.hosts)
-        self.calls.configure(spec)
+        self.steps.configure(spec)
         self.calls.refresh()
         self.app.reconfigure(spec)
 

@@ -8,8 +8,6 @@ from msgspec.structs import replace
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import servers_tools
 from metamcp_worker.front import builtin_calls
-from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.front_calls.request_facts import CallAnswer
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
@@ -23,7 +21,6 @@ from metamcp_worker.ipc.disclosure import (
 )
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
-from metamcp_worker.ipc.spec import FrontSpec
 
 from .called import Front, opened_front, request
 from .callers import answer_of
@@ -51,15 +48,15 @@ class Supervisor:
     def __init__(self, front: Front) -> None:
         self._front = front
         self.asked: list[tuple[int, ViewOrder]] = []
-        front.calls.builtins.send = lambda ticket, wish: self.asked.append((ticket, wish))
+        front.steps.builtins.send = lambda ticket, wish: self.asked.append((ticket, wish))
 
     def answer(
         self, ticket: int, outcome: OrderOutcome, *views: tuple[ViewOwner, ViewContent]
     ) -> None:
         calls = self._front.calls
-        calls.builtins.disclose(DisclosureState(views))
+        self._front.steps.builtins.disclose(DisclosureState(views))
         calls.refresh()
-        calls.builtins.on_order_outcome(ticket, outcome)
+        self._front.steps.builtins.on_order_outcome(ticket, outcome)
 
 
 @pytest.mark.promise("M35")
@@ -173,7 +170,7 @@ async def test_a_supervisor_that_does_not_answer_in_time_is_told_and_comes_too_l
         supervisor = Supervisor(front)
         call = front.calls.start(front.view, called("gateway_activate", '{"name":"a"}'), None)
         ((ticket, _),) = supervisor.asked
-        front.calls.builtins.on_order_timeout(ticket)
+        front.steps.builtins.on_order_timeout(ticket)
         assert "did not answer in time" in read(await answer_of(call))["content"][0]["text"]
         supervisor.answer(ticket, OrderOutcome())
 
@@ -233,19 +230,3 @@ async def test_a_server_that_is_down_is_not_activated_and_the_reason_is_told() -
             "a was not activated: it is in error: it exited with 3; it is tried again in 4 s."
         )
         assert not supervisor.asked
-
-
-async def test_lists_wait_for_a_first_start_without_a_known_list_and_for_nothing_else() -> None:
-    viewers = Viewers()
-    viewers.configure(FrontSpec(version="1", endpoints=(SPEC,), hosts=()))
-    viewers.refresh()
-    builtins, view = Builtins(viewers), viewers.local["default"]
-    waits: list[bool] = []
-    for server, state, listed in (
-        ("other", "warming", False), ("a", "warming", False), ("a", "ready", True),
-        ("a", "warming", False), ("b", "warming", True), ("b", "error", False),
-        ("b", "warming", False),
-    ):  # fmt: skip
-        builtins.learn(ServerState(server=server, state=state, listed=listed))
-        waits.append(builtins.unmet_s(view) > 0)
-    assert waits == [False, True, False, False, False, False, False]

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from metamcp_worker.front.call_log_io import QUEUE_BYTES_MAX, Recorder
-from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import RecordingSpec
 from tests.waiting import until
 
 pytestmark = pytest.mark.promise("M89")
+
+REQUEST = McpRequest("tools/call", {}, {}, b"", modern=True)
 
 
 def _uncancelled(call: Call, why: str) -> None:
@@ -29,7 +31,7 @@ def ended(recorder: Recorder, first: int, count: int, body: bytes = b"{}") -> No
     for number in range(first, first + count):
         frame = CallFrame(number, "tools/call", b"{}")
         call = Call("git", frame, _uncancelled, 0.0, label="tools/call")
-        recorder.on_call_start(call, "git__x", None)
+        recorder.on_call_start(call, "git__x", REQUEST, {}, "")
         recorder.on_call_end(call, CallAnswer(body), 0.1, "")
 
 

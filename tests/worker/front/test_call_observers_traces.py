@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import Raw
 
-from metamcp_worker.front.call_observers import BATCH_SPANS, QUEUED_MAX, Tracer, witness
+from metamcp_worker.front.call_observers import BATCH_SPANS, QUEUED_MAX, Tracer
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, Notice, Result
@@ -51,7 +51,8 @@ async def opened_tracer(
         supervisor = Supervisor()
         tracer = Tracer(0, supervisor.send, lambda: supervisor.queued)
         front.calls.on_notice(messages.NOTICE, tracer.on_worker_notice)
-        front.calls.witness = witness(None, tracer.adjust(sample))
+        adjusted = tracer.adjust(sample)
+        front.calls.observers = () if adjusted is None else (adjusted,)
         yield front, supervisor, tracer
 
 
@@ -87,8 +88,8 @@ async def test_what_is_not_traced_is_sent_as_ever() -> None:
     async with opened_tracer() as (front, _supervisor, tracer):
         sent = await front.sent("a", PLAIN)
         assert (sent.traced, sent.meta) == (False, b"")
-        front.calls.witness = witness(None, tracer.adjust(None))
-        assert front.calls.witness is None
+        assert tracer.adjust(None) is None
+        front.calls.observers = ()
         sent = await front.sent("a", ASKED)
         assert (sent.traced, sent.meta) == (False, PARENT)
 

@@ -7,7 +7,6 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from metamcp_worker.front.call_observers import CallObserver
 from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
@@ -29,16 +28,15 @@ def asked(name: str, *, modern: bool = True) -> McpRequest:
     return found
 
 
-class Counting(CallObserver):
+class Counting:
     """Which calls began, and which are over."""
 
     def __init__(self) -> None:
-        super().__init__(None, None)
         self.begun_: list[tuple[str, str]] = []
         self.over: list[str] = []
 
     def on_call_start(
-        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw]
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw], run: str
     ) -> None:
         self.begun_.append((call.server, subject))
 
@@ -67,7 +65,8 @@ async def test_arguments_and_result_cross_as_the_bytes_that_they_are(
 
 async def test_it_is_one_call_and_that_of_its_server() -> None:
     async with opened_front(SPEC, a=offer("t"), b=offer("u")) as front:
-        witness = front.calls.witness = Counting()
+        witness = Counting()
+        front.calls.observers = (witness,)
         call = front.calls.start(front.view, asked("a.t"), None)
         sent = await front.peers["a"].call()
         front.peers["a"].write(Result(sent.id, RESULT))
@@ -80,7 +79,8 @@ async def test_it_is_one_call_and_that_of_its_server() -> None:
 
 async def test_what_a_built_in_tool_answers_itself_is_one_call_too() -> None:
     async with opened_front(SPEC, a=offer("t"), b=offer("u")) as front:
-        witness = front.calls.witness = Counting()
+        witness = Counting()
+        front.calls.observers = (witness,)
         call = front.calls.start(front.view, asked("a.nothing"), None)
         result: dict[str, Any] = codec.value((await answer_of(call)).body)
         assert result["isError"]

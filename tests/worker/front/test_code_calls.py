@@ -50,11 +50,11 @@ async def opened_sandboxes(
 ) -> AsyncGenerator[tuple[Front, Sandboxes]]:
     async with opened_front(spec, **(offers or OFFERS)) as front:
         sandboxes = Sandboxes()
-        sandboxes.attach(front.calls.connectors)
+        sandboxes.attach(front.steps.connectors)
         try:
             yield front, sandboxes
         finally:
-            front.calls.code.close()
+            front.steps.code.close()
             await sandboxes.close()
 
 
@@ -215,7 +215,7 @@ async def test_a_credential_that_has_expired_makes_no_further_call() -> None:
 async def test_limits_of_use_count_the_calls_of_code() -> None:
     spec = replace(SPEC, limits=UseLimits(calls_per_day=1))
     async with opened_sandboxes(spec) as (front, sandboxes):
-        front.calls.configure(
+        front.steps.configure(
             FrontSpec(version="1", endpoints=(spec,), hosts=(), roles=(sandboxes.role,))
         )
         front.calls.refresh()
@@ -424,7 +424,7 @@ def test_scripts_run_three_deep_and_no_deeper() -> None:
 
 async def test_runs_within_one_run_take_its_place_one_after_the_other() -> None:
     async with opened_sandboxes() as (front, sandboxes):
-        front.calls.builtins.disclose(DisclosureState(scripts=(Script("s", 1, "return 1"),)))
+        front.steps.builtins.disclose(DisclosureState(scripts=(Script("s", 1, "return 1"),)))
         front.calls.refresh()
         call = begin(front)
         outer = await sandboxes.read(StartRun)

@@ -28,7 +28,7 @@ def ask(front: Front, sandboxes: Sandboxes, unaskable: Unaskable = "deny") -> No
     rule = ConsentRule(match=("a/t",), effect="ask")
     consent = ConsentSpec(rules=(rule,), unaskable=unaskable)
     spec = FrontSpec(version="1", endpoints=(SPEC,), hosts=(), roles=(sandboxes.role,))
-    front.calls.configure(replace(spec, consent=consent))
+    front.steps.configure(replace(spec, consent=consent))
     front.calls.refresh()
 
 
@@ -92,4 +92,4 @@ async def test_code_that_ends_takes_its_questions_back() -> None:
         assert not question.open
         question.answer(YES)
         assert front.peers["a"].quiet()
-        assert front.calls.guarded.consent.counts == {"left": 1}
+        assert front.steps.guard.consent.counts == {"left": 1}

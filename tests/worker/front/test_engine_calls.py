@@ -56,12 +56,12 @@ async def opened_engine(
 ) -> AsyncGenerator[tuple[Front, Engine]]:
     async with opened_front(spec, **(offers or OFFERS)) as front:
         engine = Engine()
-        engine.attach(front.calls.connectors)
-        front.calls.engine.configure(at_once=at_once)
+        engine.attach(front.steps.connectors)
+        front.steps.engine.configure(at_once=at_once)
         try:
             yield front, engine
         finally:
-            front.calls.engine.close()
+            front.steps.engine.close()
             await engine.close()
 
 
@@ -257,7 +257,7 @@ async def test_an_owner_is_refused_whose_endpoint_or_key_is_gone_or_that_may_not
         assert (gone.trouble, "not served any more" in gone.error) == ("error", True)
         key = replace(OWNER, name="key:x", auth="keys", key="k", scopes=("mcp:list",))
         assert "needs the scope mcp:call" in (await engine.asks("call", "a_t", owner=key)).error
-        front.calls.engine.still = lambda who, endpoint, now: who.key != "k"
+        front.steps.engine.still = lambda who, endpoint, now: who.key != "k"
         assert "was revoked" in (await engine.asks("call", "a_t", owner=key)).error
         assert front.peers["a"].quiet()
 
@@ -338,7 +338,7 @@ async def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -
     async with opened_engine(at_once=True) as (front, engine):
         await engine.meet()
         sandboxes = Sandboxes()
-        sandboxes.attach(front.calls.connectors)
+        sandboxes.attach(front.steps.connectors)
         engine.asked("code", arguments={"code": "return 1"}, run="r1")
         run = await sandboxes.started()
         sandboxes.write(RunEnded(run=run, value=Raw(b"1")))
@@ -346,7 +346,7 @@ async def test_code_of_a_run_goes_to_the_sandboxes_and_its_result_comes_back() -
         assert codec.value(bytes(done.result))["value"] == 1
         wrong = await engine.asks("code", arguments={"cod": "return 1"})
         assert (wrong.trouble, "arguments of run_code" in wrong.error) == ("error", True)
-        front.calls.code.close()
+        front.steps.code.close()
         await sandboxes.close()
 
 
@@ -370,12 +370,12 @@ async def opened_agents() -> AsyncGenerator[tuple[Front, Engine, Sandboxes]]:
     reading = offer("unknown", *tools)
     async with opened_engine(at_once=True, a=reading, b=offer("u")) as (front, engine):
         sandboxes = Sandboxes()
-        sandboxes.attach(front.calls.connectors)
+        sandboxes.attach(front.steps.connectors)
         await engine.meet()
         try:
             yield front, engine, sandboxes
         finally:
-            front.calls.code.close()
+            front.steps.code.close()
             await sandboxes.close()
 
 

@@ -42,10 +42,10 @@ def guard(front: Front, effect: GuardEffect = "ask", *match: str) -> Keeper:
     rule = ConsentRule(match=match or ("git/push",), effect=effect)
     endpoints = tuple(front.calls.viewers.local[name].spec for name in front.calls.viewers.local)
     spec = FrontSpec(version="1", endpoints=endpoints, hosts=(), consent=ConsentSpec(rules=(rule,)))
-    front.calls.configure(spec)
+    front.steps.configure(spec)
     front.calls.refresh()
     keeper = Keeper()
-    front.calls.guarded.held.step = keeper
+    front.steps.guard.held.step = keeper
     return keeper
 
 
@@ -134,7 +134,7 @@ async def test_a_call_that_is_not_the_same_any_more_reaches_no_server(change: st
         keeper = guard(front)
         call = start(front)
         if change == "endpoint":
-            front.calls.configure(FrontSpec(version="1", endpoints=(), hosts=()))
+            front.steps.configure(FrontSpec(version="1", endpoints=(), hosts=()))
         else:
             left = tool("push", description="other") if change == "definition" else "log"
             front.calls.catalogue("git", offer(left))
@@ -151,7 +151,7 @@ async def test_a_credential_that_was_revoked_meanwhile_reaches_no_server() -> No
         asked = request("tools/call", CALL)
         asked.principal = replace(asked.principal, auth="keys", key="abc")
         call = front.calls.start(front.view, asked, None)
-        front.calls.guarded.still = lambda who, endpoint, now: False
+        front.steps.guard.still = lambda who, endpoint, now: False
         keeper.held[0].go_on()
         assert "revoked" in said(await answer_of(call))
 

@@ -57,7 +57,7 @@ class Exits:
         self.refused = 0
         self.attached = asyncio.Event()
         self.attached.set()
-        front.calls.guarded.count = self.count
+        front.steps.guard.count = self.count
 
     def count(self, note: PolicyNote) -> None:
         """Fail to count what the rule `noted` does, as nothing should, and anything might."""
@@ -133,7 +133,7 @@ class Exits:
             b'{"action":"accept"}', b'{"action":"decline"}', b"[", b"failed", b"operator", b"left"
         ))  # fmt: skip
         call, caller = await self.begun("asked")
-        consent = self.front.calls.guarded.consent
+        consent = self.front.steps.guard.consent
         if not caller.questions:  # its server has ended
             pass
         elif how[:1] in b"{[":
@@ -175,8 +175,8 @@ class Exits:
         calls.server_state(ServerState(server="away", state="warming", listed=True))
         call = self.start(server="away")
         why = ("away", "run", "the tool is in quarantine")
-        calls.guarded.quarantine.configure((why,))
-        calls.guarded.quarantine.configure(())
+        calls.quarantine.configure((why,))
+        calls.quarantine.configure(())
         await call.answer.wait()
 
     async def down(self) -> None:
@@ -226,8 +226,8 @@ class Exits:
 @pytest.mark.timeout(300)
 async def test_a_call_counts_at_no_limit_when_it_has_ended_in_any_way() -> None:
     async with opened_front(ENDPOINT, git=TOOLS) as front:
-        front.calls.guarded.lines = MiddlewareClients(Connectors(), ready_s=0.0)
-        front.calls.configure(SPEC)
+        front.steps.guard.lines = MiddlewareClients(Connectors(), ready_s=0.0)
+        front.steps.configure(SPEC)
         front.calls.catalogue("away", offer("run"))
         front.calls.server_state(ServerState(server="away", state="warming", listed=True))
         front.calls.refresh()

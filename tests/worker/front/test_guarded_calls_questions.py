@@ -34,9 +34,9 @@ async def asking_door(timeout_s: float = 60.0) -> AsyncGenerator[tuple[Door, Tol
         told: Told = asyncio.Queue()
         rule = ConsentRule(match=("s/t",), effect="ask")
         spec = replace(door.spec, consent=ConsentSpec(rules=(rule,), timeout_s=timeout_s))
-        door.calls.configure(spec)
+        door.steps.configure(spec)
         door.calls.refresh()
-        door.calls.guarded.consent.tell = told.put_nowait
+        door.steps.guard.consent.tell = told.put_nowait
         yield door, told
 
 
@@ -96,7 +96,7 @@ async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None
         assert "error" in await client.event()
         await door.answer(session, question, f'"result":{codec.dump(YES).decode()}')
         assert door.peer.quiet()
-        assert door.calls.guarded.consent.counts == {"left": 1}
+        assert door.steps.guard.consent.counts == {"left": 1}
 
 
 async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
@@ -133,7 +133,7 @@ async def test_an_operator_answers_while_the_client_is_away(scope: Any) -> None:
         where = place(opened.question.id)
         assert where is not None
         decided = ConsentDecided(call=where[1], scope=scope, by="ops")
-        door.calls.guarded.consent.on_decision(decided)
+        door.steps.guard.consent.on_decision(decided)
         if scope:
             assert await served(door) == {"n": 1}
         client.send(again(result))

@@ -277,7 +277,7 @@ async def test_a_reload_that_lets_in_others_leaves_no_stream_and_no_session(
 
         served = tuple(replace(one, **change) if one.name == "web" else one for one in ENDPOINTS)
         spec = replace(door.spec, endpoints=served)
-        door.calls.configure(spec)
+        door.steps.configure(spec)
         door.calls.refresh()
         door.app.reconfigure(spec)
 

@@ -276,7 +276,7 @@ async def test_a_tool_that_was_switched_off_meanwhile_is_not_called_again() -> N
         await client.head()
         question = await client.event()
         off = [replace(one, disabled=(("s", "t"),)) for one in door.spec.endpoints]
-        door.calls.configure(replace(door.spec, endpoints=tuple(off)))
+        door.steps.configure(replace(door.spec, endpoints=tuple(off)))
         door.calls.refresh()
         await door.answer(session, question, '"result":{}')
         assert (await client.event())["error"]["code"] == -32602

@@ -90,7 +90,7 @@ async def test_what_nobody_has_approved_cannot_be_called_by_a_name_that_no_list_
         unlisted = request("tools/call", b'{"name":"unlisted"}', modern=modern)
         await front.sent("git", unlisted)
         bare = endpoint("git", style="bare")
-        front.calls.configure(FrontSpec(version="1", endpoints=(bare,), hosts=(), held=("git",)))
+        front.steps.configure(FrontSpec(version="1", endpoints=(bare,), hosts=(), held=("git",)))
         front.calls.refresh()
         refusal = front.refusal(unlisted)
         said = (refusal.code, refusal.message)
@@ -114,13 +114,13 @@ def test_further_names_of_it_are_no_way_around() -> None:
 @pytest.mark.parametrize("modern", [True, False])
 async def test_a_call_is_told_why_and_no_server_hears_of_it(modern: bool) -> None:
     async with opened_front(git=offer("status")) as front:
-        front.calls.configure(spec(*KEPT))
+        front.steps.configure(spec(*KEPT))
         front.calls.refresh()
         refusal = front.refusal(request("tools/call", CALL, modern=modern))
         assert (refusal.code, refusal.message) == (Code.INVALID_PARAMS, WHY)
         assert refusal.data == b'{"reason":"quarantine"}'
         assert front.peers["git"].quiet()
-        front.calls.configure(spec())
+        front.steps.configure(spec())
         front.calls.refresh()
         await front.sent("git", request("tools/call", CALL, modern=modern))
 
@@ -135,7 +135,7 @@ async def test_a_call_that_waits_for_its_server_is_refused_if_its_tool_comes_bac
         view = front.view
         waits = front.calls.start(view, request("tools/call", CALL), None)
         stays = front.calls.start(view, request("tools/call", b'{"name":"git__log"}'), None)
-        front.calls.configure(spec(*KEPT))
+        front.steps.configure(spec(*KEPT))
         answer = await answer_of(waits)
         assert codec.value(answer.body)["message"] == WHY
         assert error_data(answer.body) == {"reason": "quarantine", "may_have_run": False}
@@ -151,7 +151,7 @@ async def test_what_one_process_offers_otherwise_only_its_own_client_does_withou
         state = ServerState(server="git", state="ready", listed=True, by="client")
         front.calls.server_state(state)
         own = process_names.own("git", "0123456789ab")
-        front.calls.configure(spec((own, "status", WHY)))
+        front.steps.configure(spec((own, "status", WHY)))
         front.calls.refresh()
         assert [entry.key for entry in front.view.merged.lists["tools"]] == ["git__status"]
         asked = replace(request("tools/call", CALL), who="0123456789ab")

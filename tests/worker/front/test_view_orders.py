@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import gate
-from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.compose import FrontSteps
 from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.front_calls.front_views import Changed
 from metamcp_worker.front_calls.stats import Stats
@@ -36,18 +36,17 @@ class Told:
     """A front with two servers, and what it told the supervisor and its clients."""
 
     def __init__(self, *, several: bool) -> None:
-        self.calls = Calls(Stats(), lambda server: None)
+        steps = FrontSteps(Stats(), lambda message, fds: None)
+        self.calls = steps.calls
         self.supervisor: list[Message] = []
         self.clients: list[Changed] = []
-        self.disclosing = Disclosing(
-            self.calls, lambda message, fds: self.supervisor.append(message)
-        )
+        self.disclosing = Disclosing(steps, lambda message, fds: self.supervisor.append(message))
         self.disclosing.clients = self.clients.append
         both = (
             replace(endpoint("a", "b"), name="default"),
             replace(endpoint("a", "b"), name="desk", exposure="servers"),
         )
-        self.calls.configure(FrontSpec(version="1", endpoints=both, hosts=()))
+        steps.configure(FrontSpec(version="1", endpoints=both, hosts=()))
         for server in ("a", "b"):
             self.calls.catalogue(server, offer("t"))
             self.listed(server, yes=True)

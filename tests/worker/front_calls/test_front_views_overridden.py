@@ -186,7 +186,7 @@ def overridden(door: Door) -> None:
         door.spec.endpoints[0],
         overrides=(said, ToolOverride(server="s", tool="u", hidden=True)),
     )
-    door.calls.configure(replace(door.spec, endpoints=(first, *door.spec.endpoints[1:])))
+    door.steps.configure(replace(door.spec, endpoints=(first, *door.spec.endpoints[1:])))
     properties = {"x": {}, "y": {"type": "integer"}, "z": {}}
     definition = {
         "name": "t", "inputSchema": {"type": "object", "properties": properties,

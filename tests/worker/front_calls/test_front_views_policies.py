@@ -15,7 +15,7 @@ pytestmark = pytest.mark.promise("M100")
 
 def configure(front: Front, *rules: PolicySpec) -> None:
     spec = FrontSpec(version="1", endpoints=(endpoint("git"),), hosts=(), policies=rules)
-    front.calls.configure(spec)
+    front.steps.configure(spec)
     front.calls.refresh()
 
 
@@ -48,7 +48,7 @@ async def test_a_tool_that_no_list_has_is_judged_by_its_name() -> None:
         spec = FrontSpec(
             version="1", endpoints=(endpoint("git", style="bare"),), hosts=(), policies=(rule,)
         )
-        front.calls.configure(spec)
+        front.steps.configure(spec)
         front.calls.refresh()
         call = front.calls.start(front.view, request("tools/call", b'{"name":"secret1"}'), None)
         assert b"The policy 'names' denies this call." in (await answer_of(call)).body

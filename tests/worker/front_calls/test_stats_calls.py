@@ -95,7 +95,7 @@ async def test_the_time_that_a_call_may_take_is_that_of_the_newest_configuration
         asked = request("tools/call", b'{"name":"a__t"}')
         assert (await front.sent("a", asked)).deadline_ms == 0, "the server's own"
         for timeout_s in (5.0, 90.0):
-            front.calls.configure(
+            front.steps.configure(
                 FrontSpec(
                     version="1", endpoints=(endpoint("a"),), hosts=(), timeouts_s={"a": timeout_s}
                 )

@@ -2,21 +2,22 @@
 
 Owns: the context that a tool may look at, orders on their way to the supervisor and their time
 limit, and the steps of a search: build its index in turns of the loop (`IndexBuilder`), ask the
-other searches, answer; how long lists wait for servers that start for the first time.
-Never: what a tool decides (`builtin` and the families), views, how calls are answered (`calls`).
+other searches, answer; the begin and the end of such a call.
+Never: what a tool decides (`builtin` and the families), views, running code, the engine.
 """
 
 import asyncio
-import contextlib
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Raw, Struct, structs
 
+from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import (
     builtin,
     code_tools,
@@ -27,9 +28,11 @@ from metamcp_worker.builtin_tools import (
 from metamcp_worker.builtin_tools.builtin import (
     Decision,
     EngineWork,
+    Forward,
     OrderAndThen,
     Rankings,
     ReadResult,
+    Run,
     ToolContext,
     ToolReply,
     ToolSearch,
@@ -38,9 +41,13 @@ from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.builtin_tools.search_tools import ToolName
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
+from metamcp_worker.front.calls import OWN, Calls
 from metamcp_worker.front_calls import server_links
+from metamcp_worker.front_calls.client_questions import Caller
 from metamcp_worker.front_calls.front_views import Viewers, builtin_family
-from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.front_calls.task_ids import CALL
 from metamcp_worker.ipc import codec, jsonrpc_bytes, packets, process_names
 from metamcp_worker.ipc.disclosure import (
@@ -55,10 +62,10 @@ from metamcp_worker.ipc.disclosure import (
     with_label,
 )
 from metamcp_worker.ipc.embedding import Embed, Vectors
+from metamcp_worker.ipc.engine_runs import CALLING
 from metamcp_worker.ipc.errors import Code, ProtocolError
-from metamcp_worker.ipc.figures import (
-    ToolQuery,
-)
+from metamcp_worker.ipc.figures import ToolQuery
+from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import Message, ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import SemanticSearchSpec
@@ -74,10 +81,7 @@ ORDER_S_MAX = 10.0
 """Seconds from an order to its outcome; it takes milliseconds, unless the disk hangs."""
 ORDERS_MAX = 1024
 """Maximum number of orders that a front waits for at once; further orders are refused."""
-
-FIRST_LIST_S = 4.0
-"""Seconds that lists wait for a server, from its first start on: some clients ask for them once."""
-_STARTING = "warming"
+RUN_ID_BYTES = 8
 _LATE = "the supervisor did not answer in time; look again whether it was carried out"
 _NAMED = f"the name of a tool set or script cannot have {process_names.WORKSPACE_MARK!r} in it"
 _MODERN = "{} does not lead to runs of workflows, which are tasks of revision 2025-11-25 alone"
@@ -143,63 +147,24 @@ class _WaitingOrder(Struct, frozen=True):
 
 
 class Builtins:
-    """Decides and carries out calls of built-in tools. `send(ticket, wish)`, `tell(message, fds)`:
-    send to the supervisor."""
+    """Decides and carries out calls of built-in tools. `states`: of servers; `send(ticket, wish)`,
+    `tell(message, fds)`: send to the supervisor."""
 
-    def __init__(self, viewers: Viewers) -> None:
+    def __init__(self, viewers: Viewers, states: Mapping[str, ServerState]) -> None:
         self.send: Callable[[int, ViewOrder], None] = lambda ticket, wish: None
         self.tell: Callable[[Message, tuple[int, ...]], None] = lambda message, fds: None
         self._viewers = viewers
+        self._states = states
         self._building = IndexBuilder(viewers.indexes)
+        self.on_views_built = self._building.begin
         self._seeking: ToolVectorSearch | None = None
         self._reader: ResultReader | None = None
-        self._states: dict[str, ServerState] = {}
-        self._first_starts: dict[str, float] = {}
-        """Servers that start for the first time that this front knows of, and when the start began,
-        in seconds of `time.monotonic`."""
-        self._started: set[str] = set()
-        self._learned = asyncio.Event()
         self._toolsets: Mapping[str, ToolSet] = {}
         self._scripts: Mapping[str, Script] = {}
         self._scripts_of: Mapping[str, Mapping[str, Script]] = {}
         """Scripts by workspace, and by name in it."""
         self._tickets = itertools.count(1)
         self._waiting: dict[int, _WaitingOrder] = {}
-
-    def learn(self, news: ServerState) -> None:
-        self._states[news.server] = news
-        if news.listed:
-            self._started.add(news.server)
-        if news.state != _STARTING or news.listed:
-            self._first_starts.pop(news.server, None)
-        elif news.server not in self._started:
-            self._started.add(news.server)
-            self._first_starts[news.server] = time.monotonic()
-        learned, self._learned = self._learned, asyncio.Event()
-        learned.set()
-
-    def forget(self, server: str) -> None:
-        self._states.pop(server, None)
-        self._first_starts.pop(server, None)
-        self._started.discard(server)
-
-    def unmet_s(self, view: View) -> float:
-        """Return the seconds that a list of this view may still wait for servers that start for the
-        first time, and whose lists are not known; 0 if there are none."""
-        if not self._first_starts:
-            return 0.0
-        since = [at for name, at in self._first_starts.items() if name in view.spec.servers]
-        return max(0.0, max(since) + FIRST_LIST_S - time.monotonic()) if since else 0.0
-
-    async def await_first_starts(self, view: View) -> View:
-        """Wait until the servers of this view that start for the first time are ready, have failed,
-        or had their time. Return the view as it is then."""
-        while wait_s := self.unmet_s(view):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._learned.wait()
-        self._viewers.build()  # the news that ended the wait may not be in the views yet
-        return self._viewers.get(view.endpoint, view.principal) or view
 
     def disclose(self, everything: DisclosureState) -> None:
         """Take over all tool sets, scripts and views that the supervisor has stored."""
@@ -313,7 +278,7 @@ class Builtins:
         annotations = definition.get("annotations", Raw(b"{}"))
         return structs.replace(reply, structured={**reply.structured, "annotations": annotations})
 
-    def code(self, view: View, arguments: Raw) -> Decision:
+    def decide_code(self, view: View, arguments: Raw) -> Decision:
         """Return the decision of `run_code` about these arguments, on any endpoint."""
         tool = code_tools.FAMILY.tools["run_code"]
         return tool.decide(bytes(arguments), self._context(view))
@@ -349,10 +314,6 @@ class Builtins:
     def on_order_timeout(self, ticket: int) -> None:
         """Answer the call whose order took too long."""
         self.on_order_outcome(ticket, OrderOutcome(error=_LATE))
-
-    def on_views_built(self) -> None:
-        """Begin work on the indexes, if there is any, after views were built again."""
-        self._building.begin()
 
     def seek(self, spec: SemanticSearchSpec | None) -> None:
         """Search by meaning as well from now on; with None, by words alone."""
@@ -419,7 +380,139 @@ class Builtins:
         )
 
 
-def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -> CallAnswer:
+class BuiltinWork(Struct, frozen=True):
+    """Call of a built-in tool that has decided. `run`: id of the run of code, under which the audit
+    finds its calls; empty for other decisions. `done`: takes the result."""
+
+    call: Call
+    view: View
+    request: McpRequest
+    decision: Decision
+    run: str
+    done: Callable[[ToolReply], None]
+
+
+class WorkStep(Protocol):
+    """Step that carries out one kind of decision; see `code_calls_io` and `engine_calls_io`."""
+
+    def begin(self, work: BuiltinWork) -> None:
+        """Carry out a decision. `work.done` is called with the result, at once or later."""
+
+    def leave(self, number: int) -> None:
+        """End this work, if there is any: its client does not wait any more."""
+
+
+class BuiltinCalls:
+    """Calls of built-in tools; a `calls.OwnTools`. `find_step(decision)`: returns the step that
+    carries a decision out; None if `builtins` do."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        builtins: Builtins,
+        find_step: Callable[[Decision], WorkStep | None],
+    ) -> None:
+        self._calls = calls
+        self._builtins = builtins
+        self._find_step = find_step
+
+    def find_result(self, method: str, uri: str) -> Owner | None:
+        """Return the owner of a kept result that this request reads as a resource: the gateway."""
+        reads = method == jsonrpc_bytes.READ and uri.startswith(result_summary.SCHEME)
+        return _RESULT if reads else None
+
+    def place_result(self, view: View, request: McpRequest) -> bytes:
+        """Return the raw place where a large result of this request is kept, for a view whose
+        endpoint keeps results. Empty for methods whose results pass whole, and for calls of code,
+        workflows and agents, which can process large results."""
+        if request.run is not None or request.method not in result_summary.METHODS:
+            return b""
+        assert view.spec.results is not None
+        links = request.modern or request.version >= result_summary.LINKS_SINCE
+        return result_summary.place(view.spec.results, _owner(view), request.principal.key, links)
+
+    def start(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
+        """Begin the call of a built-in tool, or of the tool that it forwards to."""
+        decision = self._builtins.decide(view, name, request)
+        if request.method in engine_tools.TASKS:
+            name = engine_tools.RUN
+        if isinstance(decision, Forward):
+            named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
+            forwarded = structs.replace(request, params=request.params | named)
+            if request.run is not None:
+                from metamcp_worker.front import code_calls  # few calls come from code
+
+                code_calls.check_consent(view.of(modern=request.modern), decision.name, request)
+            return self._calls.begin(view, forwarded, caller)
+        return self._start(view, name, request, caller, decision)
+
+    def run_code(
+        self, view: View, request: McpRequest, caller: Caller | None, arguments: Raw
+    ) -> Call:
+        """Begin a run of code with these arguments of `run_code`, on any endpoint, for a run of the
+        engine. Raises ProtocolError and Unasked."""
+        if self._calls.audit is not None:
+            self._calls.audit.check()
+        decision = self._builtins.decide_code(view, arguments)
+        return self._start(view, "run_code", request, caller, decision)
+
+    def _start(
+        self, view: View, name: str, request: McpRequest, caller: Caller | None, decision: Decision
+    ) -> Call:
+        """Begin the call of a built-in tool that has decided."""
+        calls, began = self._calls, time.monotonic()
+        assert not isinstance(decision, Forward)
+        if isinstance(decision, OrderAndThen):
+            gate.check_scope(request.principal, gate.META, name)
+        run = secrets.token_hex(RUN_ID_BYTES) if isinstance(decision, Run) else ""
+        calling = run or (isinstance(decision, EngineWork) and decision.method in CALLING)
+        if calling and calls.processes.asks_first(view.spec.servers, request):
+            raise RootsUnknown  # nobody can be asked for roots later
+        step = self._find_step(decision)
+        call = Call(
+            OWN,
+            CallFrame(calls.routing.new_id(), request.method, codec.dump(request.params)),
+            partial(self._cancel, step),
+            began,
+            label=request.method,
+            modern=request.modern,
+            legacy=not request.modern,
+        )
+        call.origin = CallOrigin(
+            view.whole, name, request.caller, request.who,
+            request.wants_progress,
+            request.version, name, request.principal,
+        )  # fmt: skip
+        if step is not None:
+            call.caller = caller
+        for observer in calls.observers:
+            observer.on_call_start(call, name, request, request.params, run)
+        task = isinstance(decision, EngineWork) and decision.task
+        done = partial(self._on_reply, call, task)
+        if isinstance(decision, Run | EngineWork):
+            assert step is not None, "code and orders have their steps"
+            step.begin(BuiltinWork(call, view, request, decision, run, done))
+        else:
+            self._builtins.carry_out(view, request, decision, done)
+        return call
+
+    def _on_reply(self, call: Call, task: bool, reply: ToolReply) -> None:
+        if call.frame is not None:
+            call.frame = None
+            answer = build_answer(call.label, reply, modern=call.modern, task=task)
+            self._calls.finish_call(call, answer)
+
+    def _cancel(self, step: WorkStep | None, call: Call, reason: str) -> None:
+        """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
+        that it runs is ended, and the engine is notified."""
+        if step is not None:
+            step.leave(call.id)
+        if call.frame is not None:
+            call.frame = None
+            self._calls.finish_call(call, None)
+
+
+def build_answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -> CallAnswer:
     """Return the answer of a built-in tool to `tools/call`, or to a method of its own, whose result
     is the structured content. `task`: the client takes a run as a task."""
     if task:
@@ -439,24 +532,8 @@ def answer(method: str, reply: ToolReply, *, modern: bool, task: bool = False) -
     return CallAnswer(codec.dump({**members, **reply.structured}))
 
 
-RESULT = Owner("")
+_RESULT = Owner("")
 """Owner of kept results, which the gateway itself reads."""
-
-
-def is_result(method: str, uri: str) -> bool:
-    """Whether this request reads a kept result as a resource."""
-    return method == jsonrpc_bytes.READ and uri.startswith(result_summary.SCHEME)
-
-
-def place(view: View, request: McpRequest) -> bytes:
-    """Return the raw place where a large result of this request is kept, for a view whose endpoint
-    keeps results. Empty for methods whose results pass whole, and for calls of code, workflows and
-    agents, which can process large results."""
-    if request.run is not None or request.method not in result_summary.METHODS:
-        return b""
-    assert view.spec.results is not None
-    links = request.modern or request.version >= result_summary.LINKS_SINCE
-    return result_summary.place(view.spec.results, _owner(view), request.principal.key, links)
 
 
 def _owner(view: View) -> ResultOwner:

@@ -6,15 +6,20 @@ while records cannot be written. Never: sending records (`ipc.audit_link`), writ
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import time_ns
 from typing import Self
 
 from msgspec import Raw
 
+from metamcp_worker.access import gate
+from metamcp_worker.access.door import Denial
 from metamcp_worker.access.gate import Principal
+from metamcp_worker.catalog.views import View
 from metamcp_worker.front_calls import server_links
+from metamcp_worker.front_calls.client_questions import Caller
+from metamcp_worker.front_calls.mcp_request import METHODS, ServerNotReady, subject_of
 from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import audit_records as audit
@@ -40,6 +45,9 @@ KINDS_MAX = 4096
 """Maximum kinds of calls, by tool and client, for which members of records are kept."""
 TOGETHER_MAX = 256
 """Maximum records that are built and sent together; those with arguments and results are alone."""
+FLOODED = 429
+"""Status of a refused credential that gets no record: addresses with many failures would fill the
+disk."""
 CLOSE_S_MAX = 2.0
 """Seconds for the last records of a front that ends."""
 WORKER = "front"
@@ -119,13 +127,50 @@ class CallAudit:
             link.lost += 1
             raise ProtocolError(Code.INTERNAL_ERROR, _unavailable(link.down))
 
-    def on_call_start(
+    def start(
         self,
-        call: Call,
-        subject: str,
+        begin: Callable[[View, McpRequest, Caller | None], Call],
+        view: View,
         request: McpRequest,
-        params: Mapping[str, Raw],
-        run: str = "",
+        caller: Caller | None,
+    ) -> Call:
+        """Begin a call, unless its record could not be written; record why it does not begin."""
+        link = self._link
+        try:
+            if self._spec.required and link is not None and (link.down or link.full):
+                self.check()
+            return begin(view, request, caller)
+        except ServerNotReady:  # it begins again, or is refused with another error
+            raise
+        except ProtocolError as error:
+            rule = METHODS.get(request.method)
+            subject = subject_of(rule, request) if rule is not None else ""
+            parent = "" if request.run is None else request.run.id
+            self.record_refusal(
+                request.method, request.principal, view.whole, subject, error, parent
+            )
+            raise
+
+    def authorize(self, view: View, principal: Principal, method: str) -> None:
+        """Raise ProtocolError as `gate.authorize` does. Record that, and each list."""
+        try:
+            gate.authorize(principal, view.endpoint, method, "")
+        except ProtocolError as error:
+            self.record_refusal(method, principal, view.whole, "", error)
+            raise
+        if method in audit.LISTS:
+            self.record_event("list", method, principal, view.whole)
+
+    def on_denial(self, endpoint: str, denial: Denial) -> None:
+        """Record a credential that the door has refused."""
+        if denial.status != FLOODED:
+            text = f"{denial.status}: {denial.message}"
+            self.record_event(
+                "auth", "", None, endpoint, code=denial.status, text=text, key=denial.key
+            )
+
+    def on_call_start(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw], run: str
     ) -> None:
         """Keep what is recorded of a call that goes to its server now. `run`: id of the run of code
         that the call is."""
@@ -189,10 +234,6 @@ class CallAudit:
             exposed="" if read else subject[:NAME_CHARS_MAX],
             uri=self._pseudonym(subject) if read else "",
         )  # fmt: skip
-
-    def holds(self, call: Call) -> bool:
-        """Whether the answer to this call waits for its record."""
-        return call.record is _HELD
 
     def on_call_end(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str

@@ -17,12 +17,13 @@ import queue
 import stat
 import threading
 import time
+from collections.abc import Mapping
 from typing import Self
 
 from msgspec import Raw
 
 from metamcp_worker.front.call_log import CallLog, Slice
-from metamcp_worker.front_calls.request_facts import CallAnswer
+from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import records
 from metamcp_worker.ipc.spec import RecordingSpec
@@ -181,8 +182,10 @@ class Recorder:
                 self._begin()
         return self if spec.servers else None
 
-    def on_call_start(self, call: Call, subject: str, arguments: Raw | None) -> None:
-        self._recording.on_call_start(call, subject, arguments)
+    def on_call_start(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw], run: str
+    ) -> None:
+        self._recording.on_call_start(call, subject, params.get("arguments"))
 
     def on_call_end(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str

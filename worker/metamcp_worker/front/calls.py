@@ -1,13 +1,15 @@
 """Path of every request to a server: find the owner, rename, send, answer.
 
-Owns: the order of these steps, the changes to an answer on its way back, the figures of each call.
-Never: how a method finds its server (`mcp_request`), the form of an era (`jsonrpc_bytes`), HTTP,
-sessions, pipes. Bytes that are not names, ids or a matter of eras pass as they came.
+Owns: the order of these steps, the changes to an answer on its way back, the figures of each call,
+what a step of a call looks like that settings switch on (`HoldingStep` and the other protocols).
+Never: these steps (`compose`), how a method finds its server (`mcp_request`), the form of an era
+(`jsonrpc_bytes`), HTTP, sessions, pipes. Bytes that are not names, ids or a matter of eras pass as
+they came.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from time import monotonic, time
 from typing import Protocol
@@ -15,49 +17,30 @@ from typing import Protocol
 from msgspec import Raw, structs
 
 from metamcp_worker.access import gate
+from metamcp_worker.access.door import Denial
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.access.use_limits import Meters
-from metamcp_worker.builtin_tools import engine_tools
-from metamcp_worker.builtin_tools.builtin import (
-    Decision,
-    EngineWork,
-    Forward,
-    OrderAndThen,
-    Run,
-    ToolReply,
-)
 from metamcp_worker.catalog import offers, uris
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import builtin_calls, code_calls, code_calls_io
-from metamcp_worker.front.builtin_calls import Builtins
-from metamcp_worker.front.call_audit import CallAudit
-from metamcp_worker.front.call_observers import CallObserver, Overhead
-from metamcp_worker.front.code_calls_io import CodeRuns, RunUnderWay
-from metamcp_worker.front.engine_calls_io import EngineCalls, OrderUnderWay
-from metamcp_worker.front.guarded_calls import GuardedCalls
 from metamcp_worker.front_calls import mcp_request, task_ids
 from metamcp_worker.front_calls.call_faults import Retries, outcome
-from metamcp_worker.front_calls.call_router import Routing
+from metamcp_worker.front_calls.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front_calls.client_questions import Caller
 from metamcp_worker.front_calls.front_recovery import CallRecovery, CallRecoveryData
 from metamcp_worker.front_calls.front_views import Changed, Viewers
-from metamcp_worker.front_calls.mcp_request import LIST_CHANGED, METHODS, ServerNotReady
-from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, InnerRun, McpRequest
-from metamcp_worker.front_calls.server_links import Call
-from metamcp_worker.front_calls.server_processes import ProcessClient, RootsUnknown, ServerProcesses
-from metamcp_worker.front_calls.stats import OTHER, Stats
+from metamcp_worker.front_calls.mcp_request import LIST_CHANGED, METHODS
+from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
+from metamcp_worker.front_calls.server_links import Call, ServerStates
+from metamcp_worker.front_calls.server_processes import ProcessClient, ServerProcesses
+from metamcp_worker.front_calls.stats import OTHER, Overhead, Stats
 from metamcp_worker.front_calls.task_ids import TaskOwner
 from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
-from metamcp_worker.ipc.audit_records import LISTS
-from metamcp_worker.ipc.engine_runs import CALLING
-from metamcp_worker.ipc.errors import Code, ProtocolError
+from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, payer
 from metamcp_worker.ipc.messages import RootsChanged, ServerState, ServerWanted
-from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
-from metamcp_worker.middleware.hooked_lists import HookedLists
 
 log = logging.getLogger("metamcp.front")
 
@@ -72,32 +55,144 @@ class RecoveryCaller(Caller, Protocol):
         ...
 
 
+class HoldingStep(Protocol):
+    """Step that has calls before their server gets them, or in place of a server."""
+
+    def under_way(self) -> Iterable[tuple[Call, str]]:
+        """Return these calls, with their state as in `figures.CallUnderWay`."""
+        ...
+
+    def close(self) -> None:
+        """Answer all of them, because the front ends."""
+        ...
+
+
+class RuleStep(HoldingStep, Protocol):
+    """Step of calls that a rule may concern: its owner has a guard."""
+
+    def start(
+        self,
+        call: Call,
+        owner: offers.Owner,
+        view: View,
+        request: McpRequest,
+        params: Mapping[str, Raw],
+    ) -> Call:
+        """Send this call now or later, or refuse it. `params`: as the server gets them."""
+        ...
+
+    def cancel(self, call: Call, reason: str) -> None:
+        """End any call, held or with its server."""
+        ...
+
+    def holds(self, number: int) -> bool: ...
+
+
+class OwnTools(Protocol):
+    """Step of calls that the gateway answers itself, and of large results, which it keeps."""
+
+    def start(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call: ...
+
+    def find_result(self, method: str, uri: str) -> offers.Owner | None:
+        """Return the owner of a kept result that this request reads; None for other requests."""
+        ...
+
+    def place_result(self, view: View, request: McpRequest) -> bytes:
+        """Return the raw place where a large result of this request is kept, or nothing."""
+        ...
+
+
+class ListStep(Protocol):
+    """Step that changes lists of servers before clients see them."""
+
+    def on_catalogue(self, server: str) -> None:
+        """Look at the lists that a server has reported."""
+        ...
+
+    def on_news(self, server: str) -> None:
+        """Note that the lists of a server may have changed."""
+        ...
+
+
+class CallObserver(Protocol):
+    """Step that notes calls on their way, and changes at most their frames."""
+
+    def on_call_start(
+        self, call: Call, subject: str, request: McpRequest, params: Mapping[str, Raw], run: str
+    ) -> None:
+        """Note a call that is about to be sent. `params`: as the server will get them; `run`: id of
+        the run of code that the call is."""
+        ...
+
+    def on_call_end(
+        self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
+    ) -> None:
+        """Note a finished call. `answer`: None if it was cancelled; `outcome`: empty, or what was
+        wrong."""
+        ...
+
+
+class Auditor(CallObserver, Protocol):
+    """Observer of all calls and refusals. An answer leaves when its `on_call_end` has ended it."""
+
+    def check(self) -> None:
+        """Raise ProtocolError if no call may begin now."""
+        ...
+
+    def start(
+        self,
+        begin: Callable[[View, McpRequest, Caller | None], Call],
+        view: View,
+        request: McpRequest,
+        caller: Caller | None,
+    ) -> Call:
+        """Return what `begin` returns; record what it raises."""
+        ...
+
+    def authorize(self, view: View, principal: Principal, method: str) -> None:
+        """Do what `Calls.authorize` does, and record it."""
+        ...
+
+    def on_denial(self, endpoint: str, denial: Denial) -> None:
+        """Record a credential that the door has refused."""
+        ...
+
+    def send(self) -> None:
+        """Let the records of the calls that are over be written."""
+        ...
+
+
 class Calls:
-    """Views of all endpoints, links to all servers, and the calls between them. `viewers`,
-    `builtins`: hear from the supervisor what is in view; `view(endpoint)`: the view of the user of
-    this machine, None if the endpoint is unknown or not built yet.
+    """Views of all endpoints, links to all servers, and the calls between them. `viewers`: hears
+    from the supervisor what is in view; `view(endpoint)`: the view of the user of this machine,
+    None if the endpoint is unknown or not built yet.
 
     `lists_changed(changed)`: called after lists of views have changed. `tell(message)`: sends to
     the supervisor, when a call needs a server that does not run, and about clients of processes
     that are not for all. `notified(server, method, params)`: called with notifications of servers
-    that belong to no call. `witness`: hears of each call; None if calls are not observed. `audit`:
-    records each call before its answer leaves; None if nothing is audited.
+    that belong to no call. `on_views_built`: called when stale views were
+    built again. `steps`: all that have calls now, with those that follow: `guard`,
+    `own`, `lists`. `observers`: of all calls, the auditor last; `audit`: the auditor. Each
+    is None while it is switched off.
     """
 
     def __init__(self, stats: Stats, tell: Callable[[ServerWanted | RootsChanged], None]) -> None:
         self.lists_changed: Callable[[Changed], None] = lambda changed: None
         self.notified: Callable[[str, str, bytes], None] = lambda server, method, params: None
-        self.witness: CallObserver | None = None
-        self.audit: CallAudit | None = None
+        self.steps: list[HoldingStep] = []
+        self.guard: RuleStep | None = None
+        self.own: OwnTools | None = None
+        self.lists: ListStep | None = None
+        self.observers: tuple[CallObserver, ...] = ()
+        self.audit: Auditor | None = None
         self._stats = stats
-        self.connectors = Connectors()
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
-        self.builtins = Builtins(self.viewers)
         self.view_of = self.viewers.get
         self.viewers.build = self.refresh
-        self.code = CodeRuns(self, self.builtins, self.connectors)
-        self.engine = EngineCalls(self, self.builtins, self.connectors)
+        self.viewers.fails = stats.policy
+        self.states = ServerStates()
+        self.on_views_built: Callable[[], None] = lambda: None
         self._retries = Retries()
         self.processes = ServerProcesses(tell)
         self._tell = tell
@@ -108,21 +203,18 @@ class Calls:
         """Servers that clients with credentials use, each with tasks of its own."""
         self._on_notice: dict[str, Callable[[str, bytes], None]] = {}
         self._on_attached: list[Callable[[str], None]] = []
-        self._routing = Routing(
+        self.routing = Routing(
             self.finish_call,
             stats.count_late_reply,
             self.processes.request_process,
             self._on_notification,
             self._read,
         )
-        self._claims = CallRecovery(self._routing)
-        self.guarded = GuardedCalls(self._routing, self, self.connectors)
-        self.guarded.count = self.viewers.fails = stats.policy
-        self._cancel = self.guarded.cancel
-        self._quarantine = self.guarded.quarantine
-        self.lists = HookedLists(self.guarded.lines, self.viewers, self.refresh)
+        self._claims = CallRecovery(self.routing)
+        self._cancel: Callable[[Call, str], None] = self.routing.cancel
+        self.quarantine = QuarantinedCalls(self.routing)
         self.meters = Meters()
-        self.overhead = Overhead()
+        self.overhead = Overhead(monotonic, self.routing.loop.call_soon)
         self.on_notice(figures.NOTICE, self.overhead.on_worker_notice)
         for kind, method in LIST_CHANGED.items():
             self.on_notice(method, partial(self._said_changed, kind))
@@ -137,53 +229,50 @@ class Calls:
         own = current is not None and view.spec.per_session and not request.modern
         return self.viewers.own(current, request.who) if current is not None and own else current
 
+    def hold_by(self, guard: RuleStep) -> None:
+        """Let all calls that rules concern go through this step."""
+        self.guard, self._cancel = guard, guard.cancel
+        self.steps.append(guard)
+
+    def is_held(self, call: Call) -> bool:
+        """Whether a rule holds this call back."""
+        return self.guard is not None and self.guard.holds(call.id)
+
     def authorize(self, view: View, principal: Principal, method: str) -> None:
         """Raise ProtocolError unless this principal may send this method to the endpoint of the
         view (`gate.authorize`)."""
-        try:
+        if self.audit is None:
             gate.authorize(principal, view.endpoint, method, "")
-        except ProtocolError as error:
-            if self.audit is not None:
-                self.audit.record_refusal(method, principal, view.whole, "", error)
-            raise
-        if self.audit is not None and method in LISTS:
-            self.audit.record_event("list", method, principal, view.whole)
+        else:
+            self.audit.authorize(view, principal, method)
 
     def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
         """Send the request to its server. `caller`: takes what comes before the answer. Raises
         ProtocolError for a request that no server should see, and Unasked if the client has to be
         asked for its roots first."""
         if self.audit is None:
-            return self._start(view, request, caller)
-        try:
-            self.audit.check()
-            return self._start(view, request, caller)
-        except ServerNotReady:  # it begins again, or is refused with another error
-            raise
-        except ProtocolError as error:
-            rule = METHODS.get(request.method)
-            subject = mcp_request.subject_of(rule, request) if rule is not None else ""
-            parent = "" if request.run is None else request.run.id
-            self.audit.record_refusal(
-                request.method, request.principal, view.whole, subject, error, parent
-            )
-            raise
+            return self.begin(view, request, caller)
+        return self.audit.start(self.begin, view, request, caller)
 
-    def _start(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
+    def begin(self, view: View, request: McpRequest, caller: Caller | None) -> Call:
+        """Do what `start` does, within a start that is audited."""
         # Compiled, a struct finds a member by its name, so most are read once.
         method, spec, modern, client = request.method, view.spec, request.modern, request.caller
         principal, wants_progress, results = request.principal, request.wants_progress, spec.results
+        own = self.own
         merged = view.merged if modern else view.legacy
         rule = METHODS.get(method) or mcp_request.completion(request)
         params: Mapping[str, Raw] = request.params
         subject = ""
         if rule is not None:
             subject = mcp_request.subject_of(rule, request)
-            is_result = results is not None and builtin_calls.is_result(method, subject)
-            find = rule.find if rule is not mcp_request.TASK else self.task_owner(view).find_server
-            owner = builtin_calls.RESULT if is_result else find(merged, subject)
+            owner = None if results is None or own is None else own.find_result(method, subject)
+            if owner is None:
+                task = rule is mcp_request.TASK
+                owner = (self.task_owner(view).find_server if task else rule.find)(merged, subject)
             if owner is not None and not owner.server:
-                return self._own(view, subject, request, caller)
+                assert own is not None, "a front that serves has its own tools"
+                return own.start(view, subject, request, caller)
             if owner is None or rule.one_era or owner.kept or owner.invalid:
                 owner = mcp_request.check_owner(merged, owner, rule, subject, request)
             params = rule.rename(params, owner.original)
@@ -196,14 +285,14 @@ class Calls:
         sent = client if modern or client.find(b"/tasks") < 0 else mcp_request.without_tasks(client)
         if base in self.processes.apart:
             server = self.processes.find(server, request, calls=True)
-        if self._quarantine.apart and method == task_ids.CALL:
-            self._quarantine.check(server, owner.original or subject)
+        if self.quarantine.apart and method == task_ids.CALL:
+            self.quarantine.check(server, owner.original or subject)
         frame = CallFrame(
-            self._routing.new_id(), method, codec.dump(params),
+            self.routing.new_id(), method, codec.dump(params),
             codec.dump(request.meta) if request.meta else b"", sent,
             wants_progress=wants_progress, peer=request.peer,
             deadline_ms=self._timeouts_ms.get(base, 0), payer=payer(spec.workspace, principal.name),
-            results=b"" if results is None else builtin_calls.place(view, request),
+            results=b"" if results is None or own is None else own.place_result(view, request),
         )  # fmt: skip
         call = Call(
             server, frame, self._cancel, monotonic(), label=method if rule is not None else OTHER,
@@ -232,112 +321,18 @@ class Calls:
     ) -> Call:  # fmt: skip
         """Send a call that counts at its limits, or hold it, and return it."""
         try:
-            if self.witness is not None or self.audit is not None:
-                self._report_start(call, subject, request, params)
+            for observer in self.observers:
+                observer.on_call_start(call, subject, request, params, "")
             if owner.guard is not None and request.method in guard_rules.KINDS:
-                return self.guarded.start(call, owner, view, request, params)
-            self._routing.start(call)
+                assert self.guard is not None, "rules came with their step"
+                return self.guard.start(call, owner, view, request, params)
+            self.routing.start(call)
         except Exception:
             call.leave_meters()  # no answer comes, which would do that
             raise
         if call.id & figures.MASK >= figures.NEXT:
             self.overhead.time_call(call)
         return call
-
-    def _report_start(
-        self,
-        call: Call,
-        subject: str,
-        request: McpRequest,
-        params: Mapping[str, Raw],
-        run: str = "",
-    ) -> None:
-        """Notify those that observe calls."""
-        if self.witness is not None:
-            self.witness.on_call_start(call, subject, request, params)
-        if self.audit is not None:
-            self.audit.on_call_start(call, subject, request, params, run)
-
-    def _own(self, view: View, name: str, request: McpRequest, caller: Caller | None) -> Call:
-        """Begin the call of a built-in tool, or of the tool that it forwards to."""
-        decision = self.builtins.decide(view, name, request)
-        if request.method in engine_tools.TASKS:
-            name = engine_tools.RUN
-        if isinstance(decision, Forward):
-            named = {"name": Raw(codec.dump(decision.name)), "arguments": decision.arguments}
-            forwarded = structs.replace(request, params=request.params | named)
-            code_calls.check_consent(view.of(modern=request.modern), decision.name, request)
-            return self._start(view, forwarded, caller)
-        return self._start_builtin_call(view, name, request, caller, decision)
-
-    def run_code(
-        self, view: View, request: McpRequest, caller: Caller | None, decision: Decision
-    ) -> Call:
-        """Begin a run of code for a run of the engine. Raises ProtocolError and Unasked."""
-        if self.audit is not None:
-            self.audit.check()
-        return self._start_builtin_call(view, "run_code", request, caller, decision)
-
-    def _start_builtin_call(
-        self, view: View, name: str, request: McpRequest, caller: Caller | None, decision: Decision
-    ) -> Call:
-        """Begin the call of a built-in tool that has decided."""
-        began, routing = monotonic(), self._routing
-        assert not isinstance(decision, Forward)
-        if isinstance(decision, OrderAndThen):
-            gate.check_scope(request.principal, gate.META, name)
-        run = code_calls_io.new_id() if isinstance(decision, Run) else ""
-        calling = run or (isinstance(decision, EngineWork) and decision.method in CALLING)
-        if calling and self.processes.asks_first(view.spec.servers, request):
-            raise RootsUnknown  # nobody can be asked for roots later
-        call = Call(
-            OWN,
-            CallFrame(routing.new_id(), request.method, codec.dump(request.params)),
-            self._cancel_builtin_call,
-            began,
-            label=request.method,
-            modern=request.modern,
-            legacy=not request.modern,
-        )
-        call.origin = CallOrigin(
-            view.whole, name, request.caller, request.who,
-            request.wants_progress,
-            request.version, name, request.principal,
-        )  # fmt: skip
-        if isinstance(decision, Run | EngineWork):
-            call.caller = caller
-        self._report_start(call, name, request, request.params, run)
-        task = isinstance(decision, EngineWork) and decision.task
-        done = partial(self._on_reply, call, task)
-        if isinstance(decision, Run):
-            self.code.begin(RunUnderWay(run, call, view, request, done), decision)
-        elif isinstance(decision, EngineWork):
-            self.engine.begin(OrderUnderWay(call, view, request, decision, done))
-        else:
-            self.builtins.carry_out(view, request, decision, done)
-        return call
-
-    def _on_reply(self, call: Call, task: bool, reply: ToolReply) -> None:
-        if not call.answer.is_cancelled():
-            answer = builtin_calls.answer(call.label, reply, modern=call.modern, task=task)
-            self.finish_call(call, answer)
-
-    def _cancel_builtin_call(self, call: Call, reason: str) -> None:
-        """Cancel the call of a built-in tool; an order that it has sent is still carried out, code
-        that it runs is ended, and the engine is notified."""
-        self.code.leave(call.id)
-        self.engine.leave(call.id)
-        if not call.answer.is_done() and not (self.audit is not None and self.audit.holds(call)):
-            self.finish_call(call, None)
-
-    def pause(self, run: InnerRun, *, on: bool) -> None:
-        """Let the time of a run of code stand still, or go on."""
-        self.code.hold(run, hold=on)
-
-    def record_consent(self, call: Call, consent: str) -> None:
-        """Record who agreed to a call, or why it is refused."""
-        if self.audit is not None:
-            self.audit.record_consent(call, consent)
 
     async def claim(
         self,
@@ -350,7 +345,7 @@ class Calls:
     ) -> Call | None:
         """Go on with a call that a front which is gone began for this session, to be answered on
         this stream; None if none of these servers has the call. `caller` gets its note first."""
-        routing, merged = self._routing, view.legacy
+        routing, merged = self.routing, view.legacy
 
         def build_call(server: str, number: int, note: CallRecoveryData) -> Call:
             caller.apply_note(note)
@@ -383,17 +378,17 @@ class Calls:
         """Send the roots of this client, which may be new, to its processes and the supervisor."""
         names = self.processes.update_roots(client)
         for name in names:
-            self._routing.tell(name, roots.TOLD, client.roots or roots.NONE)
+            self.routing.tell(name, roots.TOLD, client.roots or roots.NONE)
         if names:
             self._tell(RootsChanged(who=client.who, roots=client.roots.decode()))
 
     def tell(self, server: str, method: str, params: bytes = b"") -> None:
         """Send a notification of a client to this server."""
-        self._routing.tell(self.heir(server), method, params)
+        self.routing.tell(self.heir(server), method, params)
 
     def ask(self, server: str, method: str, params: bytes) -> Call:
         """Send a request of the gateway itself to this server, and return the call."""
-        routing, server = self._routing, self.heir(server)
+        routing, server = self.routing, self.heir(server)
         frame = CallFrame(routing.new_id(), method, params)
         now = routing.loop.time()
         call = Call(server, frame, routing.cancel, now, label=method)
@@ -407,7 +402,7 @@ class Calls:
 
     def reachable(self, server: str) -> bool:
         """Whether the server takes calls now."""
-        return self._routing.reachable(self.heir(server))
+        return self.routing.reachable(self.heir(server))
 
     def on_notice(self, method: str, tell: Callable[[str, bytes], None]) -> None:
         """Call `tell(server, params)` for notifications of this method that belong to no call,
@@ -441,49 +436,53 @@ class Calls:
         if call.legacy and call.caller is not None:
             call.caller = task_ids.TaskIdCaller(call.caller, expose)
 
+    async def await_first_starts(self, view: View) -> View:
+        """Wait until the servers of this view that start for the first time are ready, have failed,
+        or had their time. Return the view as it is then."""
+        await self.states.wait(view.spec.servers)
+        self.refresh()  # the news that ended the wait may not be in the views yet
+        return self.refresh_view(view) or view
+
     # --- what the supervisor says -------------------------------------------------------------
 
     def configure(self, spec: FrontSpec) -> None:
         self._stats.per_tool = spec.tool_times
         self.meters.configure(spec)
         self.viewers.configure(spec)
-        self.builtins.seek(spec.meaning)
-        self.connectors.keep(spec.roles)
-        self.code.configure()
-        self.engine.configure(at_once=spec.engine_at_once)
         self._retries.configure(spec.retries)
         self._timeouts_ms = {name: round(s * 1000) for name, s in spec.timeouts_s.items()}
         self.handle_key = spec.handle_key
         self._divided = frozenset(
             server for endpoint in spec.endpoints if endpoint.auth for server in endpoint.servers
         )
-        self._routing.configure(spec.timeouts_s, spec.call_hold_s)
-        self.guarded.configure(spec)
-        self.lists.recheck_servers()
+        self.routing.configure(spec.timeouts_s, spec.call_hold_s)
+        self.quarantine.configure(spec.quarantined)
 
     def catalogue(self, server: str, catalogue: ServerCatalogue) -> None:
         self.viewers.put(server, catalogue)
-        self.lists.on_catalogue(server)
+        if self.lists is not None:
+            self.lists.on_catalogue(server)
         if not process_names.parse_client(server):
             self._retries.learn(server, catalogue)
 
     def server_state(self, news: ServerState) -> None:
         if not process_names.parse_client(news.server):
             self.viewers.set_listed(news.server, news.listed)
-            self.builtins.learn(news)
+            self.states.learn(news)
             legacy = process_names.own(news.server, process_names.LEGACY)
             meant = self.heir(legacy)
             self.processes.learn(news)
             if self.heir(legacy) == news.server != meant:
                 for tell in self._on_attached:
                     tell(legacy)
-        self._routing.learn(news)
+        self.routing.learn(news)
 
     async def attach(self, server: str, generation: int, fd: int, *, legacy: bool = False) -> None:
         """Take over `fd`, the pipe to this generation of the server. `legacy`: the process speaks a
         revision with sessions. Raises OSError."""
-        await self._routing.attach(server, generation, fd, legacy=legacy)
-        self.guarded.lines.tell(process_names.base(server))
+        await self.routing.attach(server, generation, fd, legacy=legacy)
+        if self.lists is not None:
+            self.lists.on_news(server)
         for tell in self._on_attached:
             tell(server)
 
@@ -491,40 +490,38 @@ class Calls:
         if process_names.parse_client(server) in ("", process_names.LEGACY):
             self.viewers.forget(server)
         if not process_names.parse_client(server):
-            self.builtins.forget(server)
+            self.states.forget(server)
             self._retries.forget(server)
-        self._routing.forget(server, self.heir(server))
+        self.routing.forget(server, self.heir(server))
         self.processes.forget(server)
 
     def refresh(self) -> None:
         """Build stale views again, and announce whose lists have changed."""
         if changed := self.viewers.refresh():
             self.lists_changed(changed)
-        self.builtins.on_views_built()
+        self.on_views_built()
         for sentence in self.viewers.take_omissions():
             log.info("%s", sentence)
 
     async def close(self) -> None:
         """Answer every call that still waits, and close the pipes."""
         self._claims.leave()
-        self.guarded.close()
-        self.code.close()
-        self.engine.close()
-        await self._routing.close()
+        for step in self.steps:
+            step.close()
+        await self.routing.close()
 
     def inflight(self) -> dict[str, int]:
-        return self._routing.inflight()
+        return self.routing.inflight()
 
     def under_way(self) -> Iterator[tuple[Call, str]]:
         """Yield every call that is not answered yet, with its state as in
         `figures.CallUnderWay`."""
-        yield from self._routing.under_way()
-        yield from ((call, "running") for call in self.code.under_way())
-        yield from ((call, "running") for call in self.engine.under_way())
-        yield from self.guarded.under_way()
+        yield from self.routing.under_way()
+        for step in self.steps:
+            yield from step.under_way()
 
     def count_held_calls(self) -> int:
-        return self._routing.count_held_calls()
+        return self.routing.count_held_calls()
 
     def held_by_server(self) -> dict[str, int]:
         """Return the number of calls, by server, that wait for the server to be there."""
@@ -539,7 +536,8 @@ class Calls:
         """Pass on that a list has changed, as a server says, although the list is the same. Only
         clients that see all of this server and no other server hear it, as without a gateway."""
         whose = process_names.parse_client(server)
-        self.guarded.lines.tell(process_names.base(server))
+        if self.lists is not None:
+            self.lists.on_news(server)
         changed = self.viewers.alone(process_names.base(server), (kind,))
         if changed and whose in ("", process_names.LEGACY):
             self.lists_changed(changed)
@@ -590,10 +588,8 @@ class Calls:
         seconds, of = monotonic() - call.started, call.origin or _NOWHERE
         if not refused:
             self._stats.observe(server, call.label, seconds, error_type, of.version, of.tool)
-        if self.witness is not None:
-            self.witness.on_call_end(call, answer, seconds, error_type)
-        if self.audit is not None:
-            self.audit.on_call_end(call, answer, seconds, error_type)
+        for observer in self.observers:
+            observer.on_call_end(call, answer, seconds, error_type)
         if answer is None or self.audit is None:
             call.answer.end(answer)
 

@@ -8,25 +8,23 @@ a run from either side. Never: running code, what a call is and what it answers
 import asyncio
 import logging
 import re
-import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 from msgspec import Raw
 
-from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import code_tools
 from metamcp_worker.builtin_tools.builtin import Run, ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import code_calls
-from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.builtin_calls import Builtins, BuiltinWork
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.code_calls import NeedsConsent, ToolNames
-from metamcp_worker.front_calls.client_questions import Caller, Question, may_be_asked
+from metamcp_worker.front_calls.client_questions import Question, may_be_asked
 from metamcp_worker.front_calls.mcp_request import ServerNotReady
 from metamcp_worker.front_calls.mrtr import ELICIT
-from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.front_calls.server_processes import RootsUnknown
 from metamcp_worker.ipc import codec
@@ -49,7 +47,6 @@ RUN_WAIT_S_MAX = 60.0
 """Seconds that a run may take beyond its own time: to wait for a sandbox, and to be ended."""
 UNSENT_BYTES_MAX = 2 * FRAME_BYTES_MAX
 """Maximum bytes that wait for the sandboxes to read them; a call beyond gets an error."""
-RUN_ID_BYTES = 8
 
 _GONE = "the process of the sandboxes ended or cannot be reached; try again"
 _DEEP = "a value of the code has too many levels, or is not JSON"
@@ -66,45 +63,23 @@ _RUN = re.compile(rb'\{"type":"(?:HostCall|RunEnded)","run":(?P<run>\d{1,18}),')
 _read = codec.reader(HostCall | RunEnded)
 
 
-class Pipeline(Protocol):
-    """Way of all calls; see `calls.Calls`."""
-
-    def find_sender_view(self, view: View, request: McpRequest) -> View | None:
-        """Return the view of the sender of the request as it is now; None if there is none."""
-        ...
-
-    def authorize(self, view: View, principal: Principal, method: str) -> None: ...
-
-    def start(self, view: View, request: McpRequest, caller: Caller | None) -> Call: ...
-
-    def first_list(self, server: str) -> Call: ...
-
-
 class RunUnderWay:
-    """Run under way. `call`: the client's; `id`: of the run, for the audit; `done`: takes the
-    result. `number`: on the connection; `calls`: under way, by their number in the run; `ended`:
-    number of calls that are over. `outer`: run whose code waits for this one, if there is one;
-    `starts`: inner runs of this run: the first one runs, the others wait. `asking`: calls that wait
-    until the user agrees, with names of tools; the first one is in `question`. `holds`: reasons for
-    its time to stand still."""
+    """Run under way. `number`: on the connection; `calls`: under way, by their number in the run;
+    `ended`: number of calls that are over. `outer`: run whose code waits for this one, if there is
+    one; `starts`: inner runs of this run: the first one runs, the others wait. `asking`: calls that
+    wait until the user agrees, with names of tools; the first one is in `question`. `holds`:
+    reasons for its time to stand still."""
 
-    def __init__(
-        self,
-        id: str,  # noqa: A002 - the audit's own name
-        call: Call,
-        view: View,
-        request: McpRequest,
-        done: Callable[[ToolReply], None],
-    ) -> None:
-        self.call = call
-        self.number = call.id
-        self.view = view
-        self.request = request
-        self.inner = _InnerCaller(call)
-        self.done = done
+    def __init__(self, work: BuiltinWork) -> None:
+        self.call = work.call
+        self.number = work.call.id
+        self.view = work.view
+        self.request = work.request
+        self.inner = _InnerCaller(work.call)
+        self.done = work.done
         self.calls: dict[int, Call] = {}
         self.ended = 0
-        self.base = code_calls.base(request, id)
+        self.base = code_calls.base(work.request, work.run)
         self.limits: CodeLimits | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.outer: RunUnderWay | None = None
@@ -115,10 +90,11 @@ class RunUnderWay:
 
 
 class CodeRuns:
-    """Runs of a front. `pipeline`: makes the calls of the code; `builtins`: lists tools for it."""
+    """Runs of a front; a `builtin_calls.WorkStep`. `calls`: makes those of the code; `builtins`:
+    lists tools for it."""
 
-    def __init__(self, pipeline: Pipeline, builtins: Builtins, connectors: Connectors) -> None:
-        self._pipeline = pipeline
+    def __init__(self, calls: Calls, builtins: Builtins, connectors: Connectors) -> None:
+        self._calls = calls
         self._builtins = builtins
         self._runs: dict[int, RunUnderWay] = {}
         self._names: dict[str, ToolNames] = {}
@@ -135,13 +111,14 @@ class CodeRuns:
         self._link.close()
         self._on_lost()
 
-    def under_way(self) -> Iterable[Call]:
-        """Return the calls that are runs."""
-        return [run.call for run in self._runs.values()]
+    def under_way(self) -> Iterable[tuple[Call, str]]:
+        """Return the calls that are runs, with their state."""
+        return [(run.call, "running") for run in self._runs.values()]
 
-    def begin(self, run: RunUnderWay, program: Run) -> None:
-        """Run code for a client. `run.done` is called with the result, at once or later."""
-        most = run.view.spec.code
+    def begin(self, work: BuiltinWork) -> None:
+        """Run code for a client. `work.done` is called with the result, at once or later."""
+        run, program, most = RunUnderWay(work), work.decision, work.view.spec.code
+        assert isinstance(program, Run)
         if refusal := code_calls.refusal(program, run.request):
             run.done(ToolReply(refusal, failed=True))
         elif most is None or not self._connectors.has(ROLE):
@@ -249,16 +226,16 @@ class CodeRuns:
         try:
             view = self._view(run)
             if host_call.kind == "tools":
-                self._pipeline.authorize(view, run.request.principal, "tools/list")
+                self._calls.authorize(view, run.request.principal, "tools/list")
                 done = partial(self._on_tools, run, host_call.call)
                 self._builtins.tools(view, run.base, host_call.name, done)
                 return
-            self._pipeline.authorize(view, run.request.principal, "tools/call")
+            self._calls.authorize(view, run.request.principal, "tools/call")
             if host_call.kind == "server":
                 name = self._names_of(view, run).find(host_call.server, host_call.name)
             request = code_calls.call(run.base, name, host_call.arguments)
             code_calls.check_consent(view.of(modern=request.modern), name, request)
-            call = self._pipeline.start(view, request, run.inner)
+            call = self._calls.start(view, request, run.inner)
         except ServerNotReady as error:
             self._wait(run, host_call, error)
         except NeedsConsent as error:
@@ -310,7 +287,7 @@ class CodeRuns:
             if run.number in self._runs:
                 self._on_host_call(run, host_call)
 
-    def hold(self, within: InnerRun, *, hold: bool) -> None:
+    def hold(self, within: InnerRun, hold: bool) -> None:
         """Let the time of the run whose code makes a call stand still, or go on, if there is such a
         run."""
         self._hold(next((r for r in self._runs.values() if r.base.run is within), None), hold=hold)
@@ -338,7 +315,7 @@ class CodeRuns:
         expires = run.request.principal.expires
         if expires and time.time_ns() >= expires * 1e9:
             raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
-        view = self._pipeline.find_sender_view(run.view, run.request)
+        view = self._calls.find_sender_view(run.view, run.request)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
         if self._link.unsent > UNSENT_BYTES_MAX:
@@ -354,13 +331,13 @@ class CodeRuns:
 
     def _wait(self, run: RunUnderWay, host_call: HostCall, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
-        first = self._pipeline.first_list(early.server)
+        first = self._calls.first_list(early.server)
         run.calls[host_call.call] = first
 
         def on_first_list(answer: CallAnswer | None) -> None:
             if run.calls.pop(host_call.call, None) is None or answer is None:
                 return
-            view = self._pipeline.find_sender_view(run.view, run.request)
+            view = self._calls.find_sender_view(run.view, run.request)
             if view is None or early.server in view.merged.unknown:
                 self._refuse(run, host_call.call, early.message)
             else:
@@ -412,8 +389,3 @@ class _InnerCaller:
             question.decline("The client of this call cannot be asked.")
         else:
             self._outer.caller.on_question(question)
-
-
-def new_id() -> str:
-    """Return an id of a run, under which the audit finds its calls."""
-    return secrets.token_hex(RUN_ID_BYTES)

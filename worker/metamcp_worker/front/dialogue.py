@@ -199,7 +199,7 @@ class Dialogue:
             raise ProtocolError(
                 Code.INVALID_PARAMS, "The progress token must be a string or an integer."
             )
-        at_once = method in LIST_METHODS and not self._calls.builtins.unmet_s(view)
+        at_once = method in LIST_METHODS and not self._calls.states.unmet_s(view.spec.servers)
         if at_once and not facts.prefers_sse:
             return _send_list_page(outlet, raw_id, method, params, view)
         request = McpRequest(
@@ -289,9 +289,7 @@ class Dialogue:
         method, params = request.method, request.params
         if method in LIST_METHODS:
             view = (
-                self._calls.find_sender_view(
-                    await self._calls.builtins.await_first_starts(view), request
-                )
+                self._calls.find_sender_view(await self._calls.await_first_starts(view), request)
                 or view
             )
             return CallAnswer(view.page(method, params, modern=False))

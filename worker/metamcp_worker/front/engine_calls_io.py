@@ -10,20 +10,19 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from msgspec import Raw
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, ToolReply
+from metamcp_worker.builtin_tools.builtin import EngineWork, ToolReply
 from metamcp_worker.catalog.views import View
 from metamcp_worker.front import code_calls, engine_calls
-from metamcp_worker.front.builtin_calls import Builtins
+from metamcp_worker.front.builtin_calls import BuiltinCalls, Builtins, BuiltinWork
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front.code_calls import ToolNames
-from metamcp_worker.front.code_calls_io import Pipeline
 from metamcp_worker.front.engine_calls import RepeatableTools
 from metamcp_worker.front_calls import client_questions
-from metamcp_worker.front_calls.client_questions import Caller, Question
+from metamcp_worker.front_calls.client_questions import Question
 from metamcp_worker.front_calls.mcp_request import ServerNotReady
 from metamcp_worker.front_calls.request_facts import CallAnswer, HttpRefused, InnerRun, McpRequest
 from metamcp_worker.front_calls.server_links import Call
@@ -66,35 +65,17 @@ log = logging.getLogger("metamcp.front")
 _read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop)
 
 
-class OrderPipeline(Pipeline, Protocol):
-    """Way of all calls; see `calls.Calls`."""
-
-    def view_of(self, endpoint: str, principal: str) -> View | None:
-        """Return the view of a principal; None if there is none."""
-        ...
-
-    def run_code(
-        self, view: View, request: McpRequest, caller: Caller | None, decision: Decision
-    ) -> Call: ...
-
-
 class OrderUnderWay:
     """Order of a client. `done`: takes the result of its tool; `allowed`: tools that its user has
     agreed to, for an agent."""
 
-    def __init__(
-        self,
-        call: Call,
-        view: View,
-        request: McpRequest,
-        work: EngineWork,
-        done: Callable[[ToolReply], None],
-    ) -> None:
-        self.call = call
-        self.view = view
-        self.request = request
-        self.work = work
-        self.done = done
+    def __init__(self, work: BuiltinWork) -> None:
+        assert isinstance(work.decision, EngineWork)
+        self.call = work.call
+        self.view = work.view
+        self.request = work.request
+        self.work = work.decision
+        self.done = work.done
         self.allowed: set[str] = set()
 
     # A caller of what runs do for this client: progress of single calls is not passed on.
@@ -124,16 +105,20 @@ class _HostWork:
 
 
 class EngineCalls:
-    """Orders of a front's clients, and requests of the engine. `front`: name of this front;
+    """Orders of a front's clients, and requests of the engine; a `builtin_calls.WorkStep`. `front`:
+    name of this front;
     `still(principal, endpoint, now)`, `part(endpoint, principal)`: of the door, which may refuse an
     owner, and the name of the part of an endpoint that an owner sees."""
 
-    def __init__(self, pipeline: OrderPipeline, builtins: Builtins, connectors: Connectors) -> None:
+    def __init__(
+        self, calls: Calls, builtins: Builtins, own: BuiltinCalls, connectors: Connectors
+    ) -> None:
         self.front = ""
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.part: Callable[[str, Principal], str] = lambda endpoint, who: endpoint
-        self._pipeline = pipeline
+        self._calls = calls
         self._builtins = builtins
+        self._own = own
         self._at_once = False
         self._orders: dict[int, OrderUnderWay] = {}
         self._works: dict[int, _HostWork] = {}
@@ -160,12 +145,13 @@ class EngineCalls:
         self._link.close()
         self._on_lost()
 
-    def under_way(self) -> Iterable[Call]:
-        """Return the calls that are orders."""
-        return [order.call for order in self._orders.values()]
+    def under_way(self) -> Iterable[tuple[Call, str]]:
+        """Return the calls that are orders, with their state."""
+        return [(order.call, "running") for order in self._orders.values()]
 
-    def begin(self, order: OrderUnderWay) -> None:
-        """Give an order for a client. `order.done` is called with the result, at once or later."""
+    def begin(self, work: BuiltinWork) -> None:
+        """Give an order for a client. `work.done` is called with the result, at once or later."""
+        order = OrderUnderWay(work)
         refusal = engine_calls.refusal(order.work, order.request, there=self._connectors.has(ROLE))
         if not refusal and len(self._orders) >= ORDERS_MAX:
             refusal = _FULL_ORDERS
@@ -250,7 +236,7 @@ class EngineCalls:
             elif ask.kind in ("sample", "elicit"):
                 self._question(work, order)
             else:
-                self._pipeline.authorize(view, who, "tools/list")
+                self._calls.authorize(view, who, "tools/list")
                 self._look_up(work, view, request)
         except ServerNotReady as error:
             self._wait(work, error)
@@ -271,7 +257,7 @@ class EngineCalls:
         if who.auth != "none" and not self.still(who, endpoint, time.time_ns() / 1e9):
             raise ProtocolError(Code.INVALID_REQUEST, _EXPIRED)
         endpoint = self.part(endpoint, who)
-        view = self._pipeline.view_of(endpoint, who.name)
+        view = self._calls.view_of(endpoint, who.name)
         if view is None:
             raise ProtocolError(Code.INVALID_REQUEST, _UNSERVED)
         if self._link.unsent > UNSENT_BYTES_MAX:
@@ -295,23 +281,22 @@ class EngineCalls:
         self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
     ) -> None:
         ask = work.ask
-        self._pipeline.authorize(view, request.principal, "tools/call")
+        self._calls.authorize(view, request.principal, "tools/call")
         name = self._name(ask, view, request)
         work.repeatable = self._get_tool_names(view, request)[1].has(name)
         made = code_calls.call(request, name, ask.arguments)
-        call = self._pipeline.start(view, made, order)
+        call = self._calls.start(view, made, order)
         self._follow(work, call, lambda answer: answer)
 
     def _code(
         self, work: _HostWork, view: View, request: McpRequest, order: OrderUnderWay | None
     ) -> None:
-        self._pipeline.authorize(view, request.principal, "tools/call")
-        decision = self._builtins.code(view, work.ask.arguments)
+        self._calls.authorize(view, request.principal, "tools/call")
         made = code_calls.call(request, "run_code", work.ask.arguments)
         if work.ask.consent:
             allowed = set[str]() if order is None else order.allowed
             made.run = InnerRun(work.ask.run, 0, allowed, "agent")
-        call = self._pipeline.run_code(view, made, order, decision)
+        call = self._own.run_code(view, made, order, work.ask.arguments)
         self._follow(work, call, engine_calls.with_structured_content)
 
     def _follow(self, work: _HostWork, call: Call, made: Callable[[HostDone], HostDone]) -> None:
@@ -327,14 +312,14 @@ class EngineCalls:
 
     def _wait(self, work: _HostWork, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
-        first = self._pipeline.first_list(early.server)
+        first = self._calls.first_list(early.server)
         work.end = first.cancel
 
         def on_first_list(answer: CallAnswer | None) -> None:
             if self._works.get(work.ask.call) is not work or answer is None:
                 return
             owner = work.ask.owner
-            view = self._pipeline.view_of(owner.endpoint, owner.name)
+            view = self._calls.view_of(owner.endpoint, owner.name)
             if view is None or early.server in view.merged.unknown:
                 self._reply(work, engine_calls.build_refusal(work.ask.call, early))
             else:

@@ -17,9 +17,8 @@ from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools import builtin
 from metamcp_worker.catalog.offers import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.call_audit import CallAudit
+from metamcp_worker.front.calls import Calls
 from metamcp_worker.front_calls import mcp_request, mrtr, server_links
-from metamcp_worker.front_calls.call_router import QuarantinedCalls, Routing
 from metamcp_worker.front_calls.client_questions import Question, may_be_asked
 from metamcp_worker.front_calls.mcp_request import METHODS
 from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
@@ -50,46 +49,41 @@ _UNSERVED = "This endpoint is not served any more."
 _STOPPING = "The gateway is stopping."
 
 
-class GuardHost(Protocol):
-    """Parts of a front that guarded calls need; see `calls.Calls`."""
+class GuardNotes(Protocol):
+    """Record of what happens to guarded calls; see `call_audit.CallAudit`."""
 
-    audit: CallAudit | None
-
-    def find_sender_view(self, view: View, request: McpRequest) -> View | None: ...
-
-    def pause(self, run: InnerRun, *, on: bool) -> None:
-        """Let the time of a run of code stand still, or go on."""
+    def policies(self, call: Call, text: str) -> None:
+        """Note what policies did."""
         ...
 
     def record_consent(self, call: Call, consent: str) -> None:
-        """Record who agreed to a call, or why it is refused."""
-        ...
-
-    def finish_call(self, call: Call, answer: CallAnswer | None, refused: str = "") -> None:
-        """Answer a call. `refused`: outcome of a call that no server gets."""
+        """Note who agreed to a call, or why it is refused."""
         ...
 
 
 class GuardedCalls:
-    """Calls that their server gets when rules, people and middleware have let them through. `held`:
-    calls that wait for `consent`; `hooked`: calls in middleware; `still(principal, endpoint, now)`:
-    of the door, which may refuse the caller; `count`: counts what a policy does."""
+    """Calls that their server gets when rules, people and middleware have let them through; a
+    `calls.RuleStep`. `held`: calls that wait for `consent`; `hooked`: calls in middleware;
+    `still(principal, endpoint, now)`: of the door, which may refuse the caller; `count`: counts
+    what a policy does; `pause(run, on)`: lets the time of a run of code stand still, or go on;
+    `notes`: None if nothing is recorded."""
 
-    def __init__(self, routing: Routing, host: GuardHost, connectors: Connectors) -> None:
+    def __init__(self, calls: Calls, connectors: Connectors) -> None:
         self.consent = ConsentStep()
         self.held = HeldCalls(self.consent)
         self.still: Callable[[Principal, str, float], bool] = lambda who, endpoint, now: True
         self.count: Callable[[PolicyNote], None] = lambda note: None
-        self.quarantine = QuarantinedCalls(routing)
-        self.routing = routing
-        self.host = host
+        self.pause: Callable[[InnerRun, bool], None] = lambda run, on: None
+        self.notes: GuardNotes | None = None
+        self.quarantine = calls.quarantine
+        self.routing = calls.routing
+        self.calls = calls
         self.works: dict[int, _GuardedWork] = {}
         self.lines = MiddlewareClients(connectors)
         self.hooked: dict[int, _HookedCall] = {}
 
     def configure(self, spec: FrontSpec) -> None:
         self.lines.configure(spec.middleware)
-        self.quarantine.configure(spec.quarantined)
         self.consent.masks = SecretMasker((*spec.log.secrets, *spec.recording.secrets))
 
     def start(
@@ -127,9 +121,9 @@ class GuardedCalls:
             self.count(note)
             if note.why:
                 log.warning("policy '%s' fails for %s: %s", note.policy, guard.path, note.why)
-        if self.host.audit is not None:
+        if self.notes is not None:
             outcomes = (f"{note.policy} {note.outcome.replace('_', ' ')}" for note in notes)
-            self.host.audit.policies(call, f"policies: {', '.join(outcomes)}")
+            self.notes.policies(call, f"policies: {', '.join(outcomes)}")
 
     def send(self, call: Call, guard: CallGuard, facts: CallFacts) -> None:
         """Send a call that nothing holds any more, through its middleware."""
@@ -141,12 +135,15 @@ class GuardedCalls:
         else:
             self.routing.start(call)
 
+    def holds(self, number: int) -> bool:
+        return self.held.holds(number)
+
     def cancel(self, call: Call, reason: str) -> None:
         """End a call whose client does not wait any more, held or with its server."""
         if self.held.drop(call.id):
             del self.works[call.id]
             call.started = time.monotonic()
-            self.host.finish_call(call, None)
+            self.calls.finish_call(call, None)
         elif (hooked := self.hooked.get(call.id)) is not None:
             hooked.cancel(reason)
         else:
@@ -204,15 +201,15 @@ class _GuardedWork:
 
     def pause(self, *, on: bool) -> None:
         if self._request.run is not None:
-            self._calls.host.pause(self._request.run, on=on)
+            self._calls.pause(self._request.run, on)
 
     def send(self, more: Callable[[bytes], None] | None, consent: str) -> None:
         if reason := self._explain_change():
             self.refuse(reason)
             return
         del self._calls.works[self.call.id]
-        if consent:
-            self._calls.host.record_consent(self.call, consent)
+        if consent and self._calls.notes is not None:
+            self._calls.notes.record_consent(self.call, consent)
         if more is not None:
             self.call.answer.add_callback(partial(_wants_more, more))
         self.call.started = time.monotonic()  # the time before was not that of the server
@@ -230,8 +227,9 @@ class _GuardedWork:
         del self._calls.works[call.id]
         call.mend = None
         call.started = time.monotonic()
-        self._calls.host.record_consent(call, why)
-        self._calls.host.finish_call(call, answer, "refused")
+        if self._calls.notes is not None:
+            self._calls.notes.record_consent(call, why)
+        self._calls.calls.finish_call(call, answer, "refused")
 
     def _explain_change(self) -> str:
         """Return why the call is not the same any more that was held; empty if it is."""
@@ -239,7 +237,7 @@ class _GuardedWork:
         who, rule = request.principal, METHODS[request.method]
         if who.auth != "none" and not calls.still(who, view.endpoint, time.time_ns() / 1e9):
             return _LAPSED
-        now = calls.host.find_sender_view(view, request)
+        now = calls.calls.find_sender_view(view, request)
         if now is None:
             return _UNSERVED
         subject = mcp_request.subject_of(rule, request)
@@ -329,7 +327,7 @@ class _HookedCall:
     def _end(self, answer: CallAnswer | None) -> None:
         self.call.hooks = None
         del self._calls.hooked[self.call.id]
-        self._calls.host.finish_call(self.call, answer)
+        self._calls.calls.finish_call(self.call, answer)
 
 
 def _asks(answer: CallAnswer) -> bool:

@@ -81,9 +81,6 @@ _POST_ONLY = Denial(
     headers=((b"allow", b"POST, OPTIONS"),),
 )  # fmt: skip
 _TOO_MANY_PARTS = "Too many clients that see different things are connected; try again later."
-FLOODED = 429
-"""Status of a refused credential that gets no record in the audit: addresses with many failures
-would fill the disk."""
 _REVOKED = "the API key was revoked"
 
 
@@ -331,12 +328,8 @@ class App:
 
     def _on_verdict(self, exchange: Exchange, refusal: Denial | None, result: Found) -> Pending:
         if isinstance(result, Denial):
-            if self._calls.audit is not None and result.status != FLOODED:
-                endpoint = exchange.facts.endpoint
-                text = f"{result.status}: {result.message}"
-                self._calls.audit.record_event(
-                    "auth", "", None, endpoint, code=result.status, text=text, key=result.key
-                )
+            if self._calls.audit is not None:
+                self._calls.audit.on_denial(exchange.facts.endpoint, result)
             self._refuse(exchange, result)
             return None
         if refusal is not None:

@@ -146,7 +146,7 @@ class ModernEra:
         version: str,
     ) -> Pending:
         if method in LIST_METHODS:
-            if self._calls.builtins.unmet_s(view):
+            if self._calls.states.unmet_s(view.spec.servers):
                 return self._listed_later(exchange, raw_id, method, checked.params, view)
             return exchange.result(raw_id, view.page(method, checked.params, modern=True))
         if method == "server/discover":
@@ -190,7 +190,7 @@ class ModernEra:
         view: View,
     ) -> None:
         """Answer with a page of a list, after the first start of its servers."""
-        view = await self._calls.builtins.await_first_starts(view)
+        view = await self._calls.await_first_starts(view)
         pending = exchange.result(raw_id, view.page(method, params, modern=True))
         if pending is not None:
             await pending
@@ -232,7 +232,7 @@ class ModernEra:
                 raise
             call = self._calls.start(view, request, client)
         own = call.server == OWN and call.caller is not None
-        is_held = call.frame is not None and self._calls.guarded.held.holds(call.id)
+        is_held = call.frame is not None and self._calls.is_held(call)
         interactive = (call.legacy or own or is_held) and method in mrtr.METHODS
         if interactive and client_questions.may_be_asked_anything(checked.caller):
             subject = subject_of(METHODS[method], request)

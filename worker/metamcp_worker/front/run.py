@@ -19,10 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from metamcp_worker.front import view_orders
-from metamcp_worker.front.call_audit import CallAudit
-from metamcp_worker.front.call_log_io import Recorder
-from metamcp_worker.front.call_observers import Tracer, witness
-from metamcp_worker.front.calls import Calls
+from metamcp_worker.front.compose import FrontSteps
 from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.http import App
 from metamcp_worker.front.streams import Counts
@@ -43,7 +40,6 @@ from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeysApplied
 from metamcp_worker.ipc.messages import (
-    NOTICE,
     AdoptSessions,
     AttachFailed,
     AttachRole,
@@ -53,7 +49,6 @@ from metamcp_worker.ipc.messages import (
     ConnectionTaken,
     DayCounts,
     DisclosureUpdate,
-    Figures,
     ForgetServer,
     FrontReady,
     FrontStats,
@@ -119,12 +114,9 @@ class FrontWorker:
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._stats = Stats()
-        self._calls = Calls(self._stats, self._tell)
-        self._calls.guarded.consent.tell = self._tell
-        self._disclosing = Disclosing(self._calls, self._tell)
-        self._recorder: Recorder | None = None
-        self._tracer: Tracer | None = None
-        self._audit: CallAudit | None = None
+        self._steps = FrontSteps(self._stats, self._tell, lambda: self._channel.queue_length)
+        self._calls, self._builtins = self._steps.calls, self._steps.builtins
+        self._disclosing = Disclosing(self._steps, self._tell)
         self._app: App | None = None
         self._server: HttpServer | None = None
         self._listeners: list[socket.socket] = []
@@ -178,10 +170,10 @@ class FrontWorker:
                 self._tell(ConnectionTaken())  # its client is cut: the socket is gone
                 self._stats.count_refusal("handover")
             case OrderReply(ticket=ticket):
-                self._calls.builtins.on_order_outcome(ticket, OrderOutcome(error=UNREAD))
+                self._builtins.on_order_outcome(ticket, OrderOutcome(error=UNREAD))
             case Embedded(ticket=ticket):
                 lost = Vectors(pause_s=EMBED_AGAIN_S)
-                self._calls.builtins.on_vectors(ticket, codec.dump(lost))
+                self._builtins.on_vectors(ticket, codec.dump(lost))
             case AdoptSessions() if self._server is not None and self._server.started:
                 log.error("no free descriptor for sessions of another front; they are lost")
             case _:
@@ -242,7 +234,7 @@ class FrontWorker:
             case AttachServer(server=server, generation=generation, legacy=legacy):
                 await self._calls.attach(server, generation, packets.take_fd(fds), legacy=legacy)
             case AttachRole(role=role):
-                self._calls.connectors.attach(role, packets.take_fd(fds))
+                self._steps.connectors.attach(role, packets.take_fd(fds))
             case ServerState():
                 self._calls.server_state(message)
             case ForgetServer(server=server):
@@ -253,18 +245,18 @@ class FrontWorker:
                 self._disclosing.announce(number)
             case OrderReply(ticket=ticket):
                 self._calls.refresh()  # clients that hear of it find it done
-                self._calls.builtins.on_order_outcome(ticket, _read(OrderOutcome, fds))
+                self._builtins.on_order_outcome(ticket, _read(OrderOutcome, fds))
             case Embedded(ticket=ticket):
-                self._calls.builtins.on_vectors(ticket, packets.read_value(fds))
+                self._builtins.on_vectors(ticket, packets.read_value(fds))
             case ShowCalls():
                 self._show(message)
             case ShowPath(ticket=ticket, query=path_query):
                 self._calls.refresh()
-                path = view_orders.explain_call(self._calls, self._app, path_query)
+                path = view_orders.explain_call(self._steps, path_query)
                 self._answer(ticket, codec.dump(path))
             case ShowTools(ticket=ticket, query=query):
                 self._calls.refresh()
-                view_orders.list_tools(self._calls, self._app, query, partial(self._answer, ticket))
+                view_orders.list_tools(self._steps, query, partial(self._answer, ticket))
             case ShowKeyUse(ticket=ticket):
                 self._answer(ticket, codec.dump(self._key_use(message.key)))
             case ChangeKeys(generation=generation):
@@ -272,9 +264,9 @@ class FrontWorker:
                     self._app.keys_changed(_read(KeyChanges, fds))
                     self._tell(KeysApplied(generation=generation))
             case ConsentGrants():
-                self._calls.guarded.consent.replace(_read(list[ConsentGrant], fds))
+                self._steps.replace_grants(_read(list[ConsentGrant], fds))
             case ConsentDecided():
-                self._calls.guarded.consent.on_decision(message)
+                self._steps.guard.consent.on_decision(message)
             case DayCounts(counts=counts):
                 self._calls.meters.resume(counts, self._loop.time())
             case Stop():
@@ -308,14 +300,8 @@ class FrontWorker:
         while fds:
             self._listeners.append(socket.socket(fileno=fds.pop(0)))
         logs.tune(spec.log, about={"front": number})
-        self._recorder = Recorder(number)
-        self._audit = CallAudit(number, self._calls.connectors)
-        self._tracer = Tracer(number, self._tell, lambda: self._channel.queue_length)
-        self._calls.on_notice(NOTICE, self._tracer.on_worker_notice)
-        self._witness(spec)
-        self._calls.engine.front = str(number)
-        self._calls.guarded.consent.front = number
-        self._calls.configure(spec)
+        self._steps.front = number
+        self._steps.configure(spec)
         self._disclosing.several = spec.several
         self._app = App(
             self._calls,
@@ -326,10 +312,8 @@ class FrontWorker:
             on_over=self._keeping.on_sessions_end,
             move=self._handover.give,
         )
+        self._steps.app = self._app
         self._disclosing.clients = self._app.lists_changed
-        self._calls.engine.still = self._calls.guarded.still = self._app.door.still
-        self._calls.engine.part = self._app.part
-        self._calls.builtins.tell = self._tell
         tls = None
         if spec.tls is not None:
             from metamcp_worker.http.tls_files import TlsFiles  # few gateways have it
@@ -358,21 +342,13 @@ class FrontWorker:
 
     def _reconfigure(self, spec: FrontSpec) -> None:
         logs.tune(spec.log)
-        self._witness(spec)
         if self._app is not None:
             spec = self._app.with_parts(spec)
-        self._calls.configure(spec)
+        self._steps.configure(spec)
         self._disclosing.several = spec.several and not self._draining
         self._calls.refresh()
         if self._app is not None:
             self._app.reconfigure(spec)
-
-    def _witness(self, spec: FrontSpec) -> None:
-        if self._recorder is not None and self._tracer is not None:
-            recorder = self._recorder.adjust(spec.recording)
-            self._calls.witness = witness(recorder, self._tracer.adjust(spec.traced))
-        if self._audit is not None:
-            self._calls.audit = self._audit.adjust(spec)
 
     def _show(self, query: ShowCalls) -> None:
         """Send the calls that are under way. Raises OSError and TooLarge."""
@@ -445,10 +421,10 @@ class FrontWorker:
     def _tell_figures(self) -> None:
         if self._app is None or self._server is None:
             return
-        recorded = self._recorder.counts() if self._recorder is not None else {}
+        recorded = self._steps.count_records()
         open_now = self._server.connections
         front_stats = summary(self._app.counts(), self._stats, recorded, open_now)
-        counted = figures_of(self._calls, self._stats)
+        counted = self._steps.figures()
         try:
             self._tell(front_stats, (packets.blob(codec.dump(counted)),))
         except (OSError, TooLarge) as error:
@@ -475,33 +451,11 @@ class FrontWorker:
             sock.close()
         while not self._inbox.empty():
             packets.close_all(self._inbox.get_nowait()[1])
-        if self._recorder is not None:
-            await self._recorder.close()
-        if self._tracer is not None:
-            self._tracer.close()
-        if self._audit is not None:
-            await self._audit.close()
+        await self._steps.close()
         self._tell_use()
         self._tell_figures()
         self._keeping.flush()
         self._channel.close()
-
-
-def figures_of(calls: Calls, stats: Stats) -> Figures:
-    return Figures(
-        calls=stats.calls(),
-        tools=stats.tools(),
-        overhead=calls.overhead.figures(),
-        inflight={server: count for server, count in calls.inflight().items() if count},
-        held=calls.held_by_server(),
-        late_replies=stats.late_replies,
-        retries=stats.retries,
-        views=calls.viewers.stats(),
-        limited=calls.meters.count_refusals(),
-        policies=stats.policies,
-        middleware=calls.guarded.lines.counts(),
-        consent=dict(calls.guarded.consent.counts),
-    )
 
 
 def _read(kind: type[T], fds: list[int]) -> T:

@@ -19,8 +19,7 @@ from metamcp_worker.builtin_tools.builtin import ToolReply
 from metamcp_worker.catalog import call_path
 from metamcp_worker.catalog.call_path import HypotheticalCall
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.http import App
+from metamcp_worker.front.compose import FrontSteps
 from metamcp_worker.front_calls.front_views import Changed as ListChanges
 from metamcp_worker.front_calls.request_facts import HttpRefused
 from metamcp_worker.ipc import codec, packets
@@ -51,8 +50,8 @@ class Disclosing:
     `clients`: notifies the clients whose lists have changed; `several`: whether there are other
     fronts."""
 
-    def __init__(self, calls: Calls, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
-        self._calls = calls
+    def __init__(self, steps: FrontSteps, tell: Callable[[Message, tuple[int, ...]], None]) -> None:
+        self._calls, self._builtins = steps.calls, steps.builtins
         self._tell = tell
         self._held: dict[int, list[ListChanges]] = {}
         """Changes by the number of the round in which clients hear of them."""
@@ -64,12 +63,12 @@ class Disclosing:
         """Number of the last round that was carried out."""
         self.several = False
         self.clients: Callable[[ListChanges], None] = lambda changed: None
-        calls.lists_changed = self._on_list_changes
-        calls.builtins.send = self._order
+        self._calls.lists_changed = self._on_list_changes
+        self._builtins.send = self._order
 
     def on_disclosure(self, message: DisclosureUpdate, blob: bytes) -> None:
         """Take over what is in view now. Raises codec.Malformed."""
-        builtins = self._calls.builtins
+        builtins = self._builtins
         if message.whole:
             builtins.disclose(codec.decode_as(DisclosureState, blob))
         else:
@@ -114,7 +113,7 @@ class Disclosing:
         try:
             self._tell(OrderRequest(ticket=ticket), (packets.blob(codec.dump(wish)),))
         except (OSError, TooLarge) as error:
-            self._calls.builtins.on_order_outcome(
+            self._builtins.on_order_outcome(
                 ticket, OrderOutcome(error=f"it could not be sent: {error}")
             )
 
@@ -127,28 +126,26 @@ class ViewUnseen(Exception):
         self.endpoint = endpoint
 
 
-def explain_call(calls: Calls, app: App | None, query: PathQuery) -> CallPath:
+def explain_call(steps: FrontSteps, query: PathQuery) -> CallPath:
     """Return what would happen to a call."""
     now, date = asyncio.get_running_loop().time(), _date()
     try:
-        who, view = _find_view(calls, app, query, date)
+        who, view = _find_view(steps, query, date)
     except ViewUnseen as unseen:
         if not str(unseen):
             return CallPath(endpoint=unseen.endpoint)
-        steps = (PathStep("gate", str(unseen), stops=True),)
-        return CallPath(endpoint=unseen.endpoint, server="-", steps=steps)
-    viewers = calls.viewers
+        stop = PathStep("gate", str(unseen), stops=True)
+        return CallPath(endpoint=unseen.endpoint, server="-", steps=(stop,))
+    calls, viewers = steps.calls, steps.calls.viewers
     planned_call = HypotheticalCall(query.tool, who, bytes(query.arguments), now, date)
     everything, rules = viewers.find_merged(view.endpoint), viewers.rules(view.endpoint)
     return call_path.explain(view, everything, planned_call, calls.meters, rules)
 
 
-def list_tools(
-    calls: Calls, app: App | None, query: ToolQuery, done: Callable[[bytes], None]
-) -> None:
+def list_tools(steps: FrontSteps, query: ToolQuery, done: Callable[[bytes], None]) -> None:
     """Call `done` with the tools that a client sees, encoded, at once or when they are found."""
     try:
-        _, view = _find_view(calls, app, query, _date())
+        _, view = _find_view(steps, query, _date())
     except ViewUnseen as unseen:
         done(codec.dump(ShownTools(endpoint=unseen.endpoint, refused=str(unseen))))
         return
@@ -157,7 +154,7 @@ def list_tools(
     def on_reply(reply: ToolReply) -> None:
         done(codec.dump({"endpoint": endpoint, **(reply.structured or {})}))
 
-    calls.builtins.list_view_tools(view, query, on_reply)
+    steps.builtins.list_view_tools(view, query, on_reply)
 
 
 def _date() -> float:
@@ -165,11 +162,11 @@ def _date() -> float:
 
 
 def _find_view(
-    calls: Calls, app: App | None, query: PathQuery | ToolQuery, date: float
+    steps: FrontSteps, query: PathQuery | ToolQuery, date: float
 ) -> tuple[Principal, View]:
     """Return the holder of the key that is meant, and the view that the holder sees. Raises
     ViewUnseen."""
-    viewers = calls.viewers
+    viewers, app = steps.calls.viewers, steps.app
     specs = {name: view.spec for name, view in viewers.local.items() if not view.spec.part_of}
     default = next((name for name, spec in specs.items() if spec.default), "")
     endpoint = query.endpoint or default

@@ -1,8 +1,8 @@
 """Links of a front to its servers: the state of each, pipes to its generations, waiting calls.
 
 Owns: the values that `call_router` moves calls between, whether a server takes calls now, how long
-it is worth waiting for, the bytes of calls that may be sent again. Never: sending calls, timers,
-names, views, which calls may be sent again and what their callers get (`call_faults`).
+calls and lists wait for it, the bytes of calls that may be sent again. Never: sending calls, their
+timers, names, views, which calls may be sent again and what their callers get (`call_faults`).
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from time import monotonic
 
 from metamcp_worker.access.use_limits import Meter
 from metamcp_worker.front_calls.client_questions import Caller, Question
@@ -44,6 +45,57 @@ REASON_CHARS_MAX = 256
 _AWAY = frozenset({"idle", "draining", "stopped", "error", "quarantined"})
 #: States that end by themselves within moments, or (idle) because a call is the reason to start.
 _COMING = frozenset({"unknown", "warming", "ready", "idle"})
+
+
+FIRST_LIST_S = 4.0
+"""Seconds that lists wait for a server, from its first start on: some clients ask for them once."""
+_STARTING = "warming"
+
+
+class ServerStates:
+    """States of servers, as the supervisor says. `latest`: by server. Lists wait for servers that
+    start for the first time."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, ServerState] = {}
+        self._first_starts: dict[str, float] = {}
+        """Servers that start for the first time that this front knows of, and when the start began,
+        in seconds of `time.monotonic`."""
+        self._started: set[str] = set()
+        self._learned = asyncio.Event()
+
+    def learn(self, news: ServerState) -> None:
+        self.latest[news.server] = news
+        if news.listed:
+            self._started.add(news.server)
+        if news.state != _STARTING or news.listed:
+            self._first_starts.pop(news.server, None)
+        elif news.server not in self._started:
+            self._started.add(news.server)
+            self._first_starts[news.server] = monotonic()
+        learned, self._learned = self._learned, asyncio.Event()
+        learned.set()
+
+    def forget(self, server: str) -> None:
+        self.latest.pop(server, None)
+        self._first_starts.pop(server, None)
+        self._started.discard(server)
+
+    def unmet_s(self, servers: Collection[str]) -> float:
+        """Return the seconds that a list of these servers may still wait for those that start for
+        the first time, and whose lists are not known; 0 if there are none."""
+        if not self._first_starts:
+            return 0.0
+        since = [at for name, at in self._first_starts.items() if name in servers]
+        return max(0.0, max(since) + FIRST_LIST_S - monotonic()) if since else 0.0
+
+    async def wait(self, servers: Collection[str]) -> None:
+        """Wait until those of these servers that start for the first time are ready, have failed,
+        or had their time."""
+        while wait_s := self.unmet_s(servers):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._learned.wait()
 
 
 class PendingAnswer:

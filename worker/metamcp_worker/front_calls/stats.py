@@ -1,26 +1,45 @@
 """Figures of a front: counters of calls, calls under way, tokens of the lists in view.
 
 Owns: the counters and their cumulative figures since the front started (`Stats`), the choice of
-calls to show (`shown`), the figures of views (`ListTokens`). Never: rendering figures, adding up
-several fronts (the supervisor does both), locks, labels that grow with traffic.
+calls to show (`shown`), the figures of views (`ListTokens`), the gateway's own time in sampled
+calls (`Overhead`). Never: rendering figures, adding up several fronts (the supervisor does both),
+locks, labels that grow with traffic.
 
-A call costs two look-ups and a few additions. Limits are checked only when a series begins.
+A call costs two look-ups and a few additions. Limits are checked only when a series begins. The
+stages of the own time:
+
+    front    from the request at the application to its frame, and from the frame of the answer to
+             the response, including waits for the event loop
+    pipe     from frame to frame, without the time that the worker reports for the call
+    worker   the time that the worker reports for its own work
+
+The time of the server, and waiting for a turn at the server, are in none of these stages. HTTP is
+read and written below the application, so it is not counted either.
 """
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog, sent_bytes
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front_calls.request_facts import client_name
+from metamcp_worker.front_calls.request_facts import CallAnswer, client_name
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.guard.policies import PolicyNote
 from metamcp_worker.ipc import builtin_definitions, codec, process_names
 from metamcp_worker.ipc.disclosure import ViewOwner, ViewStats
-from metamcp_worker.ipc.messages import BUCKETS_S, CallStats, CallUnderWay, ToolStats
+from metamcp_worker.ipc.figures import MASK, NEXT, unpack
+from metamcp_worker.ipc.messages import (
+    BUCKETS_S,
+    OVERHEAD_BUCKETS_S,
+    CallStats,
+    CallUnderWay,
+    Durations,
+    ToolStats,
+)
 
 ERROR_TYPES_MAX = 32
 """Maximum number of error types per server and method. A server may invent error codes; later types
@@ -263,3 +282,80 @@ class ListTokens:
             )
         self._sums[key] = total
         return total.tokens
+
+
+UNDER_WAY_MAX = 256
+"""Maximum number of timed calls that wait for their answer; further calls are not timed."""
+STAGES: tuple[str, ...] = ("front", "pipe", "worker")
+
+
+class _Times:
+    """Times of one call. `to_s`: seconds on the way to the pipe; `sent`: moment of arrival there;
+    `total_s`, `own_s`: seconds that the worker had the call, and worked on it itself."""
+
+    __slots__ = ("own_s", "sent", "to_s", "total_s")
+
+    def __init__(self, to_s: float, sent: float) -> None:
+        self.to_s = to_s
+        self.sent = sent
+        self.total_s = 0.0
+        self.own_s = 0.0
+
+
+class Overhead:
+    """Own time of the gateway. `armed`: the next call is timed, so the application has to call
+    `on_request` for each request. `now`: the clock of calls; `call_soon`: of the loop."""
+
+    def __init__(self, now: Callable[[], float], call_soon: Callable[..., object]) -> None:
+        self.armed = False
+        self._now = now
+        self._call_soon = call_soon
+        self._arrived = 0.0
+        self._under_way: dict[int, _Times] = {}
+        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self._buckets = {stage: [0] * (len(OVERHEAD_BUCKETS_S) + 1) for stage in STAGES}
+
+    def on_request(self) -> None:
+        """Note the arrival of a request that may become the timed call."""
+        self._arrived = self._now()
+
+    def time_call(self, call: Call) -> None:
+        """Time a call that is in the pipe now, or arm the timing if the next call is the one."""
+        self.armed = call.id & MASK == NEXT
+        if self.armed or call.wire is None or len(self._under_way) >= UNDER_WAY_MAX:
+            return
+        now = self._now()
+        since = self._arrived if call.started - self._arrived < 1.0 else call.started
+        self._under_way[call.id] = _Times(now - since, now)
+        call.answer.add_callback(partial(self._on_answer, call))
+
+    def on_worker_notice(self, server: str, notice: bytes) -> None:
+        """Take over the notice in which a worker says how long it had a call."""
+        timed = unpack(notice)
+        times = self._under_way.get(timed.id) if timed is not None else None
+        if timed is not None and times is not None:
+            times.total_s, times.own_s = timed.total_s, timed.own_s
+
+    def figures(self) -> dict[str, Durations]:
+        return {
+            stage: Durations(self._seconds[stage], tuple(buckets))
+            for stage, buckets in self._buckets.items()
+        }
+
+    def _on_answer(self, call: Call, answer: CallAnswer | None) -> None:
+        """Finish the times of a call in the next turn of the loop, after the code that waits for
+        the answer. The times of a call that was sent again are dropped: it waited for another
+        server."""
+        times = self._under_way.pop(call.id, None)
+        if times is not None and answer is not None and times.total_s and not call.ends:
+            self._call_soon(self._observe_times, times, self._now())
+
+    def _observe_times(self, times: _Times, answered: float) -> None:
+        self._observe("front", times.to_s + self._now() - answered)
+        self._observe("pipe", answered - times.sent - times.total_s)
+        self._observe("worker", times.own_s)
+
+    def _observe(self, stage: str, seconds: float) -> None:
+        seconds = max(0.0, seconds)
+        self._seconds[stage] += seconds
+        self._buckets[stage][bisect_left(OVERHEAD_BUCKETS_S, seconds)] += 1

@@ -76,6 +76,10 @@ class HookedLists:
         self._lines.tell(process_names.base(server))
         self._look(server)
 
+    def on_news(self, server: str) -> None:
+        """Notify the middleware of a server whose tools may have changed."""
+        self._lines.tell(process_names.base(server))
+
     def _look(self, server: str) -> None:
         lines = tuple(line for line in self._lines.all() if line.has(HOOK))
         plain = tuple(self._lists.tools(server)) if lines else ()
