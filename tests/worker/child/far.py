@@ -14,6 +14,7 @@ from metamcp_worker.child.transport import Transport
 from metamcp_worker.ipc.envelope import OverlongLine
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.spec import ServerSpec
+from tests.fakes.http_server import Server, running
 from tests.worker.rawhttp import until
 
 Json = dict[str, Any]
@@ -148,6 +149,16 @@ async def far(url: str, **spec: Any) -> AsyncGenerator[Far]:
     finally:
         await transport.stop()
         await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def met_server(
+    kind: type[Server] = Server, **options: Any
+) -> AsyncGenerator[tuple[Server, Far]]:
+    """A scripted server, and a transport to it with the handshake done."""
+    async with running(kind=kind, **options) as (server, url), far(url) as there:
+        await (there.initialize() if options.get("era") == "legacy" else there.discover())
+        yield server, there
 
 
 def can(*kinds: str) -> Json:

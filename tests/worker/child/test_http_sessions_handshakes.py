@@ -6,7 +6,7 @@ import pytest
 
 from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import Server, running
-from tests.worker.child.far import can, far
+from tests.worker.child.far import can, far, met_server
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire
 
@@ -40,8 +40,7 @@ def odd(server: Server, **methods: int | bytes) -> None:
 
 
 async def test_a_content_length_that_is_too_small_is_named() -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
         odd(server, tools__call=head + b'{"jsonrpc":"2.0","id":2,"result":{"content":[]}}')
         found = await there.outcome(there.call("echo", text="a"))
@@ -83,8 +82,7 @@ async def test_a_refusal_that_nothing_heals_is_the_answer_to_the_handshake() -> 
 async def test_a_further_session_that_cannot_be_opened_fails_the_call_and_is_tried_again(
     answer: int | bytes,
 ) -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         odd(server, initialize=answer)
         found = await there.outcome(there.call("echo", can("roots"), text="hi"))
@@ -95,8 +93,7 @@ async def test_a_further_session_that_cannot_be_opened_fails_the_call_and_is_tri
 
 
 async def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         await there.ask("logging/setLevel", {"level": "debug"}, own=True)
         server.sessions.clear()
         odd(server, logging__setLevel=500)
@@ -107,8 +104,7 @@ async def test_a_session_whose_settings_are_refused_is_used_all_the_same() -> No
 
 @pytest.mark.parametrize("answer", [400, b""])
 async def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | bytes) -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         odd(server, notifications__x=answer)
         assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
@@ -123,8 +119,7 @@ async def test_a_notification_that_is_refused_or_lost_is_logged(answer: int | by
 
 
 async def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         server.sessions.clear()
         assert there.transport.write(jsonrpc_lines.answer(b'"q"', b"{}"))
@@ -138,8 +133,7 @@ async def test_an_answer_to_a_session_that_is_over_is_not_said_in_another() -> N
 
 
 async def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         head = b"HTTP/1.1 202 Accepted\r\nContent-Length: 3000000\r\n\r\n"
         odd(server, notifications__x=head + b"x" * 3_000_000)
         assert there.transport.write(jsonrpc_lines.notification("notifications/x"))
@@ -149,8 +143,7 @@ async def test_a_notification_is_answered_with_as_much_as_the_server_likes() -> 
 
 
 async def test_many_cancellations_at_once_reach_the_server() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         keys = [there.call("wait") for _ in range(300)]
         await until(lambda: len(server.calls) == 300)
         assert all(there.drop(key) for key in keys)

@@ -7,7 +7,7 @@ import pytest
 
 from metamcp_worker.child import http_sessions, jsonrpc_lines
 from tests.fakes.http_server import Server, event, running
-from tests.worker.child.far import Far, can, far
+from tests.worker.child.far import Far, can, far, met_server
 from tests.worker.rawhttp import until
 
 pytestmark = pytest.mark.process
@@ -33,8 +33,7 @@ async def test_a_legacy_server_has_its_session_named_in_every_request(answer: st
 
 
 async def test_requests_wait_until_the_server_knows_that_the_session_is_begun() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         keys = [there.call("echo", text=str(number)) for number in range(5)]
         await asyncio.gather(*(there.text(key) for key in keys))
         (session,) = server.sessions.values()
@@ -53,8 +52,7 @@ async def test_a_server_without_session_ids_is_sent_none() -> None:
 
 @pytest.mark.promise("M23")
 async def test_a_caller_that_can_be_asked_has_a_session_that_declares_it() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         key = there.call("ask", can("elicitation", "tasks"))
         stream, via = await asked(there)
         assert stream == key
@@ -90,8 +88,7 @@ async def asked(there: Far) -> tuple[bytes | None, int]:
 async def test_a_cancelled_call_is_cancelled_with_a_notification_in_its_session(
     answer: str,
 ) -> None:
-    async with running(era="legacy", answer=answer) as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy", answer=answer) as (server, there):
         key = there.call("wait", can("roots"))
         await until(lambda: server.calls == ["wait"])
         assert there.drop(key)
@@ -104,8 +101,7 @@ async def test_a_cancelled_call_is_cancelled_with_a_notification_in_its_session(
 
 @pytest.mark.parametrize("gone", [404, 400, 200])
 async def test_a_forgotten_session_is_opened_anew_and_each_call_runs_once(gone: int) -> None:
-    async with running(era="legacy", gone=gone) as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy", gone=gone) as (server, there):
         await there.text(there.call("echo", can("roots"), text="first"))
         server.sessions.clear()
         callers = [can("roots") if number % 2 else None for number in range(40)]
@@ -119,8 +115,7 @@ async def test_a_forgotten_session_is_opened_anew_and_each_call_runs_once(gone: 
 
 
 async def test_sessions_that_are_forgotten_under_load_cost_no_call() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
 
         async def caller(number: int) -> None:
             who = can("roots") if number % 2 else None
@@ -136,8 +131,7 @@ async def test_sessions_that_are_forgotten_under_load_cost_no_call() -> None:
 
 
 async def test_what_was_set_in_a_forgotten_session_is_set_in_the_new_one() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         await there.ask("logging/setLevel", LEVEL, own=True)
         await there.ask("resources/subscribe", {"uri": "a:b"}, own=True)
         server.sessions.clear()
@@ -157,8 +151,7 @@ def told(there: Far) -> list[str]:
 
 
 async def test_a_server_that_forgets_every_session_at_once_is_asked_twice_and_no_more() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         server.amnesia = True
         server.sessions.clear()
         found = await there.outcome(there.call("echo", text="hi"))
@@ -170,8 +163,7 @@ async def test_a_server_that_forgets_every_session_at_once_is_asked_twice_and_no
 
 
 async def test_a_server_that_opens_no_new_session_is_lost() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         server.sessions.clear()
         server.closed = True
@@ -183,8 +175,7 @@ async def test_a_server_that_opens_no_new_session_is_lost() -> None:
 
 
 async def test_a_legacy_server_that_was_replaced_by_a_modern_one_is_lost() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         server.options.era = "modern"
         found = await there.outcome(there.call("echo", text="hi"))
@@ -194,8 +185,7 @@ async def test_a_legacy_server_that_was_replaced_by_a_modern_one_is_lost() -> No
 
 
 async def test_with_too_many_kinds_of_clients_in_use_the_next_is_refused() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         for number in range(http_sessions.SESSIONS_MAX):
             there.call("wait", {"clientCapabilities": {"roots": {"n": number}}})
         await until(lambda: len(server.calls) == http_sessions.SESSIONS_MAX)
@@ -205,8 +195,7 @@ async def test_with_too_many_kinds_of_clients_in_use_the_next_is_refused() -> No
 
 
 async def test_what_the_server_says_on_its_own_comes_without_a_request() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         await there.text(there.call("echo", can("roots"), text="hi"))
         await until(lambda: all(one.stream for one in server.sessions.values()))
         for session in server.sessions.values():
@@ -233,8 +222,7 @@ async def stream_of(server: Server, number: int = 0) -> None:
 
 
 async def test_a_stream_that_ends_is_taken_up_from_its_last_event() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         server.resumed["g0"] = event(note("notifications/message"))
         await stream_of(server)
         await there.ear.until(lambda: "notifications/message" in told(there))
@@ -244,8 +232,7 @@ async def test_a_stream_that_ends_is_taken_up_from_its_last_event() -> None:
 
 
 async def test_a_session_that_is_gone_when_its_stream_ends_is_opened_anew() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         (session,) = server.sessions.values()
         await until(lambda: session.stream is not None)
         server.sessions.clear()
@@ -257,8 +244,7 @@ async def test_a_session_that_is_gone_when_its_stream_ends_is_opened_anew() -> N
 
 
 async def test_a_server_without_a_stream_of_its_own_is_asked_once() -> None:
-    async with running(era="legacy", get=False) as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy", get=False) as (server, there):
         await until(lambda: any("GET" in one.line for one in server.seen))
         await there.text(there.call("echo", text="hi"))
         await there.text(there.call("echo", text="hi"))
@@ -267,8 +253,7 @@ async def test_a_server_without_a_stream_of_its_own_is_asked_once() -> None:
 
 @pytest.mark.promise("M11")
 async def test_a_call_whose_connection_the_server_ends_is_taken_up_by_event_id() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         assert await there.text(there.call("poll")) == "polled"
         last = server.seen[-1]
         assert last.line.startswith("GET")
@@ -278,8 +263,7 @@ async def test_a_call_whose_connection_the_server_ends_is_taken_up_by_event_id()
 
 
 async def test_a_call_whose_stream_cannot_be_taken_up_fails_and_may_have_run() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         found = await there.outcome(there.call("break"))
         assert found["failed"]["code"] == -10001
         assert found["failed"]["data"]["may_have_run"] is True
@@ -287,8 +271,7 @@ async def test_a_call_whose_stream_cannot_be_taken_up_fails_and_may_have_run() -
 
 
 async def test_a_session_is_closed_when_nobody_needs_it_any_more() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         for number in range(http_sessions.SESSIONS_MAX + 1):
             who = {"clientCapabilities": {"roots": {"n": number}}}
             await there.text(there.call("echo", who, text="hi"))

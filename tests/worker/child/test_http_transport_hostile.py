@@ -9,8 +9,8 @@ import pytest
 
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.http_transport import TELLS_AT_ONCE_MAX
-from tests.fakes.http_server import event, running
-from tests.worker.child.far import Far, can, far
+from tests.fakes.http_server import event
+from tests.worker.child.far import Far, can, far, met_server
 from tests.worker.child.test_http_sessions_handshakes import Odd, odd
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire, serving
@@ -87,8 +87,7 @@ async def test_an_own_request_whose_stream_never_brings_the_answer_fails_in_the_
 
 
 async def test_streams_that_answer_notifications_do_not_hold_up_the_next_ones() -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         await there.text(there.call("echo", text="hi"))
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
         odd(server, notifications__x=head)
@@ -115,16 +114,14 @@ async def test_answers_whose_streams_do_not_end_do_not_use_up_the_requests() -> 
 async def test_a_session_that_is_refused_without_an_error_object_fails_the_call_with_one(
     refusal: bytes,
 ) -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"error":%b}' % refusal))
         found = await there.outcome(there.call("echo", can("roots"), text="hi"))
         assert found["failed"]["code"] == -32603
 
 
 async def test_a_further_session_of_a_revision_that_nobody_knows_is_refused() -> None:
-    async with running(kind=Odd, era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(kind=Odd, era="legacy") as (server, there):
         met = b'{"protocolVersion":"1\\r\\nX: y"}'
         odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"result":%b}' % met))
         found = await there.outcome(there.call("echo", can("roots"), text="hi"))
@@ -134,8 +131,7 @@ async def test_a_further_session_of_a_revision_that_nobody_knows_is_refused() ->
 
 @pytest.mark.promise("M23")
 async def test_an_answer_to_a_question_of_a_forgotten_session_does_not_reach_the_next_one() -> None:
-    async with running(era="legacy") as (server, url), far(url) as there:
-        await there.initialize()
+    async with met_server(era="legacy") as (server, there):
         there.call("ask", can("elicitation"))
         await there.ear.until(lambda: there.ear.messages[-1][0].get("method"))
         question, _, via = there.ear.messages[-1]

@@ -16,7 +16,7 @@ from metamcp_worker.child.streamable_http import remote
 from metamcp_worker.child.transport import SpawnFailed
 from metamcp_worker.ipc.spec import ServerSpec
 from tests.fakes.http_server import running
-from tests.worker.child.far import Ear, Far, far
+from tests.worker.child.far import Ear, Far, far, met_server
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Wire, serving
 
@@ -119,8 +119,7 @@ async def test_a_server_without_the_tls_of_its_url_is_lost_for_that_reason(trans
 
 @pytest.mark.parametrize("status", [429, 500, 502])
 async def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         server.status = status
         found = await there.outcome(there.call("echo", text="hi"))
         assert found["failed"]["message"].startswith(f"server 'far' answered HTTP {status}")

@@ -9,7 +9,7 @@ from metamcp_worker.child import request_headers
 from metamcp_worker.child.http_transport import STARTS_AT_ONCE_MAX
 from metamcp_worker.child.streamable_http import RemoteTransport
 from tests.fakes.http_server import MODERN, event, running
-from tests.worker.child.far import far
+from tests.worker.child.far import far, met_server
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Wire, serving
 
@@ -46,8 +46,7 @@ async def test_configured_headers_go_with_every_request_and_never_replace_ours()
 
 
 async def test_progress_comes_on_the_stream_of_its_call_before_the_answer() -> None:
-    async with running() as (_, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (_, there):
         key = there.call("progress")
         assert await there.text(key) == "done"
         (note, note_stream, _), (_, answer_stream, _) = there.ear.messages[-2:]
@@ -70,8 +69,7 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_by_closing_its_answer(a
 
 
 async def test_errors_of_the_server_keep_their_bytes_whatever_the_http_status() -> None:
-    async with running() as (_, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (_, there):
         found = await there.ask("unknown/method")
         assert found["error"] == {
             "code": -32601, "message": "no such method", "data": None, "x-kept": 1.0,
@@ -92,16 +90,14 @@ async def test_a_tool_with_an_invalid_annotation_is_left_out_and_the_log_says_so
 
 
 async def test_a_mismatch_of_headers_makes_the_lists_be_read_again() -> None:
-    async with running() as (_, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (_, there):
         found = await there.outcome(there.call("echo", region="eu"))
         assert found["error"]["code"] == -32020
         assert there.ear.messages[-1][0]["method"] == "notifications/tools/list_changed"
 
 
 async def test_a_name_that_is_too_long_for_a_header_is_an_error_of_that_call_only() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         found = await there.ask("resources/read", {"uri": "x" * request_headers.HEADERS_BYTES_MAX})
         assert found["failed"]["code"] == -10004
         assert found["failed"]["data"]["may_have_run"] is False
@@ -109,8 +105,7 @@ async def test_a_name_that_is_too_long_for_a_header_is_an_error_of_that_call_onl
 
 
 async def test_a_subscription_is_open_until_it_is_dropped() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         key = there.send("subscriptions/listen", {"notifications": {}}, own=True)
         await there.ear.until(lambda: len(there.ear.messages) == 2)
         note, stream, _ = there.ear.messages[-1]
@@ -121,8 +116,7 @@ async def test_a_subscription_is_open_until_it_is_dropped() -> None:
 
 
 async def test_nothing_but_requests_is_sent_to_a_modern_server() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         assert not there.transport.write(b'{"jsonrpc":"2.0","method":"notifications/x"}\n')
         await there.text(there.call("echo", text="hi"))
         assert len(server.seen) == 2
@@ -130,8 +124,7 @@ async def test_nothing_but_requests_is_sent_to_a_modern_server() -> None:
 
 
 async def test_a_modern_server_that_was_replaced_by_a_legacy_one_is_lost() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         server.options.era = "legacy"
         found = await there.outcome(there.call("echo", text="hi"))
         assert found["error"]["code"] == -32600
@@ -141,16 +134,14 @@ async def test_a_modern_server_that_was_replaced_by_a_legacy_one_is_lost() -> No
 
 
 async def test_an_error_about_a_request_costs_no_look_at_the_server() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         for _ in range(5):
             await there.ask("unknown/method")
         assert len(server.seen) == 6
 
 
 async def test_an_answer_of_several_lines_becomes_one() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         server.indent = 2
         assert await there.text(there.call("echo", text="a\nb")) == "a\nb"
         assert b"\n" not in there.ear.raw[-1]
@@ -179,8 +170,7 @@ async def test_a_connection_is_used_again_after_an_answer_on_a_stream() -> None:
 
 
 async def test_a_pause_keeps_answers_away_until_it_is_over() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         there.transport.pause()
         keys = [there.call("echo", text=str(number)) for number in range(3)]
         await until(lambda: len(server.calls) == 3)
@@ -207,8 +197,7 @@ async def test_requests_of_the_gateway_wait_for_no_call() -> None:
 
 
 async def test_a_burst_of_calls_is_sent_at_the_pace_of_the_server() -> None:
-    async with running() as (server, url), far(url) as there:
-        await there.discover()
+    async with met_server() as (server, there):
         keys = [there.call("wait") for _ in range(300)]
         await until(lambda: len(server.calls) == 300)
         assert there.ear.failures == {}
