@@ -152,6 +152,15 @@ async def opened_door(*endpoints: EndpointSpec) -> AsyncGenerator[Door]:
         await door.close()
 
 
+@asynccontextmanager
+async def opened_session(
+    protocol: str = LEGACY, path: str = "/mcp", **capabilities: object
+) -> AsyncGenerator[tuple[Door, str]]:
+    """A front, and the id of a session of a client."""
+    async with opened_door() as door:
+        yield door, await door.initialize(protocol, path, **capabilities)
+
+
 def modern(
     method: str,
     params: dict[str, Any] | None = None,

@@ -11,7 +11,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import CallFrame, ClientNotice, Error, Notice, Result
 
 from ..rawhttp import Client
-from .door import Door, legacy, opened_door
+from .door import Door, legacy, opened_door, opened_session
 from .offers import endpoint, offer, resource
 
 pytestmark = pytest.mark.process
@@ -42,8 +42,7 @@ async def set_level(door: Door, session: str, level: str) -> Any:
 
 @pytest.mark.promise("M23")
 async def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_every_server() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         assert await set_level(door, session, "error") == {"jsonrpc": "2.0", "id": 1, "result": {}}
         assert await door.peer.read() == ClientNotice("logging/setLevel", b'{"level":"error"}')
         await door.call(session)
@@ -53,8 +52,7 @@ async def test_the_level_that_a_client_sets_is_answered_at_once_and_told_to_ever
 
 @pytest.mark.parametrize("params", [{"level": "loud"}, {"level": 1}, {}])
 async def test_a_level_that_does_not_exist_is_refused(params: dict[str, object]) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         refused = legacy("logging/setLevel", params, session=session)
         assert (await door.ask(refused)).outcome == (200, -32602)
         assert door.peer.quiet()
@@ -65,8 +63,7 @@ async def test_a_level_that_does_not_exist_is_refused(params: dict[str, object])
 async def test_log_messages_of_a_call_reach_its_client_from_the_level_on_that_it_wants(
     level: str,
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         if level:
             await set_level(door, session, level)
             assert isinstance(await door.peer.read(), ClientNotice)
@@ -100,8 +97,7 @@ async def test_log_messages_of_no_call_reach_the_sessions_that_have_set_a_level(
 
 @pytest.mark.promise("M23")
 async def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         door.peer.write(Notice("example.com/x", b'{"a": 1.0}', call.id))
@@ -123,8 +119,7 @@ async def test_any_other_notification_of_a_call_goes_where_its_answer_goes() -> 
 async def test_what_a_client_tells_reaches_the_only_server_of_its_endpoint(
     method: str, params: dict[str, Any] | None
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         for told in ("notifications/initialized", method):
             assert (await door.ask(legacy(told, params, id=None, session=session))).status == 202
         body = b"" if params is None else codec.dump(params)
@@ -133,16 +128,14 @@ async def test_what_a_client_tells_reaches_the_only_server_of_its_endpoint(
 
 @pytest.mark.promise("M98")
 async def test_a_progress_token_is_an_id() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.call(session, _meta={"progressToken": [1]})
         assert (await client.reply()).outcome == (400, -32602)
 
 
 @pytest.mark.promise("M98")
 async def test_one_session_has_only_so_many_requests_in_flight() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.connect()
         requests = (
             legacy("tools/call", {"name": "t"}, id=number, session=session)
@@ -317,8 +310,7 @@ async def test_the_end_of_a_session_ends_its_subscriptions() -> None:
 
 @pytest.mark.parametrize("method", ["metamcp/tasks", "logging/setLevel"])
 async def test_a_client_cannot_tell_a_worker_what_only_the_gateway_tells_it(method: str) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         params: dict[str, object] = {"taskIds": [], "level": "debug"}
         told = await door.ask(legacy(method, params, id=None, session=session))
         assert told.status == 202

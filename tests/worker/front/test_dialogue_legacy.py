@@ -18,7 +18,7 @@ from metamcp_worker.ipc.frames import (
 )
 
 from ..rawhttp import Client, until
-from .door import Door, bodiless, legacy, opened_door
+from .door import Door, bodiless, legacy, opened_door, opened_session
 
 pytestmark = pytest.mark.process
 
@@ -56,8 +56,7 @@ async def replied(door: Door) -> ReplyFrame:
 async def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte(
     method: str, params: bytes, result: str
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         door.peer.write(QuestionFrame(call.id, 7, method, params))
@@ -75,8 +74,7 @@ async def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_fo
 
 @pytest.mark.promise("M23")
 async def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         question = await asked(door, call, client)
@@ -102,8 +100,7 @@ async def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
 
 
 async def test_two_questions_of_one_call_are_open_at_once() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         first = await asked(door, call, client, 1)
@@ -118,8 +115,7 @@ async def test_two_questions_of_one_call_are_open_at_once() -> None:
 
 @pytest.mark.promise("M23")
 async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         question = await asked(door, call, client)
@@ -133,8 +129,7 @@ async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_clie
 
 
 async def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         question = await asked(door, call, client)
@@ -158,8 +153,7 @@ async def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> N
 async def test_no_client_is_asked_what_it_has_not_declared(
     capabilities: dict[str, Any], method: str, params: bytes
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**capabilities)
+    async with opened_session(**capabilities) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         door.peer.write(QuestionFrame(call.id, 1, method, params))
@@ -171,8 +165,7 @@ async def test_no_client_is_asked_what_it_has_not_declared(
 
 @pytest.mark.promise("M23")
 async def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_its_session() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session, JSON_ALONE)
         call = await door.peer.call()
         door.peer.write(QuestionFrame(call.id, 1, "roots/list", b"{}"))
@@ -188,8 +181,7 @@ async def test_a_client_that_reads_no_stream_for_its_call_is_asked_on_that_of_it
 
 
 async def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_session() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         news = await door.news(session)
         client = await door.call(session)
         call = await door.peer.call()
@@ -203,8 +195,7 @@ async def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_s
 
 @pytest.mark.promise("M98")
 async def test_a_client_has_only_so_many_open_questions() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         for number in range(1, ASKED_MAX + 2):
@@ -258,8 +249,7 @@ async def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() 
 
 
 async def test_the_end_of_a_session_ends_its_questions() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(**CAPABLE)
+    async with opened_session(**CAPABLE) as (door, session):
         client = await door.call(session)
         call = await door.peer.call()
         await asked(door, call, client)

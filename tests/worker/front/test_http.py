@@ -11,7 +11,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, Result
 
 from ..rawhttp import WAIT_S, Client, post, until
-from .door import LEGACY, MODERN, bodiless, legacy, modern, opened_door
+from .door import LEGACY, MODERN, bodiless, legacy, modern, opened_door, opened_session
 from .offers import offer
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -148,8 +148,7 @@ GOOD = {
 @pytest.mark.promise("M2")
 @pytest.mark.parametrize("case", GOOD)
 async def test_every_right_spelling_is_served(case: str) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         head, _, body = GOOD[case].partition(b"\r\n")
         reply = await door.ask(head + f"\r\nMcp-Session-Id: {session}\r\n".encode() + body)
         assert reply.json == {"jsonrpc": "2.0", "id": 1, "result": {}}
@@ -181,8 +180,7 @@ async def test_a_body_of_the_limit_is_read() -> None:
 
 @pytest.mark.promise("M1")
 async def test_the_header_chooses_the_era_of_each_request() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.connect()
         assert (
             "resultType"
@@ -212,8 +210,7 @@ async def test_options_names_the_methods_and_modern_clients_have_only_post() -> 
 
 
 async def test_an_endpoint_that_is_gone_is_not_served_any_more() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(path="/metamcp/dev/mcp")
+    async with opened_session(path="/metamcp/dev/mcp") as (door, session):
         ping = legacy("ping", session=session, path="/metamcp/dev/mcp")
         assert (await door.ask(ping)).status == 200
         assert door.app.counts().sessions[LEGACY] == 1
@@ -224,8 +221,7 @@ async def test_an_endpoint_that_is_gone_is_not_served_any_more() -> None:
 
 @pytest.mark.promise("M79")
 async def test_a_drain_waits_for_calls_and_ends_streams() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         news = await door.connect()
         news.send(bodiless("GET", f"Mcp-Session-Id: {session}"))
         assert (await news.head()).status == 200
@@ -242,8 +238,7 @@ async def test_a_drain_waits_for_calls_and_ends_streams() -> None:
 
 @pytest.mark.promise("M28")
 async def test_every_client_that_wants_to_know_is_told_of_a_changed_list() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         old, new = await door.connect(), await door.connect()
         other = await door.connect()
         old.send(bodiless("GET", f"Mcp-Session-Id: {session}"))
@@ -285,8 +280,7 @@ async def test_requests_on_one_connection_follow_each_other_in_both_eras() -> No
 async def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
     era: Callable[..., bytes],
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         tracemalloc.start()
         try:
             for number in range(8):
@@ -305,8 +299,7 @@ async def test_a_call_that_waits_for_its_answer_does_not_hold_its_body(
 async def test_a_call_that_waits_for_its_server_needs_no_task_and_a_drain_waits_for_it(
     era: Callable[..., bytes],
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.connect()
         options: dict[str, str] = {"session": session} if era is legacy else {}
         client.send(era("tools/call", {"name": "t"}, **options))

@@ -12,7 +12,7 @@ from metamcp_worker.ipc.disclosure import ViewOwner
 from metamcp_worker.ipc.frames import Cancel, Error, Progress, Result
 
 from ..rawhttp import Client, post, until
-from .door import LEGACY, Door, bodiless, legacy, opened_door
+from .door import LEGACY, Door, bodiless, legacy, opened_door, opened_session
 from .offers import offer
 
 PARAMS: dict[str, Any] = {
@@ -84,8 +84,7 @@ async def test_a_handshake_needs_its_version_and_is_made_once() -> None:
 
 
 async def test_a_session_belongs_to_its_endpoint_and_its_revision() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         ping = legacy("ping", session=session, path="/metamcp/dev/mcp")
         assert (await door.ask(ping)).outcome == (404, -32600)
         ping = legacy("ping", None, "MCP-Protocol-Version: 2025-06-18", session=session)
@@ -93,8 +92,7 @@ async def test_a_session_belongs_to_its_endpoint_and_its_revision() -> None:
 
 
 async def test_goodbye_ends_the_session_with_its_stream_and_its_calls() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         stream = await door.connect()
         stream.send(news(session))
         await stream.head()
@@ -129,8 +127,7 @@ async def test_a_call_in_a_session_is_relayed_with_what_the_client_said_of_itsel
 
 
 async def test_no_client_of_this_era_says_in_meta_what_only_the_gateway_may() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         names = ("clientCapabilities", "clientInfo", "logLevel", "protocolVersion", "related-task")
         meta: dict[str, object] = {f"io.modelcontextprotocol/{name}": {} for name in names}
         await calling(door, session, _meta=meta)
@@ -150,8 +147,7 @@ async def test_a_session_keeps_only_so_much_of_what_a_client_says_of_itself(
 
 
 async def test_refusals_of_methods_are_answers_too() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         unknown = legacy("tools/call", {"name": "v"}, session=session)
         assert (await door.ask(unknown)).outcome == (200, -32602)
         cursor = legacy("tools/list", {"cursor": "x"}, session=session)
@@ -160,8 +156,7 @@ async def test_refusals_of_methods_are_answers_too() -> None:
 
 @pytest.mark.promise("M23")
 async def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         other = await door.initialize()
         for meta in ({}, {"progressToken": 1}):
             client = await calling(door, session, _meta=meta)
@@ -177,8 +172,7 @@ async def test_a_cancelled_call_is_cancelled_at_its_server_and_its_request_ends(
 
 @pytest.mark.promise("M98")
 async def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await calling(door, session)
         call = await door.peer.call()
         again = await calling(door, session)
@@ -192,8 +186,7 @@ async def test_an_id_in_flight_cannot_be_used_again_and_the_first_is_unharmed() 
 
 @pytest.mark.promise("M23")
 async def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await calling(door, session)
         call = await door.peer.call()
         await client.close()
@@ -205,8 +198,7 @@ async def test_a_client_that_goes_away_has_cancelled_nothing() -> None:
 
 @pytest.mark.promise("M23")
 async def test_progress_makes_a_stream_of_the_answer() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await calling(door, session, _meta={"progressToken": "p"})
         call = await door.peer.call()
         for step in (1, 2):
@@ -220,8 +212,7 @@ async def test_progress_makes_a_stream_of_the_answer() -> None:
 
 
 async def test_a_posted_answer_is_accepted_and_counted() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         answer = b'{"jsonrpc":"2.0","id":1,"result":{}}'
         reply = await door.ask(post(answer, f"Mcp-Session-Id: {session}"))
         assert (reply.status, reply.body) == (202, b"")
@@ -230,8 +221,7 @@ async def test_a_posted_answer_is_accepted_and_counted() -> None:
 
 @pytest.mark.promise("M28")
 async def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_before_it() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         door.offer(offer("t"))
         stream = await door.connect()
         stream.send(news(session))
@@ -245,8 +235,7 @@ async def test_the_stream_of_a_session_tells_of_changed_lists_also_of_those_befo
 
 
 async def test_the_newest_stream_of_a_session_replaces_the_one_before() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         first, second = await door.connect(), await door.connect()
         for stream in (first, second):
             stream.send(news(session))
@@ -268,8 +257,7 @@ async def test_a_stream_needs_a_session_and_a_reader() -> None:
 
 @pytest.mark.promise("M98")
 async def test_many_requests_of_one_session_run_side_by_side() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         clients = [await door.connect() for _ in range(8)]
         for number, client in enumerate(clients):
             client.send(legacy("tools/call", {"name": "t"}, id=number, session=session))

@@ -17,7 +17,7 @@ from metamcp_worker.ipc.frames import (
 )
 
 from ..rawhttp import Client, until
-from .door import Door, bodiless, legacy, opened_door
+from .door import Door, bodiless, legacy, opened_door, opened_session
 from .offers import offer
 
 pytestmark = pytest.mark.process
@@ -52,8 +52,7 @@ async def resumed(door: Door, session: str, event_id: str) -> Client:
 async def test_a_stream_begins_with_an_id_where_clients_understand_that(
     protocol: str, first: bytes
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize(protocol)
+    async with opened_session(protocol) as (door, session):
         client = await door.call(session, _meta={"progressToken": "p"})
         call = await door.peer.call()
         door.peer.write(Progress(call.id, b'{"progress":1}'))
@@ -64,8 +63,7 @@ async def test_a_stream_begins_with_an_id_where_clients_understand_that(
 
 
 async def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.call(session)
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
         reply = await client.reply()
@@ -73,8 +71,7 @@ async def test_a_call_of_which_nothing_is_told_is_answered_with_plain_json() -> 
 
 
 async def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_for_news() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         news = await door.news(session)
         client, call = await told(door, session)
         drain = asyncio.create_task(door.app.drain(30))
@@ -94,8 +91,7 @@ async def test_a_client_may_come_back_for_its_call_to_a_front_that_ends_but_not_
 async def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(
     protocol: str,
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize(protocol)
+    async with opened_session(protocol) as (door, session):
         client, call = await told(door, session)
         await lost(door, client, 1)
         door.peer.write(Progress(call.id, b'{"progress":2}'))
@@ -111,8 +107,7 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_the_answer_once(
 
 
 async def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_back_for_it() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, call = await told(door, session)
         await lost(door, client, 1)
         door.peer.write(Result(call.id, b'{"n":1}'))
@@ -125,8 +120,7 @@ async def test_a_call_that_ended_in_the_meantime_is_answered_to_whoever_comes_ba
 
 
 async def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, call = await told(door, session)
         second = await resumed(door, session, client.event_ids[0])
         assert (await second.event())["params"]["progress"] == 1
@@ -136,8 +130,7 @@ async def test_a_client_may_come_back_before_anybody_knows_that_it_was_gone() ->
 
 
 async def test_a_question_waits_for_a_client_that_comes_back() -> None:
-    async with opened_door() as door:
-        session = await door.initialize(roots={})
+    async with opened_session(roots={}) as (door, session):
         client, call = await told(door, session)
         await lost(door, client, 1)
         door.peer.write(QuestionFrame(call.id, 1, "roots/list", b"{}"))
@@ -148,8 +141,7 @@ async def test_a_question_waits_for_a_client_that_comes_back() -> None:
 
 
 async def test_the_stream_of_a_session_tells_what_was_lost_on_the_way() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         first = await door.news(session)
         door.offer(offer("t"))
         assert await first.event() == CHANGED
@@ -177,8 +169,7 @@ async def test_with_an_id_that_names_nothing_the_stream_is_a_new_one() -> None:
 
 
 async def test_who_resumes_needs_a_session_and_names_one_event() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, _ = await told(door, session)
         name = f"Last-Event-ID: {client.event_ids[-1]}"
         assert (await door.ask(bodiless("GET", name))).outcome == (400, -32600)
@@ -189,8 +180,7 @@ async def test_who_resumes_needs_a_session_and_names_one_event() -> None:
 
 
 async def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, call = await told(door, session)
         await lost(door, client, 1)
         second = await resumed(door, session, client.event_ids[-1])
@@ -202,8 +192,7 @@ async def test_a_call_can_be_cancelled_by_a_client_that_came_back() -> None:
 
 @pytest.mark.promise("M98")
 async def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, call = await told(door, session)
         large = b'{"progress":2,"message":"%b"}' % (b"x" * streams.QUEUE_BYTES_MAX)
         while door.stats.refusals != {"slow_reader": 1}:
@@ -218,8 +207,7 @@ async def test_a_reader_that_was_too_slow_can_come_back_for_the_answer() -> None
 
 @pytest.mark.promise("M98")
 async def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client, call = await told(door, session)
         await lost(door, client, 1)
         body = b'{"x":"%b"}' % (b"x" * (MESSAGE_BYTES - 8))
@@ -236,8 +224,7 @@ async def test_an_answer_of_the_largest_size_waits_for_its_client() -> None:
 async def test_who_would_rather_read_a_stream_gets_one_for_every_request(
     method: str, answer: str
 ) -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         client = await door.connect()
         accept = "Accept: text/event-stream, application/json"
         client.send(legacy(method, {}, accept, session=session))

@@ -14,6 +14,8 @@ from tests.worker.front.door import Door, bodiless, legacy, opened_door
 from tests.worker.front.offers import offer
 
 from ..rawhttp import Client, until
+from tests.worker.front.door import Door, bodiless, legacy, opened_door, opened_session
+from tests.worker.front.offers import offer
 
 pytestmark = pytest.mark.process
 
@@ -49,8 +51,7 @@ def note(raw_id: str = '"c"', token: str = '"p"') -> bytes:
 
 @pytest.mark.promise("M79")
 async def test_a_worker_hears_once_of_a_call_whose_client_can_come_back_and_of_no_other() -> None:
-    async with opened_door() as door:
-        session = await door.initialize()
+    async with opened_session() as (door, session):
         plain = await door.call(session)
         door.peer.write(Result((await door.peer.call()).id, b"{}"))
         await plain.reply()
