@@ -18,7 +18,7 @@ from metamcp_worker.ipc.messages import (
     ServerReady,
     Spawned,
 )
-from tests.worker.child.worker import SERVER, ChildWorker, alive
+from tests.worker.child.worker import SERVER, ChildWorker, alive, ready_worker
 
 pytestmark = pytest.mark.process
 
@@ -50,9 +50,7 @@ def test_parameters_reach_the_server_byte_for_byte(era: str) -> None:
     members = (
         b'"name":"raw","arguments":{ "z":1.0,"n":123456789012345678901, "z":2,"u":"\\u00e9\\/" }'
     )
-    with ChildWorker("--era", era) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", era) as (_, front):
         number = front.call("tools/call", b"{" + members + b"}", meta=b'{"v/x":1.0}')
         got = front.text(number)
         assert got.endswith("," + members.decode() + "}")
@@ -60,9 +58,7 @@ def test_parameters_reach_the_server_byte_for_byte(era: str) -> None:
 
 
 def test_results_and_errors_come_back_byte_for_byte() -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (_, front):
         result = front.answer(front.tool("echo", text="x"))
         assert b'"x-result": {"kept": [1, 2.5, null]}' in result.body
         assert front.error(front.tool("error")) == {
@@ -75,18 +71,14 @@ def test_results_and_errors_come_back_byte_for_byte() -> None:
 
 
 def test_the_environment_and_the_directory_are_the_ones_given(tmp_path: Path) -> None:
-    with ChildWorker(env={"ONLY": "this"}, cwd=str(tmp_path)) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(env={"ONLY": "this"}, cwd=str(tmp_path)) as (_, front):
         found: dict[str, Any] = json.loads(front.text(front.tool("environ")))
         assert found["environ"] == {"ONLY": "this", "LC_CTYPE": "C.UTF-8"}
         assert found["cwd"] == str(tmp_path)
 
 
 def test_slow_and_quick_calls_overlap() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (_, front):
         slow, quick = front.tool("sleep", ms=300), front.tool("echo", text="quick")
         assert front.text(quick) == "quick"
         assert front.text(slow) == "slept 300 ms"
@@ -95,9 +87,7 @@ def test_slow_and_quick_calls_overlap() -> None:
 @ERAS
 @pytest.mark.promise("M23")
 def test_progress_and_log_messages_reach_the_front(era: str) -> None:
-    with ChildWorker("--era", era) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", era) as (_, front):
         call = codec.dump({"name": "progress", "arguments": {"n": 3}})
         front.answer(front.call("tools/call", call, wants_progress=True))
         assert [one["progress"] for one in front.progress()] == [1, 2, 3]
@@ -124,9 +114,7 @@ def test_a_changed_list_is_read_again(era: str) -> None:
 
 @pytest.mark.promise("M23")
 def test_a_cancelled_call_is_never_answered() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         cancelled = front.tool("sleep", ms=50)
         front.send(Cancel(cancelled, b"enough"))
         assert front.text(front.tool("sleep", ms=200)) == "slept 200 ms"
@@ -135,18 +123,14 @@ def test_a_cancelled_call_is_never_answered() -> None:
 
 
 def test_a_call_that_takes_too_long_is_answered_with_an_error() -> None:
-    with ChildWorker(timeout_s=0.3) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(timeout_s=0.3) as (worker, front):
         error = front.error(front.tool("sleep", ms=600))
         assert (error["code"], error["data"]) == (-10003, {"server": "fake", "timeout_s": 0.3})
         assert worker.counted("late_reply") == 1
 
 
 def test_more_calls_than_the_server_may_have_are_refused() -> None:
-    with ChildWorker(concurrency=2, queue=2) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(concurrency=2, queue=2) as (worker, front):
         for _ in range(4):
             front.tool("sleep", ms=200)
         assert front.error(front.tool("echo"))["code"] == -10002
@@ -284,9 +268,7 @@ def test_what_it_says_on_stderr_is_logged() -> None:
 
 
 def test_a_call_whose_turn_comes_when_the_server_reads_no_more_is_refused_at_once() -> None:
-    with ChildWorker(concurrency=4) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(concurrency=4) as (_, front):
         for _ in range(3):
             front.tool("sleep", ms=1000)
         front.tool("deafen")

@@ -17,7 +17,7 @@ from metamcp_worker.ipc.frames import (
 from metamcp_worker.ipc.messages import LogLines
 from tests.waiting import until
 from tests.worker.child.talk import Json
-from tests.worker.child.worker import ChildWorker, Front
+from tests.worker.child.worker import ChildWorker, Front, ready_worker
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M23")]
 
@@ -57,9 +57,7 @@ def logged(worker: ChildWorker, words: str) -> str:
     ],
 )
 def test_a_legacy_server_asks_the_client_whose_call_it_serves(tool: str, method: str) -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (_, front):
         number = front.tool(tool)
         question = asked(front)
         assert (question.id, question.method) == (number, method)
@@ -69,9 +67,7 @@ def test_a_legacy_server_asks_the_client_whose_call_it_serves(tool: str, method:
 
 
 def test_a_server_may_ask_several_things_at_once_and_one_after_the_other() -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (_, front):
         number = front.tool("ask_many", n=3)
         questions = [asked(front) for _ in range(3)]
         for one in reversed(questions):
@@ -86,9 +82,7 @@ def test_a_server_may_ask_several_things_at_once_and_one_after_the_other() -> No
 
 
 def test_a_refusal_of_the_client_reaches_the_server() -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (_, front):
         number = front.tool("sample")
         error = b'{"code":-1,"message":"User rejected","x":[1.0]}'
         front.send(ReplyFrame(asked(front).question, error, failed=True))
@@ -96,9 +90,7 @@ def test_a_refusal_of_the_client_reaches_the_server() -> None:
 
 
 def test_a_server_takes_its_question_back() -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (worker, front):
         number = front.tool("ask_withdrawn")
         question = asked(front)
         assert front.text(number) == "withdrawn"
@@ -111,9 +103,7 @@ def test_a_server_takes_its_question_back() -> None:
 
 @pytest.mark.parametrize("how", ["ended", "cancelled", "front gone"])
 def test_no_question_hangs_when_its_call_is_over(how: str) -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (worker, front):
         number = front.tool("ask_and_end" if how == "ended" else "elicit")
         question = asked(front)
         if how == "ended":
@@ -150,9 +140,7 @@ def test_what_a_cancelled_call_asks_for_is_put_to_nobody_else() -> None:
 
 
 def test_a_server_that_all_share_is_told_what_can_be_asked() -> None:
-    with ChildWorker("--era", "legacy") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "legacy") as (_, front):
         declared = json.loads(front.text(front.tool("client")))["capabilities"]
         assert declared == {
             "elicitation": {"form": {}, "url": {}},
@@ -163,9 +151,7 @@ def test_a_server_that_all_share_is_told_what_can_be_asked() -> None:
 
 def test_a_modern_server_asks_with_its_result_and_gets_the_answer_with_the_next_call() -> None:
     caller = codec.dump({"clientCapabilities": {"elicitation": {}}})
-    with ChildWorker("--era", "modern") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "modern") as (_, front):
         call: Json = {"name": "elicit", "arguments": {}}
         found = json.loads(front.answer(front.call("tools/call", codec.dump(call))).body)
         assert found["code"] == -32021
@@ -199,9 +185,7 @@ def test_updates_of_a_resource_come_to_those_who_subscribed(era: str) -> None:
 
 
 def test_after_a_modern_server_ended_its_subscription_it_is_listened_to_again() -> None:
-    with ChildWorker("--era", "modern", "--resources") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", "modern", "--resources") as (_, front):
         front.answer(front.call("resources/subscribe", b'{"uri":"fake://one"}'))
         assert front.text(front.tool("end_listens")) == "1"
         until(lambda: front.text(front.tool("touch")) != "0", "it is listened to again")
@@ -212,9 +196,7 @@ def test_after_a_modern_server_ended_its_subscription_it_is_listened_to_again() 
 def test_a_server_logs_as_much_as_a_client_wants(era: str) -> None:
     caller = b'{"logLevel":"error"}'
     call = codec.dump({"name": "log_levels", "arguments": {}})
-    with ChildWorker("--era", era, "--logging") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", era, "--logging") as (_, front):
         assert front.text(front.call("tools/call", call, caller=caller)) == "4"
         found = [one for one in front.seen if isinstance(one, Notice)]
         levels = [json.loads(one.body)["level"] for one in found]
@@ -228,9 +210,7 @@ def test_a_server_logs_as_much_as_a_client_wants(era: str) -> None:
 
 @ERAS
 def test_other_words_of_clients_and_servers_cross(era: str) -> None:
-    with ChildWorker("--era", era) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", era) as (_, front):
         front.send(ClientNotice("notifications/example.com/told", b'{"x":1.0}'))
         number = front.tool("state")
         told = json.loads(front.text(number))["told"]
@@ -251,9 +231,7 @@ def test_tasks_are_calls_like_others_and_their_news_comes(era: str) -> None:
     call: Json = {"name": "task", "arguments": {"ms": 300}}
     if era == "legacy":
         call["task"] = {"ttl": 1000}
-    with ChildWorker("--era", era, "--tasks") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--era", era, "--tasks") as (_, front):
         number = front.call("tools/call", codec.dump(call), caller=caller)
         found: dict[str, Any] = json.loads(front.answer(number).body)
         found = found.get("task", found)

@@ -8,7 +8,7 @@ import pytest
 
 from metamcp_worker.ipc.messages import Spawned, Stop
 from tests.waiting import until
-from tests.worker.child.worker import SERVER, ChildWorker, alive
+from tests.worker.child.worker import SERVER, ChildWorker, alive, ready_worker
 
 pytestmark = pytest.mark.process
 
@@ -116,9 +116,7 @@ def test_a_crash_is_told_to_every_front_and_to_the_supervisor(code: int, reason:
 
 
 def test_what_stderr_says_of_the_reason_is_part_of_the_report() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         front.tool("crash")
         told = worker.down().message
         assert "; on stderr: crashing with 3; 'metamcp logs " in told
@@ -150,9 +148,7 @@ for line in sys.stdin:
     if m["method"] == "last":
         os._exit(0)
 """
-    with ChildWorker(command=(SERVER[0], "-c", program), era="legacy-first") as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(command=(SERVER[0], "-c", program), era="legacy-first") as (_, front):
         assert front.text(front.call("last")) == "x" * 60000
 
 
@@ -180,9 +176,7 @@ def test_a_supervisor_that_vanishes_cuts_the_steps_of_a_stop_short() -> None:
 
 
 def test_a_stop_lets_calls_finish_and_takes_no_more() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         slow = front.tool("sleep", ms=400)
         assert front.text(front.tool("echo", text="the slow one is on its way")) != ""
         worker.tell(Stop(grace_s=10))
@@ -192,9 +186,7 @@ def test_a_stop_lets_calls_finish_and_takes_no_more() -> None:
 
 
 def test_a_stop_waits_no_longer_than_its_grace() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         front.tool("sleep", ms=60_000)
         assert front.text(front.tool("echo", text="the slow one is on its way")) != ""
         assert worker.stop(grace_s=0.1).reason == "clean"

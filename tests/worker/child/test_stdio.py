@@ -38,14 +38,14 @@ async def turn() -> None:
 
 
 async def test_what_one_turn_of_the_loop_writes_arrives_as_one() -> None:
-    async with opened_writer() as (writer, far, _ended):
+    async with opened_writer() as (writer, far, _):
         assert all(writer.write(b"line %d\n" % number) for number in range(3))
         assert await asyncio.to_thread(os.read, far, 1024) == b"line 0\nline 1\nline 2\n"
         assert not writer.queued_bytes
 
 
 async def test_a_server_that_reads_slowly_gets_everything_in_order() -> None:
-    async with opened_writer() as (writer, far, _ended):
+    async with opened_writer() as (writer, far, _):
         lines = [os.urandom(ROOM_BYTES) for _ in range(3)]
         for line in lines:
             assert writer.write(line)
@@ -56,7 +56,7 @@ async def test_a_server_that_reads_slowly_gets_everything_in_order() -> None:
 
 
 async def test_a_server_is_stuck_when_it_takes_nothing_for_long_and_not_before() -> None:
-    async with opened_writer() as (writer, far, _ended):
+    async with opened_writer() as (writer, far, _):
         late = asyncio.get_running_loop().time() + WRITE_S_MAX + WAIT_S
         assert writer.write(bytes(ROOM_BYTES))
         assert not writer.is_stalled(late)  # nothing has been tried yet
@@ -68,7 +68,7 @@ async def test_a_server_is_stuck_when_it_takes_nothing_for_long_and_not_before()
 
 
 async def test_what_waits_for_a_server_has_a_bound() -> None:
-    async with opened_writer() as (writer, _far, _ended):
+    async with opened_writer() as (writer, _, _):
         assert writer.write(bytes(QUEUE_BYTES_MAX + 1))
         assert writer.queued_bytes > QUEUE_BYTES_MAX
         assert not writer.write(b"one more")

@@ -13,7 +13,7 @@ from metamcp_worker.child.jsonrpc_lines import LOG_LINE_BYTES_MAX
 from metamcp_worker.ipc.frames import Error, Result
 from metamcp_worker.ipc.messages import EventCounts, Heartbeat, LogLines, Spawned
 from tests.waiting import until
-from tests.worker.child.worker import SERVER, ChildWorker, alive
+from tests.worker.child.worker import SERVER, ChildWorker, alive, ready_worker
 
 pytestmark = [pytest.mark.process, pytest.mark.promise("M98")]
 
@@ -42,9 +42,7 @@ def memory_mib(pid: int) -> float:
     ],
 )
 def test_noise_and_pieces_between_messages_do_not_matter(flags: tuple[str, ...]) -> None:
-    with ChildWorker(*flags) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(*flags) as (worker, front):
         for number in range(20):
             assert front.text(front.tool("echo", text=f"é{number}")) == f"é{number}"
         worker.stop()
@@ -54,26 +52,20 @@ def test_noise_and_pieces_between_messages_do_not_matter(flags: tuple[str, ...])
 
 @pytest.mark.parametrize("kind", ["both", "neither", "deep", "bad-utf8"])
 def test_a_broken_answer_is_an_error_at_once(kind: str) -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         assert front.error(front.tool("odd", kind=kind))["code"] == -32603
         assert worker.counted("broken_reply") == 1
 
 
 def test_half_an_answer_and_silence_lasts_as_long_as_the_call_may() -> None:
-    with ChildWorker(timeout_s=0.3) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(timeout_s=0.3) as (worker, front):
         assert front.error(front.tool("half"))["code"] == -10003
         worker.read(Heartbeat)  # it works on, and waits for the rest
 
 
 @pytest.mark.parametrize("kind", ["float-id", "string-id"])
 def test_an_answer_with_another_id_is_none(kind: str) -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         number = front.call(
             "tools/call", f'{{"name":"odd","arguments":{{"kind":"{kind}"}}}}', deadline_ms=300
         )
@@ -82,9 +74,7 @@ def test_an_answer_with_another_id_is_none(kind: str) -> None:
 
 
 def test_answers_to_nobody_and_second_answers_reach_nobody() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (worker, front):
         assert front.text(front.tool("odd", kind="twice")) == "odd"
         assert front.text(front.tool("echo", text="next")) == "next"
         assert worker.counted("unknown_id") == 1
@@ -92,25 +82,19 @@ def test_answers_to_nobody_and_second_answers_reach_nobody() -> None:
 
 
 def test_a_question_to_the_client_is_refused_and_the_call_goes_on() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (_, front):
         answer = json.loads(front.text(front.tool("ask")))
         assert (answer["id"], answer["error"]["code"]) == ("s1", -32601)
         assert json.loads(front.text(front.tool("ask", method="ping")))["result"] == {}
 
 
 def test_large_answers_pass_up_to_the_limit() -> None:
-    with ChildWorker() as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker() as (_, front):
         assert len(front.text(front.tool("blob", kib=63 * 1024))) == 63 * 1024 * 1024
 
 
 def test_a_message_above_the_limit_is_an_error_for_its_caller_alone() -> None:
-    with ChildWorker(message_bytes=1024 * 1024) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(message_bytes=1024 * 1024) as (worker, front):
         slow = front.tool("sleep", ms=500)
         error = front.error(front.tool("blob", kib=1024))
         assert (error["code"], error["data"]["limit_bytes"]) == (-10004, 1024 * 1024)
@@ -122,9 +106,7 @@ def test_a_message_above_the_limit_is_an_error_for_its_caller_alone() -> None:
 
 
 def test_a_line_without_end_lasts_as_long_as_the_call_may_and_fills_nothing() -> None:
-    with ChildWorker("--huge-line", message_bytes=1024 * 1024, timeout_s=0.5) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--huge-line", message_bytes=1024 * 1024, timeout_s=0.5) as (worker, front):
         before = memory_mib(worker.process.pid)
         assert front.error(front.tool("blob"))["code"] == -10003
         assert memory_mib(worker.process.pid) - before < 16
@@ -181,9 +163,7 @@ def test_a_flood_without_line_ends_on_stderr_stays_small() -> None:
 
 
 def test_a_server_that_reads_no_more_is_overloaded_and_blocks_nobody() -> None:
-    with ChildWorker(timeout_s=2.0) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker(timeout_s=2.0) as (worker, front):
         front.text(front.tool("deafen"))
         large = b'{"name":"echo","arguments":{"text":"' + b"x" * (15 * 1024 * 1024) + b'"}}'
         sent = [front.call("tools/call", large) for _ in range(4)]
@@ -225,9 +205,7 @@ def test_a_server_that_closes_its_output_is_ended() -> None:
 
 
 def test_what_comes_for_a_server_that_cannot_be_written_to_hears_that_it_went_down() -> None:
-    with ChildWorker("--ignore-eof", stop_eof_s=0.1) as worker:
-        worker.ready()
-        front = worker.front()
+    with ready_worker("--ignore-eof", stop_eof_s=0.1) as (_, front):
         assert front.text(front.tool("close_stdin")) == "closed"
 
         def told() -> bool:

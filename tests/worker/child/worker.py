@@ -6,7 +6,8 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -218,3 +219,11 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+@contextmanager
+def ready_worker(*flags: str, **spec: Any) -> Generator[tuple[ChildWorker, Front]]:
+    """A worker whose server is ready, and a front that is attached to it."""
+    with ChildWorker(*flags, **spec) as worker:
+        worker.ready()
+        yield worker, worker.front()

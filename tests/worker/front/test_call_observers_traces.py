@@ -62,7 +62,7 @@ def parent_of(sent: CallFrame) -> str:
 
 
 async def test_a_traced_call_is_told_within_a_second() -> None:
-    async with opened_tracer() as (front, supervisor, _tracer):
+    async with opened_tracer() as (front, supervisor, _):
         sent = await front.sent("a", ASKED)
         assert sent.traced
         trace, there = parent_of(sent).split("-")[1:3]
@@ -85,7 +85,7 @@ async def test_a_traced_call_is_told_within_a_second() -> None:
 
 
 async def test_what_is_not_traced_is_sent_as_ever() -> None:
-    async with opened_tracer() as (front, _supervisor, tracer):
+    async with opened_tracer() as (front, _, tracer):
         sent = await front.sent("a", PLAIN)
         assert (sent.traced, sent.meta) == (False, b"")
         assert tracer.adjust(None) is None
@@ -142,7 +142,7 @@ async def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_
 
 
 async def test_a_share_of_the_others_begins_a_trace() -> None:
-    async with opened_tracer(sample=1.0) as (front, _supervisor, _tracer):
+    async with opened_tracer(sample=1.0) as (front, _, _):
         sent = await front.sent("a", PLAIN)
         assert parent_of(sent).startswith("00-")
         traces = {parent_of(await front.sent("a", PLAIN)).split("-")[1] for _ in range(20)}
@@ -150,7 +150,7 @@ async def test_a_share_of_the_others_begins_a_trace() -> None:
 
 
 async def test_what_a_witness_needs_is_of_the_request_as_it_came() -> None:
-    async with opened_tracer() as (front, _supervisor, _tracer):
+    async with opened_tracer() as (front, _, _):
         asked = request("tools/call", b'{"name":"a__t"}', meta=PARENT)
         await front.sent("a", asked)
         assert asked.meta == {"traceparent": Raw(PARENT[15:-1])}, "it may be sent anew"

@@ -1,6 +1,8 @@
 """What servers ask clients of the handshake era, over real sockets and a real pipe."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -43,6 +45,14 @@ async def replied(door: Door) -> ReplyFrame:
     return frame
 
 
+@asynccontextmanager
+async def called_door() -> AsyncGenerator[tuple[Door, str, Client, CallFrame]]:
+    """A front, a session that can be asked, and its call, which the server has."""
+    async with opened_session(**CAPABLE) as (door, session):
+        client = await door.call(session)
+        yield door, session, client, await door.peer.call()
+
+
 @pytest.mark.promise("M23")
 @pytest.mark.parametrize(
     ("method", "params", "result"),
@@ -56,9 +66,7 @@ async def replied(door: Door) -> ReplyFrame:
 async def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_for_byte(
     method: str, params: bytes, result: str
 ) -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         door.peer.write(QuestionFrame(call.id, 7, method, params))
         await client.head()
         question = await client.event()
@@ -74,9 +82,7 @@ async def test_a_server_asks_in_the_middle_of_a_call_and_gets_the_answer_byte_fo
 
 @pytest.mark.promise("M23")
 async def test_an_error_of_the_client_reaches_the_server_as_it_is() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         question = await asked(door, call, client)
         error = '{"code":-1,"message":"no", "data":[1.0],"x":null}'
         assert await door.answer(session, question, f'"error":{error}') == 202
@@ -100,9 +106,7 @@ async def test_an_answer_counts_once_and_only_in_its_own_session() -> None:
 
 
 async def test_two_questions_of_one_call_are_open_at_once() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         first = await asked(door, call, client, 1)
         second = await asked(door, call, client, 2)
         await door.answer(session, second, '"result":{"n":2}')
@@ -115,9 +119,7 @@ async def test_two_questions_of_one_call_are_open_at_once() -> None:
 
 @pytest.mark.promise("M23")
 async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_client() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         question = await asked(door, call, client)
         door.peer.write(WithdrawQuestion(1))
         cancelled = await client.event()
@@ -129,9 +131,7 @@ async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_clie
 
 
 async def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, _session, client, call):
         question = await asked(door, call, client)
         door.peer.write(Result(call.id, b"{}"))
         cancelled = await client.event()
@@ -195,9 +195,7 @@ async def test_a_client_whose_connection_is_lost_is_asked_on_the_stream_of_its_s
 
 @pytest.mark.promise("M98")
 async def test_a_client_has_only_so_many_open_questions() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         for number in range(1, ASKED_MAX + 2):
             await asyncio.to_thread(
                 door.peer.write, QuestionFrame(call.id, number, "elicitation/create", FORM)
@@ -249,9 +247,7 @@ async def test_the_end_of_a_visit_is_told_to_the_client_that_was_asked_for_it() 
 
 
 async def test_the_end_of_a_session_ends_its_questions() -> None:
-    async with opened_session(**CAPABLE) as (door, session):
-        client = await door.call(session)
-        call = await door.peer.call()
+    async with called_door() as (door, session, client, call):
         await asked(door, call, client)
         await door.ask(bodiless("DELETE", f"Mcp-Session-Id: {session}"))
         assert (await door.peer.cancelled()).id == call.id

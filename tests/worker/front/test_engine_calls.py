@@ -155,7 +155,7 @@ async def test_a_lost_engine_fails_its_orders_with_a_sentence_and_is_met_again()
 
 
 async def test_a_front_with_workflows_connects_at_once_and_again() -> None:
-    async with opened_engine(at_once=True) as (_front, engine):
+    async with opened_engine(at_once=True) as (_, engine):
         await engine.meet()
         engine.die()
         await engine.meet()
@@ -180,7 +180,7 @@ async def test_without_an_engine_one_sentence_tells_what_to_configure(
 
 
 async def test_agents_and_workflows_do_not_begin_within_a_run() -> None:
-    async with opened_engine() as (front, _engine):
+    async with opened_engine() as (front, _):
         result = await outcome(begin(front, run=InnerRun("r")))
         assert "cannot be called from code, an agent or a workflow" in result["content"][0]["text"]
 

@@ -64,7 +64,7 @@ async def served(door: Door) -> dict[str, Any]:
 
 
 async def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         session = await door.initialize(elicitation={})
         other = await door.initialize(elicitation={})
         client = await door.call(session, arguments={"n": 1})
@@ -83,7 +83,7 @@ async def test_a_session_is_asked_on_its_stream_and_no_other_session_answers() -
 
 
 async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         session = await door.initialize(elicitation={})
         client = await door.call(session)
         await client.head()
@@ -100,7 +100,7 @@ async def test_a_session_that_cancels_its_call_takes_the_question_back() -> None
 
 
 async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         session = await door.initialize(elicitation={})
         client = await door.call(session)
         await client.head()
@@ -112,7 +112,7 @@ async def test_an_error_for_an_answer_is_a_client_that_cannot_ask() -> None:
 
 
 async def test_the_retry_of_the_very_request_lets_the_call_through_once() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         client, result = await asked(door)
         changed = await door.ask(again(result, arguments={"n": 2}))
         assert "another request" in changed.json["error"]["message"]
@@ -154,7 +154,7 @@ async def test_a_client_that_comes_back_too_late_is_told() -> None:
 
 
 async def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         client, result = await asked(door)
         for call, state in list(door.calls.under_way()):
             assert state == "asking"
@@ -166,7 +166,7 @@ async def test_a_key_that_was_revoked_meanwhile_lets_nothing_through() -> None:
 
 
 async def test_a_caller_of_rest_is_refused_as_its_tool_failed() -> None:
-    async with asking_door() as (door, _told):
+    async with asking_door() as (door, _):
         reply = await door.ask(post(b'{"n":1}', path="/metamcp/default/api/t"))
         assert reply.status == 422
         assert "cannot ask" in reply.json["content"][0]["text"]

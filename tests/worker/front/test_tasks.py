@@ -74,7 +74,7 @@ async def told(peer: Peer) -> list[str]:
 
 @pytest.mark.promise("M24")
 async def test_a_task_of_one_of_several_servers_is_found_again() -> None:
-    async with opened_tasks("new", "other", "old") as (front, _tasks):
+    async with opened_tasks("new", "other", "old") as (front, _):
         task = exposed("default", "new", "7")
         asked = request("tools/call", b'{"name":"new__t"}')
         answer = await front.answered("new", asked, b'{"resultType":"task","taskId":"7","x": 1.0}')
@@ -89,7 +89,7 @@ async def test_a_task_of_one_of_several_servers_is_found_again() -> None:
 
 @pytest.mark.promise("M24")
 async def test_a_task_of_the_handshake_era_is_found_again() -> None:
-    async with opened_tasks("new", "old") as (front, _tasks):
+    async with opened_tasks("new", "old") as (front, _):
         task = exposed("default", "old", "7").encode()
         asked = request("tools/call", b'{"name":"old__t","task":{"ttl": 9}}', modern=False)
         answer = await front.answered("old", asked, b'{"task":{"taskId":"7","status":"working"}}')
@@ -105,7 +105,7 @@ async def test_a_task_of_the_handshake_era_is_found_again() -> None:
 
 @pytest.mark.promise("M24")
 async def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_knows_it() -> None:
-    async with opened_tasks("new", "old") as (front, _tasks):
+    async with opened_tasks("new", "old") as (front, _):
         caller = Caller()
         asked = request("tools/call", b'{"name":"old__t"}', modern=False)
         call = front.calls.start(front.view, asked, caller)
@@ -123,7 +123,7 @@ async def test_what_a_server_asks_and_tells_of_a_task_names_it_as_the_client_kno
 async def test_a_task_of_the_only_server_has_an_id_for_its_owner_too(
     server: str, modern: bool
 ) -> None:
-    async with opened_tasks(server) as (front, _tasks):
+    async with opened_tasks(server) as (front, _):
         task = exposed("default", server, "7").encode()
         body = b'{"resultType":"task","taskId":"%b"}' if modern else b'{"task":{"taskId":"%b"}}'
         asked = request("tools/call", b'{"name":"%b__t"}' % server.encode(), modern=modern)

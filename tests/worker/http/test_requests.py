@@ -10,7 +10,7 @@ from metamcp_worker.http.connection import KNOWN_BYTES_MAX, Connection, KnownHea
 from metamcp_worker.http.request_head import Head, error_body
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import TooLarge
-from tests.worker.http.test_serve import CHUNKED, OK, Served, echo, opened_server
+from tests.worker.http.test_serve import CHUNKED, OK, Served, connected, echo, opened_server
 from tests.worker.rawhttp import post, until
 
 pytestmark = pytest.mark.process
@@ -53,16 +53,14 @@ async def test_a_known_head_with_more_than_its_body_behind_it_is_read_as_any_oth
     case: str,
 ) -> None:
     behind, bodies = BEHIND[case]
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         await client.ask(post(b"xy"))
         client.send(post(b"ab") + behind)
         assert [(await client.reply()).body for _ in bodies] == bodies
 
 
 async def test_a_known_head_in_pieces_is_one_request() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         await client.ask(post(b"xy"))
         for at in (10, len(post(b"ab")) - 2, len(post(b"ab")) - 1):
             client.send(post(b"ab")[:at])
@@ -82,8 +80,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("case", UNKNOWN)
 async def test_a_head_that_says_more_than_a_length_is_not_kept(case: str) -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (one, client):
         reply = await client.ask(UNKNOWN[case])
         assert reply.status == 200
         assert known(one) == [None]
@@ -115,8 +112,7 @@ async def test_a_request_under_way_is_still_answered_when_the_body_of_the_next_i
         await go.wait()
         await echo(request)
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (one, client):
         client.send(post(b"1") + BROKEN_BODY)
         await until(lambda: one.refused == ["framing"])
         go.set()
@@ -131,16 +127,14 @@ async def test_a_request_that_is_refused_as_a_whole_never_begins() -> None:
     def app(request: HttpRequest) -> None:
         begun.append(request.head.target)
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (_, client):
         assert (await client.ask(BROKEN_BODY)).status == 400
         assert await client.closed() == b""
         assert begun == []
 
 
 async def test_a_connection_that_is_over_needs_no_collector() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (one, client):
         await client.ask(post(b"xy"))
         number = id(next(iter(one.server.open)))
 
@@ -159,8 +153,7 @@ async def test_a_connection_that_is_over_needs_no_collector() -> None:
 
 
 async def test_an_answer_to_HEAD_has_a_length_and_no_body() -> None:  # noqa: N802 - the method
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         client.send(post(b"", method="HEAD") + post(b"x"))
         head = await client.head()
         assert head.headers["content-length"] == "10"
@@ -180,8 +173,7 @@ async def test_an_answer_in_pieces_is_framed_as_the_client_understands_it(
             await request.send(piece)
         request.end()
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (_, client):
         client.send(post(b"", "Connection: close").replace(b"HTTP/1.1", b"HTTP/" + version))
         assert ("transfer-encoding" in (await client.head()).headers) == (version == b"1.1")
         assert await client.closed() == body
@@ -218,8 +210,7 @@ async def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large
         except TooLarge:
             request.last(413, error_body(1, "Too large."))
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (_, client):
         client.send(post(b"x" * 8_000_000))
         await begun.wait()
         go.set()

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -64,9 +65,15 @@ async def opened_server(
         await server.drain(1)
 
 
+@asynccontextmanager
+async def connected(app: Handler = echo, **how: Any) -> AsyncGenerator[tuple[Served, Client]]:
+    """A server, and a client that is connected to it."""
+    async with opened_server(app, **how) as one:
+        yield one, await one.connect()
+
+
 async def test_requests_are_answered_one_after_the_other_on_a_connection() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (one, client):
         for body in (b"a", b"", b"c" * 300_000):
             reply = await client.ask(post(body, path="/x?y=1"))
             assert (reply.status, reply.body) == (200, b"POST /x?y=1 " + body)
@@ -75,8 +82,7 @@ async def test_requests_are_answered_one_after_the_other_on_a_connection() -> No
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         client.send(post(b"1") + post(b"2") + post(b"3", path="/z")[:40])
         client.send(post(b"3", path="/z")[40:])
         bodies = [(await client.reply()).body for _ in range(3)]
@@ -125,8 +131,7 @@ BROKEN = {
 
 
 async def test_another_protocol_is_found_behind_a_request_and_in_pieces() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         whole = post(b"1")
         client.send(whole[:-10])
         client.send(whole[-10:] + post(b"2") + b"GET /mcp RT")
@@ -143,8 +148,7 @@ async def test_broken_http_gets_one_sentence_and_the_connection_ends(
 ) -> None:
     data, status = BROKEN[case]
 
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (one, client):
         reply = await client.ask(data)
         assert reply.status == status
         assert reply.headers["connection"] == "close"
@@ -156,8 +160,7 @@ async def test_broken_http_gets_one_sentence_and_the_connection_ends(
 
 
 async def test_a_request_before_a_broken_one_is_still_answered() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         client.send(post(b"1") + b"FROB / HTTP/1.1\r\n\r\n")
         assert (await client.reply()).body == b"POST /mcp 1"
         assert await client.closed() == b""
@@ -170,16 +173,14 @@ async def test_trailers_never_become_headers() -> None:
         seen.append(request.head.headers)
         await echo(request)
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (_, client):
         trailer = b"\r\n2\r\nab\r\n0\r\nAuthorization: x\r\nHost: evil\r\n\r\n"
         assert (await client.ask(CHUNKED + trailer)).body == b"POST / ab"
         assert [name for name, _ in seen[0]] == [b"host", b"transfer-encoding"]
 
 
 async def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         head = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         reply = await client.ask(head + post(b"smuggled"))
         assert (reply.status, reply.headers["connection"]) == (200, "close")
@@ -195,8 +196,7 @@ async def test_an_upgrade_is_answered_as_a_request_and_nothing_after_it_is_read(
     ],
 )
 async def test_a_request_that_comes_too_slowly_is_ended(start: bytes, status: int) -> None:
-    async with opened_server(limits=QUICK) as one:
-        client = await one.connect()
+    async with connected(limits=QUICK) as (one, client):
         reply = await client.ask(start)
         assert (reply.status, reply.headers["connection"]) == (status, "close")
         assert await client.closed() == b""
@@ -316,8 +316,7 @@ async def test_a_failing_application_gives_one_answer_and_one_line_in_the_log(
             await request.send(b"x")
         raise LookupError("secret detail")
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (one, client):
         reply = await client.ask(post(b""))
         assert reply.outcome == (500, -32603)
         assert b"secret" not in reply.body
@@ -390,8 +389,7 @@ async def test_a_drain_cuts_what_does_not_end() -> None:
     async def app(request: HttpRequest) -> None:
         await asyncio.Event().wait()
 
-    async with opened_server(app) as one:
-        client = await one.connect()
+    async with connected(app) as (one, client):
         client.send(post(b"x"))
         await until(lambda: one.server.connections == 1)
         await one.server.drain(0.1)
@@ -400,8 +398,7 @@ async def test_a_drain_cuts_what_does_not_end() -> None:
 
 
 async def test_the_refusal_reaches_a_client_that_is_still_sending() -> None:
-    async with opened_server() as one:
-        client = await one.connect()
+    async with connected() as (_, client):
         client.send(b"GET / HTTP/1.1\r\nX: " + b"x" * (LINGER_BYTES_MAX // 2))
         assert (await client.reply()).status == 431
         client.send(b"x" * 1000)

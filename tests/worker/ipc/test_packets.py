@@ -5,7 +5,8 @@ import contextlib
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given, settings
@@ -57,19 +58,16 @@ class Inbox:
         self.ended.set()
 
 
-def with_channel(test: Callable[[Inbox, socket.socket], Awaitable[None]]) -> None:
-    async def main() -> None:
-        near, far = packets.pair()
-        inbox = Inbox(near)
-        async with asyncio.timeout(WAIT_S):
-            with far:
-                try:
-                    await test(inbox, far)
-                finally:
-                    inbox.channel.close()
-
+@asynccontextmanager
+async def opened_channel() -> AsyncGenerator[tuple[Inbox, socket.socket]]:
     before = descriptors(os.getpid())
-    asyncio.run(main())
+    near, far = packets.pair()
+    inbox = Inbox(near)
+    with far:
+        try:
+            yield inbox, far
+        finally:
+            inbox.channel.close()
     assert descriptors(os.getpid()) == before
 
 
@@ -154,8 +152,8 @@ def test_a_blob_above_its_limit_is_refused_on_both_sides() -> None:
         os.fstat(fd)
 
 
-def test_a_channel_keeps_order_while_the_peer_is_slow() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_channel_keeps_order_while_the_peer_is_slow() -> None:
+    async with opened_channel() as (inbox, far):
         count = 3000  # the kernel holds some hundreds, the channel the rest
         for number in range(count):
             inbox.channel.send(b"%d" % number)
@@ -166,11 +164,9 @@ def test_a_channel_keeps_order_while_the_peer_is_slow() -> None:
         finally:
             peer.channel.close()
 
-    with_channel(talk)
 
-
-def test_a_channel_hands_over_descriptors_and_closes_its_own() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_channel_hands_over_descriptors_and_closes_its_own() -> None:
+    async with opened_channel() as (inbox, far):
         peer = Inbox(far.dup())
         try:
             inbox.channel.send(b"a blob", [packets.blob(b"what it holds")])
@@ -180,29 +176,25 @@ def test_a_channel_hands_over_descriptors_and_closes_its_own() -> None:
         finally:
             peer.channel.close()
 
-    with_channel(talk)
 
-
-def test_a_peer_that_never_reads_counts_as_gone_and_no_descriptor_stays_open() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
-        while not inbox.channel.is_closed:
-            inbox.channel.send(b"x" * 1000, [os.dup(far.fileno())] if not inbox.gone else [])
-        await inbox.ended.wait()
-        inbox.channel.send(b"to nobody", [packets.blob(b"")])
-        assert inbox.gone == 1
-
+async def test_a_peer_that_never_reads_counts_as_gone_and_no_descriptor_stays_open() -> None:
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * QUEUE_PACKETS_MAX
     assert usual[1] == resource.RLIM_INFINITY or usual[1] >= wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(usual[0], wanted), usual[1]))
     try:
-        with_channel(talk)
+        async with opened_channel() as (inbox, far):
+            while not inbox.channel.is_closed:
+                inbox.channel.send(b"x" * 1000, [os.dup(far.fileno())] if not inbox.gone else [])
+            await inbox.ended.wait()
+            inbox.channel.send(b"to nobody", [packets.blob(b"")])
+            assert inbox.gone == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
-def test_a_channel_hears_the_last_words_and_then_once_that_the_peer_is_gone() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_channel_hears_the_last_words_and_then_once_that_the_peer_is_gone() -> None:
+    async with opened_channel() as (inbox, far):
         packets.send(far, b"last words")
         far.close()
         await inbox.ended.wait()
@@ -210,38 +202,30 @@ def test_a_channel_hears_the_last_words_and_then_once_that_the_peer_is_gone() ->
         inbox.channel.close()
         assert inbox.gone == 1
 
-    with_channel(talk)
 
-
-def test_a_channel_that_is_closed_calls_nobody() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_channel_that_is_closed_calls_nobody() -> None:
+    async with opened_channel() as (inbox, far):
         inbox.channel.send(b"sent before the end")
         inbox.channel.close()
         assert packets.receive(far) == (b"sent before the end", [])
         assert inbox.gone == 0
         assert inbox.channel.is_closed
 
-    with_channel(talk)
 
-
-def test_a_channel_tells_of_lost_descriptors_and_goes_on() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_channel_tells_of_lost_descriptors_and_goes_on() -> None:
+    async with opened_channel() as (inbox, far):
         packets.send(far, b"with one", [far.fileno()])
         with no_free_descriptor():
             assert await inbox.lost.get() == b"with one"
         packets.send(far, b"next")
         assert await inbox.packets.get() == (b"next", [])
 
-    with_channel(talk)
 
-
-def test_a_packet_that_is_too_large_for_a_channel_closes_its_descriptors() -> None:
-    async def talk(inbox: Inbox, far: socket.socket) -> None:
+async def test_a_packet_that_is_too_large_for_a_channel_closes_its_descriptors() -> None:
+    async with opened_channel() as (inbox, _far):
         with pytest.raises(TooLarge):
             inbox.channel.send(b"x" * (PACKET_BYTES_MAX + 1), [packets.blob(b"")])
         assert not inbox.channel.is_closed
-
-    with_channel(talk)
 
 
 @pytest.fixture
