@@ -16,6 +16,7 @@ from typing import TypeVar
 from msgspec import Raw
 
 from metamcp_supervisor.consent.consents import Consents
+from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
@@ -354,3 +355,13 @@ async def until(fact: Callable[[], T | None], what: str) -> T:
 async def _turn() -> None:
     """Give the loop a moment: long enough to wait for a socket, short enough to miss nothing."""
     await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.002)
+
+
+@asynccontextmanager
+async def staged_front(state_dir: Path, *servers: Server) -> AsyncGenerator[tuple[Stage, Player]]:
+    """A stage with a front that serves, and these servers, added after it."""
+    async with opened_stage(state_dir) as stage:
+        front = await front_up(stage)
+        for server in servers:
+            stage.manager.add(server)
+        yield stage, front

@@ -8,7 +8,15 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import Heartbeat, ServerState, Stop
-from tests.supervisor.stage import Player, Stage, front_up, opened_stage, states, until
+from tests.supervisor.stage import (
+    Player,
+    Stage,
+    front_up,
+    opened_stage,
+    staged_front,
+    states,
+    until,
+)
 
 pytestmark = pytest.mark.process
 
@@ -52,9 +60,7 @@ async def rested(stage: Stage, worker: Player) -> None:
 
 
 async def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1))
         await rested(stage, worker)

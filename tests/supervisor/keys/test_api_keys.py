@@ -6,6 +6,8 @@ import signal
 import stat
 import string
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +37,13 @@ async def keyed(stage: Stage, folder: Path) -> ApiKeys:
     )
     await stage.keys.begin()
     return stage.keys
+
+
+@asynccontextmanager
+async def keyed_front(folder: Path) -> AsyncGenerator[tuple[ApiKeys, Player]]:
+    """The keys of a gateway, and a front of it."""
+    async with opened_stage(folder) as stage:
+        yield await keyed(stage, folder), await front_up(stage)
 
 
 def changes(player: Player) -> list[KeyChanges]:
@@ -236,9 +245,7 @@ async def test_a_front_that_does_not_confirm_the_end_of_a_key_is_killed_and_the_
 
 
 async def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        keys = await keyed(stage, tmp_path)
-        front = await front_up(stage)
+    async with keyed_front(tmp_path) as (keys, front):
         front.confirms = False
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         assert made.unconfirmed == ("front-0",)
@@ -248,9 +255,7 @@ async def test_a_front_that_is_late_with_a_new_key_is_told_and_not_killed(tmp_pa
 async def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_again(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        keys = await keyed(stage, tmp_path)
-        front = await front_up(stage)
+    async with keyed_front(tmp_path) as (keys, front):
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
         asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
@@ -261,9 +266,7 @@ async def test_a_front_that_ends_meanwhile_is_not_waited_for_and_not_killed_agai
 
 
 async def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        keys = await keyed(stage, tmp_path)
-        front = await front_up(stage)
+    async with keyed_front(tmp_path) as (keys, front):
         await keys.carry_out_order(NewKey(name="laptop"), "ann")
         front.confirms = False
         asked = asyncio.create_task(keys.carry_out_order(Revoke(key="laptop"), "ann"))
@@ -276,9 +279,7 @@ async def test_an_order_whose_caller_has_gone_is_carried_out_to_its_end(tmp_path
 
 
 async def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        keys = await keyed(stage, tmp_path)
-        front = await front_up(stage)
+    async with keyed_front(tmp_path) as (keys, front):
         made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
         (tmp_path / FILE).rename(tmp_path / "away.db")
         with pytest.raises(StoreError, match="it is gone"):
@@ -288,9 +289,7 @@ async def test_a_change_that_cannot_be_written_is_not_told(tmp_path: Path) -> No
 
 
 async def test_orders_at_the_same_time_are_carried_out_one_after_the_other(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        keys = await keyed(stage, tmp_path)
-        front = await front_up(stage)
+    async with keyed_front(tmp_path) as (keys, front):
         made: list[KeyChanged] = await asyncio.gather(
             *(keys.carry_out_order(NewKey(name=f"k{number}"), "ann") for number in range(5))
         )

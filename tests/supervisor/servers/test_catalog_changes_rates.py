@@ -11,7 +11,7 @@ from metamcp_supervisor.servers.catalog_changes import (
     add_change,
     wait_s,
 )
-from tests.supervisor.stage import front_up, opened_stage, states, until
+from tests.supervisor.stage import staged_front, states, until
 
 
 def test_two_changes_a_minute_are_shown_at_once_and_the_next_one_waits() -> None:
@@ -40,8 +40,7 @@ def test_no_minute_has_more_changes_than_it_may_have() -> None:
 async def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.0))
         (await stage.up("git")).down()
         await until(lambda: not states(front)[-1][1], "hidden")
@@ -60,8 +59,7 @@ async def test_tools_that_went_and_came_back_stay_listed_through_the_next_crash(
 async def test_a_restart_that_an_operator_wants_is_shown_at_once_however_often(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.manager.add(Server(name="git", source="x", command=("x",)))
         (await stage.up("git")).down()
         for generation in (2, 3, 4, 5):

@@ -8,7 +8,14 @@ import pytest
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import AttachFront, AttachServer, Stop
-from tests.supervisor.stage import Player, Stage, front_up, opened_stage, states, until
+from tests.supervisor.stage import (
+    Player,
+    Stage,
+    opened_stage,
+    staged_front,
+    states,
+    until,
+)
 
 pytestmark = pytest.mark.process
 
@@ -28,9 +35,7 @@ async def pair(stage: Stage, number: int = 1) -> tuple[Player, Player]:
 async def test_a_spare_takes_over_when_the_server_goes_down_and_gets_a_spare_itself(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         serving, spare = await pair(stage)
         assert not spare.told(AttachFront)
         serving.down("signal", "SIGKILL ended it")
@@ -87,9 +92,7 @@ async def test_a_spare_that_does_not_come_up_changes_nothing_and_is_tried_again_
 async def test_a_restart_lets_the_spare_take_over_before_the_old_copy_is_told_to_finish(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         serving, spare = await pair(stage)
         stage.manager.restart("git")
         await until(lambda: serving.told(Stop), "the old copy finishes")

@@ -24,7 +24,7 @@ from metamcp_worker.ipc.messages import (
     ServerState,
 )
 from tests.supervisor.gateway.test_upgrade_state import STATE
-from tests.supervisor.stage import GATEWAY_ID, front_up, opened_stage, states, until
+from tests.supervisor.stage import GATEWAY_ID, front_up, opened_stage, staged_front, states, until
 
 pytestmark = pytest.mark.process
 
@@ -34,9 +34,7 @@ GIT = Server(name="git", source="x", command=("git-server",), env={"TOKEN": "t"}
 async def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_worker(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         await until(lambda: ("ready", True) in states(front), "told that it is ready")
         kinds = [type(m) for m in front.heard if isinstance(m, Catalogue | AttachServer)]
@@ -51,9 +49,7 @@ async def test_a_front_hears_catalogue_pipe_and_state_and_the_pipe_reaches_the_w
 async def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts_again(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         (await stage.up("git")).down()
         await stage.up("git", 2)
         await until(lambda: len([m for m in front.heard if isinstance(m, AttachServer)]) == 2, "up")
@@ -63,8 +59,7 @@ async def test_a_server_that_comes_back_as_it_was_is_not_described_to_the_fronts
 async def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
         offer = partial(stage.routes.offers, "git", server_catalog.pack(lists), "hash")
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -79,8 +74,7 @@ async def test_a_catalogue_that_could_not_be_sent_is_sent_with_the_next_start(
 
 
 async def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
         await until(lambda: ("error", True) in states(front), "down, but listed")
@@ -92,8 +86,7 @@ async def test_a_crash_keeps_the_tools_listed_until_hide_after(tmp_path: Path) -
 async def test_what_is_to_be_hidden_and_how_often_it_was_is_known_after_an_upgrade(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.manager.add(Server(name="git", source="x", command=("x",), hide_after_s=0.2))
         (await stage.up("git")).down()
         await until(lambda: ("error", True) in states(front), "down, but listed")
@@ -117,8 +110,7 @@ def handed(known: PublishedServer) -> ServerSnapshot:
 
 
 async def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.manager.add(Server(name="git", source="x", command=("x",), strict_listing=True))
         (await stage.up("git")).down()
         await until(lambda: ("error", False) in states(front), "hidden")
@@ -129,8 +121,7 @@ async def test_strict_listing_hides_the_tools_at_once(tmp_path: Path) -> None:
 async def test_tools_that_are_known_from_before_are_listed_as_their_server_begins_to_start(
     tmp_path: Path, strict: bool
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         lists = server_catalog.ServerCatalogue(protocol="2025-11-25")
         stage.routes.offers("git", server_catalog.pack(lists), "hash")
         server = Server(
@@ -144,9 +135,7 @@ async def test_tools_that_are_known_from_before_are_listed_as_their_server_begin
 
 
 async def test_a_stopped_worker_gets_no_calls_until_it_goes_on(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         worker.say(Heartbeat(seq=1))
         stage.heartbeats.on_halt(worker.pid, True)
@@ -169,9 +158,7 @@ async def test_a_new_front_is_told_everything_that_the_old_one_knew(tmp_path: Pa
 
 @pytest.mark.parametrize("who", ["front", "worker"])
 async def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who: str) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         await until(lambda: front.told(AttachServer), "the first pipe")
         if who == "front":
@@ -185,9 +172,7 @@ async def test_a_pipe_that_was_lost_on_its_way_is_made_again(tmp_path: Path, who
 async def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its_failure(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         await stage.up("git")
         missing = stage.manager.deliveries.missing
         await until(lambda: len(front.told(AttachServer)) == 1, "a pipe")
@@ -204,9 +189,7 @@ async def test_a_pipe_is_missing_until_a_while_after_a_try_without_a_word_of_its
 
 
 async def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         await stage.up("git")
         front.say(AttachFailed(what="git", number=0))
         await until(lambda: len(front.told(Catalogue)) == 2, "again")
@@ -222,9 +205,7 @@ async def test_a_catalogue_that_was_lost_on_its_way_is_sent_again(tmp_path: Path
 async def test_a_server_that_turns_out_to_be_this_gateway_is_an_error_and_its_lists_are_not_told(
     tmp_path: Path, gateways: tuple[str, ...], sentence: str
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         told = len([m for m in front.heard if isinstance(m, Catalogue)])
         known = server_catalog.unpack(stage.routes.find_published("git").catalogue)

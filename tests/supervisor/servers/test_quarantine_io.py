@@ -30,7 +30,7 @@ from metamcp_worker.ipc.messages import (
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.configs import config, server
 from tests.supervisor.locked import ADDITIVE, BREAKING, approved, lock, tool
-from tests.supervisor.stage import Player, Stage, front_up, opened_stage, until
+from tests.supervisor.stage import Player, Stage, front_up, opened_stage, staged_front, until
 
 pytestmark = pytest.mark.process
 GIT = server("git")
@@ -137,8 +137,7 @@ async def front_up_again(stage: Stage) -> Player:
 
 
 async def test_a_front_that_is_given_up_hears_nothing_more(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
+    async with staged_front(tmp_path) as (stage, front):
         stage.deaf = True
         before = len(front.heard)
         stage.fronts.untold(stage.fronts.list_serving()[0], OSError(24, "Too many open files"))

@@ -30,7 +30,7 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
-from tests.supervisor.stage import front_up, opened_stage, states, until
+from tests.supervisor.stage import front_up, opened_stage, staged_front, states, until
 
 pytestmark = pytest.mark.process
 
@@ -115,9 +115,7 @@ async def test_a_stop_asks_waits_and_then_kills(tmp_path: Path) -> None:
 
 
 async def test_a_restart_starts_the_next_generation_when_the_last_is_gone(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         stage.manager.restart("git")
         await until(lambda: worker.told(Stop), "asked to stop")
@@ -152,9 +150,7 @@ async def test_a_server_that_cannot_be_forked_waits_and_tries_again(tmp_path: Pa
 
 
 async def test_a_clients_call_starts_a_failed_server_at_once(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         (await stage.player("git#1")).down("spawn", "no such program")
         await stage.phase("git", "failed")
         front.say(ServerWanted(server="git"))
@@ -227,9 +223,7 @@ async def test_logs_and_counts_of_a_worker_reach_their_books(tmp_path: Path) -> 
 
 
 async def test_an_answer_proves_a_server_and_an_error_of_ours_does_not(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         await stage.up("git")
         figures = FrontStats(connections=0, streams=0, sessions={}, refused={})
         failed = CallStats("git", "tools/call", 2, 0.1, (2,), "-10001")
@@ -262,9 +256,7 @@ async def test_another_configuration_restarts_or_only_retunes(tmp_path: Path) ->
 async def test_a_removed_server_is_forgotten_when_it_is_gone_and_may_come_back(
     tmp_path: Path,
 ) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front = await front_up(stage)
-        stage.manager.add(GIT)
+    async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
         stage.manager.remove("git")
         assert "git" in stage.manager.entries

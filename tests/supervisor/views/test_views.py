@@ -166,7 +166,7 @@ async def test_nobody_hears_of_a_change_before_the_slowest_front_has_made_its_li
 
 
 async def test_a_front_that_hangs_or_dies_keeps_a_change_from_nobody(tmp_path: Path) -> None:
-    async with opened_views(tmp_path) as (stage, _views):
+    async with opened_views(tmp_path) as (stage, _):
         one, other = await up(stage, "front-0", "front-1")
         other.builds = False
         assert (await ordered(one, BUILD)).error == ""
@@ -209,7 +209,7 @@ async def test_who_inherits_the_sessions_of_a_front_has_them_before_a_change_is_
     tmp_path: Path,
 ) -> None:
     record = SessionRecord(id="s", endpoint="desk", protocol="2025-11-25", caller="{}")
-    async with opened_views(tmp_path) as (stage, _views):
+    async with opened_views(tmp_path) as (stage, _):
         one, other = await up(stage, "front-0", "front-1")
         other.say(SessionKept(), codec.dump(record))
         await until(lambda: stage.fronts.sessions.count_for_front(1), "its session is known")
@@ -345,7 +345,7 @@ async def test_a_file_that_cannot_be_read_is_in_the_journal_and_orders_hear_of_i
     tmp_path: Path,
 ) -> None:
     (tmp_path / FILE).write_bytes(b"no database\n" * 100)
-    async with opened_views(tmp_path, fronts=1) as (stage, _views):
+    async with opened_views(tmp_path, fronts=1) as (stage, _):
         (one,) = await up(stage, "front-0")
         found = [await ordered(one, Unequip(), ticket) for ticket in (1, 2)]
         (event,) = [each for each in stage.journal.since(0) if each.what == "error"]
