@@ -22,10 +22,6 @@ def answer(number: object) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "result": {"of": number}}
 
 
-def whole(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-
-
 Respond = Callable[[Wire, Request, Any], Awaitable[None]]
 
 
@@ -107,25 +103,6 @@ async def test_answers_whose_streams_do_not_end_do_not_use_up_the_requests() -> 
         for number in range(1, 400):
             found = await there.outcome(there.call("x"))
             assert found.get("result") == {"of": number}, found
-        assert there.ear.losses == []
-
-
-@pytest.mark.parametrize("refusal", [b'"no"', b"null", b"7"])
-async def test_a_session_that_is_refused_without_an_error_object_fails_the_call_with_one(
-    refusal: bytes,
-) -> None:
-    async with met_server(kind=Odd, era="legacy") as (server, there):
-        odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"error":%b}' % refusal))
-        found = await there.outcome(there.call("echo", can("roots"), text="hi"))
-        assert found["failed"]["code"] == -32603
-
-
-async def test_a_further_session_of_a_revision_that_nobody_knows_is_refused() -> None:
-    async with met_server(kind=Odd, era="legacy") as (server, there):
-        met = b'{"protocolVersion":"1\\r\\nX: y"}'
-        odd(server, initialize=whole(b'{"jsonrpc":"2.0","id":1,"result":%b}' % met))
-        found = await there.outcome(there.call("echo", can("roots"), text="hi"))
-        assert "could be understood" in found["failed"]["message"]
         assert there.ear.losses == []
 
 

@@ -148,15 +148,6 @@ async def test_without_an_endpoint_on_the_stream_the_first_answer_counts(stream:
         assert there.ear.losses == []
 
 
-async def test_a_server_that_speaks_neither_way_is_lost_with_both_reasons() -> None:
-    async with running() as (server, url), far(url) as there:
-        server.status = 405
-        there.send("initialize", {}, own=True)
-        reason, message = await loss(there)
-        assert reason == "protocol"
-        assert message.count("HTTP 405 Method Not Allowed") == 2
-
-
 async def test_a_pinned_way_is_not_left() -> None:
     async with running() as (server, url), far(sse(url), transport="http") as there:
         found = await there.ask("initialize", own=True)
@@ -179,18 +170,6 @@ async def test_a_refused_message_fails_its_request() -> None:
         assert found["failed"]["data"] == {
             "server": "far", "status": 405, "may_have_run": False,
         }  # fmt: skip
-
-
-@pytest.mark.parametrize("status", [404, 503])
-async def test_without_an_event_stream_the_status_decides_whether_time_can_heal_it(
-    status: int,
-) -> None:
-    async with running() as (server, url), far(sse(url), transport="sse") as there:
-        server.status = status
-        there.send("initialize", own=True)
-        reason, message = await loss(there)
-        assert reason == ("protocol" if status == 404 else "exit")
-        assert f"HTTP {status}" in message
 
 
 async def test_a_notification_that_is_refused_is_logged() -> None:

@@ -72,49 +72,62 @@ async def test_a_server_that_is_not_there_is_lost_with_a_clear_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "words"),
+    ("transport", "status", "reason", "words"),
     [
-        (401, "authorization", "set `headers` or `oauth`"),
-        (403, "authorization", "check `headers` or `oauth`"),
-        (503, "exit", "HTTP 503 Service Unavailable"),
+        ("auto", 401, "authorization", "set `headers` or `oauth`"),
+        ("auto", 403, "authorization", "check `headers` or `oauth`"),
+        ("auto", 407, "authorization", "HTTP 407"),
+        ("auto", 405, "protocol", "HTTP 405 Method Not Allowed"),
+        ("auto", 429, "exit", "HTTP 429"),
+        ("auto", 500, "exit", "HTTP 500"),
+        ("auto", 503, "exit", "HTTP 503 Service Unavailable"),
+        ("sse", 404, "protocol", "HTTP 404"),
+        ("sse", 503, "exit", "HTTP 503"),
     ],
 )
 async def test_a_handshake_that_is_refused_ends_it_with_what_to_do(
-    status: int, reason: str, words: str
+    transport: str, status: int, reason: str, words: str
 ) -> None:
-    async with running() as (server, url), far(url) as there:
-        server.status = status
-        found = await there.discover()
-        assert found["failed"]["data"]["status"] == status
-        there.send("initialize", {}, own=True)
-        assert (await loss(there))[0] == reason
-        assert words in (await loss(there))[1]
-
-
-@pytest.mark.parametrize("transport", ["auto", "sse"])
-async def test_a_server_that_wants_to_be_left_alone_is_lost_with_that_time(transport: str) -> None:
-    async def busy(wire: Wire) -> None:
-        while await wire.request():
-            await wire.answer(b"", "Retry-After: 7", status="503 X")
-
-    async with serving(busy) as url, far(url, transport=transport) as there:
-        there.send("initialize", {}, own=True)
-        await loss(there)
-        assert [(one.reason, one.retry_after_s) for one in there.ear.losses] == [("exit", 7.0)]
-
-
-@pytest.mark.parametrize("transport", ["auto", "sse"])
-async def test_a_server_without_the_tls_of_its_url_is_lost_for_that_reason(transport: str) -> None:
-    async def plain(wire: Wire) -> None:
-        await wire.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
-
-    async with serving(plain) as url:
-        https = url.replace("http:", "https:")
-        async with far(https, transport=transport) as there:
+    async with running() as (server, url):
+        place = url.replace("/mcp", "/sse") if transport == "sse" else url
+        async with far(place, transport=transport) as there:
+            server.status = status
+            refusal = (await there.discover())["failed"]["data"]
+            assert refusal.get("status", status) == status
             there.send("initialize", {}, own=True)
-            reason, message = await loss(there)
-            assert reason == "tls"
-            assert "it does not speak TLS there" in message
+            (lost, message) = await loss(there)
+            assert (lost, words in message) == (reason, True)
+            assert message.count("HTTP 405") == (2 if status == 405 else 0), "both ways are told"
+
+
+BUSY = b"HTTP/1.1 503 X\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+NO_TLS = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("transport", ["auto", "sse"])
+@pytest.mark.parametrize(
+    ("scheme", "answer", "reason", "words", "retry_after_s"),
+    [
+        ("http:", BUSY, "exit", "HTTP 503", 7.0),
+        ("https:", NO_TLS, "tls", "it does not speak TLS there", 0.0),
+    ],
+    ids=["wants to be left alone", "without the TLS of its URL"],
+)
+async def test_a_server_is_lost_for_its_reason_and_for_the_time_that_it_names(
+    transport: str, scheme: str, answer: bytes, reason: str, words: str, retry_after_s: float
+) -> None:
+    async def script(wire: Wire) -> None:
+        if scheme == "https:" or await wire.request():
+            await wire.write(answer)
+
+    async with (
+        serving(script) as url,
+        far(url.replace("http:", scheme), transport=transport) as there,
+    ):
+        there.send("initialize", {}, own=True)
+        assert words in (await loss(there))[1]
+        told = [(one.reason, one.retry_after_s) for one in there.ear.losses]
+        assert told == [(reason, retry_after_s)]
 
 
 @pytest.mark.parametrize("status", [429, 500, 502])
@@ -132,6 +145,10 @@ async def test_a_refused_call_is_an_error_of_that_call_only(status: int) -> None
 HTML = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
 HALF = b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"jsonrpc"'
 HUGE = b"HTTP/1.1 200 OK\r\nContent-Length: 68000000\r\n\r\n{"
+SHORT = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n"
+    b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
+)
 SHUT = b""
 
 
@@ -141,6 +158,7 @@ SHUT = b""
         (HTML, -32603, "not JSON-RPC"),
         (HALF, -10001, "broke in the middle"),
         (HUGE, -10004, "68000000 bytes, the limit is 67108864"),
+        (SHORT, -32603, "it does not end within the 30 bytes that its Content-Length says"),
         (SHUT, -10001, "did not answer"),
     ],
 )
