@@ -1,6 +1,5 @@
 """Runs of code in a front: each call of the code is one of its client, and goes the same way."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,7 +26,7 @@ from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec, UseLimits
 
 from .called import Front, opened_front, request
-from .callers import answer_of
+from .callers import Client, answer_of
 from .offers import MODERN, endpoint, offer, tool
 from .sandboxes import Sandboxes
 
@@ -65,24 +64,6 @@ def begin(front: Front, caller: Any = None, **members: Any) -> Call:
 async def outcome(call: Call) -> dict[str, Any]:
     found: dict[str, Any] = codec.value((await answer_of(call)).body)
     return found
-
-
-class Client:
-    """A client that notes what it is told before its answer."""
-
-    def __init__(self) -> None:
-        self.progress: list[Any] = []
-        self.notices: list[str] = []
-        self.questions: asyncio.Queue[Question] = asyncio.Queue()
-
-    def on_progress(self, params: bytes) -> None:
-        self.progress.append(codec.value(params))
-
-    def on_notification(self, method: str, params: bytes) -> None:
-        self.notices.append(method)
-
-    def on_question(self, question: Question) -> None:
-        self.questions.put_nowait(question)
 
 
 async def test_the_code_goes_to_the_sandboxes_and_its_value_comes_back() -> None:

@@ -12,9 +12,9 @@ from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.spec import ConsentRule, ConsentSpec, FrontSpec, Unaskable
 
 from .called import Front
-from .callers import answer_of
+from .callers import Client, answer_of
 from .sandboxes import Sandboxes
-from .test_code_calls import SPEC, TEXT, Client, asked, begin, opened_sandboxes
+from .test_code_calls import SPEC, TEXT, asked, begin, opened_sandboxes
 
 pytestmark = pytest.mark.promise("M97")
 

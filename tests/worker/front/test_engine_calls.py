@@ -1,6 +1,5 @@
 """Engine in a front: its tools become orders, and what runs ask for goes the way of all calls."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,6 @@ from msgspec.structs import replace
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.front import engine_calls
-from metamcp_worker.front_calls.client_questions import Question
 from metamcp_worker.front_calls.request_facts import InnerRun, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.ipc import codec
@@ -31,7 +29,7 @@ from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
 
 from .called import Front, opened_front, request
-from .callers import answer_of
+from .callers import Client, answer_of
 from .engines import OWNER, Engine
 from .offers import endpoint, offer, tool
 from .sandboxes import Sandboxes
@@ -63,23 +61,6 @@ async def opened_engine(
         finally:
             front.steps.engine.close()
             await engine.close()
-
-
-class Client:
-    """A client that notes what it is told before its answer."""
-
-    def __init__(self) -> None:
-        self.progress: list[Any] = []
-        self.questions: asyncio.Queue[Question] = asyncio.Queue()
-
-    def on_progress(self, params: bytes) -> None:
-        self.progress.append(codec.value(params))
-
-    def on_notification(self, method: str, params: bytes) -> None:
-        pass
-
-    def on_question(self, question: Question) -> None:
-        self.questions.put_nowait(question)
 
 
 def begin(front: Front, name: str = "run_agent", client: Any = None, **members: Any) -> Call:

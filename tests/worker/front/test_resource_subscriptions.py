@@ -19,26 +19,11 @@ from metamcp_worker.ipc.messages import ServerState
 
 from ..rawhttp import until
 from .called import Front, opened_front
-from .callers import answer_of
+from .callers import Watcher, answer_of
 from .offers import endpoint, offer, resource, template
 from .peers import Peer
 
 OFFER = offer(resources=[resource("file:///a"), resource("file:///b")])
-
-
-class Client:
-    """A watcher that keeps what it is told."""
-
-    who = "someone"
-    rooted = project = ""
-    unasked = modern = False
-    caller = roots = b""
-
-    def __init__(self) -> None:
-        self.told: asyncio.Queue[bytes] = asyncio.Queue()
-
-    def send_resource_updated(self, params: bytes) -> None:
-        self.told.put_nowait(params)
 
 
 @asynccontextmanager
@@ -48,7 +33,7 @@ async def opened_subscriptions() -> AsyncGenerator[tuple[Front, ResourceSubscrip
         yield front, ResourceSubscriptions(front.calls)
 
 
-async def watched(front: Front, subs: ResourceSubscriptions, uri: str, *clients: Client) -> None:
+async def watched(front: Front, subs: ResourceSubscriptions, uri: str, *clients: Watcher) -> None:
     """The first of them makes the server hear of it."""
     first = asyncio.create_task(subs.watch(front.view, uri, clients[0]))
     await answer(front.peers["a"], "resources/subscribe", uri)
@@ -66,7 +51,7 @@ async def answer(peer: Peer, method: str, uri: str, body: bytes = b"{}") -> None
 @pytest.mark.promise("M21", "M23")
 async def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_updates() -> None:
     async with opened_subscriptions() as (front, subs):
-        one, two, peer = Client(), Client(), front.peers["a"]
+        one, two, peer = Watcher(), Watcher(), front.peers["a"]
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         await answer(peer, "resources/subscribe", "file:///a", b'{"x": 1.0}')
         assert await first == CallAnswer(b'{"x": 1.0}')
@@ -83,7 +68,7 @@ async def test_the_first_watcher_gets_the_servers_answer_and_all_of_them_the_upd
 @pytest.mark.promise("M21")
 async def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> None:
     async with opened_front(a=OFFER, b=OFFER) as front:
-        subs, one = ResourceSubscriptions(front.calls), Client()
+        subs, one = ResourceSubscriptions(front.calls), Watcher()
         asking = asyncio.create_task(subs.watch(front.view, "file://b//a", one))
         await answer(front.peers["b"], "resources/subscribe", "file:///a")
         assert await asking == CallAnswer(b"{}")
@@ -94,7 +79,7 @@ async def test_a_uri_that_two_servers_have_is_told_as_the_client_knows_it() -> N
 
 async def test_a_refusal_of_the_server_is_what_the_client_gets() -> None:
     async with opened_subscriptions() as (front, subs):
-        one = Client()
+        one = Watcher()
         first = asyncio.create_task(subs.watch(front.view, "file:///a", one))
         call = await front.peers["a"].call()
         front.peers["a"].write(Error(call.id, b'{"code":-32002,"message":"no","x":1}'))
@@ -107,14 +92,14 @@ async def test_what_nobody_has_cannot_be_watched() -> None:
     async with opened_subscriptions() as (front, subs):
         for ask in (subs.watch, subs.unwatch):
             with pytest.raises(ProtocolError, match="Unknown resource: gone:z") as refusal:
-                await ask(front.view, "gone:z", Client())
+                await ask(front.view, "gone:z", Watcher())
             assert refusal.value.code == -32002
         assert front.peers["a"].quiet()
 
 
 async def test_one_client_cannot_watch_without_end() -> None:
     async with opened_subscriptions() as (front, subs):
-        greedy = Client()
+        greedy = Watcher()
         asking = [
             asyncio.create_task(subs.watch(front.view, f"note:{number}", greedy))
             for number in range(WATCHER_URIS_MAX)
@@ -131,7 +116,7 @@ async def test_one_client_cannot_watch_without_end() -> None:
 @pytest.mark.promise("M23")
 async def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
     async with opened_subscriptions() as (front, subs):
-        one, two = Client(), Client()
+        one, two = Watcher(), Watcher()
         await watched(front, subs, "file:///a", one, two)
         await watched(front, subs, "file:///b", one)
         subs.forget(one)
@@ -143,7 +128,7 @@ async def test_a_client_that_is_gone_is_forgotten_at_the_server_too() -> None:
 
 async def test_goodbyes_leave_room_for_calls() -> None:
     async with opened_subscriptions() as (front, subs):
-        one, peer = Client(), front.peers["b"]
+        one, peer = Watcher(), front.peers["b"]
         uris = [f"note:{number}" for number in range(2 * UNATTENDED_MAX)]
         asking = [asyncio.create_task(subs.watch(front.view, uri, one)) for uri in uris]
         for _ in uris:
@@ -165,7 +150,7 @@ async def test_goodbyes_leave_room_for_calls() -> None:
 @pytest.mark.promise("M23")
 async def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
     async with opened_subscriptions() as (front, subs):
-        one = Client()
+        one = Watcher()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
         new = await front.attach("a", 2)
@@ -177,7 +162,7 @@ async def test_a_server_that_comes_back_is_told_what_is_watched() -> None:
 async def test_a_server_that_dies_while_it_is_asked_answers_everybody() -> None:
     async with opened_subscriptions() as (front, subs):
         asking = [
-            asyncio.create_task(subs.watch(front.view, "file:///a", Client())) for _ in range(2)
+            asyncio.create_task(subs.watch(front.view, "file:///a", Watcher())) for _ in range(2)
         ]
         await front.peers["a"].call()
         front.peers["a"].close()
@@ -193,7 +178,7 @@ async def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> 
     async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
-        asking = asyncio.create_task(subs.watch(front.view, "file:///a", Client()))
+        asking = asyncio.create_task(subs.watch(front.view, "file:///a", Watcher()))
         new = await front.attach("a", 2)
         await answer(new, "resources/subscribe", "file:///a", b'{"x":1}')
         assert await asking == CallAnswer(b'{"x":1}')
@@ -204,7 +189,7 @@ async def test_a_request_that_waited_for_the_new_process_is_not_made_twice() -> 
 
 async def test_a_client_that_goes_while_its_request_is_on_the_way_watches_nothing() -> None:
     async with opened_subscriptions() as (front, subs):
-        gone, quit_ = Client(), Client()
+        gone, quit_ = Watcher(), Watcher()
         forgotten = asyncio.create_task(subs.watch(front.view, "file:///a", gone))
         cancelled = asyncio.create_task(subs.watch(front.view, "file:///a", quit_))
         call = await front.peers["a"].call()
@@ -221,7 +206,7 @@ async def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_proces
     async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
-        gone, stays = Client(), Client()
+        gone, stays = Watcher(), Watcher()
         uris = {"file:///a": (gone,), "file:///b": (gone, stays)}
         asking = [
             asyncio.create_task(subs.watch(front.view, uri, one))
@@ -241,7 +226,7 @@ async def test_what_a_client_waited_for_that_is_gone_is_asked_of_no_later_proces
 
 async def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_wait_for() -> None:
     async with opened_subscriptions() as (front, subs):
-        one = Client()
+        one = Watcher()
         await watched(front, subs, "file:///a", one)
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
@@ -250,7 +235,7 @@ async def test_the_end_of_a_subscription_at_a_server_that_is_away_is_nothing_to_
 
 async def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else() -> None:
     async with opened_subscriptions() as (front, subs):
-        one = Client()
+        one = Watcher()
         await watched(front, subs, "file:///a", one)
         meta = b'{"io.modelcontextprotocol/subscriptionId":"7","v":1.0}'
         for broken in (b"[]", b'{"uri":7}', b'{"uri":"file:///a","_meta":[]}'):
@@ -262,7 +247,7 @@ async def test_an_update_loses_the_gateways_own_subscription_id_and_nothing_else
 @pytest.mark.promise("M79")
 async def test_what_a_session_watched_elsewhere_it_watches_here() -> None:
     async with opened_subscriptions() as (front, subs):
-        one = Client()
+        one = Watcher()
         subs.adopt(front.view, "file:///a", one)
         subs.adopt(front.view, "gone:z", one)
         await answer(front.peers["a"], "resources/subscribe", "file:///a")
@@ -274,14 +259,14 @@ async def test_what_is_taken_over_while_its_server_is_away_is_asked_for_when_it_
     async with opened_subscriptions() as (front, subs):
         front.peers["a"].close()
         assert (await answer_of(front.calls.ask("a", "x/marker", b"{}"))).code == Code.SERVER_DOWN
-        subs.adopt(front.view, "file:///a", Client())
+        subs.adopt(front.view, "file:///a", Watcher())
         await answer(await front.attach("a", 2), "resources/subscribe", "file:///a")
 
 
 @pytest.mark.promise("M82")
 async def test_what_a_client_watched_before_it_got_a_process_of_its_own_it_watches_there() -> None:
     async with opened_subscriptions() as (front, subs):
-        one, two = Client(), Client()
+        one, two = Watcher(), Watcher()
         two.who = ""  # of clients that do not say who they are the server itself serves all
         await watched(front, subs, "file:///a", one, two)
         divided = ServerState(server="a", state="ready", listed=True, by="client")

@@ -1,6 +1,5 @@
 """Tasks over real pipes, with the workers played by the test."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -17,7 +16,7 @@ from metamcp_worker.ipc.frames import ClientNotice, Notice, QuestionFrame, Resul
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 
 from .called import Front, opened_front, request
-from .callers import Caller, answer_of
+from .callers import Caller, Watcher, answer_of
 from .offers import LEGACY, MODERN, endpoint, offer
 from .peers import Peer
 
@@ -38,21 +37,6 @@ def exposed(endpoint: str, server: str, task: str) -> str:
 def started(task: str, server: str = "old", endpoint: str = "default") -> bytes:
     """The result that says that a task was started."""
     return codec.dump({"task": {"taskId": exposed(endpoint, server, task)}})
-
-
-class Client:
-    """A watcher that keeps what it is told."""
-
-    who = "someone"
-    rooted = project = ""
-    unasked = modern = False
-    caller = roots = b""
-
-    def __init__(self) -> None:
-        self.told: asyncio.Queue[bytes] = asyncio.Queue()
-
-    def task_changed(self, params: bytes) -> None:
-        self.told.put_nowait(params)
 
 
 @asynccontextmanager
@@ -171,7 +155,7 @@ async def test_a_task_that_nobody_knows_is_refused_as_a_server_with_tasks_would(
 @pytest.mark.promise("M24")
 async def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> None:
     async with opened_tasks("new", "old") as (front, tasks):
-        one, two, peer = Client(), Client(), front.peers["new"]
+        one, two, peer = Watcher(), Watcher(), front.peers["new"]
         first, second = exposed("default", "new", "1"), exposed("default", "new", "2")
         old = exposed("default", "old", "1")
         assert tasks.watch(front.view, (first, "none", old), one) == (first,)
@@ -193,7 +177,7 @@ async def test_a_server_is_told_what_is_watched_and_clients_how_it_goes_on() -> 
 @pytest.mark.promise("M24")
 async def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they_are_over() -> None:
     async with opened_tasks("old") as (front, tasks):
-        mine, other, peer = Client(), Client(), front.peers["old"]
+        mine, other, peer = Watcher(), Watcher(), front.peers["old"]
         tasks.watch_new_task(front.view, started("7"), mine)
         tasks.watch_new_task(front.view, started("8"), other)
         tasks.watch_new_task(front.view, b'{"content":[]}', other)
@@ -212,7 +196,7 @@ async def test_a_client_of_the_handshake_era_is_told_of_its_own_tasks_until_they
 
 async def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_kept() -> None:
     async with opened_tasks("old") as (front, tasks):
-        mine, other = Client(), Client()
+        mine, other = Watcher(), Watcher()
         for number in (7, 8):
             tasks.watch_new_task(front.view, started(str(number)), mine)
         assert not tasks.empty()
@@ -230,7 +214,7 @@ async def test_of_tasks_that_are_over_and_of_clients_that_are_gone_nothing_is_ke
 
 async def test_one_client_cannot_watch_without_end() -> None:
     async with opened_tasks("new") as (front, tasks):
-        greedy, old = Client(), Client()
+        greedy, old = Watcher(), Watcher()
         ids = [exposed("default", "new", f"t{number}") for number in range(WATCHER_TASKS_MAX)]
         assert len(tasks.watch(front.view, ids, greedy)) == WATCHER_TASKS_MAX
         assert tasks.watch(front.view, ids[:1], greedy) == (ids[0],)
@@ -242,7 +226,7 @@ async def test_one_client_cannot_watch_without_end() -> None:
 
 async def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
     async with opened_tasks("old") as (front, tasks):
-        greedy = Client()
+        greedy = Watcher()
         for number in range(WATCHER_TASKS_MAX + 1):
             tasks.watch_new_task(front.view, started(str(number)), greedy)
         for number in (0, WATCHER_TASKS_MAX):
@@ -254,7 +238,7 @@ async def test_of_very_many_tasks_a_client_is_told_of_the_newest() -> None:
 
 async def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
     async with opened_tasks("new") as (front, tasks):
-        greedy, modest = Client(), Client()
+        greedy, modest = Watcher(), Watcher()
         y, seven = exposed("default", "new", "y"), exposed("default", "new", "7")
         overlong = exposed("default", "new", "x" * ID_BYTES_MAX)
         assert tasks.watch(front.view, (overlong, "y", y), greedy) == (y,)
@@ -265,7 +249,7 @@ async def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
             for number in range(WATCHER_TASKS_MAX)
         ]
         assert len(ids[0]) <= ID_BYTES_MAX
-        greedies = [Client() for _ in range(BYTES_MAX // (6 * (size - 4) * len(ids)) + 1)]
+        greedies = [Watcher() for _ in range(BYTES_MAX // (6 * (size - 4) * len(ids)) + 1)]
         for one in greedies[:-1]:
             tasks.watch(front.view, ids, one)
         with pytest.raises(ProtocolError) as refusal:
@@ -280,7 +264,7 @@ async def test_ids_that_are_no_ids_do_not_crowd_out_those_of_others() -> None:
 async def test_a_task_that_is_exposed_otherwise_meanwhile_is_watched_under_its_newer_id() -> None:
     places = endpoint("old", name="alone"), endpoint("old", "new", name="among")
     async with opened_front(*places, old=tasked(LEGACY), new=tasked(MODERN)) as front:
-        tasks, client = Tasks(front.calls), Client()
+        tasks, client = Tasks(front.calls), Watcher()
         alone, among = front.calls.view("alone"), front.calls.view("among")
         assert alone is not None
         assert among is not None
