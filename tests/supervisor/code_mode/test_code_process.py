@@ -4,8 +4,8 @@ connection, replaced when it dies, ended with its table."""
 import os
 import resource
 import socket
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,24 +118,15 @@ class CodeHouse:
     def said(self) -> list[tuple[str, str]]:
         return [(event.what, event.cause) for event in self.journal.since(0)]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.process.close()
         self._heartbeats.close()
         for each in self.born:
             each.close()
 
 
-@asynccontextmanager
-async def opened_house(folder: Path) -> AsyncGenerator[CodeHouse]:
-    house = CodeHouse(folder)
-    try:
-        yield house
-    finally:
-        await house.close()
-
-
 async def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         assert house.settle(house.code)
         assert list(house.folder.iterdir()) == []
         assert (house.process.is_wanted, house.process.status().state) == (True, "idle")
@@ -150,7 +141,7 @@ async def test_the_first_connection_starts_it_and_not_the_configuration(tmp_path
 
 
 async def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -170,7 +161,7 @@ async def test_what_it_counts_is_told_and_shown(tmp_path: Path) -> None:
 
 
 async def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -186,7 +177,7 @@ async def test_connections_after_its_death_get_the_next_one(tmp_path: Path) -> N
 
 
 async def test_a_fork_that_fails_is_tried_again_while_the_connection_waits(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         house.settle(house.code)
         house.refuses = True
         with house.connect():
@@ -197,7 +188,7 @@ async def test_a_fork_that_fails_is_tried_again_while_the_connection_waits(tmp_p
 async def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(
     tmp_path: Path,
 ) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         house.settle(house.code)
         house.settle(CodeConfig(enabled=True, warm=4))
         with house.connect():
@@ -215,7 +206,7 @@ async def test_other_settings_are_told_to_the_process_that_runs_and_to_the_next(
 
 
 async def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         house.settle(house.code)
         with house.connect():
             process = await house.told(0)
@@ -232,7 +223,7 @@ async def test_without_its_table_it_ends_and_nothing_listens(tmp_path: Path) -> 
 async def test_a_pair_that_cannot_be_made_is_said_and_fronts_have_no_code_mode(
     tmp_path: Path,
 ) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(CodeHouse(tmp_path)) as house:
         with no_more_descriptors():
             assert not house.settle(house.code)
         assert house.said() == [("error", "no free descriptor: Too many open files")]

@@ -3,8 +3,8 @@ asks, answered for when it is not there, left to end when nobody needs it."""
 
 import itertools
 import socket
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 
 import pytest
 from msgspec import structs
@@ -129,7 +129,7 @@ class House:
             if isinstance(message, Embedded)
         }
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.embedder.close()
         self._heartbeats.close()
         self.front.close()
@@ -138,17 +138,8 @@ class House:
             each.close()
 
 
-@asynccontextmanager
-async def opened_house() -> AsyncGenerator[House]:
-    house = House()
-    try:
-        yield house
-    finally:
-        await house.close()
-
-
 async def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         assert not house.born
         house.ask(7, "a", "b")
         house.ask(8, "what", query=True)
@@ -166,7 +157,7 @@ async def test_the_first_texts_start_it_and_each_answer_goes_to_who_asked() -> N
 
 
 async def test_what_it_counts_is_told_as_what_came_since() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         house.ask(1, "a")
         process = await house.process()
         process.say(Heartbeat(seq=1))
@@ -177,7 +168,7 @@ async def test_what_it_counts_is_told_as_what_came_since() -> None:
 
 
 async def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_later() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
@@ -201,7 +192,7 @@ async def test_when_it_dies_fronts_are_told_nothing_and_another_one_is_started_l
 
 
 async def test_who_cannot_be_asked_is_told_so() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         house.ask(1)  # its descriptor was lost
         house.spec = None
         house.ask(2, "a")
@@ -214,14 +205,14 @@ async def test_who_cannot_be_asked_is_told_so() -> None:
 
 
 async def test_no_more_questions_are_kept_than_there_is_room_for() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         for ticket in range(ASKS_MAX + 1):
             house.ask(ticket, "a")
         assert list(await house.answers(1)) == [ASKS_MAX]
 
 
 async def test_other_settings_need_another_process_and_other_levels_do_not() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)
@@ -243,7 +234,7 @@ async def test_other_settings_need_another_process_and_other_levels_do_not() -> 
 
 
 async def test_it_ends_when_the_configuration_wants_no_vectors_any_more() -> None:
-    async with opened_house() as house:
+    async with aclosing(House()) as house:
         house.ask(1, "a")
         process = await house.process()
         await house.asked(process, 1)

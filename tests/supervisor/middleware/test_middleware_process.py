@@ -2,8 +2,7 @@
 
 import signal
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +105,7 @@ class House:
     def said(self) -> list[str]:
         return [event.cause for event in self.journal.since(0) if event.what == "error"]
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         for each in self.roles.values():
             await each.close()
         self._heartbeats.close()
@@ -114,17 +113,8 @@ class House:
             born.close()
 
 
-@asynccontextmanager
-async def opened_house(folder: Path) -> AsyncGenerator[House]:
-    house = House(folder)
-    try:
-        yield house
-    finally:
-        await house.close()
-
-
 async def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(House(tmp_path)) as house:
         assert house.settle().middleware == ()
         assert house.roles == {}
         found = house.settle(ONE, TWO).middleware
@@ -145,7 +135,7 @@ async def test_each_table_has_a_process_and_fronts_get_all_in_their_order(tmp_pa
 
 
 async def test_other_options_need_another_process_and_other_patterns_none(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(House(tmp_path)) as house:
         house.settle(ONE)
         first = await house.told(0, "one")
         house.settle(replace(ONE, match=("b/*",)))
@@ -173,7 +163,7 @@ async def test_other_options_need_another_process_and_other_patterns_none(tmp_pa
 async def test_the_journal_says_why_it_ended(
     tmp_path: Path, code: int | None, number: int, words: str
 ) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(House(tmp_path)) as house:
         house.settle(ONE)
         process = await house.told(0, "one")
         end = WorkerExit(pid=process.pid, code=code, signal=number)

@@ -195,15 +195,19 @@ async def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_call
         await until(lambda: len(front.told(ForgetServer)) == 2, "nor there")
 
 
-async def test_one_that_is_put_into_quarantine_on_its_way_out_goes_all_the_same(
-    tmp_path: Path,
+@pytest.mark.parametrize("order", ["quarantine", "start"])
+async def test_one_whose_session_is_over_goes_whatever_is_ordered_on_its_way_out(
+    tmp_path: Path, order: str
 ) -> None:
     async with opened_stage(tmp_path) as stage:
         front, _ = await served(stage)
         worker = await called(stage, front)
         front.say(SessionsOver(ids=("ada",)))
         await until(lambda: worker.told(Stop), "asked to stop")
-        stage.manager.quarantine(ADA, "it eats files")
+        if order == "start":
+            stage.manager.start(ADA)
+        else:
+            stage.manager.quarantine(ADA, "it eats files")
         worker.leave()
         await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
@@ -220,17 +224,6 @@ async def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_eit
         await until(lambda: last(front, ADA).state == "draining", "no calls for it")
         stage.manager.part("git", yes=False)
         await until(lambda: last(front, ADA).state == "ready", "they come again")
-
-
-async def test_one_whose_session_is_over_is_not_started_again(tmp_path: Path) -> None:
-    async with opened_stage(tmp_path) as stage:
-        front, _ = await served(stage)
-        worker = await called(stage, front)
-        front.say(SessionsOver(ids=("ada",)))
-        await until(lambda: worker.told(Stop), "asked to stop")
-        stage.manager.start(ADA)
-        worker.leave()
-        await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
 
 @pytest.mark.promise("M82")

@@ -2,8 +2,7 @@
 it. Its socket and start are as those of the process of the sandboxes."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,24 +73,15 @@ class EngineHouse(CodeHouse):
         await until(lambda: len(getattr(self.engines[0], "told", ())) >= number, "it is told")
         return self.engines[0].told
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self.engine.close()
         for each in self.engines:
             each.close()
-        await super().close()
-
-
-@asynccontextmanager
-async def opened_house(folder: Path) -> AsyncGenerator[EngineHouse]:
-    house = EngineHouse(folder)
-    try:
-        yield house
-    finally:
-        await house.close()
+        await super().aclose()
 
 
 async def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         plain = house.config
         assert house.front() == (False, False)
         assert not house.engine.is_wanted
@@ -110,7 +100,7 @@ async def test_nothing_listens_until_something_is_for_the_engine(tmp_path: Path)
 
 
 async def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         house.config = replace(house.config, ai=AI)
         assert house.front() == (True, False)
         with house.connect():
@@ -122,7 +112,7 @@ async def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path)
 async def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_without(
     tmp_path: Path,
 ) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         engine = EngineConfig(keep_s=60.0, sync="normal", runs_max=3)
         house.config = replace(house.config, ai=AI, workflows=FILES, engine=engine)
         house.front()
@@ -140,7 +130,7 @@ async def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_wit
 
 
 async def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         house.config = replace(house.config, workflows=FILES)
         house.front()
         with house.connect():
@@ -155,7 +145,7 @@ async def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
 
 
 async def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         house.config = replace(house.config, ai=AI)
         house.front()
         with house.connect():
@@ -178,7 +168,7 @@ async def test_its_orders_are_counted_and_its_runs_shown(tmp_path: Path) -> None
 async def test_a_run_that_begins_to_wait_is_an_event_also_when_another_engine_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with opened_house(tmp_path) as house:
+    async with aclosing(EngineHouse(tmp_path)) as house:
         house.config = replace(house.config, workflows=FILES)
         asks = ReportedRun("1a", "hello", "needs_answer", "order")
         stuck = ReportedRun("2b", "hello", "needs_decision", "0/fetch")
