@@ -9,7 +9,8 @@ import pytest
 
 from metamcp_worker.child import jsonrpc_lines
 from tests.fakes.http_server import event, running
-from tests.worker.child.far import Far, far
+from tests.worker.child.far import far
+from tests.worker.child.test_streamable_http_failures import loss
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Wire, serving
 
@@ -18,12 +19,6 @@ pytestmark = pytest.mark.process
 
 def sse(url: str) -> str:
     return url.replace("/mcp", "/sse")
-
-
-async def loss(there: Far) -> tuple[str, str]:
-    await there.ear.until(lambda: there.ear.losses)
-    (found,) = there.ear.losses
-    return found.reason, found.message
 
 
 @pytest.mark.promise("M12")
