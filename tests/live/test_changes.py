@@ -16,9 +16,11 @@ pytestmark = pytest.mark.live
 CHANGED = "notifications/tools/list_changed"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with Gateway({"alpha": fake("--era", "legacy"), "beta": fake("--era", "modern")}) as running:
+    """Tests that restart or stop `gamma` come after those that look at the others."""
+    legacy, modern = fake("--era", "legacy"), fake("--era", "modern")
+    with Gateway({"alpha": legacy, "beta": modern, "gamma": legacy}) as running:
         yield running
 
 
@@ -35,32 +37,6 @@ def test_a_new_tool_is_announced_in_both_eras_and_listed(gateway: Gateway, serve
     assert meta["io.modelcontextprotocol/subscriptionId"] == "l1"
     assert f"{server}__{name}" in legacy.names()
     assert f"{server}__{name}" in modern.names()
-
-
-@pytest.mark.promise("M28")
-def test_a_quick_restart_is_no_change_and_a_stop_is_one(gateway: Gateway) -> None:
-    client = Raw(gateway.port, LEGACY)
-    before = client.names()
-    with client.listen() as stream:
-        gateway.ctl("restart", "alpha", "--wait")
-        assert client.names() == before
-        gateway.ctl("stop", "alpha", "--wait")
-        assert stream.next().method == CHANGED
-    assert client.names() == [name for name in before if not name.startswith("alpha__")]
-
-
-@pytest.mark.promise("M75", "M71")
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
-def test_a_call_to_a_server_that_is_away_says_who_why_and_when(gateway: Gateway, era: str) -> None:
-    client = Client(gateway.port, era)
-    assert client.text("alpha__echo", text="here") == "here"
-    gateway.ctl("stop", "alpha", "--wait")
-    error = client.call("alpha__echo", text="gone")["error"]
-    assert error["code"] == -10001
-    assert "alpha" in error["message"]
-    assert error["data"]["server"] == "alpha"
-    assert {"reason", "retry_after_ms", "may_have_run"} <= set(error["data"])
-    client.close()
 
 
 @pytest.mark.promise("M23")
@@ -100,6 +76,33 @@ def test_a_catalogue_is_kept_on_disk(gateway: Gateway) -> None:
     folder = gateway.folder / "state" / "catalogue" / "alpha"
     (kept,) = until(lambda: list(folder.glob("*")), "it is written")
     assert "echo" in kept.read_text()
+
+
+@pytest.mark.promise("M28")
+def test_a_quick_restart_is_no_change_and_a_stop_is_one(gateway: Gateway) -> None:
+    client = Raw(gateway.port, LEGACY)
+    before = client.names()
+    with client.listen() as stream:
+        gateway.ctl("restart", "gamma", "--wait")
+        assert client.names() == before
+        gateway.ctl("stop", "gamma", "--wait")
+        assert stream.next().method == CHANGED
+    assert client.names() == [name for name in before if not name.startswith("gamma__")]
+
+
+@pytest.mark.promise("M75", "M71")
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_call_to_a_server_that_is_away_says_who_why_and_when(gateway: Gateway, era: str) -> None:
+    gateway.ctl("start", "gamma", "--wait")
+    client = Client(gateway.port, era)
+    assert client.text("gamma__echo", text="here") == "here"
+    gateway.ctl("stop", "gamma", "--wait")
+    error = client.call("gamma__echo", text="gone")["error"]
+    assert error["code"] == -10001
+    assert "gamma" in error["message"]
+    assert error["data"]["server"] == "gamma"
+    assert {"reason", "retry_after_ms", "may_have_run"} <= set(error["data"])
+    client.close()
 
 
 @pytest.mark.promise("M28")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ namespace = "default"
 namespace = "default"
 exposure = "toolset"
 """
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    with Gateway(SERVERS, extra=DESK) as running:
+        yield running
 
 
 def toolsets(gateway: Gateway, *arguments: str, ok: int = 0) -> str:
@@ -51,55 +58,54 @@ def killed(gateway: Gateway) -> None:
 
 
 @pytest.mark.promise("M31")
-def test_the_tool_set_that_was_equipped_last_comes_back_after_a_restart_and_a_kill() -> None:
-    with Gateway(SERVERS, extra=DESK) as gateway:
-        assert in_view(gateway) == []
-        toolsets(gateway, "create", "one", "git.echo", "db.odd")
-        toolsets(gateway, "create", "two", "db.echo")
-        toolsets(gateway, "equip", "one", "--endpoint", "desk")
-        toolsets(gateway, "equip", "two", "--endpoint", "desk")
-        assert in_view(gateway) == ["db__echo"]
-        before = json.loads(toolsets(gateway, "list", "--json"))
-        assert gateway.stop() == 0
-        gateway.start()
-        assert json.loads(toolsets(gateway, "list", "--json")) == before
-        assert in_view(gateway) == in_view(gateway, MODERN) == ["db__echo"]
-        toolsets(gateway, "equip", "one", "--endpoint", "desk")
-        before = json.loads(toolsets(gateway, "list", "--json"))
-        killed(gateway)
-        assert json.loads(toolsets(gateway, "list", "--json")) == before
-        assert set(in_view(gateway)) == {"git__echo", "db__odd"}
-        toolsets(gateway, "unequip", "--endpoint", "desk")
-        killed(gateway)
-        assert in_view(gateway) == []
+def test_the_tool_set_that_was_equipped_last_comes_back_after_a_restart_and_a_kill(
+    gateway: Gateway,
+) -> None:
+    assert in_view(gateway) == []
+    toolsets(gateway, "create", "one", "git.echo", "db.odd")
+    toolsets(gateway, "create", "two", "db.echo")
+    toolsets(gateway, "equip", "one", "--endpoint", "desk")
+    toolsets(gateway, "equip", "two", "--endpoint", "desk")
+    assert in_view(gateway) == ["db__echo"]
+    before = json.loads(toolsets(gateway, "list", "--json"))
+    assert gateway.stop() == 0
+    gateway.start()
+    assert json.loads(toolsets(gateway, "list", "--json")) == before
+    assert in_view(gateway) == in_view(gateway, MODERN) == ["db__echo"]
+    toolsets(gateway, "equip", "one", "--endpoint", "desk")
+    before = json.loads(toolsets(gateway, "list", "--json"))
+    killed(gateway)
+    assert json.loads(toolsets(gateway, "list", "--json")) == before
+    assert set(in_view(gateway)) == {"git__echo", "db__odd"}
+    toolsets(gateway, "unequip", "--endpoint", "desk")
+    killed(gateway)
+    assert in_view(gateway) == []
 
 
 @pytest.mark.promise("M31")
-def test_views_follow_the_tool_set_and_are_there_when_the_command_returns() -> None:
-    with Gateway(SERVERS, extra=DESK) as gateway:
-        toolsets(gateway, "create", "one", "git.echo", "--equip", "--endpoint", "desk")
-        assert in_view(gateway) == ["git__echo"]
-        toolsets(gateway, "add", "one", "db.echo")
-        assert set(in_view(gateway)) == {"git__echo", "db__echo"}
-        toolsets(gateway, "remove", "one", "git.echo")
-        assert in_view(gateway) == ["db__echo"]
-        toolsets(gateway, "delete", "one", "--yes")
-        assert in_view(gateway) == []
+def test_views_follow_the_tool_set_and_are_there_when_the_command_returns(gateway: Gateway) -> None:
+    toolsets(gateway, "create", "three", "git.echo", "--equip", "--endpoint", "desk")
+    assert in_view(gateway) == ["git__echo"]
+    toolsets(gateway, "add", "three", "db.echo")
+    assert set(in_view(gateway)) == {"git__echo", "db__echo"}
+    toolsets(gateway, "remove", "three", "git.echo")
+    assert in_view(gateway) == ["db__echo"]
+    toolsets(gateway, "delete", "three", "--yes")
+    assert in_view(gateway) == []
 
 
-def test_a_front_that_is_killed_and_an_upgrade_change_nothing_of_a_view() -> None:
-    with Gateway(SERVERS, extra=DESK) as gateway:
-        toolsets(gateway, "create", "one", "git.echo", "--equip", "--endpoint", "desk")
-        front = gateway.status()["fronts"][0]["pid"]
-        os.kill(front, signal.SIGKILL)
-        until(lambda: gateway.status()["fronts"][0]["pid"] not in (0, front), "another front")
-        gateway.wait()
-        assert in_view(gateway) == ["git__echo"]
-        gateway.ctl("upgrade")
-        until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
-        assert in_view(gateway) == ["git__echo"]
-        toolsets(gateway, "unequip", "--endpoint", "desk")
-        assert in_view(gateway) == []
+def test_a_front_that_is_killed_and_an_upgrade_change_nothing_of_a_view(gateway: Gateway) -> None:
+    toolsets(gateway, "create", "four", "git.echo", "--equip", "--endpoint", "desk")
+    front = gateway.status()["fronts"][0]["pid"]
+    os.kill(front, signal.SIGKILL)
+    until(lambda: gateway.status()["fronts"][0]["pid"] not in (0, front), "another front")
+    gateway.wait()
+    assert in_view(gateway) == ["git__echo"]
+    gateway.ctl("upgrade")
+    until(lambda: "renewed" in gateway.journal(), "the fronts are of the new program")
+    assert in_view(gateway) == ["git__echo"]
+    toolsets(gateway, "unequip", "--endpoint", "desk")
+    assert in_view(gateway) == []
 
 
 def test_the_view_of_a_session_goes_through_an_upgrade_and_ends_with_it() -> None:
