@@ -81,3 +81,10 @@ async def opened_front(
         yield front
     finally:
         await front.close()
+
+
+@asynccontextmanager
+async def attached_front(**how: float) -> AsyncGenerator[tuple[Front, Peer]]:
+    """A front, and the worker of its server."""
+    async with opened_front(**how) as front:
+        yield front, await front.attach()

@@ -131,7 +131,7 @@ async def test_a_question_that_the_server_takes_back_is_taken_back_from_the_clie
 
 
 async def test_with_the_end_of_a_call_its_questions_end_before_the_answer() -> None:
-    async with called_door() as (door, _session, client, call):
+    async with called_door() as (door, _, client, call):
         question = await asked(door, call, client)
         door.peer.write(Result(call.id, b"{}"))
         cancelled = await client.event()

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -62,6 +64,12 @@ class Line:
         return answer["result"]
 
 
+@asynccontextmanager
+async def opened_line() -> AsyncGenerator[tuple[Door, Line]]:
+    async with opened_door() as door:
+        yield door, await Line.open(door)
+
+
 async def held_back(door: Door, slow: socket.socket, request: bytes) -> None:
     """This request has come, behind an answer that the client has not read to its end."""
     slow.sendall(modern("tools/call", {"name": "t"}) + request)
@@ -92,16 +100,14 @@ async def test_a_stream_says_where_to_post_and_brings_every_answer(path: str) ->
 @pytest.mark.promise("M3")
 @pytest.mark.parametrize("protocol", ["2024-11-05", "2025-06-18", "2025-11-25"])
 async def test_any_revision_with_a_handshake_can_be_spoken(protocol: str) -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (_, line):
         answer = await line.ask("initialize", {**HELLO, "protocolVersion": protocol})
         assert answer["result"]["protocolVersion"] == protocol
 
 
 @pytest.mark.promise("M3")
 async def test_progress_questions_and_answers_of_several_calls_share_the_stream() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         await line.hello()
         for name in (1, 2):
             params = {"name": "t", "_meta": {"progressToken": name}}
@@ -123,8 +129,7 @@ async def test_progress_questions_and_answers_of_several_calls_share_the_stream(
 
 @pytest.mark.promise("M3")
 async def test_with_the_stream_the_session_and_its_calls_end() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         await line.hello()
         await line.say(id=1, method="tools/call", params={"name": "t"})
         call = await door.peer.call()
@@ -189,8 +194,7 @@ async def test_a_message_for_a_stream_that_has_ended_is_refused_though_its_rest_
 
 @pytest.mark.promise("M98")
 async def test_a_message_for_no_stream_is_refused() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         ping = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "ping"})
         for path, status in (
             ("/metamcp/default/messages", 400),
@@ -206,8 +210,7 @@ async def test_a_message_for_no_stream_is_refused() -> None:
 
 @pytest.mark.promise("M98")
 async def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         assert (await line.ask("ping"))["error"]["code"] == -32600  # before the handshake
         assert (await line.ask("initialize", {}))["error"]["code"] == -32602
         await line.hello()
@@ -220,8 +223,7 @@ async def test_what_is_wrong_with_a_message_is_said_where_its_answer_would_be() 
 
 @pytest.mark.promise("M98")
 async def test_an_answer_of_the_largest_size_fits_on_the_stream() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         await line.hello()
         await line.say(id=1, method="tools/call", params={"name": "t"})
         call = await door.peer.call()
@@ -283,8 +285,7 @@ async def test_the_official_client_of_that_transport_lists_calls_and_sees_progre
 
 
 async def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (door, line):
         hello = codec.dump({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
         with socket.create_connection(("127.0.0.1", door.port)) as slow:
             slow.settimeout(10.0)
@@ -298,7 +299,6 @@ async def test_a_client_whose_stream_ends_while_it_posts_leaves_no_session() -> 
 
 
 async def test_an_answer_before_the_handshake_is_not_answered() -> None:
-    async with opened_door() as door:
-        line = await Line.open(door)
+    async with opened_line() as (_, line):
         assert await line.say(id="q", result={}) == 202
         assert (await line.ask("ping"))["error"]["code"] == -32600

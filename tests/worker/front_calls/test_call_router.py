@@ -20,13 +20,12 @@ from metamcp_worker.ipc.frames import (
 )
 from tests.worker.front.callers import Caller, answer_of
 from tests.worker.front.peers import WAIT_S, error_data
-from tests.worker.front.routed import opened_front
+from tests.worker.front.routed import attached_front, opened_front
 
 
 @pytest.mark.promise("M21")
 async def test_each_answer_reaches_the_call_that_asked() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         first, second = front.call(b'{"n":1}'), front.call(b'{"n":2}')
         asked = [await peer.call(), await peer.call()]
         assert [one.params for one in asked] == [b'{"n":1}', b'{"n":2}']
@@ -41,8 +40,7 @@ async def test_each_answer_reaches_the_call_that_asked() -> None:
 
 @pytest.mark.promise("M23")
 async def test_progress_reaches_its_call_in_order_and_before_the_answer() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         caller = Caller()
         call = front.call(caller=caller)
         asked = await peer.call()
@@ -95,8 +93,7 @@ async def test_calls_for_a_server_that_comes_back_wait_and_go_in_order() -> None
 
 
 async def test_calls_after_a_crash_wait_for_the_next_generation() -> None:
-    async with opened_front() as front:
-        peer = await front.attach(generation=1)
+    async with attached_front() as (front, peer):
         running = front.call()
         await peer.call()
         peer.write(ServerGone(b"{}"))
@@ -173,8 +170,7 @@ async def test_an_idle_server_is_wanted_once_however_many_ask() -> None:
 
 @pytest.mark.promise("M23")
 async def test_a_cancelled_call_is_told_to_its_server_and_its_late_answer_is_dropped() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         call = front.call()
         asked = await peer.call()
         call.cancel("the client is gone")
@@ -211,8 +207,7 @@ async def test_a_worker_that_never_answers_meets_the_deadline_of_the_front() -> 
 
 @pytest.mark.promise("M78")
 async def test_a_newer_generation_takes_new_calls_while_the_old_one_answers_its_own() -> None:
-    async with opened_front() as front:
-        old = await front.attach(generation=1)
+    async with attached_front() as (front, old):
         first = front.call(b"1")
         asked = await old.call()
         new = await front.attach(generation=2)
@@ -237,8 +232,7 @@ async def test_news_of_an_older_generation_do_not_touch_the_newer_one() -> None:
 
 
 async def test_a_forgotten_server_answers_what_it_has_and_takes_nothing_more() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         call = front.call()
         asked = await peer.call()
         front.routing.forget("git")
@@ -269,8 +263,7 @@ async def test_a_worker_that_does_not_read_is_overload_for_whoever_calls_next() 
 
 
 async def test_frames_that_are_no_answers_disturb_nobody() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         call = front.call()
         peer.write(Notice("notifications/message", b"{}"))
         peer.write(CallFrame(1, "ping", b"{}"))
@@ -280,8 +273,7 @@ async def test_frames_that_are_no_answers_disturb_nobody() -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b'{"message":"no code"}', b'{"code":0}', b'{"code":"x"}'])
 async def test_an_error_without_a_usable_code_is_still_an_error(body: bytes) -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         call = front.call()
         peer.write(Error((await peer.call()).id, body))
         assert await answer_of(call) == CallAnswer(body, Code.INTERNAL_ERROR)

@@ -9,7 +9,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Result, ServerGone
 from tests.worker.front.callers import answer_of
 from tests.worker.front.peers import WAIT_S, error_data
-from tests.worker.front.routed import opened_front
+from tests.worker.front.routed import attached_front, opened_front
 
 from ..rawhttp import until
 
@@ -32,8 +32,7 @@ async def test_a_call_waits_for_a_server_that_starts_on_the_first_call() -> None
 async def test_a_call_that_came_before_the_news_of_its_servers_end_is_a_reason_to_start_too() -> (
     None
 ):
-    async with opened_front() as front:
-        peer = await front.attach(generation=1)
+    async with attached_front() as (front, peer):
         running = front.call()
         await peer.call()
         peer.write(ServerGone(b"{}"))

@@ -20,7 +20,7 @@ from tests.worker.front.called import request
 from tests.worker.front.callers import Caller, answer_of
 from tests.worker.front.offers import endpoint, offer, resource, tool
 from tests.worker.front.peers import WAIT_S, error_data
-from tests.worker.front.routed import opened_front
+from tests.worker.front.routed import attached_front
 
 SERVERS = {"reads": "read-only", "again": "idempotent", "odd": "sometimes"}
 
@@ -74,8 +74,7 @@ def test_methods_that_read_need_no_hint_and_others_are_never_repeated() -> None:
 async def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer(
     told: bool,
 ) -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call = front.call(b'{"n":1}', repeatable=True)
         asked = await first.call()
         first.write(ServerGone(b"{}")) if told else first.close()
@@ -91,8 +90,7 @@ async def test_a_call_goes_to_the_next_generation_and_its_client_sees_one_answer
 
 
 async def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         may, may_not = front.call(repeatable=True), front.call()
         await first.call()
         await first.call()
@@ -106,8 +104,7 @@ async def test_a_call_that_may_not_be_repeated_fails_beside_one_that_may() -> No
 
 @pytest.mark.promise("M75")
 async def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again() -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call = front.call(repeatable=True)
         await first.call()
         second = await front.attach(generation=3)
@@ -124,8 +121,7 @@ async def test_a_call_whose_second_server_dies_too_is_told_so_and_not_sent_again
 
 @pytest.mark.parametrize("what", ["progress", "notice", "question"])
 async def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         caller = Caller()
         call = front.call(caller=caller, repeatable=True)
         number = (await first.call()).id
@@ -142,8 +138,7 @@ async def test_what_a_client_has_heard_of_is_not_run_again(what: str) -> None:
 
 
 async def test_what_nobody_takes_is_not_heard() -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call = front.call(repeatable=True)
         first.write(Progress((await first.call()).id, b"{}"))
         first.close()
@@ -157,8 +152,7 @@ async def test_what_nobody_takes_is_not_heard() -> None:
 async def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_run(
     state: str,
 ) -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call = front.call(repeatable=True)
         await first.call()
         first.write(ServerGone(b"{}"))
@@ -169,8 +163,7 @@ async def test_a_repeatable_call_of_a_server_that_does_not_come_back_may_have_ru
 
 
 async def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run() -> None:
-    async with opened_front(hold_s=0.01) as front:
-        first = await front.attach(generation=1)
+    async with attached_front(hold_s=0.01) as (front, first):
         call = front.call(repeatable=True)
         await first.call()
         first.close()
@@ -180,8 +173,7 @@ async def test_a_repeatable_call_waits_no_longer_than_any_other_and_may_have_run
 
 
 async def test_a_call_without_time_left_is_not_sent_again() -> None:
-    async with opened_front(timeout_s=0.0) as front:
-        first = await front.attach(generation=1)
+    async with attached_front(timeout_s=0.0) as (front, first):
         call = front.call(repeatable=True)
         await first.call()
         second = await front.attach(generation=2)
@@ -191,8 +183,7 @@ async def test_a_call_without_time_left_is_not_sent_again() -> None:
 
 
 async def test_the_second_try_is_part_of_the_time_of_the_first() -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call = front.call(repeatable=True)
         deadline = call.deadline
         await first.call()
@@ -203,8 +194,7 @@ async def test_the_second_try_is_part_of_the_time_of_the_first() -> None:
 
 
 async def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -> None:
-    async with opened_front() as front:
-        first = await front.attach(generation=1)
+    async with attached_front() as (front, first):
         call, other = front.call(repeatable=True), front.call()
         await first.call()
         first.close()
@@ -218,8 +208,7 @@ async def test_a_call_that_is_cancelled_between_two_servers_reaches_no_other() -
 
 @pytest.mark.promise("M98")
 async def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         most = server_links.SPARE_BYTES_MAX // 2 - server_links.SPARE_CALL_BYTES
         calls = [front.call(b"x" * size, repeatable=True) for size in (most, most, 1)]
         asked = [await peer.call() for _ in calls]
@@ -236,8 +225,7 @@ async def test_what_is_kept_is_bounded_and_given_back_when_the_call_is_over() ->
 
 
 async def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
-    async with opened_front(timeout_s=-call_router.MARGIN_S) as front:
-        peer = await front.attach()
+    async with attached_front(timeout_s=-call_router.MARGIN_S) as (front, peer):
         call = front.call(repeatable=True)
         await peer.call()
         assert call.wire is not None
@@ -248,8 +236,7 @@ async def test_a_call_that_times_out_gives_back_what_was_kept_for_it() -> None:
 
 
 async def test_nothing_is_sent_again_when_the_front_stops() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         call = front.call(repeatable=True)
         await peer.call()
         await front.routing.close()

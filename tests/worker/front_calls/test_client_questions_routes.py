@@ -17,7 +17,7 @@ from metamcp_worker.ipc.frames import (
     WithdrawQuestion,
 )
 from tests.worker.front.callers import Caller, answer_of
-from tests.worker.front.routed import opened_front
+from tests.worker.front.routed import attached_front
 
 pytestmark = pytest.mark.promise("M23")
 
@@ -28,8 +28,7 @@ NOBODY = codec.dump({
 
 
 async def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         caller = Caller()
         call = front.call(caller=caller)
         asked = await peer.call()
@@ -51,8 +50,7 @@ async def test_a_question_reaches_its_caller_and_the_first_reply_goes_back() -> 
 async def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_nowhere(
     end: str,
 ) -> None:
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         gone: list[str] = []
         heard = asyncio.Event()
 
@@ -82,8 +80,7 @@ async def test_a_question_is_withdrawn_with_its_call_and_an_answer_then_goes_now
 async def test_what_belongs_to_no_call_is_told_apart_and_clients_can_tell_servers_something() -> (
     None
 ):
-    async with opened_front() as front:
-        peer = await front.attach()
+    async with attached_front() as (front, peer):
         peer.write(Notice("notifications/resources/updated", b'{"uri":"a:"}'))
         front.routing.tell("git", "x/note", b'{"a":1.0}')
         front.routing.tell("nobody", "x/note")
