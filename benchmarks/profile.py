@@ -234,7 +234,7 @@ def by_file(folder: Path, pid: int, per_call: float) -> dict[str, float]:
 
 
 def short(path: str) -> str:
-    """`front/calls`, `uvicorn/protocols/http/httptools_impl`, `the event loop`"""
+    """`front_calls/calls`, `uvicorn/protocols/http/httptools_impl`, `the event loop`"""
     name = path.removesuffix(".py")
     for root in ("metamcp_worker/", "site-packages/"):
         if root in name:

@@ -21,10 +21,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = {
     "child": "front_pipes frontless_calls jsonrpc_lines run server_calls server_session stdio",
-    "front": (
-        "calls client_sessions dialogue exchange guarded_calls header_policy http legacy modern"
-    ),
-    "front_calls": "call_router mcp_request server_links stats",
+    "front": "http",
+    "front_calls": "call_router calls mcp_request server_links stats",
+    "front_clients": "client_sessions dialogue exchange header_policy legacy modern",
+    "front_steps": "guarded_calls",
     "http": "connection connection_moves requests",
     "ipc": "codec frame_bytes jsonrpc_bytes pipe process_names",
 }

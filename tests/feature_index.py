@@ -44,7 +44,7 @@ FEATURES = {
         r"views/|catalog/|"
         r"\w+/(toolsets?\w*|views_page|front_views|disclosure|servers_tools)"
     ),
-    "Traces": r"telemetry/(traces|otlp)|front/trace",
+    "Traces": r"telemetry/(traces|otlp)|front_records/trace",
     "Upgrade in place": r"gateway/upgrade\w*|http/connection_moves|front_calls/front_recovery",
     "Workflows and agents": r"workflows/|engine/|\w+/(engine_\w+|workflow_\w+)",
 }
@@ -57,7 +57,10 @@ COLUMNS = {
     ),
     "Commands and pages": "cli console doctor",
     "Between processes": "ipc",
-    "Front": "access builtin_tools catalog front front_calls guard http",
+    "Front": (
+        "access builtin_tools catalog front front_calls front_clients front_records front_steps"
+        " guard http"
+    ),
 }
 REST = "Process of its own, worker"
 

@@ -46,9 +46,14 @@ MAY_IMPORT = {
         "embedder": "http ipc runtime search",
         "child": "confinement http ipc oauth results runtime",
         "front_calls": "access builtin_tools catalog guard http ipc search",
+        "front_clients": "access catalog front_calls http ipc",
+        "front_steps": (
+            "access builtin_tools catalog front_calls guard ipc middleware results runtime search"
+        ),
+        "front_records": "access catalog front_calls http ipc runtime",
         "front": (
-            "access builtin_tools catalog front_calls guard http ipc middleware oauth results"
-            " runtime search"
+            "access builtin_tools catalog front_calls front_clients front_records front_steps guard"
+            " http ipc middleware runtime"
         ),
         "bridge": "http ipc runtime",
     },
@@ -147,13 +152,13 @@ PURE_BY_ROOM = {
     "metamcp_worker.engine": (
         "agent definition definition_schema models suggestion workflow workflow_run"
     ),
-    "metamcp_worker.front": (
-        "call_log client_sessions code_calls engine_calls header_policy trace watches"
-    ),
     "metamcp_worker.front_calls": (
         "call_faults client_questions front_views mcp_request mrtr request_facts server_processes"
         " stats task_ids"
     ),
+    "metamcp_worker.front_clients": "client_sessions header_policy watches",
+    "metamcp_worker.front_records": "call_log trace",
+    "metamcp_worker.front_steps": "code_calls engine_calls",
     "metamcp_worker.guard": "conditions consent guard_rules held_calls policies",
     "metamcp_worker.http": "mcp_headers request_head resume sse web_pages",
     "metamcp_worker.ipc": (
@@ -367,8 +372,9 @@ def test_sources_avoid(pattern: str, instead: str) -> None:
 
 
 _NO_WALL_CLOCK = {
-    "catalog", "builtin_tools", "front", "front_calls", "fronts",
-    "http", "ipc", "processes", "runtime", "servers", "systemd", "telemetry",
+    "catalog", "builtin_tools", "front", "front_calls", "front_clients", "front_records",
+    "front_steps", "fronts", "http", "ipc", "processes", "runtime", "servers", "systemd",
+    "telemetry",
 }  # fmt: skip
 
 

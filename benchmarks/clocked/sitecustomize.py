@@ -58,8 +58,8 @@ def put_in(how: Callable[[str, Any], Any], what: str, owner: type, name: str) ->
 
 
 def in_fronts() -> None:
-    from metamcp_worker.front.builtin_calls import Builtins
     from metamcp_worker.front_calls.front_views import Viewers
+    from metamcp_worker.front_steps.builtin_calls import Builtins
 
     put_in(clocked, "decide", Builtins, "decide")
     put_in(clocked, "build", Viewers, "refresh")

@@ -7,7 +7,7 @@ from deploy.docs import commands, notes, reference
 from metamcp_supervisor.__main__ import HEADINGS
 from metamcp_supervisor.cli.errors import INTERRUPTED
 from metamcp_supervisor.verbs import Exit
-from metamcp_worker.front import rest
+from metamcp_worker.front_clients import rest
 from metamcp_worker.ipc import errors
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"

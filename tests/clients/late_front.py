@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 
-from metamcp_worker.front.client_sessions import IDLE_S
 from metamcp_worker.front.run import FrontWorker
+from metamcp_worker.front_clients.client_sessions import IDLE_S
 
 
 class Clock(asyncio.SelectorEventLoop):

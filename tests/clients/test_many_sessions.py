@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import pytest
 
-from metamcp_worker.front.client_sessions import SESSIONS_MAX
+from metamcp_worker.front_clients.client_sessions import SESSIONS_MAX
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.messages import FrontReady, FrontStats, SessionsOver
 from tests.clients.memory import Watched

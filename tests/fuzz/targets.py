@@ -18,10 +18,10 @@ from msgspec import Raw
 from metamcp_worker.access.door import Denial
 from metamcp_worker.child import jsonrpc_lines
 from metamcp_worker.child.jsonrpc_lines import LineCutter
-from metamcp_worker.front.header_policy import HeaderPolicy
 from metamcp_worker.front_calls import mcp_request
 from metamcp_worker.front_calls.mcp_request import METHODS
 from metamcp_worker.front_calls.request_facts import MCP, McpRequest, Route
+from metamcp_worker.front_clients.header_policy import HeaderPolicy
 from metamcp_worker.guard import consent
 from metamcp_worker.guard.conditions import CallContext, PolicySubject, PolicyTarget
 from metamcp_worker.guard.policies import Policies, PolicyRuling

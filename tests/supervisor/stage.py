@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from msgspec import Raw
 
-from metamcp_supervisor.consent.consents import Consents
 from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.consent.consents import Consents
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys

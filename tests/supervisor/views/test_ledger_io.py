@@ -11,7 +11,7 @@ import pytest
 from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, Database
 from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, LedgerKeeper
 from metamcp_supervisor.views.store import Store
-from metamcp_worker.front import builtin_calls
+from metamcp_worker.front_steps import builtin_calls
 from metamcp_worker.ipc.disclosure import (
     Activate,
     Amend,

@@ -13,9 +13,9 @@ from msgspec import Raw
 from metamcp_supervisor.views.ledger import Delta, Ledger, OrderImpossible
 from metamcp_worker.builtin_tools.builtin import ToolReply
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front.builtin_calls import Builtins
 from metamcp_worker.front_calls.front_views import Viewers
 from metamcp_worker.front_calls.request_facts import McpRequest
+from metamcp_worker.front_steps.builtin_calls import Builtins
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import (
     Activate,

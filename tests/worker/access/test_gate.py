@@ -5,8 +5,8 @@ import pytest
 from metamcp_worker.access import gate
 from metamcp_worker.access.gate import Principal, ScopeMissing
 from metamcp_worker.catalog.views import LIST_METHODS
-from metamcp_worker.front import dialogue
 from metamcp_worker.front_calls import mcp_request, mrtr
+from metamcp_worker.front_clients import dialogue
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.spec import EndpointSpec
 

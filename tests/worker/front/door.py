@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from metamcp_worker.front.compose import FrontSteps
-from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.http import App
 from metamcp_worker.front_calls.stats import Stats
+from metamcp_worker.front_clients.exchange import Exchange
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import ServerState, SessionRecord

@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec import Raw
 
-from metamcp_worker.front.mrtr_io import GATHER_S, InteractiveCall, ParkedCalls
 from metamcp_worker.front_calls import mrtr
 from metamcp_worker.front_calls.client_questions import Question
 from metamcp_worker.front_calls.mrtr import StateBinding
 from metamcp_worker.front_calls.request_facts import CallAnswer
 from metamcp_worker.front_calls.server_links import Call, PendingAnswer
+from metamcp_worker.front_clients.mrtr_io import GATHER_S, InteractiveCall, ParkedCalls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.frames import CallFrame

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from metamcp_worker.front.calls import Calls
+from metamcp_worker.front_calls.calls import Calls
 from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.front_calls.stats import Stats

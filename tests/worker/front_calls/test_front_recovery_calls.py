@@ -10,12 +10,10 @@ import pytest
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Cancel, KeptFrame, Progress, RecoverCall, ReleaseCalls, Result
 from metamcp_worker.ipc.messages import SessionRecord
-from tests.worker.front.door import Door, bodiless, legacy, opened_door
+from tests.worker.front.door import Door, bodiless, legacy, opened_door, opened_session
 from tests.worker.front.offers import offer
 
 from ..rawhttp import Client, until
-from tests.worker.front.door import Door, bodiless, legacy, opened_door, opened_session
-from tests.worker.front.offers import offer
 
 pytestmark = pytest.mark.process
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from metamcp_worker.front import mrtr_io
-from metamcp_worker.front.mrtr_io import InteractiveCall
 from metamcp_worker.front_calls import mrtr
 from metamcp_worker.front_calls.request_facts import CallOrigin
+from metamcp_worker.front_clients import mrtr_io
+from metamcp_worker.front_clients.mrtr_io import InteractiveCall
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX

@@ -2,7 +2,7 @@
 
 Owns: one index for each endpoint, and the work that updates it to the tools behind the endpoint.
 Never: the hits of a search (`search.index`), views, merging, when that work is done
-(`front.builtin_calls`).
+(`front_steps.builtin_calls`).
 
 A server whose tools and exposed names are unchanged is not indexed again, so the cost of a change
 depends on the servers that changed. Ten thousand new tools are a second of work for a slow

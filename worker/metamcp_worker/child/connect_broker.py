@@ -4,7 +4,7 @@ allows, and judges each new process.
 Owns: which unix sockets and ports a server reaches, connecting in its place, the mark of its
 connections to the gateway, counting its processes, reporting what is refused. Never: the filter
 that asks (`confinement.kernel`), files of a server (`confinement.rules`), answers to marked
-connections (`front.header_policy`).
+connections (`front_clients.header_policy`).
 
 The filter of a server in the profile `basic` stops at each `connect` and asks this process, because
 Landlock has rules for abstract sockets and TCP ports, and none for sockets with a path. The call of

@@ -1,1 +1,1 @@
-"""A front: MCP towards clients, from the socket to the pipe of a server."""
+"""A front put together: its application, the steps of its calls, messages of the supervisor."""

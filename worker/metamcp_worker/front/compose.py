@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, Run
-from metamcp_worker.front.builtin_calls import BuiltinCalls, Builtins, WorkStep
-from metamcp_worker.front.calls import Calls, HoldingStep
 from metamcp_worker.front.http import App
+from metamcp_worker.front_calls.calls import Calls, HoldingStep
 from metamcp_worker.front_calls.request_facts import InnerRun
 from metamcp_worker.front_calls.stats import Stats
+from metamcp_worker.front_steps.builtin_calls import BuiltinCalls, Builtins, WorkStep
 from metamcp_worker.ipc import audit_records, engine_runs, messages
 from metamcp_worker.ipc.consent_records import ConsentGrant
 from metamcp_worker.ipc.messages import Figures, Message
@@ -25,12 +25,12 @@ from metamcp_worker.ipc.packets import Connectors
 from metamcp_worker.ipc.spec import ConsentSpec, FrontSpec
 
 if TYPE_CHECKING:
-    from metamcp_worker.front.call_audit import CallAudit
-    from metamcp_worker.front.call_log_io import Recorder
-    from metamcp_worker.front.call_observers import Tracer
-    from metamcp_worker.front.code_calls_io import CodeRuns
-    from metamcp_worker.front.engine_calls_io import EngineCalls
-    from metamcp_worker.front.guarded_calls import GuardedCalls
+    from metamcp_worker.front_records.call_audit import CallAudit
+    from metamcp_worker.front_records.call_log_io import Recorder
+    from metamcp_worker.front_records.trace_io import Tracer
+    from metamcp_worker.front_steps.code_calls_io import CodeRuns
+    from metamcp_worker.front_steps.engine_calls_io import EngineCalls
+    from metamcp_worker.front_steps.guarded_calls import GuardedCalls
     from metamcp_worker.middleware.hooked_lists import HookedLists
 
 Step = TypeVar("Step", bound=HoldingStep)
@@ -127,19 +127,19 @@ class FrontSteps:
     def _observe(self, spec: FrontSpec) -> None:
         tracer = recorder = audit = None
         if spec.traced is not None or self._tracer is not None:
-            from metamcp_worker.front.call_observers import Tracer
+            from metamcp_worker.front_records.trace_io import Tracer
 
             if self._tracer is None:
                 self._tracer = Tracer(self.front, self._tell, self._queued)
                 self.calls.on_notice(messages.NOTICE, self._tracer.on_worker_notice)
             tracer = self._tracer.adjust(spec.traced)
         if spec.recording.servers or self._recorder is not None:
-            from metamcp_worker.front.call_log_io import Recorder
+            from metamcp_worker.front_records.call_log_io import Recorder
 
             self._recorder = self._recorder or Recorder(self.front)
             recorder = self._recorder.adjust(spec.recording)
         if spec.audit.level != audit_records.OFF or self._audit is not None:
-            from metamcp_worker.front.call_audit import CallAudit
+            from metamcp_worker.front_records.call_audit import CallAudit
 
             self._audit = self._audit or CallAudit(self.front, self.connectors)
             audit = self._audit.adjust(spec)
@@ -156,7 +156,7 @@ class FrontSteps:
     @property
     def code(self) -> "CodeRuns":
         if self._code is None:
-            from metamcp_worker.front.code_calls_io import CodeRuns
+            from metamcp_worker.front_steps.code_calls_io import CodeRuns
 
             self._code = self._add(CodeRuns(self.calls, self.builtins, self.connectors))
         return self._code
@@ -164,7 +164,7 @@ class FrontSteps:
     @property
     def engine(self) -> "EngineCalls":
         if self._engine is None:
-            from metamcp_worker.front.engine_calls_io import EngineCalls
+            from metamcp_worker.front_steps.engine_calls_io import EngineCalls
 
             self._engine = self._add(
                 EngineCalls(self.calls, self.builtins, self.own, self.connectors)
@@ -176,7 +176,7 @@ class FrontSteps:
     @property
     def guard(self) -> "GuardedCalls":
         if self._guard is None:
-            from metamcp_worker.front.guarded_calls import GuardedCalls
+            from metamcp_worker.front_steps.guarded_calls import GuardedCalls
 
             self._guard = GuardedCalls(self.calls, self.connectors)
             self._guard.consent.tell = lambda message: self._tell(message, ())

@@ -27,23 +27,27 @@ from metamcp_worker.access.door import (
 from metamcp_worker.access.gate import USER, Principal
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.catalog.views import View
-from metamcp_worker.front import header_policy, streams
-from metamcp_worker.front.calls import Calls
-from metamcp_worker.front.client_sessions import HANDSHAKE_VERSIONS, ClientSession, ClientSessions
-from metamcp_worker.front.dialogue import Dialogue, Notices
-from metamcp_worker.front.exchange import Exchange
-from metamcp_worker.front.header_policy import HeaderPolicy, RequestFacts
-from metamcp_worker.front.legacy import LegacyEra, Sse
-from metamcp_worker.front.modern import STATE_BYTES, ModernEra
-from metamcp_worker.front.resource_subscriptions import ResourceSubscriptions
-from metamcp_worker.front.rest import Rest, is_rest, rest_error, rest_methods
-from metamcp_worker.front.streams import Counts, Streams
-from metamcp_worker.front.tasks import Tasks
 from metamcp_worker.front_calls import mcp_request, request_facts
+from metamcp_worker.front_calls.calls import Calls
 from metamcp_worker.front_calls.front_views import Changed
 from metamcp_worker.front_calls.mcp_request import ServerNotReady
 from metamcp_worker.front_calls.request_facts import CallAnswer, HttpRefused
 from metamcp_worker.front_calls.stats import Stats
+from metamcp_worker.front_clients import header_policy, streams
+from metamcp_worker.front_clients.client_sessions import (
+    HANDSHAKE_VERSIONS,
+    ClientSession,
+    ClientSessions,
+)
+from metamcp_worker.front_clients.dialogue import Dialogue, Notices
+from metamcp_worker.front_clients.exchange import Exchange
+from metamcp_worker.front_clients.header_policy import HeaderPolicy, RequestFacts
+from metamcp_worker.front_clients.legacy import LegacyEra, Sse
+from metamcp_worker.front_clients.modern import STATE_BYTES, ModernEra
+from metamcp_worker.front_clients.resource_subscriptions import ResourceSubscriptions
+from metamcp_worker.front_clients.rest import Rest, is_rest, rest_error, rest_methods
+from metamcp_worker.front_clients.streams import Counts, Streams
+from metamcp_worker.front_clients.tasks import Tasks
 from metamcp_worker.guard.policies import Policies
 from metamcp_worker.http import web_pages
 from metamcp_worker.http.connection_moves import WrongFront

@@ -20,13 +20,13 @@ from typing import TypeVar
 
 from metamcp_worker.front import view_orders
 from metamcp_worker.front.compose import FrontSteps
-from metamcp_worker.front.exchange import Exchange
 from metamcp_worker.front.http import App
-from metamcp_worker.front.streams import Counts
 from metamcp_worker.front.view_orders import Disclosing
 from metamcp_worker.front_calls import stats
 from metamcp_worker.front_calls.front_recovery import SessionRecordSender
 from metamcp_worker.front_calls.stats import Stats
+from metamcp_worker.front_clients.exchange import Exchange
+from metamcp_worker.front_clients.streams import Counts
 from metamcp_worker.http.connection_moves import Handover, take_connection
 from metamcp_worker.http.serve import HttpServer
 from metamcp_worker.ipc import codec, messages, packets, server_catalog

@@ -4,7 +4,7 @@ Owns: the names of the headers, how a value is written into a header, the header
 requests in each era, which arguments a tool wants repeated as `Mcp-Param-…` and whether it asks for
 that properly; reading and writing `traceparent`, and finding all three members of a trace in HTTP
 headers. Never: comparing a header with a body, sending, random ids, whether a request is traced
-(`front/trace`), the content of `tracestate` and `baggage`, which pass as they came.
+(`front_records/trace`), the content of `tracestate` and `baggage`, which pass as they came.
 
 A modern server compares the headers with the body, and refuses a message in which they differ. So
 the headers are created again from each message; headers of a client are never copied.

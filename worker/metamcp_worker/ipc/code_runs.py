@@ -1,7 +1,7 @@
 """Messages about runs of code, between a front and the process of the sandboxes.
 
 Owns: their fields, limits and frames. Never: sandboxes (`sandbox`), carrying out the calls of a run
-(`front.code_calls_io`).
+(`front_steps.code_calls_io`).
 
 A front connects to the process by its connector (`packets`) and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. When

@@ -2,7 +2,7 @@
 
 Owns: their fields, limits and frames; the answer of the process that reads files of workflows
 (`engine.load`). Never: the engine (`engine`), carrying out what a run asks for
-(`front.engine_calls_io`), the meaning of a definition (`engine.definition`).
+(`front_steps.engine_calls_io`), the meaning of a definition (`engine.definition`).
 
 A front connects to the engine by its connector (`packets`) and sends frames: 4 bytes with the
 size, little-endian, then the message as JSON. Values of users are raw JSON on the whole way. The

@@ -2,7 +2,7 @@
 
 Owns: the members of a record and their order; the words for how a call ended, the ids, the names of
 the files of calls; the names of levels and rooms of the log, the limits of length. Never: which
-calls are recorded, masks (`front/call_log`), who logs what, clocks, writing, reading.
+calls are recorded, masks (`front_records/call_log`), who logs what, clocks, writing, reading.
 """
 
 from msgspec import UNSET, Raw, Struct, UnsetType

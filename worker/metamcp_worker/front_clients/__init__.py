@@ -1,0 +1,1 @@
+"""Clients of a front: the eras of the protocol, sessions, questions, streams, REST."""

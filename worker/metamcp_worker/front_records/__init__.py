@@ -1,0 +1,1 @@
+"""Records of the calls of a front: their log, their audit, their spans."""

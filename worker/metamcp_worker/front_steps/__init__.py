@@ -1,0 +1,1 @@
+"""Steps of calls that settings switch on: built-in tools, code, the engine, rules."""
