@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from metamcp_worker.ipc.frames import Notice
+from metamcp_worker.ipc.messages import NOTICE, ServerCallTimes, pack_leg
 from metamcp_worker.ipc.middleware_calls import MiddlewareSpec
 from metamcp_worker.ipc.spec import AuditSpec, ConsentRule, ConsentSpec, FrontSpec
 
+from ..rawhttp import until
 from .called import opened_front
 from .offers import endpoint, offer
 
@@ -59,3 +62,14 @@ async def test_the_auditor_is_the_last_observer_as_long_as_calls_are_audited() -
         front.steps.configure(PLAIN)
         assert not front.calls.observers
         assert front.calls.audit is None
+
+
+async def test_times_of_a_call_that_an_earlier_front_traced_are_for_no_client() -> None:
+    async with opened_front(git=offer("push")) as front:
+        methods: list[str] = []
+        front.calls.notified = lambda server, method, params: methods.append(method)
+        times = ServerCallTimes(1, 0.0, 0.1, far=False)
+        front.peers["git"].write(Notice(NOTICE, pack_leg(times)))
+        front.peers["git"].write(Notice("notifications/other", b"{}"))
+        await until(lambda: bool(methods))
+        assert methods == ["notifications/other"]

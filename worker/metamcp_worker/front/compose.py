@@ -9,12 +9,12 @@ first one.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from metamcp_worker.access.gate import Principal
 from metamcp_worker.builtin_tools.builtin import Decision, EngineWork, Run
 from metamcp_worker.front.http import App
-from metamcp_worker.front_calls.calls import Calls, HoldingStep
+from metamcp_worker.front_calls.calls import Calls
 from metamcp_worker.front_calls.request_facts import InnerRun
 from metamcp_worker.front_calls.stats import Stats
 from metamcp_worker.front_steps.builtin_calls import BuiltinCalls, Builtins, WorkStep
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from metamcp_worker.front_steps.engine_calls_io import EngineCalls
     from metamcp_worker.front_steps.guarded_calls import GuardedCalls
     from metamcp_worker.middleware.hooked_lists import HookedLists
-
-Step = TypeVar("Step", bound=HoldingStep)
 
 NO_RECORDS = {"written": 0, "lost": 0}
 """Counts of a front that has recorded no calls."""
@@ -58,6 +56,8 @@ class FrontSteps:
         self.builtins.tell = tell
         self.own = BuiltinCalls(self.calls, self.builtins, self._find_step)
         self.calls.own, self.calls.on_views_built = self.own, self.builtins.on_views_built
+        # Times of a call that a front before this one traced are for no client.
+        self.calls.on_notice(messages.NOTICE, lambda server, notice: None)
         self._recorder: Recorder | None = None
         self._stats = stats
         self._tell = tell
@@ -149,16 +149,13 @@ class FrontSteps:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def _add(self, step: Step) -> Step:
-        self.calls.steps.append(step)
-        return step
-
     @property
     def code(self) -> "CodeRuns":
         if self._code is None:
             from metamcp_worker.front_steps.code_calls_io import CodeRuns
 
-            self._code = self._add(CodeRuns(self.calls, self.builtins, self.connectors))
+            self._code = CodeRuns(self.calls, self.builtins, self.connectors)
+            self.calls.steps.append(self._code)
         return self._code
 
     @property
@@ -166,9 +163,8 @@ class FrontSteps:
         if self._engine is None:
             from metamcp_worker.front_steps.engine_calls_io import EngineCalls
 
-            self._engine = self._add(
-                EngineCalls(self.calls, self.builtins, self.own, self.connectors)
-            )
+            self._engine = EngineCalls(self.calls, self.builtins, self.own, self.connectors)
+            self.calls.steps.append(self._engine)
             self._engine.front = str(self.front)
             self._engine.still, self._engine.part = self._still, self._part
         return self._engine
