@@ -55,7 +55,7 @@ COLUMNS = {
         "approval audit calls code_mode consent control embeddings gateway keys middleware"
         " processes results roles servers store telemetry views wording workflows"
     ),
-    "Commands and pages": "cli console doctor",
+    "Commands and pages": "bridge cli console doctor",
     "Between processes": "ipc",
     "Front": (
         "access builtin_tools catalog front front_calls front_clients front_records front_steps"

@@ -55,7 +55,6 @@ MAY_IMPORT = {
             "access builtin_tools catalog front_calls front_clients front_records front_steps guard"
             " http ipc middleware runtime"
         ),
-        "bridge": "http ipc runtime",
     },
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
@@ -65,7 +64,8 @@ MAY_IMPORT = {
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes systemd telemetry",
         "certificates": "config",
-        "calls": "config control",
+        "bridge": "",
+        "calls": "bridge config control",
         "wording": "config control telemetry",
         "views": "config fronts servers store telemetry",
         "keys": "config fronts store",
@@ -75,20 +75,20 @@ MAY_IMPORT = {
             " systemd telemetry views"
         ),
         "cli": (
-            "approval calls certificates client_files config control gateway keys processes servers"
-            " store systemd telemetry views wording"
+            "approval bridge calls certificates client_files config control gateway keys processes"
+            " servers store systemd telemetry views wording"
         ),
         "doctor": (
             "approval certificates cli config control keys processes servers systemd telemetry"
         ),
         "console": (
-            "calls cli client_files config control roles servers systemd telemetry wording"
+            "bridge calls cli client_files config control roles servers systemd telemetry wording"
         ),
         "consent": "cli config control fronts roles servers store telemetry",
         "results": "cli control roles servers wording",
         "audit": "cli config console control keys roles store telemetry wording",
         "code_mode": (
-            "calls cli config console control roles store telemetry views wording"
+            "bridge calls cli config console control roles store telemetry views wording"
         ),
         "workflows": "calls cli code_mode config console control roles telemetry wording",
         "middleware": "config roles",
@@ -98,7 +98,6 @@ MAY_IMPORT = {
 #: The packages of the worker that the supervisor may import.
 CONTRACT = {
     "access",
-    "bridge",
     "cel",
     "confinement",
     "engine",
@@ -115,6 +114,7 @@ CONTRACT = {
 PURE_BY_ROOM = {
     "metamcp_supervisor.approval": ("comparison containment lock lock_drift quarantine schema"),
     "metamcp_supervisor": "backoff verbs",
+    "metamcp_supervisor.bridge": "http_requests legacy_era modern_era session",
     "metamcp_supervisor.calls": "tool_call tool_form",
     "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",
     "metamcp_supervisor.config": (
@@ -134,7 +134,6 @@ PURE_BY_ROOM = {
     ),
     "metamcp_supervisor.views": "ledger tool_costs",
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
-    "metamcp_worker.bridge": "http_requests legacy_era modern_era session",
     "metamcp_worker.builtin_tools": (
         "builtin code_tools engine_tools result_tools search_index search_tools"
         " servers_tools tool_choice tool_list tool_text toolset_tools"
@@ -211,7 +210,7 @@ DEPENDENCIES = {
         "metamcp_supervisor.workflows.workflow_svg",
         "metamcp_supervisor.workflows.workflows_page",
     },
-    "httptools": {"metamcp_worker.http.connection", "metamcp_worker.bridge.http_requests"},
+    "httptools": {"metamcp_worker.http.connection", "metamcp_supervisor.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",
         "metamcp_worker.oauth.vault",

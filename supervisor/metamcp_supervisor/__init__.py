@@ -1,7 +1,8 @@
 """The supervisor: the processes, their policy, the files on disk, and everything an operator sees.
 
-A tool call never comes here. Each package has one purpose, which its docstring says;
-`tests/test_tidy.py` holds which package may import which.
+A tool call comes only to the verbs that make or carry one (`bridge`, `calls`), in processes of
+their own. Each package has one purpose, which its docstring says; `tests/test_tidy.py` holds which
+package may import which.
 """
 
 import os

@@ -33,7 +33,7 @@ from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import MetaMCPError, TooLarge
 
 if TYPE_CHECKING:
-    from metamcp_worker.bridge.http_client import PlainHttpClient, Trust
+    from metamcp_supervisor.bridge.http_client import PlainHttpClient, Trust
     from metamcp_worker.http.fetch import IncomingResponse, Origin
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -72,7 +72,7 @@ class EndpointClient:
         self._last = 0
 
     async def __aenter__(self) -> Self:
-        from metamcp_worker.bridge.http_client import build_client
+        from metamcp_supervisor.bridge.http_client import build_client
 
         try:
             self._http = build_client(self.url, trust=self._trust)

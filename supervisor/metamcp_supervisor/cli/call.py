@@ -42,7 +42,7 @@ from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.figures import KEY_NEEDED, ShownTool
 
 if TYPE_CHECKING:
-    from metamcp_worker.bridge.http_client import Trust
+    from metamcp_supervisor.bridge.http_client import Trust
 
 ASKABLE: Mapping[str, object] = {"elicitation": {"form": {}, "url": {}}}
 """Capabilities of a client with a terminal, on which a person answers questions."""

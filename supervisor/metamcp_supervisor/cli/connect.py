@@ -1,7 +1,7 @@
 """`metamcp connect`: an MCP server on standard input and output that leads to the running gateway.
 
 Owns: the options, the choice of a gateway and its endpoint, starting a gateway in the background,
-sentences and exit codes. Never: what crosses the bridge (`metamcp_worker.bridge`).
+sentences and exit codes. Never: what crosses the bridge (`metamcp_supervisor.bridge`).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
-    from metamcp_worker.bridge.http_client import Trust
+    from metamcp_supervisor.bridge.http_client import Trust
 
 READY_S = 30.0
 """Seconds to wait for a gateway to start or to end; a client gives its servers about as long."""
@@ -117,7 +117,7 @@ def trust_of(
     """Return the credential for the gateway and the authority to trust, which is that of a gateway
     on this machine if nothing else is said. `url`: given by the user. Raises Failed and
     click.UsageError."""
-    from metamcp_worker.bridge.http_client import Trust
+    from metamcp_supervisor.bridge.http_client import Trust
 
     key = _key(key_env, key_file)
     if key and url is not None:
@@ -273,7 +273,7 @@ def _bridge(endpoint: str | None, url: str | None, runtime_dir: str, trust: "Tru
         def locate() -> str:
             return fixed_url
 
-    from metamcp_worker.bridge import run
+    from metamcp_supervisor.bridge import run
 
     try:
         return run.run(url, locate, remedy=remedy, trust=trust)

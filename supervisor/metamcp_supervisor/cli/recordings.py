@@ -42,8 +42,8 @@ from metamcp_worker.ipc.disclosure import is_named
 from metamcp_worker.ipc.records import RESULT, FinishedCall
 
 if TYPE_CHECKING:
+    from metamcp_supervisor.bridge.http_client import Trust
     from metamcp_supervisor.calls.endpoint_client import EndpointClient
-    from metamcp_worker.bridge.http_client import Trust
 
 DIFF_LINES_MAX = 40
 """Maximum lines of a difference to print; beyond them the result is simply another one."""

@@ -58,8 +58,8 @@ from metamcp_worker.ipc.saved_scripts import (
 )
 
 if TYPE_CHECKING:
+    from metamcp_supervisor.bridge.http_client import Trust
     from metamcp_supervisor.store.database import Database
-    from metamcp_worker.bridge.http_client import Trust
 
 RUN_SCRIPT = "run_script"
 LIST = ("NAME", "VERSION", "LANGUAGE", "TOOL", "SAVED", "DESCRIPTION")

@@ -123,8 +123,8 @@ async def show(ask: Ask, request: PageRequest) -> Node:
 
 async def change(ask: Ask, request: PageRequest) -> Node:
     """Make a recorded call once more, and show how the result differs."""
+    from metamcp_supervisor.bridge.http_client import Trust
     from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
-    from metamcp_worker.bridge.http_client import Trust
 
     status = codec.decode_as(GatewayStatus, await ask("status"))
     call = await _get_call(ask, request, bodies=True, state_dir=status.state_dir)

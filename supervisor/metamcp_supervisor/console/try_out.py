@@ -70,8 +70,8 @@ async def try_tool(
     ask: Ask, request: PageRequest, tool: ShownTool, definition: Mapping[str, Any]
 ) -> TryOutcome:
     """Call a tool as the form of its page says, and return what came back. Raises Failed."""
+    from metamcp_supervisor.bridge.http_client import Trust
     from metamcp_supervisor.calls.endpoint_client import EndpointClient  # loads a lot
-    from metamcp_worker.bridge.http_client import Trust
 
     schema = tool_form.table(definition.get("inputSchema"))
     try:

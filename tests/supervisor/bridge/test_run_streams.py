@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.bridge.client import connected
-from tests.worker.bridge.talk import line, result
+from tests.supervisor.bridge.client import connected
+from tests.supervisor.bridge.talk import line, result
 from tests.worker.rawhttp import until
 from tests.worker.scripted import Request, Wire, serving
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from metamcp_worker.bridge.http_client import (
+from metamcp_supervisor.bridge.http_client import (
     AHEAD_BYTES,
     IDLE_CONNECTIONS_MAX,
     GatewayReply,
@@ -17,8 +17,8 @@ from metamcp_worker.bridge.http_client import (
 )
 from metamcp_worker.http.fetch import ConnectionBroken, FetchLimits, Origin, Unreachable
 from metamcp_worker.ipc.errors import TooLarge
-from tests.worker.bridge.client import connected
-from tests.worker.bridge.talk import modern, result
+from tests.supervisor.bridge.client import connected
+from tests.supervisor.bridge.talk import modern, result
 from tests.worker.rawhttp import listener, until
 from tests.worker.scripted import Request, Wire, serving
 

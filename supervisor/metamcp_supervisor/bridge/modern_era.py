@@ -14,7 +14,7 @@ import contextlib
 
 from msgspec import Raw
 
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     Action,
     BridgeExchange,
     ExchangePurpose,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import quote
 
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     HeaderUnfit,
     HttpAnswer,
     HttpAnswerReader,

@@ -3,11 +3,17 @@
 import json
 from typing import Any
 
-from metamcp_worker.bridge import legacy_era, session
-from metamcp_worker.bridge.http_requests import Failure, Send, StopExchange, WarnPeople, WriteLine
-from metamcp_worker.bridge.session import BridgeSession
+from metamcp_supervisor.bridge import legacy_era, session
+from metamcp_supervisor.bridge.http_requests import (
+    Failure,
+    Send,
+    StopExchange,
+    WarnPeople,
+    WriteLine,
+)
+from metamcp_supervisor.bridge.session import BridgeSession
 from metamcp_worker.http.sse import SseEvent
-from tests.worker.bridge.talk import (
+from tests.supervisor.bridge.talk import (
     AWAY,
     line,
     made,

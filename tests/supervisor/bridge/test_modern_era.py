@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.bridge import modern_era as era
-from metamcp_worker.bridge.http_requests import Failure, Send, StopExchange, WriteLine
-from metamcp_worker.bridge.session import BridgeSession
-from tests.worker.bridge.talk import STAMP, line, made, modern, refusal, result, send
+from metamcp_supervisor.bridge import modern_era as era
+from metamcp_supervisor.bridge.http_requests import Failure, Send, StopExchange, WriteLine
+from metamcp_supervisor.bridge.session import BridgeSession
+from tests.supervisor.bridge.talk import STAMP, line, made, modern, refusal, result, send
 
 MISMATCH = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"m"}}'
 

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.pipes import InputCutter, InputPipe, Output, OverlongInput, run_in_thread
+from metamcp_supervisor.bridge.pipes import (
+    InputCutter,
+    InputPipe,
+    Output,
+    OverlongInput,
+    run_in_thread,
+)
 from metamcp_worker.ipc.envelope import ScannedId
 from tests.worker.rawhttp import run
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     ASIDE_BYTES_MAX,
     HeaderUnfit,
     HttpAnswer,

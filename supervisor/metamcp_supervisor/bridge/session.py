@@ -11,7 +11,7 @@ other.
 
 from msgspec import Raw
 
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     Action,
     BridgeExchange,
     ExchangePurpose,
@@ -24,8 +24,8 @@ from metamcp_worker.bridge.http_requests import (
     key,
     one_line,
 )
-from metamcp_worker.bridge.legacy_era import LegacySession
-from metamcp_worker.bridge.modern_era import VERSION, ModernRequests
+from metamcp_supervisor.bridge.legacy_era import LegacySession
+from metamcp_supervisor.bridge.modern_era import VERSION, ModernRequests
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope, ScannedId, glimpse

@@ -13,7 +13,7 @@ have changed.
 
 from msgspec import Raw
 
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     Action,
     BridgeExchange,
     ExchangePurpose,

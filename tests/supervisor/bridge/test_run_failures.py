@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.bridge.run import READS_MAX
-from tests.worker.bridge.client import Client, connected
-from tests.worker.bridge.talk import line, modern, result
+from metamcp_supervisor.bridge.run import READS_MAX
+from tests.supervisor.bridge.client import Client, connected
+from tests.supervisor.bridge.talk import line, modern, result
 from tests.worker.rawhttp import WAIT_S, until
 from tests.worker.scripted import Request, Wire, serving
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 DOWN = -10001
 JSON = "Content-Type: application/json"
-BRIDGE = "from metamcp_worker.bridge import run; run.run({url!r}, lambda: {url!r})"
+BRIDGE = "from metamcp_supervisor.bridge import run; run.run({url!r}, lambda: {url!r})"
 
 
 class Gateway:

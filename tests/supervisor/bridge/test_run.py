@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from metamcp_worker.bridge.run import INTERRUPTED
+from metamcp_supervisor.bridge.run import INTERRUPTED
 from metamcp_worker.http.sse import EVENT_BYTES_MAX
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX, MESSAGE_BYTES
-from tests.worker.bridge.client import connected
-from tests.worker.bridge.talk import line, modern, result
+from tests.supervisor.bridge.client import connected
+from tests.supervisor.bridge.talk import line, modern, result
 from tests.worker.rawhttp import listener
 from tests.worker.scripted import Request, Wire, serving
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from metamcp_worker.bridge import session
-from metamcp_worker.bridge.http_requests import Failure, StopExchange, WarnPeople, WriteLine
+from metamcp_supervisor.bridge import session
+from metamcp_supervisor.bridge.http_requests import Failure, StopExchange, WarnPeople, WriteLine
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc.envelope import ScannedId
-from tests.worker.bridge.talk import (
+from tests.supervisor.bridge.talk import (
     AWAY,
     line,
     made,

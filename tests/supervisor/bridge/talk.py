@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from metamcp_worker.bridge.http_requests import Action, Failure, Send, WriteLine
-from metamcp_worker.bridge.session import BridgeSession
+from metamcp_supervisor.bridge.http_requests import Action, Failure, Send, WriteLine
+from metamcp_supervisor.bridge.session import BridgeSession
 
 META = "io.modelcontextprotocol/"
 STAMP: dict[str, Any] = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
-from metamcp_worker.bridge.run import Bridge
+from metamcp_supervisor.bridge.run import Bridge
 from metamcp_worker.ipc.frames import MESSAGE_BYTES
 
 

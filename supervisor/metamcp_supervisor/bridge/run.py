@@ -19,14 +19,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from metamcp_worker.bridge.http_client import (
+from metamcp_supervisor.bridge.http_client import (
     GatewayReply,
     PlainHttpClient,
     Trust,
     allow,
     build_client,
 )
-from metamcp_worker.bridge.http_requests import (
+from metamcp_supervisor.bridge.http_requests import (
     Action,
     Failure,
     Send,
@@ -34,14 +34,14 @@ from metamcp_worker.bridge.http_requests import (
     WarnPeople,
     WriteLine,
 )
-from metamcp_worker.bridge.pipes import (
+from metamcp_supervisor.bridge.pipes import (
     LINE_BYTES_MAX,
     InputPipe,
     Output,
     OverlongInput,
     run_in_thread,
 )
-from metamcp_worker.bridge.session import BridgeSession
+from metamcp_supervisor.bridge.session import BridgeSession
 from metamcp_worker.http import sse
 from metamcp_worker.http.fetch import ConnectionBroken, Origin, Response, TlsFailed, Unreachable
 from metamcp_worker.http.mcp_headers import EVENTS

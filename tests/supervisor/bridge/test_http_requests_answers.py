@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metamcp_worker.bridge.http_requests import Action, Failure, Send, WriteLine
+from metamcp_supervisor.bridge.http_requests import Action, Failure, Send, WriteLine
 from metamcp_worker.http.sse import SseEvent
-from tests.worker.bridge.talk import AWAY, line, made, modern, opened, result
+from tests.supervisor.bridge.talk import AWAY, line, made, modern, opened, result
 
 BROKEN = Failure("The connection broke.")
 MISMATCH = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"m"}}'
