@@ -73,7 +73,7 @@ class ModernRequests:
         if exchange.method == _LIST and b"x-mcp-header" in line:
             self._learn(message.result)
         repeated = exchange.method == _CALL and exchange.body and not exchange.refusal
-        if not repeated or _code(message.error) != Code.HEADER_MISMATCH:
+        if not repeated or codec.error_object(message.error).code != Code.HEADER_MISMATCH:
             return None
         exchange.refusal = line
         self._exchanges.unsend(exchange)
@@ -139,8 +139,3 @@ class ModernRequests:
 
 def _params(exchange: BridgeExchange) -> dict[str, Raw]:
     return codec.members(codec.envelope(exchange.body).params)
-
-
-def _code(error: Raw) -> int:
-    code = codec.value(codec.members(error).get("code", b"0"))
-    return code if isinstance(code, int) else 0

@@ -85,7 +85,7 @@ class EndpointClient:
                 "clientInfo": self.form.info,
             }
             if error := bytes((await self.ask("initialize", greeting)).error):
-                message = tool_call.error_text(error)
+                message = codec.error_object(error).message
                 raise Failed(Exit.FAILED, f"{self.url} opens no session: {message}")
             notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
             headers = self.form.headers("", {}, {}, self._session)
@@ -134,7 +134,7 @@ class EndpointClient:
             elif bytes(envelope.id) == number:
                 answers.append(envelope)
             elif bytes(envelope.error):
-                refusals.append(tool_call.error_text(envelope.error))
+                refusals.append(codec.error_object(envelope.error).message)
 
         await self._post(codec.dump(message), headers, on_message)
         if answers:
@@ -148,7 +148,7 @@ class EndpointClient:
         for _ in range(PAGES_MAX):
             answer = await self.ask("tools/list", cursor)
             if bytes(answer.error):
-                message = tool_call.error_text(answer.error)
+                message = codec.error_object(answer.error).message
                 raise Failed(Exit.FAILED, f"{self.url} does not list its tools: {message}")
             page: dict[str, Any] = codec.value(answer.result)
             for tool in page.get("tools", ()):
@@ -205,7 +205,7 @@ class EndpointClient:
                 raise Failed(Exit.FAILED, f"its result has more than {PIECES_MAX:,} pieces")
             reply = await self.ask("resources/read", {"uri": uri})
             if bytes(reply.error):
-                message = tool_call.error_text(reply.error)
+                message = codec.error_object(reply.error).message
                 raise Failed(
                     Exit.FAILED, f"the call is done, and its result cannot be read: {message}"
                 )

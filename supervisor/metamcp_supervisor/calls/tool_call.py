@@ -115,27 +115,13 @@ def as_command(tool: str, endpoint: str, arguments: bytes) -> str:
 # Answers
 
 
-class _ErrorHead(Struct, frozen=True):
-    code: int = int(Code.INTERNAL_ERROR)
-    message: str = ""
-
-
-def error_text(error: bytes | Raw) -> str:
-    """Return the message of a JSON-RPC error."""
-    try:
-        return codec.decode_as(_ErrorHead, error).message
-    except codec.Malformed:
-        return "an error that cannot be read"
-
-
 def outcome_of(answer: Envelope) -> tuple[str, Raw]:
     """Return how a call ended, in the words of `call_records`, and its result or error."""
     if bytes(answer.error):
-        try:
-            code = codec.decode_as(_ErrorHead, answer.error).code
-        except codec.Malformed:
-            code = int(Code.INTERNAL_ERROR)
-        return str(code), answer.error
+        code = bytes(codec.members(answer.error).get("code", b""))
+        if not code.removeprefix(b"-").isdigit():
+            code = b"%d" % Code.INTERNAL_ERROR
+        return code.decode(), answer.error
     members = codec.level(answer.result)
     failed = bytes(members.get("isError", b"")) == b"true"
     return ("tool_error" if failed else "ok"), answer.result

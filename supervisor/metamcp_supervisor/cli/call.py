@@ -316,7 +316,7 @@ def _print(answer: Envelope, output: Path | None, *, as_json: bool) -> int:
         if not as_json:
             code_names = {int(member): member.name.lower() for member in Code}
             name = f" {code_names[code]}" if code in code_names else ""
-            message = tool_call.error_text(answer.error)
+            message = codec.error_object(answer.error).message
             _say(f"metamcp: error {code}{name}: {message}{_HINTS.get(code, '')}")
         return _EXITS.get(Code(code), Exit.FAILED) if code in {*Code} else Exit.FAILED
     failed = outcome != "ok"

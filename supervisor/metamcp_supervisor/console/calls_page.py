@@ -399,7 +399,7 @@ def _refusal(call: FinishedCall) -> Node:
     if call.result is not UNSET and RESULT not in call.cut:
         result = call.result
         text = " ".join(block.text for block in tool_call.parts(result) if block.text)
-        text = text or ("" if call.method == CALL else tool_call.error_text(result))
+        text = text or ("" if call.method == CALL else codec.error_object(result).message)
     return ui.notice(
         ui.shorten(text, 500)
         or "MetaMCP refused this call before its server got it: a rule, or a person who was asked."

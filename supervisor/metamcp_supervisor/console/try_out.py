@@ -156,7 +156,7 @@ def outcome(call: TriedCall, request: PageRequest) -> Node:
     if input_wanted is not None:
         return [_questions(input_wanted, result, call, request), _raw([call.exchange])]
     if bytes(call.answer.error):
-        text = tool_call.error_text(call.answer.error)
+        text = codec.error_object(call.answer.error).message
         head: Node = ui.notice(f"Error {ended} after {took}: {text}", "bad")
         parts: Node = None
     else:

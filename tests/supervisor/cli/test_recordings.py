@@ -273,6 +273,7 @@ def test_outcomes_have_one_word_each() -> None:
         b'{"id":1,"error":{"code":-10001}}': "-10001",
         b'{"id":1,"error":{"code":"\\u001b[2J"}}': "-32603",
         b'{"id":1,"error":"no"}': "-32603",
+        b'{"id":1,"error":{"code":0,"message":"of an SDK"}}': "0",
     }
     for raw, said in answers.items():
         assert outcome_of(codec.envelope(raw))[0] == said

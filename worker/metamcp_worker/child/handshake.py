@@ -50,6 +50,7 @@ from metamcp_worker.child.jsonrpc_lines import (
 from metamcp_worker.child.lists import TOOLS_S_MAX, Listing, find_declared_lists
 from metamcp_worker.child.own_requests import OwnRequest, OwnRequests
 from metamcp_worker.ipc import codec, server_catalog
+from metamcp_worker.ipc.envelope import ErrorObject
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import Notice
 from metamcp_worker.ipc.roots import Asked, wider
@@ -104,12 +105,6 @@ class HandshakeRefused(Struct, frozen=True):
     message: str
 
 
-class _Failure(Struct):
-    code: int = 0
-    message: str = ""
-    data: Raw = Raw(b"null")
-
-
 class _Supported(Struct):
     supported: list[str] = []
 
@@ -128,7 +123,6 @@ class _Initialized(Struct, rename="camel"):
     instructions: str | None = None
 
 
-_read_failure = codec.reader(_Failure)
 _read_supported = codec.reader(_Supported)
 _read_discovered = codec.reader(_Discovered)
 _read_initialized = codec.reader(_Initialized)
@@ -198,7 +192,7 @@ class Handshake:
 
     def on_error(self, error: bytes, now: float) -> OwnRequest | HandshakeResult | HandshakeRefused:
         """Return the next step after the request of this phase was answered with an error."""
-        failure = _failure(error)
+        failure = codec.error_object(error)
         supported = _parse_supported_versions(failure)
         if self.phase is HandshakePhase.INITIALIZE:
             return self._on_refusal(error, failure, now)
@@ -216,7 +210,7 @@ class Handshake:
         return self._not_modern(f"it refused server/discover: {failure.message[:200]}")
 
     def _on_refusal(
-        self, error: bytes, failure: _Failure, now: float
+        self, error: bytes, failure: ErrorObject, now: float
     ) -> OwnRequest | HandshakeRefused:
         """Return the next step after `initialize` was refused."""
         refusal = f"it refused initialize: {failure.message[:200]} ({failure.code})"
@@ -314,14 +308,7 @@ def _object(raw: Raw) -> Raw:
     return raw
 
 
-def _failure(error: bytes) -> _Failure:
-    try:
-        return _read_failure(error)
-    except codec.Malformed:
-        return _Failure(message="an error that cannot be read")
-
-
-def _parse_supported_versions(failure: _Failure) -> tuple[str, ...]:
+def _parse_supported_versions(failure: ErrorObject) -> tuple[str, ...]:
     """Return the versions that the data of an error names as supported; empty for any other."""
     try:
         return tuple(_read_supported(failure.data).supported)

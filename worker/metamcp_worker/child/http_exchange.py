@@ -16,12 +16,10 @@ from email.utils import parsedate_to_datetime
 from enum import Enum, auto
 from http import HTTPStatus
 
-from msgspec import Struct
-
 from metamcp_worker.child.jsonrpc_lines import ServerErrors
 from metamcp_worker.http.sse import SseEvent
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.envelope import Envelope
+from metamcp_worker.ipc.envelope import Envelope, ErrorObject
 from metamcp_worker.ipc.errors import Code
 
 CHALLENGE_CHARS_MAX = 1024
@@ -70,11 +68,6 @@ class RefusalMeaning(Enum):
     """The server did not look at the request: send it again in a new session."""
     NO_ANSWER = auto()
     """The body is not a JSON-RPC error; only the status says something."""
-
-
-class _Failure(Struct):
-    code: int = 0
-    message: str = ""
 
 
 def one_line(message: bytes) -> bytes:
@@ -249,14 +242,9 @@ def _answer(envelope: Envelope, message: bytes, key: bytes) -> bytes:
     return b"".join([*parts, b"}"])
 
 
-def _failure(envelope: Envelope) -> _Failure | None:
+def _failure(envelope: Envelope) -> ErrorObject | None:
     """Return the error in a message, or None if there is none."""
-    if not bytes(envelope.error).startswith(b"{"):
-        return None
-    try:
-        return codec.decode_as(_Failure, envelope.error)
-    except codec.Malformed:
-        return _Failure()
+    return codec.error_object(envelope.error) if bytes(envelope.error).startswith(b"{") else None
 
 
 ATTEMPTS_MAX = 5

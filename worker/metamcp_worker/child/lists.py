@@ -77,14 +77,6 @@ def first_page(kind: str) -> OwnRequest:
     return OwnRequest(_LISTS[kind][0])
 
 
-class _Error(Struct):
-    code: int = 0
-    message: str = ""
-
-
-_read_error = codec.reader(_Error)
-
-
 class DefinitionSize(Struct):
     """Bytes of all definitions of a server that were read in one pass."""
 
@@ -149,10 +141,7 @@ class ListReader:
 
     def on_error(self, error: bytes) -> None:
         """Take the error with which the last `ask` was answered."""
-        try:
-            reason = _read_error(error)
-        except codec.Malformed:
-            reason = _Error(message="an error that cannot be read")
+        reason = codec.error_object(error)
         self.unknown = reason.code == Code.METHOD_NOT_FOUND
         if self.unknown and self._kind == "resourceTemplates":
             self._end()  # Many servers with resources have no templates and do not know the method.

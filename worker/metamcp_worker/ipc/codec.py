@@ -19,7 +19,7 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, overload
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from metamcp_worker.ipc.envelope import Envelope, KnownRequest
+from metamcp_worker.ipc.envelope import Envelope, ErrorObject, KnownRequest
 
 T = TypeVar("T")
 
@@ -66,6 +66,7 @@ class Malformed(ValueError):
 
 
 _decode_envelope: Final = msgspec.json.Decoder(Envelope).decode
+_decode_error: Final = msgspec.json.Decoder(ErrorObject).decode
 _decode_level: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_raw: Final = msgspec.json.Decoder(Raw).decode
@@ -79,6 +80,17 @@ def envelope(data: bytes) -> Envelope:
         return _decode_envelope(data)
     except _FAILURES as error:
         return _decode_surrogates(_decode_envelope, data, error)
+
+
+def error_object(data: bytes | Raw) -> ErrorObject:
+    """Decode an error. The message of one that cannot be read says so."""
+    try:
+        return _decode_error(data)
+    except _FAILURES as error:
+        try:
+            return _decode_surrogates(_decode_error, data, error)
+        except Malformed:
+            return ErrorObject(message="an error that cannot be read")
 
 
 ID_FIRST: Final = b'{"jsonrpc":"2.0","id":'

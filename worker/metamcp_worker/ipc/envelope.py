@@ -41,6 +41,14 @@ class Envelope(Struct, gc=False):
     error: Raw = _EMPTY
 
 
+class ErrorObject(Struct):
+    """Error in a JSON-RPC message."""
+
+    code: int = 0
+    message: str = ""
+    data: Raw = Raw(b"null")
+
+
 class KnownRequest(Envelope, gc=False):
     """Request whose envelope was recognized. `members`: its params, one level deep."""
 
