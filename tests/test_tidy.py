@@ -307,6 +307,18 @@ def test_imports_go_one_way() -> None:
     none(problems)
 
 
+def test_one_module_of_a_front_knows_the_steps_that_settings_switch_on() -> None:
+    steps = ("metamcp_worker.front_steps.", "metamcp_worker.front_records.")
+    rooms = {target.split(".")[1] for target in steps}
+    none([
+        at(path, line, f"only compose imports {target}")
+        for path in SOURCES
+        if path.parent.name not in rooms and module_name(path) != "metamcp_worker.front.compose"
+        for line, target in imports(path)
+        if target.startswith(steps)
+    ])  # fmt: skip
+
+
 def test_no_package_reaches_itself_through_others() -> None:
     for packages in MAY_IMPORT.values():
         seen: set[str] = set()
