@@ -59,7 +59,12 @@ class Watcher:
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[bytes] = asyncio.Queue()
-        self.task_changed = self.send_resource_updated = self.told.put_nowait
+
+    def task_changed(self, params: bytes) -> None:
+        self.told.put_nowait(params)
+
+    def send_resource_updated(self, params: bytes) -> None:
+        self.told.put_nowait(params)
 
 
 async def answer_of(call: Call) -> CallAnswer:

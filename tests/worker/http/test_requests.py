@@ -86,7 +86,7 @@ async def test_a_head_that_says_more_than_a_length_is_not_kept(case: str) -> Non
         assert known(one) == [None]
 
 
-async def test_a_known_request_behind_one_that_closes_the_connection_keeps_no_client() -> None:
+async def test_a_request_behind_one_that_closes_the_connection_keeps_no_client_from_going() -> None:
     waiting: list[HttpRequest] = []
     async with opened_server(waiting.append) as one:
         client, gone = await one.connect(), await one.connect()

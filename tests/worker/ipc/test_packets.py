@@ -17,7 +17,6 @@ from metamcp_worker.ipc.errors import DescriptorsLost, PeerGone, TooLarge
 from metamcp_worker.ipc.packets import PACKET_BYTES_MAX, PACKET_FDS_MAX, QUEUE_PACKETS_MAX, Channel
 from tests.live.processes import descriptors
 
-WAIT_S = 30.0
 quick = settings(max_examples=25, deadline=None, database=None)
 
 
