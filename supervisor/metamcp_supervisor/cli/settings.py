@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -285,7 +285,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         raise click.UsageError(
             f"'{key}' names no table: write gateway.{key}, or another table that has it"
         )
-    if len(words) == 2 and (keys := options.keys(cast(Section, f"{words[0]}.*"))):
+    if len(words) == 2 and (keys := options.keys(f"{words[0]}.*")):
         raise click.UsageError(f"'{named}' is a table: write {named}.KEY, such as {keys[0]}.")
     tables = _format_key(words[:-1])
     raise click.UsageError(f"no table is named '{shorten(tables)}'; {hint(tables, names)}")
@@ -299,12 +299,12 @@ def _fits(section: str, words: tuple[str, ...]) -> bool:
         return False
     if len(parts) == len(words) - 1:
         return True
-    names = options.keys(cast(Section, section))
+    names = options.keys(section)
     return words[-2] in names and _kind(section, words[-2]).startswith("table of")
 
 
 def _kind(section: str, key: str) -> str:
-    return options.option(cast(Section, section), key).kind
+    return options.option(section, key).kind
 
 
 def _words(key: str) -> tuple[str, ...]:
@@ -516,7 +516,7 @@ def _split(setting: str) -> tuple[str, str]:
 def _put(entry: dict[str, object], key: str, section: str, text: str) -> None:
     option = _option(section, key)
     if option.kind in ("table", "tables"):
-        below = () if key in _OF_NAMES else options.keys(cast(Section, f"{section}.{key}"))
+        below = () if key in _OF_NAMES else options.keys(f"{section}.{key}")
         names = ", ".join(f"{key}.{each}" for each in below)
         way = f"write one of {names}" if below else "its entries have verbs of their own"
         raise click.UsageError(f"'{key}' is a table; {way}.")
@@ -528,7 +528,7 @@ def _put(entry: dict[str, object], key: str, section: str, text: str) -> None:
 
 def _option(section: str, key: str) -> Option:
     """Return a key of the configuration. Raises UsageError for an unknown one."""
-    table = cast(Section, section)
+    table = section
     names = options.keys(table)
     if key not in names:
         raise click.UsageError(f"no key is named '{shorten(key)}'; {hint(key, names)}")

@@ -14,21 +14,12 @@ from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
     Address,
     AiConfig,
-    AuditConfig,
-    CodeConfig,
     Config,
-    ConsentConfig,
-    Embeddings,
     Endpoint,
-    EngineConfig,
     GatewayConfig,
-    Log,
-    MetricsConfig,
     Namespace,
-    RecordingConfig,
     Server,
     Tools,
-    TracesConfig,
     UnixAddress,
 )
 from metamcp_supervisor.config.document import (
@@ -48,10 +39,6 @@ from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
 from metamcp_worker.ipc.spec import UNLIMITED
-
-_OF_MAIN = ("log", "recording", "audit", "code", "consent", "middleware", "engine", "notify",
-            "metrics", "traces", "embeddings", "policies")  # fmt: skip
-"""Tables of the main file alone."""
 
 
 def check_dependencies(drafts: Mapping[str, ServerDraft], findings: ConfigFindings) -> None:
@@ -206,7 +193,7 @@ def assemble(
     main, *included = drafts
     wrong = f"belongs into {main.site}, not into an included file"
     for draft in included:
-        written = [key for key in _OF_MAIN if getattr(draft, key)]
+        written = [key for key in draft.tables if key != "ai"]
         for key in (["gateway"] if draft.gateway != GatewayDraft() else []) + written:
             findings.error(draft.site.at(key), wrong)
     layers = [main.gateway, *overrides]
@@ -220,6 +207,7 @@ def assemble(
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
     said_outside = any(layer.auth is not None for layer in overrides)
     network.refuse_open(gateway, endpoints.values(), site, findings, overridden=said_outside)
+    ai = next((draft.tables["ai"] for draft in drafts if "ai" in draft.tables), AiConfig())
     return Config(
         gateway=gateway,
         servers={
@@ -235,18 +223,7 @@ def assemble(
             for each in file.workspaces
             if each.limits != UNLIMITED
         },
-        log=main.log or Log(),
-        recording=main.recording or RecordingConfig(),
-        audit=main.audit or AuditConfig(),
-        code=main.code or CodeConfig(),
-        middleware=main.middleware,
-        consent=main.consent or ConsentConfig(),
-        ai=next((draft.ai for draft in drafts if draft.ai), AiConfig()),
-        engine=main.engine or EngineConfig(),
-        notify=main.notify,
-        metrics=main.metrics or MetricsConfig(),
-        traces=main.traces or TracesConfig(),
-        embeddings=main.embeddings or Embeddings(),
+        **{"ai": ai, **main.tables},
         files=files,
         warnings=tuple(findings.warnings),
     )
@@ -494,7 +471,7 @@ def _endpoints(
     loopback = units.is_loopback(gateway.listen.host)
     endpoints: dict[str, Endpoint] = {}
     sites: dict[str, SourceLocation] = {}
-    check = EndpointCheck(findings, code=any(file.code is not None for file in drafts))
+    check = EndpointCheck(findings, code=any("code" in file.tables for file in drafts))
     of_groups = {each.name: each.tools for file in drafts for each in file.namespaces}
 
     def check_endpoint(endpoint: Endpoint, tools: Iterable[ToolDraft]) -> None:

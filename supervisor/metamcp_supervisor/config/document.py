@@ -10,37 +10,35 @@ reported.
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from metamcp_supervisor.config import units
 from metamcp_supervisor.config.config import (
     Address,
-    AiConfig,
     AnyAddress,
-    AuditConfig,
-    CodeConfig,
-    ConsentConfig,
-    Embeddings,
     Endpoint,
-    EngineConfig,
-    Log,
-    MetricsConfig,
-    MiddlewareConfig,
     Problem,
-    RecordingConfig,
     Server,
     Tls,
     ToolConfig,
-    TracesConfig,
     UnixAddress,
 )
 from metamcp_supervisor.config.naming import ELSEWHERE, hint
-from metamcp_supervisor.config.options import LATER, OPTIONS, Section, keys, option
-from metamcp_worker.ipc.spec import PolicySpec, UseLimits
+from metamcp_supervisor.config.options import (
+    LATER,
+    OPTIONS,
+    Option,
+    Section,
+    keys,
+    members,
+    option,
+)
+from metamcp_worker.ipc.spec import UseLimits
 
+Value = TypeVar("Value")
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file down to a value."""
 
@@ -333,29 +331,18 @@ class WorkspaceDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDraft:
-    """Settings of a file. `workflows`: paths of files and folders; `rules`: of suggestions, None
+    """Settings of a file. `tables`: records of the tables of the gateway itself, by members of
+    `Config`; `workflows`: paths of files and folders; `rules`: of suggestions, None
     without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped;
     `builtins`: families of tools at the default endpoint, if no file has endpoints."""
 
     site: SourceLocation
     includes: tuple[tuple[str, SourceLocation], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
-    log: Log | None = None
-    recording: RecordingConfig | None = None
-    audit: AuditConfig | None = None
-    code: CodeConfig | None = None
-    middleware: tuple[MiddlewareConfig, ...] = ()
-    consent: ConsentConfig | None = None
+    tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
-    ai: AiConfig | None = None
-    engine: EngineConfig | None = None
-    notify: tuple[str, ...] = ()
     shipped_rules: bool = True
-    metrics: MetricsConfig | None = None
-    traces: TracesConfig | None = None
-    embeddings: Embeddings | None = None
-    policies: tuple[PolicySpec, ...] = ()
     servers: tuple[ServerDraft, ...] = ()
     namespaces: tuple[NamespaceDraft, ...] = ()
     endpoints: tuple[EndpointDraft, ...] = ()
@@ -449,67 +436,91 @@ class Table:
         self._wrong(key, "true or false", value)
         return default
 
-    def whole(self, key: str, *, default: int, low: int, high: int) -> int:
+    def whole(self, key: str, *, low: int, high: int) -> int | None:
+        """Return a whole number; None if it is absent or was reported."""
         value = self.values.get(key)
         if value is None:
-            return default
+            return None
         if not isinstance(value, int) or isinstance(value, bool):
             self._wrong(key, "a whole number", value)
         elif not low <= value <= high:
             self.error(key, f"must be from {low} to {high}")
         else:
             return value
-        return default
+        return None
 
-    def number(self, key: str, *, default: float, high: float = 1.0) -> float:
-        """Return a number from 0 to `high`."""
+    def number(self, key: str, *, high: float) -> float | None:
+        """Return a number from 0 to `high`; None if it is absent or was reported."""
         value = self.values.get(key)
         if value is None:
-            return default
+            return None
         if not isinstance(value, int | float) or isinstance(value, bool):
             self._wrong(key, "a number", value)
         elif not 0 <= value <= high:
             self.error(key, f"must be from 0 to {high:.0f}")
         else:
             return float(value)
-        return default
+        return None
 
-    def duration(self, key: str, *, default: float, most_s: float = units.DURATION_S_MAX) -> float:
-        value = self.values.get(key)
-        if value is None:
-            return default
-        try:
-            return units.duration(value, most_s)
-        except ValueError as error:
-            self.error(key, str(error))
-            return default
+    def duration(self, key: str, *, default: float) -> float:
+        seconds = self._convert(key, units.duration)
+        return default if seconds is None else seconds
 
     def size(self, key: str, *, low: int) -> int | None:
         """Return a size in bytes; None if it is absent or was reported."""
-        value = self.values.get(key)
-        try:
-            return None if value is None else units.size(value, low)
-        except ValueError as error:
-            self.error(key, str(error))
-            return None
-
-    def cores(self, key: str) -> float | None:
-        value = self.values.get(key)
-        try:
-            return None if value is None else units.cores(value)
-        except ValueError as error:
-            self.error(key, str(error))
-            return None
+        return self._convert(key, lambda value: units.size(value, low))
 
     def address(self, key: str) -> Address | None:
         text = self.text(key)
-        if text is None:
-            return None
+        return None if text is None else self._convert(key, lambda _: units.address(text))
+
+    def _convert(self, key: str, convert: Callable[[object], Value]) -> Value | None:
+        """Return the value of a key; None if it is absent or `convert` refused it."""
+        value = self.values.get(key)
         try:
-            return units.address(text)
+            return None if value is None else convert(value)
         except ValueError as error:
             self.error(key, str(error))
             return None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `read_members` does; keys that `section` does not have are reported."""
+        self.refuse_unknown()
+        return self.read_members()
+
+    def read_members(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        """Return the settings that are written and read by their kind, by the members of their
+        record; wrong ones are reported and left out. `but`: keys to leave out."""
+        assert self.section is not None
+        settings: dict[str, Any] = {}
+        for spec, member in members(self.section):
+            value = self._read_member(spec) if self.has(spec.key) and spec.key not in but else None
+            if value is not None:
+                settings[member] = round(value * 1000) if member.endswith("_ms") else value
+        return settings
+
+    def _read_member(self, spec: Option) -> Any:
+        """Return the value of a setting by its kind and bounds; None if it was reported."""
+        key, low, high = spec.key, spec.low, spec.high
+        match spec.kind:
+            case "boolean":
+                return self.flag(key, default=spec.default == "true")
+            case "integer":
+                return self.whole(key, low=int(low), high=int(high))
+            case "number" | "number from 0 to 1":
+                return self.number(key, high=float(high))
+            case "strings":
+                return self.texts(key)
+            case "choice":
+                return self.choice(key)
+            case "choices":
+                return self.choices(key)
+            case "cores":
+                return self._convert(key, units.cores)
+            case "size":
+                return self._convert(key, lambda value: units.size_within(value, low, high))
+            case _:
+                return self._convert(key, lambda value: units.duration_within(value, low, high))
 
     def choice(self, key: str) -> str | None:
         """Return a value that the option allows; None if it is absent or was reported."""

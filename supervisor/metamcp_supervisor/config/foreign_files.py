@@ -110,6 +110,7 @@ def parse(
     servers = tuple(reader.servers(document, client_shapes.entries(values, locations, client)))
     namespaces = _namespaces(site, values, reader.members, findings)
     ours = _is_of_a_gateway(values)
+    ai = engine_tables.read_ai_api(named, ReferenceResolver(references))
     return ConfigDraft(
         site=site,
         gateway=_gateway(top, home, findings) if ours else GatewayDraft(),
@@ -118,7 +119,7 @@ def parse(
         servers=servers,
         namespaces=tuple(namespaces.values()),
         endpoints=_endpoints(site, values, namespaces, findings),
-        ai=engine_tables.read_ai_api(named, ReferenceResolver(references)),
+        tables={} if ai is None else {"ai": ai},
     )
 
 
@@ -319,7 +320,7 @@ def _oauth(
     inner = table.table("oauth")
     assert inner is not None
     oauth, written = sections.oauth_of(inner, resolving, keys=read.oauth_keys)
-    port = inner.whole("callback_port", default=oauth.callback_port, low=1, high=65535)
+    port = inner.whole("callback_port", low=1, high=65535) or oauth.callback_port
     oauth, written = (structs.replace(each, callback_port=port) for each in (oauth, written))
     return oauth, written
 

@@ -5,12 +5,12 @@ Owns: the reading of its tables. Never: single values (`document`), the programs
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
@@ -22,6 +22,7 @@ from metamcp_supervisor.config import (
     network,
     policy_rules,
     program,
+    sandboxes,
     sections,
     tools,
     workflow_files,
@@ -29,17 +30,13 @@ from metamcp_supervisor.config import (
 from metamcp_supervisor.config.config import (
     UNIX,
     AnyAddress,
+    AuditConfig,
     Endpoint,
-    Pinning,
-    Recorded,
-    Restart,
-    Retry,
+    MetricsConfig,
+    RecordingConfig,
     Server,
-    Sharing,
-    Start,
     Tls,
     UnixAddress,
-    ViewScope,
 )
 from metamcp_supervisor.config.document import (
     EVERY,
@@ -57,7 +54,6 @@ from metamcp_supervisor.config.document import (
     shorten,
     table_of,
 )
-from metamcp_supervisor.config.options import FRONTS_MAX
 from metamcp_supervisor.config.references import (
     PROJECT,
     ReferenceResolver,
@@ -70,22 +66,11 @@ from metamcp_supervisor.config.references import (
 from metamcp_supervisor.config.show import certain_secrets
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.spec import NamingSpec
 
-CALLS_MAX = 65_536
 INHERITED_MAX = 100
-RESTARTS_MAX = 1000
-"""Maximum of `restarts_max`. The maximum of `concurrency` and `queue` is CALLS_MAX, because every
-call costs memory and a child has a single pipe; INHERITED_MAX: names in `inherit_env`."""
-SPARES_MAX = 1
-"""Maximum number of spares; with a second copy ready, the copy that takes over gets a new spare
-before it goes down too."""
-LENGTH_MIN, LENGTH_MAX = 16, 128
-"""Limits of `length_max`, in characters of a tool's name: a shorter name has no room beside the
-hash, and MCP forbids longer names."""
+"""Maximum number of names in `inherit_env`."""
 
-_DEFAULTS = Server(name="", source="")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,63}", re.ASCII)
 _SEPARATOR = re.compile(r"[A-Za-z0-9_.-]{0,8}", re.ASCII)
@@ -97,11 +82,7 @@ def parse(
     site = SourceLocation(document)
     top = Table(document.values, site, findings, "")
     top.refuse_unknown()
-    gateway = top.table("gateway", "gateway")
-    log, recording = top.table("log", "log"), top.table("recording", "recording")
-    audit, code = top.table("audit", "audit"), top.table("code", "code")
-    metrics, traces = top.table("metrics", "metrics"), top.table("traces", "traces")
-    vectors, includes = top.table("embeddings", "embeddings"), top.texts("include") or ()
+    gateway, includes = top.table("gateway", "gateway"), top.texts("include") or ()
     rules, shipped_rules = workflow_files.rules(top.table("suggestions", "suggestions"), home)
     contents = [
         workspace(name, table, references, home)
@@ -112,26 +93,10 @@ def parse(
         site=site,
         includes=tuple((path, site.at("include", at)) for at, path in enumerate(includes)),
         gateway=gateway_of(gateway, references, home) if gateway else GatewayDraft(),
-        log=sections.log(log) if log else None,
-        recording=sections.read_recording(recording) if recording else None,
-        audit=sections.audit(audit) if audit else None,
-        code=code_mode.read(code) if code else None,
-        middleware=middleware_tables.read(top),
-        consent=consent_rules.read(top),
+        tables=_read_tables(top, references, home),
         workflows=workflow_files.paths(top, "workflows", home),
         rules=rules,
         shipped_rules=shipped_rules,
-        ai=engine_tables.read_ai(top.table("ai", "ai"), ReferenceResolver(references)),
-        engine=engine_tables.read_engine(
-            top.table("engine", "engine"), ReferenceResolver(references)
-        ),
-        notify=program.read_notify(top.table("notify", "notify")),
-        metrics=sections.metrics(metrics) if metrics else None,
-        traces=sections.traces(traces, ReferenceResolver(references)) if traces else None,
-        embeddings=sections.read_gateway(vectors, ReferenceResolver(references), home)
-        if vectors
-        else None,
-        policies=policy_rules.read(top),
         servers=tuple(
             chain(_servers(top, references, home), *(content.servers for content in contents))
         ),
@@ -141,6 +106,34 @@ def parse(
         ),
         workspaces=tuple(content.draft for content in contents),
     )
+
+
+_TABLES: Mapping[str, Callable[[Table, ReferenceResolver, Path], object]] = {
+    "log": lambda table, *_: sections.log(table),
+    "recording": lambda table, *_: RecordingConfig(**table.settings()),
+    "audit": lambda table, *_: AuditConfig(**{"level": "metadata", **table.settings()}),
+    "code": lambda table, *_: code_mode.read(table),
+    "consent": lambda table, *_: consent_rules.read(table),
+    "ai": lambda table, resolving, _: engine_tables.read_ai(table, resolving),
+    "engine": lambda table, resolving, _: engine_tables.read_engine(table, resolving),
+    "notify": lambda table, *_: program.read_notify(table),
+    "metrics": lambda table, *_: MetricsConfig(**table.settings()),
+    "traces": lambda table, resolving, _: sections.traces(table, resolving),
+    "embeddings": sections.read_gateway,
+}
+_LISTS = {"middleware": middleware_tables.read, "policies": policy_rules.read}
+"""Tables at the top of the file, and lists of tables, by the key and the member of `Config`."""
+
+
+def _read_tables(top: Table, references: References, home: Path) -> dict[str, Any]:
+    """Return the records of the tables that are written."""
+    written = {name: table for name in _TABLES if (table := top.table(name, name)) is not None}
+    records = {
+        name: _TABLES[name](table, ReferenceResolver(references), home)
+        for name, table in written.items()
+    }
+    lists = {name: read(top) for name, read in _LISTS.items()}
+    return {name: record for name, record in (records | lists).items() if record}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,31 +210,25 @@ def _endpoints(table: Table, references: References) -> list[EndpointDraft]:
 
 
 def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft:
-    table.refuse_unknown()
-    listen, ops_listen = table.address("listen"), _ops_listen(table, references, home)
+    settings = table.settings()
     socket = table.text("socket")
-    clients = None if socket is None else _socket("socket", socket, table, references, home)
-    health, console = table.address("health_listen"), table.address("console_listen")
-    fronts = table.whole("fronts", default=1, low=1, high=FRONTS_MAX)
+    addresses = {key: table.address(key) for key in ("listen", "health_listen", "console_listen")}
+    listeners = {
+        **addresses,
+        "ops_listen": _ops_listen(table, references, home),
+        "socket": None if socket is None else _socket("socket", socket, table, references, home),
+    }
+    sites: dict[str, Any] = {
+        key: (address, table.site.at(key)) for key, address in listeners.items() if address
+    }
+    _check_hosts(table, settings.get("allowed_hosts", ()))
     return GatewayDraft(
-        listen=(listen, table.site.at("listen")) if listen else None,
-        ops_listen=(ops_listen, table.site.at("ops_listen")) if ops_listen else None,
-        socket=(clients, table.site.at("socket")) if clients else None,
-        health_listen=(health, table.site.at("health_listen")) if health else None,
-        console_listen=(console, table.site.at("console_listen")) if console else None,
+        **settings,
+        **sites,
         auth=_auth(table),
-        behind_proxy=(
-            table.flag("behind_proxy", default=False) if table.has("behind_proxy") else None
-        ),
         tls=_tls(table, references, home),
-        allowed_hosts=_allowed_hosts(table),
-        fronts=fronts if table.has("fronts") else None,
-        watch=table.flag("watch", default=False) if table.has("watch") else None,
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
-        drain_delay_s=(
-            table.duration("drain_delay", default=0.0) if table.has("drain_delay") else None
-        ),
     )
 
 
@@ -272,9 +259,8 @@ def _tls(table: Table, references: References, home: Path) -> Tls | str | None:
     return Tls(cert=cert, key=key, client_ca=client_ca)
 
 
-def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
-    names = table.texts("allowed_hosts")
-    for name in names or ():
+def _check_hosts(table: Table, names: Iterable[str]) -> None:
+    for name in names:
         try:
             Hosts([name])
         except ValueError:
@@ -283,7 +269,6 @@ def _allowed_hosts(table: Table) -> tuple[str, ...] | None:
                 f'\'{shorten(name)}\' does not name hosts; write "box.example.com", "box:8443" or'
                 ' "*.example.com"',
             )
-    return names
 
 
 def _ops_listen(table: Table, references: References, home: Path) -> AnyAddress | None:
@@ -383,64 +368,20 @@ def _read_server(name: str, table: Table, references: References, home: Path) ->
 
 def with_settings(table: Table, server: Server) -> Server:
     """Return the server with the settings and limits of its table."""
-    required = table.flag("required", default=_DEFAULTS.required)
-    enabled = table.flag("enabled", default=_DEFAULTS.enabled)
-    if required and not enabled:
+    start_timeout_s = program.start_timeout_s(server.command, server.start_timeout_s)
+    without = () if server.command else sandboxes.KEYS
+    settings = {"start_timeout_s": start_timeout_s, **table.read_members(but=without)}
+    server = replace(server, **settings)
+    if server.required and not server.enabled:
         table.error("required", "a server cannot be required and not enabled")
-    start = cast("Start", table.choice("start") or _DEFAULTS.start)
-    if required and start == "lazy":
+    if server.required and server.lazy:
         table.error("required", "a server that starts when it is called cannot be required")
-    sharing = cast("Sharing", table.choice("sharing") or _DEFAULTS.sharing)
-    strict = table.has("strict_listing")
-    server = replace(
-        server,
-        enabled=enabled,
-        start=start,
-        sharing=sharing,
-        idle_stop_s=table.duration("idle_stop", default=0.0) if table.has("idle_stop") else None,
-        spares=table.whole("spares", default=_DEFAULTS.spares, low=0, high=SPARES_MAX),
-        depends_on=table.texts("depends_on") or (),
-        inherit_env=_inherit_env(table),
-        required=required,
-        recording=cast("Recorded | None", table.choice("recording")),
-        pinning=cast("Pinning | None", table.choice("pinning")),
-        restart=cast("Restart", table.choice("restart") or _DEFAULTS.restart),
-        restarts_max=table.whole(
-            "restarts_max", default=_DEFAULTS.restarts_max, low=0, high=RESTARTS_MAX
-        ),
-        restart_window_s=table.duration("restart_window", default=_DEFAULTS.restart_window_s),
-        restart_delay_max_s=table.duration(
-            "restart_delay_max", default=_DEFAULTS.restart_delay_max_s
-        ),
-        retry=cast("Retry", table.choice("retry") or _DEFAULTS.retry),
-        start_timeout_s=table.duration(
-            "start_timeout",
-            default=program.start_timeout_s(server.command, _DEFAULTS.start_timeout_s),
-        ),
-        timeout_s=table.duration("timeout", default=_DEFAULTS.timeout_s),
-        timeout_max_s=table.duration("timeout_max", default=_DEFAULTS.timeout_max_s),
-        list_timeout_s=table.duration("list_timeout", default=_DEFAULTS.list_timeout_s),
-        stop_grace_s=table.duration("stop_grace", default=_DEFAULTS.stop_grace_s),
-        probe_interval_s=table.duration("probe_interval", default=_DEFAULTS.probe_interval_s),
-        hide_after_s=table.duration("hide_after", default=_DEFAULTS.hide_after_s),
-        trust_annotations=table.flag("trust_annotations", default=False),
-        strict_listing=table.flag("strict_listing", default=False) if strict else None,
-        concurrency=table.whole(
-            "concurrency", default=_DEFAULTS.concurrency, low=1, high=CALLS_MAX
-        ),
-        queue=table.whole("queue", default=_DEFAULTS.queue, low=1, high=CALLS_MAX),
-    )
+    if len(server.inherit_env) > INHERITED_MAX:
+        table.error("inherit_env", f"has more than {INHERITED_MAX} names")
     if table.has("idle_stop") and not server.rests:
         message = 'is only for a server with start = "lazy" or sharing other than "shared"'
         table.error("idle_stop", message)
-    return sections.read_limits(table, sections.read_protocol(table, server))
-
-
-def _inherit_env(table: Table) -> tuple[str, ...]:
-    names = table.texts("inherit_env")
-    if names is not None and len(names) > INHERITED_MAX:
-        table.error("inherit_env", f"has more than {INHERITED_MAX} names")
-    return _DEFAULTS.inherit_env if names is None else names
+    return sections.check_settings(table, server)
 
 
 def build_server(name: str, table: Table) -> Server:
@@ -512,40 +453,35 @@ def _description(table: Table) -> str:
 
 
 def _endpoint(name: str, table: Table, resolving: ReferenceResolver) -> EndpointDraft:
-    table.refuse_unknown()
+    settings = table.settings()
     namespace = table.text("namespace")
     if namespace is None and not table.has("namespace"):
         table.findings.error(
             table.site,
             "has no 'namespace'; namespace = \"default\" exposes the servers that no other names",
         )
-    default = Endpoint(name=name, namespace="default")
     rules = table.table("naming", "endpoints.*.naming")
+    sse = settings.pop("sse", None)
     return EndpointDraft(
         site=table.site,
         endpoint=Endpoint(
+            **settings,
             name=name,
             namespace=namespace if namespace is not None else "default",
             path=segment(table),
             naming=_read_naming(rules) if rules else NamingSpec(),
-            schemas="safe" if table.choice("schemas") == "safe" else "as-is",
-            rest=table.flag("rest", default=True),
-            exposure=cast("Exposure", table.choice("exposure") or default.exposure),
-            view_scope=cast("ViewScope | None", table.choice("view_scope")),
-            call_hidden=table.flag("call_hidden", default=default.call_hidden),
             limits=sections.use_limits(table, "endpoints.*.limits"),
             code=code_mode.of_endpoint(table),
             builtins=engine_tables.builtins(table),
             results=engine_tables.results(table),
             keys=network.keys_of(table, "keys"),
-            url_keys=table.flag("url_keys", default=default.url_keys),
             oauth=network.issuer_of(table, resolving),
             secret_written=str(
                 (table_of(table.values.get("oauth")) or {}).get("client_secret", "")
             ),
         ),
         auth=_auth(table),
-        sse=table.flag("sse", default=True) if table.has("sse") else None,
+        sse=sse,
         tools=tools.of_group(table, "endpoints.*.tools.*"),
     )
 
@@ -561,16 +497,7 @@ def segment(table: Table) -> str:
 
 
 def _read_naming(table: Table) -> NamingSpec:
-    table.refuse_unknown()
-    default = NamingSpec()
-    separator = table.text("separator") or default.separator
+    separator = table.text("separator") or ""
     if not _SEPARATOR.fullmatch(separator):
         table.error("separator", "may have up to 8 letters, digits, '_', '.' and '-'")
-    return NamingSpec(
-        style=table.choice("style") or default.style,
-        separator=separator,
-        hyphens=table.choice("hyphens") or default.hyphens,
-        length_max=table.whole(
-            "length_max", default=default.length_max, low=LENGTH_MIN, high=LENGTH_MAX
-        ),
-    )
+    return NamingSpec(separator=separator, **table.settings())

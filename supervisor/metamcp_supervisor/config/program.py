@@ -52,10 +52,8 @@ def read(
     return server
 
 
-def read_notify(table: Table | None) -> tuple[str, ...]:
-    """Return the command of `[notify]`, whose references are not expanded; empty without one."""
-    if table is None:
-        return ()
+def read_notify(table: Table) -> tuple[str, ...]:
+    """Return the command of `[notify]`, whose references are not expanded."""
     table.refuse_unknown()
     words = table.texts("command") if table.has("command") else ()
     if words is None:

@@ -13,7 +13,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from metamcp_supervisor.config.document import SourceLocation, flaw, shorten
+from metamcp_supervisor.config.document import (
+    ConfigFindings,
+    SourceLocation,
+    flaw,
+    shorten,
+)
 from metamcp_worker.runtime.masking import looks_secret
 
 PROJECT = "${project}"
@@ -267,3 +272,8 @@ class ReferenceResolver:
         """Return the expanded value of `written`, or `written` itself if it cannot be resolved."""
         value = self.value(written, site)
         return written if value is None else value
+
+    def report(self, findings: ConfigFindings) -> None:
+        """Report what cannot be resolved."""
+        for site, message in self.unresolved:
+            findings.error(site, message)

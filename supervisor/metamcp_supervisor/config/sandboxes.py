@@ -28,11 +28,9 @@ PORTS_MAX = 64
 _NEVER = ("/", "/dev", "/proc", "/sys")
 _ITSELF = "podman"
 """Launcher that makes a container by itself, which no confined process may do."""
-_KEYS = (
+KEYS = (
     "sandbox", "sandbox_required", "read", "write", "needs", "unix_sockets", "network", "disk_max",
 )  # fmt: skip
-DISK_BYTES_MIN = 1024 * 1024
-"""Minimum of `disk_max`; a smaller limit can only be a mistake."""
 
 
 def profile(server: Server) -> Profile:
@@ -51,50 +49,35 @@ def network(server: Server) -> Network:
     return "none" if profile(server) == "strict" else HOST
 
 
-def read(table: Table, server: Server) -> Server:
-    """Return the server with the keys of its table; those that do not fit it are reported."""
-    written = [key for key in _KEYS if table.has(key)]
+def check(table: Table, server: Server) -> Server:
+    """Return the server with its network; keys that do not fit it are reported."""
+    written = [key for key in KEYS if table.has(key)]
     if not server.command:
         for key in written:
             table.error(key, "is only for a server with 'command', which has its own process")
         return server
-    server = replace(server, sandbox=cast("Profile | None", table.choice("sandbox")))
     if profile(server) == "none":
         for key in written:
             if key != "sandbox":
                 table.error(key, 'means nothing with sandbox = "none"')
-    return replace(
-        server,
-        sandbox_required=table.flag("sandbox_required", default=False),
-        read=_paths(table, "read"),
-        write=_paths(table, "write"),
-        needs=_needs(table),
-        network=_network(table),
-        unix_sockets=_paths(table, "unix_sockets"),
-        disk_max=table.size("disk_max", low=DISK_BYTES_MIN),
-    )
+    _check_paths(table, "read", server.read)
+    _check_paths(table, "write", server.write)
+    for name in server.needs or ():
+        if name not in known_table().needs:
+            names = ", ".join(known_table().needs)
+            table.error("needs", f"'{shorten(name)}' is not known; there are: {names}")
+    server = replace(server, network=_network(table))
+    _check_paths(table, "unix_sockets", server.unix_sockets)
+    return server
 
 
-def _paths(table: Table, key: str) -> tuple[str, ...]:
-    paths = table.texts(key) or ()
+def _check_paths(table: Table, key: str, paths: Sequence[str]) -> None:
     for path in paths:
         if not path or normpath(path) in _NEVER or normpath(path).startswith("/proc/"):
             problem = "would show it other processes and devices; name the folders that it needs"
             table.error(key, f"'{shorten(path)}' {problem}")
     if len(paths) > PATHS_MAX:
         table.error(key, f"has more than {PATHS_MAX} paths")
-    return paths
-
-
-def _needs(table: Table) -> tuple[str, ...] | None:
-    names = table.texts("needs")
-    known_needs = known_table().needs
-    for name in names or ():
-        if name not in known_needs:
-            table.error(
-                "needs", f"'{shorten(name)}' is not known; there are: {', '.join(known_needs)}"
-            )
-    return names
 
 
 def _network(table: Table) -> Network | None:

@@ -10,29 +10,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import structs
 
 from metamcp_supervisor.config import program, sandboxes, units
 from metamcp_supervisor.config.config import (
-    AuditConfig,
-    AuditLevel,
-    Durability,
     Embeddings,
     Era,
-    Form,
     Log,
-    MetricsConfig,
-    Recorded,
-    RecordingConfig,
     Server,
     TracesConfig,
 )
 from metamcp_supervisor.config.document import Table, kind_of, shorten
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import Section, keys, option
+from metamcp_supervisor.config.options import Section, option
 from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import ReferenceResolver, input_variable
 from metamcp_supervisor.config.show import looks_secret
@@ -40,7 +32,7 @@ from metamcp_supervisor.config.tools import json_values
 from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc import frames
 from metamcp_worker.ipc.server_catalog import MODERN_SINCE
-from metamcp_worker.ipc.spec import CALLBACK_PORT, Grant, OAuth, UseLimits
+from metamcp_worker.ipc.spec import Grant, OAuth, UseLimits
 
 URL_BYTES_MAX = 8 * 1024
 """Maximum bytes of a URL; common servers refuse longer ones."""
@@ -222,11 +214,9 @@ def _oauth(table: Table, resolving: ReferenceResolver) -> tuple[OAuth | None, OA
         return None, None
     inner = table.table("oauth", "servers.*.oauth")
     assert inner is not None
-    inner.refuse_unknown()
-    pkce = inner.flag("require_pkce", default=True)
-    made = oauth_of(inner, resolving, grant=inner.choice("grant"), require_pkce=pkce)
-    port = inner.whole("callback_port", default=CALLBACK_PORT, low=1, high=65535)
-    oauth, written = (structs.replace(each, callback_port=port) for each in made)
+    settings = inner.settings()
+    made = oauth_of(inner, resolving, grant=settings.get("grant", "authorization_code"))
+    oauth, written = (structs.replace(each, **settings) for each in made)
     return oauth, written
 
 
@@ -234,8 +224,7 @@ def oauth_of(
     table: Table,
     resolving: ReferenceResolver,
     *,
-    grant: str | None = None,
-    require_pkce: bool = True,
+    grant: Grant = "authorization_code",
     keys: tuple[str, str, str] = ("client_id", "client_secret", "client_metadata_url"),
 ) -> tuple[OAuth, OAuth]:
     """Return the settings, and as they are written. `keys`: names of the three in this file."""
@@ -245,16 +234,14 @@ def oauth_of(
         for key, text in zip(keys, written, strict=True)
     ]
     scopes = scopes_of(table)
-    kind = cast("Grant", grant or "authorization_code")
-    _check_client(table, keys, written, kind)
+    _check_client(table, keys, written, grant)
     if (url := resolved[2]) is not None and (fault := _document_flaw(url)):
         table.error(keys[2], fault)
     if written[1] is not None:
         warn_of_literal("CLIENT_SECRET", written[1], table.site.at(keys[1]), table)
     made, as_written = (
         OAuth(
-            client_id=each[0], client_secret=each[1], client_metadata_url=each[2], scopes=scopes,
-            grant=kind, require_pkce=require_pkce,
+            client_id=each[0], client_secret=each[1], client_metadata_url=each[2], scopes=scopes
         )
         for each in (resolved, written)
     )  # fmt: skip
@@ -299,44 +286,21 @@ def _document_flaw(url: str) -> str:
     return ""
 
 
-MEMORY_BYTES_MIN = 16 * 1024 * 1024
-"""Minimum bytes of a memory limit; an idle interpreter needs about as much, so a smaller limit can
-only be a mistake."""
-PROCESSES_MAX = 65_536
-NOFILE_MIN, NOFILE_MAX = 16, 1_048_576
-"""Limits of `nofile_max`: with fewer open files, programs cannot load their libraries; the kernel
-refuses higher limits by default."""
-
 _OF_MEMORY = ("memory_max", "memory_high")
 _OF_PROCESSES = ("memory_rlimit", "cpu_max", "processes_max", "nofile_max")
 
 
-MESSAGE_BYTES_MIN = 64 * 1024
-"""Minimum bytes of `message_max`; lists of tools are messages too."""
-
-
-def read_protocol(table: Table, server: Server) -> Server:
-    """Return the server with the era, the revision, the messages and the extensions of its
-    table."""
-    era, protocol = table.choice("era") or server.era, table.choice("protocol")
-    if protocol is not None:
-        meant = "modern" if protocol >= MODERN_SINCE else "legacy"
-        if era not in ("auto", meant):
-            table.error("protocol", f'is a revision of the era "{meant}", and era = "{era}"')
-        era = meant
-    message_max = table.size("message_max", low=MESSAGE_BYTES_MIN) or server.message_max
-    if message_max > frames.MESSAGE_BYTES_MAX:
-        largest = size_text(frames.MESSAGE_BYTES_MAX)
-        table.error("message_max", f'is too large; the largest size here is "{largest}"')
-    server = replace(server, era=cast("Era", era), protocol=protocol, message_max=message_max)
+def check_settings(table: Table, server: Server) -> Server:
+    """Return the server with its era as its revision has it, its extensions and its limits of use;
+    what does not fit together is reported."""
+    if server.protocol is not None:
+        meant: Era = "modern" if server.protocol >= MODERN_SINCE else "legacy"
+        if server.era not in ("auto", meant):
+            message = f'is a revision of the era "{meant}", and era = "{server.era}"'
+            table.error("protocol", message)
+        server = replace(server, era=meant)
     if table.has("extensions"):
         server = replace(server, extensions=json_values(table, "extensions"))
-    return server
-
-
-def read_limits(table: Table, server: Server) -> Server:
-    """Return the server with the limits and the confinement of its table; what does not fit it is
-    reported."""
     for key in (*_OF_MEMORY, *_OF_PROCESSES):
         if not table.has(key):
             continue
@@ -344,129 +308,52 @@ def read_limits(table: Table, server: Server) -> Server:
             table.error(key, "means nothing for a server with 'url': it has no process here")
         elif key in _OF_PROCESSES and not server.command:
             table.error(key, "is only for a server with 'command', which has its own process")
-    most = table.size("memory_max", low=MEMORY_BYTES_MIN)
-    high = table.size("memory_high", low=MEMORY_BYTES_MIN)
+    most, high = server.memory_max, server.memory_high
     if most is not None and high is not None and high > most:
         table.error("memory_high", f"is above memory_max, which is {size_text(most)}")
-    rlimit = table.flag("memory_rlimit", default=False)
-    if rlimit and not table.has("memory_max"):
+    if server.memory_rlimit and not table.has("memory_max"):
         table.error("memory_rlimit", "needs 'memory_max', which says how much")
-    server = replace(
-        server,
-        limits=use_limits(table, "servers.*.limits"),
-        memory_max=most,
-        memory_high=high,
-        memory_rlimit=rlimit,
-        cpu_max=table.cores("cpu_max"),
-        processes_max=_count(table, "processes_max", 1, PROCESSES_MAX),
-        nofile_max=_count(table, "nofile_max", NOFILE_MIN, NOFILE_MAX),
-    )
-    return sandboxes.read(table, server)
-
-
-USE_MAX = 1_000_000_000
-"""Maximum of a limit of use; more is a mistake."""
+    server = replace(server, limits=use_limits(table, "servers.*.limits"))
+    return sandboxes.check(table, server)
 
 
 def use_limits(table: Table, section: Section) -> UseLimits:
     """Return the limits of use in the table `limits` of an endpoint, a server or a workspace; those
     that are wrong are reported."""
-    limits = table.table("limits", section)
-    if limits is None:
+    inner = table.table("limits", section)
+    if inner is None:
         return UseLimits()
-    limits.refuse_unknown()
-    allowed = set(keys(section))
-    counts = {
-        key: limits.whole(key, default=0, low=1, high=USE_MAX)
-        for key in ("calls_per_minute", "burst", "calls_per_day", "in_flight", "streams")
-        if key in allowed
-    }
-    body_max = limits.size("body_max", low=1) if "body_max" in allowed else None
-    if body_max is not None and body_max > frames.BODY_BYTES_MAX:
-        limits.error("body_max", f"is at most {size_text(frames.BODY_BYTES_MAX)}")
-    if counts["burst"] and not counts["calls_per_minute"]:
-        limits.error("burst", "needs 'calls_per_minute', which says how fast calls may go on")
-    return UseLimits(**counts, body_max=body_max or 0)
-
-
-def _count(table: Table, key: str, low: int, high: int) -> int | None:
-    return table.whole(key, default=low, low=low, high=high) if table.has(key) else None
-
-
-FILE_BYTES_MIN = 64 * 1024
-"""Minimum bytes of a file of recorded calls; a smaller file is full after a moment."""
-FILES_MAX = 1000
-BODY_BYTES_MIN = 1024
-BODY_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of a recorded body, because it stays in memory until it is written."""
+    limits = UseLimits(**{"calls_per_minute": 0, **inner.settings()})
+    if limits.body_max > frames.BODY_BYTES_MAX:
+        inner.error("body_max", f"is at most {size_text(frames.BODY_BYTES_MAX)}")
+    if limits.burst and not limits.calls_per_minute:
+        inner.error("burst", "needs 'calls_per_minute', which says how fast calls may go on")
+    return limits
 
 
 def log(table: Table) -> Log:
-    table.refuse_unknown()
-    default = Log()
+    settings = table.settings()
     choices = option("log", "level").choices
     levels = table.named_texts("levels")
     for room, level in levels.items():
         if level not in choices:
             site = table.site.at("levels", room)
             table.findings.error(site, f"'{shorten(level)}' is not a level; {hint(level, choices)}")
-    return Log(
-        format=cast("Form", table.choice("format") or default.format),
-        level=table.choice("level") or default.level,
-        levels={room: level for room, level in levels.items() if level in choices},
-    )
-
-
-def read_recording(table: Table) -> RecordingConfig:
-    table.refuse_unknown()
-    default = RecordingConfig()
-    body = table.size("body_max", low=BODY_BYTES_MIN) or default.body_max
-    if body > BODY_BYTES_MAX:
-        table.error("body_max", 'is too large; the largest size here is "1M"')
-    return RecordingConfig(
-        calls=cast("Recorded", table.choice("calls") or default.calls),
-        file_max=table.size("file_max", low=FILE_BYTES_MIN) or default.file_max,
-        files_max=table.whole("files_max", default=default.files_max, low=2, high=FILES_MAX),
-        body_max=body,
-    )
-
-
-RETENTION_S_MIN = 3600.0
-"""Minimum age at which records are removed; an audit of minutes proves nothing."""
-
-
-def audit(table: Table) -> AuditConfig:
-    table.refuse_unknown()
-    default = AuditConfig(level="metadata")
-    kept_s = table.duration("retention", default=default.retention_s, most_s=units.PAST_S_MAX)
-    if kept_s < RETENTION_S_MIN:
-        table.error("retention", 'is too short; the shortest time here is "1h"')
-    return AuditConfig(
-        level=cast("AuditLevel", table.choice("level") or default.level),
-        durability=cast("Durability", table.choice("durability") or default.durability),
-        required=table.flag("required", default=default.required),
-        retention_s=kept_s,
-    )
-
-
-def metrics(table: Table) -> MetricsConfig:
-    table.refuse_unknown()
-    return MetricsConfig(per_tool=table.flag("per_tool", default=MetricsConfig().per_tool))
+    return Log(**settings, levels={room: word for room, word in levels.items() if word in choices})
 
 
 def traces(table: Table, resolving: ReferenceResolver) -> TracesConfig:
-    table.refuse_unknown()
+    settings = table.settings()
     endpoint, written = read_url(table, "endpoint", resolving)
     headers, headers_written = read_headers(table, resolving, lenient=False)
-    for reference_site, message in resolving.unresolved:
-        table.findings.error(reference_site, message)
+    resolving.report(table.findings)
     if not table.has("endpoint"):
         table.findings.add_warning(table.site, "has no 'endpoint', so nothing is traced")
     warn_of_plain_text(table, "endpoint", endpoint, secrets=bool(headers))
     program.warn_of_short(resolving.secrets, table)
     return TracesConfig(
+        **settings,
         endpoint=endpoint or "",
-        sample=table.number("sample", default=TracesConfig().sample),
         headers=headers,
         endpoint_written=written or "",
         headers_written=headers_written,
@@ -474,16 +361,13 @@ def traces(table: Table, resolving: ReferenceResolver) -> TracesConfig:
     )
 
 
-BATCH_MAX = 64
-"""Maximum number of texts in a request; the gateway never asks for more at once."""
 TIMEOUT_S_MAX = 120.0
 """Maximum seconds of a request. No search waits that long, but its request goes on."""
 MODEL_CHARACTERS_MAX = 256
 
 
 def read_gateway(table: Table, resolving: ReferenceResolver, home: Path) -> Embeddings:
-    table.refuse_unknown()
-    default = Embeddings()
+    settings = table.settings()
     url, written = read_url(table, "url", resolving)
     key = table.text("key")
     token = None if key is None else resolving.value(key, table.site.at("key"))
@@ -494,13 +378,12 @@ def read_gateway(table: Table, resolving: ReferenceResolver, home: Path) -> Embe
     program.warn_of_short([token or "", *resolving.secrets], table)
     folder = table.text("folder")
     folder_path = None if folder is None else resolving.path(folder, table.site.at("folder"))
-    for reference_site, message in resolving.unresolved:
-        table.findings.error(reference_site, message)
-    timeout_s = table.duration("timeout", default=default.timeout_s)
-    if not 0 < timeout_s <= TIMEOUT_S_MAX:
+    resolving.report(table.findings)
+    if settings.get("timeout_s", 0.0) > TIMEOUT_S_MAX:
         table.error("timeout", f'must be more than 0 and at most "{TIMEOUT_S_MAX:.0f}s"')
     base = table.site.document.base
     return Embeddings(
+        **settings,
         url=url or "",
         url_written=written or "",
         model=table.text("model") or "",
@@ -508,9 +391,6 @@ def read_gateway(table: Table, resolving: ReferenceResolver, home: Path) -> Embe
         key_written=key or "",
         referred=tuple(resolving.secrets),
         folder=program.directory(folder_path, base=base, home=home) if folder_path else None,
-        weight=table.number("weight", default=default.weight),
-        timeout_s=timeout_s,
-        batch=table.whole("batch", default=default.batch, low=1, high=BATCH_MAX),
     )
 
 

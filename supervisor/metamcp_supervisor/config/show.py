@@ -6,32 +6,24 @@ reading files.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
-from metamcp_supervisor.config import (
-    code_mode,
-    consent_rules,
-    middleware_tables,
-    sandboxes,
-)
+from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import (
-    AiConfig,
-    AuditConfig,
-    CodeConfig,
     Config,
     Embeddings,
     Endpoint,
     EngineConfig,
     GatewayConfig,
-    Log,
+    MiddlewareConfig,
     ModelService,
     Namespace,
-    RecordingConfig,
-    ResultsConfig,
     Server,
     Tls,
     ToolConfig,
@@ -39,11 +31,13 @@ from metamcp_supervisor.config.config import (
     TracesConfig,
     WorkflowFiles,
 )
+from metamcp_supervisor.config.document import table_of
+from metamcp_supervisor.config.options import Kind, Option, Section, members, options_of
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import (
     CALLBACK_PORT,
-    UNLIMITED,
+    ConsentRule,
     IssuerSpec,
     OAuth,
     PolicySpec,
@@ -185,23 +179,75 @@ def _is_reference(text: str) -> bool:
     return text.startswith("${") and text.endswith("}") and ":-" not in text
 
 
+def show(section: Section, record: object, **own: object) -> dict[str, object]:
+    """Return the settings of a table as a user writes them. `record`: has them as members, or as
+    keys; `own`: those that are not shown by their kind. None: not set."""
+    in_mapping = table_of(record)
+    table: dict[str, object] = {}
+    for option, member in _in_order(section):
+        if option.key in own:
+            value = own[option.key]
+        else:
+            value = getattr(record, member, None) if in_mapping is None else in_mapping.get(member)
+            value = None if option.if_set and not value else _as_written(option.kind, member, value)
+        if value is not None:
+            table[option.key] = value
+    return table
+
+
+def _as_written(kind: Kind, member: str, value: Any) -> object:
+    if value is not None and kind == "duration":
+        return duration_text(value / 1000 if member.endswith("_ms") else value)
+    if value is not None and kind == "size":
+        return size_text(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@cache
+def _in_order(section: Section) -> tuple[tuple[Option, str], ...]:
+    """Return the options of a table in the order in which they are shown, with their members."""
+    names = {option.key: member for option, member in members(section)}
+    options = [option for option in options_of(section) if not option.after]
+    for option in options_of(section):
+        if option.after:
+            place = [other.key for other in options].index(option.after)
+            options.insert(place + 1, option)
+    return tuple((option, names.get(option.key, "")) for option in options)
+
+
+_TABLES: Mapping[str, Callable[[Any], object]] = {
+    "log": lambda log: show("log", log, levels=dict(log.levels)),
+    "recording": lambda recording: show("recording", recording),
+    "audit": lambda audit: show("audit", audit),
+    "code": lambda code: {
+        **show("endpoints.*.code", structs.asdict(code.limits)),
+        **show("code", code),
+    },
+    "middleware": lambda lines: list(map(_middleware, lines)),
+    "consent": lambda consent: show("consent", consent, rules=list(map(_rule, consent.rules))),
+    "ai": lambda ai: show("ai", ai, **_service(ai)),
+    "engine": lambda engine: show("engine", engine, database=_database(engine)),
+    "notify": lambda command: {"command": list(mask_arguments(command))},
+    "metrics": lambda metrics: show("metrics", metrics),
+    "traces": lambda traces: show("traces", traces, **_collector(traces)),
+    "embeddings": lambda vectors: show("embeddings", vectors, **_vectors(vectors)),
+    "policies": lambda rules: list(map(_policy, rules)),
+}
+_ALWAYS = {"log", "recording", "audit", "metrics", "traces", "embeddings"}
+"""Tables that are shown even if nothing in them differs from the defaults."""
+_DEFAULTS = {each.name: each.default for each in fields(Config)}
+
+
 def tables(config: Config) -> dict[str, object]:
+    records = {name: getattr(config, name) for name in _TABLES}
     return {
         **_workflows(config.workflows),
         "gateway": _gateway(config.gateway),
-        "log": _log(config.log),
-        "recording": _recording_table(config.recording),
-        "audit": _audit(config.audit),
-        **({"code": _code(config.code)} if config.code.enabled else {}),
-        **middleware_tables.to_tables(config.middleware),
-        **consent_rules.to_table(config.consent),
-        **({"ai": _ai(config.ai)} if config.ai.url else {}),
-        **({"engine": _engine(config.engine)} if config.engine != EngineConfig() else {}),
-        **({"notify": {"command": list(mask_arguments(config.notify))}} if config.notify else {}),
-        "metrics": {"per_tool": config.metrics.per_tool},
-        "traces": _traces(config.traces),
-        "embeddings": _embeddings(config.embeddings),
-        **({"policies": list(map(_policy, config.policies))} if config.policies else {}),
+        **{
+            name: _TABLES[name](record)
+            for name, record in records.items()
+            if name in _ALWAYS or record != _DEFAULTS[name]
+        },
         "servers": {
             name: server_table(each) for name, each in config.servers.items() if not each.mistake
         },
@@ -236,90 +282,53 @@ def _workflows(files: WorkflowFiles) -> dict[str, object]:
 
 
 def _gateway(gateway: GatewayConfig) -> dict[str, object]:
+    listeners = {
+        key: str(address)
+        for key in ("listen", "ops_listen", "health_listen", "console_listen")
+        if (address := getattr(gateway, key))
+    }
+    return show(
+        "gateway",
+        gateway,
+        **listeners,
+        auth=list(gateway.auth) or "none",
+        tls=_tls(gateway.tls),
+        socket=str(gateway.socket.path) if gateway.socket else None,
+        state_dir=str(gateway.state_dir),
+        runtime_dir=str(gateway.runtime_dir),
+    )
+
+
+def _middleware(line: MiddlewareConfig) -> dict[str, object]:
+    return show(
+        "middleware[]",
+        line,
+        name=line.name,
+        uses=line.uses if line.uses != line.name else None,
+        match=list(line.match),
+        options=json.loads(line.options) or None,
+    )
+
+
+def _rule(rule: ConsentRule) -> dict[str, object]:
+    return show("consent.rules[]", rule, match=list(rule.match))
+
+
+def _service(service: ModelService) -> dict[str, object]:
     return {
-        "listen": str(gateway.listen),
-        "auth": list(gateway.auth) or "none",
-        "tls": _tls(gateway.tls),
-        "behind_proxy": gateway.behind_proxy,
-        "ops_listen": str(gateway.ops_listen),
-        **({"health_listen": str(gateway.health_listen)} if gateway.health_listen else {}),
-        **({"console_listen": str(gateway.console_listen)} if gateway.console_listen else {}),
-        **({"socket": str(gateway.socket.path)} if gateway.socket else {}),
-        "allowed_hosts": list(gateway.allowed_hosts),
-        "fronts": gateway.fronts,
-        "watch": gateway.watch,
-        "state_dir": str(gateway.state_dir),
-        "runtime_dir": str(gateway.runtime_dir),
-        **({"drain_delay": duration_text(gateway.drain_delay_s)} if gateway.drain_delay_s else {}),
+        "url": masked_url(service.url_written or service.url) or None,
+        "model": service.model if service.url else None,
+        "key": MASK if service.key else None,
     }
 
 
-def _code(code: CodeConfig) -> dict[str, object]:
-    return {
-        **code_mode.to_table(structs.asdict(code.limits)),
-        **({"runs_max": code.runs_max} if code.runs_max else {}),
-        "warm": code.warm,
-        "idle": duration_text(code.idle_s),
-        "jit": code.jit,
-        "confinement": code.confinement,
-    }
+def _database(engine: EngineConfig) -> str | None:
+    return masked_url(engine.database_written or engine.database) or None
 
 
-def _ai(ai: AiConfig) -> dict[str, object]:
-    return {
-        "provider": ai.provider,
-        "url": masked_url(ai.url_written or ai.url),
-        "model": ai.model,
-        **({"key": MASK} if ai.key else {}),
-        "steps_max": ai.steps_max,
-        "tokens_max": ai.tokens_max,
-        "timeout": duration_text(ai.timeout_s),
-        "answer_tokens_max": ai.answer_tokens_max,
-        "consent": ai.consent,
-        **{
-            key: getattr(ai, key)
-            for key in ("cost_max", "input_price", "output_price")
-            if getattr(ai, key)
-        },
-    }
-
-
-def _engine(engine: EngineConfig) -> dict[str, object]:
-    keep = duration_text(engine.keep_s)
-    url = masked_url(engine.database_written or engine.database)
-    database = {"database": url} if url else {}
-    return {**database, "keep": keep, "sync": engine.sync, "runs_max": engine.runs_max}
-
-
-def _log(log: Log) -> dict[str, object]:
-    return {"format": log.format, "level": log.level, "levels": dict(log.levels)}
-
-
-def _recording_table(recording: RecordingConfig) -> dict[str, object]:
-    return {
-        "calls": recording.calls,
-        "file_max": size_text(recording.file_max),
-        "files_max": recording.files_max,
-        "body_max": size_text(recording.body_max),
-    }
-
-
-def _audit(audit: AuditConfig) -> dict[str, object]:
-    return {
-        "level": audit.level,
-        "durability": audit.durability,
-        "required": audit.required,
-        "retention": duration_text(audit.retention_s),
-    }
-
-
-def _traces(traces: TracesConfig) -> dict[str, object]:
-    endpoint = traces.endpoint_written or traces.endpoint
-    return {
-        **({"endpoint": masked_url(endpoint)} if endpoint else {}),
-        "sample": traces.sample,
-        "headers": _mask_values(traces.headers),
-    }
+def _collector(traces: TracesConfig) -> dict[str, object]:
+    endpoint = masked_url(traces.endpoint_written or traces.endpoint)
+    return {"endpoint": endpoint or None, "headers": _mask_values(traces.headers)}
 
 
 def _policy(rule: PolicySpec) -> dict[str, object]:
@@ -328,100 +337,30 @@ def _policy(rule: PolicySpec) -> dict[str, object]:
     return {key: each for key, each in table.items() if each}
 
 
-def _embeddings(embeddings: Embeddings) -> dict[str, object]:
-    table: dict[str, object] = {}
-    if embeddings.url:
-        table["url"] = masked_url(embeddings.url_written or embeddings.url)
-        table["model"] = embeddings.model
-    if embeddings.key:
-        table["key"] = MASK
-    if embeddings.folder is not None:
-        table["folder"] = str(embeddings.folder)
-    return table | {
-        "weight": embeddings.weight,
-        "timeout": duration_text(embeddings.timeout_s),
-        "batch": embeddings.batch,
-    }
-
-
-def _extensions(server: Server) -> dict[str, object]:
-    if server.extensions is None:
-        return {}
-    return {"extensions": {name: json.loads(text) for name, text in server.extensions.items()}}
+def _vectors(embeddings: Embeddings) -> dict[str, object]:
+    folder = None if embeddings.folder is None else str(embeddings.folder)
+    return {**_service(embeddings), "folder": folder}
 
 
 def server_table(server: Server) -> dict[str, object]:
     """Return a server as its table in the file would be."""
-    return _run_or_reached(server) | {
-        "enabled": server.enabled,
-        "start": server.start,
-        **({"idle_stop": duration_text(server.rest_s)} if server.idle_stop_s is not None else {}),
-        "depends_on": list(server.depends_on),
-        "sharing": server.sharing,
-        "era": server.era,
-        **({"protocol": server.protocol} if server.protocol is not None else {}),
-        **_extensions(server),
-        "spares": server.spares,
-        "required": server.required,
-        **({"recording": server.recording} if server.recording is not None else {}),
-        **({"pinning": server.pinning} if server.pinning is not None else {}),
-        "tools": {name: _tool(tool) for name, tool in server.tools.items()},
-        "restart": server.restart,
-        "restarts_max": server.restarts_max,
-        "restart_window": duration_text(server.restart_window_s),
-        "restart_delay_max": duration_text(server.restart_delay_max_s),
-        "retry": server.retry,
-        "start_timeout": duration_text(server.start_timeout_s),
-        "timeout": duration_text(server.timeout_s),
-        "timeout_max": duration_text(server.timeout_max_s),
-        "list_timeout": duration_text(server.list_timeout_s),
-        "stop_grace": duration_text(server.stop_grace_s),
-        "probe_interval": duration_text(server.probe_interval_s),
-        "hide_after": duration_text(server.hide_after_s),
-        **({"trust_annotations": True} if server.trust_annotations else {}),
-        **({"strict_listing": server.strict_listing} if server.strict_listing is not None else {}),
-        "concurrency": server.concurrency,
-        "queue": server.queue,
-        "message_max": size_text(server.message_max),
-        **_limits(server),
-        **_sandbox(server),
-        **({"limits": use(server.limits)} if server.limits != UNLIMITED else {}),
-    }
+    extensions, ports = server.extensions, server.network
+    if server.command:
+        server = replace(server, sandbox=sandboxes.profile(server), needs=sandboxes.needs(server))
+    return show(
+        "servers.*",
+        server,
+        **{"inherit_env": None, **_run_or_reached(server)},
+        extensions=None if extensions is None else _of_json(extensions),
+        memory_rlimit=None if server.memory_max is None else server.memory_rlimit,
+        network={"tcp_ports": list(ports)} if isinstance(ports, tuple) else ports,
+        tools={name: _tool(tool) for name, tool in server.tools.items()},
+        limits=use(server.limits) or None,
+    )
 
 
-def _limits(server: Server) -> dict[str, object]:
-    """Return the limits that are set: these keys have no value that means "no limit"."""
-    table: dict[str, object] = {}
-    if server.memory_max is not None:
-        table |= {
-            "memory_max": size_text(server.memory_max),
-            "memory_rlimit": server.memory_rlimit,
-        }
-    if server.memory_high is not None:
-        table["memory_high"] = size_text(server.memory_high)
-    for key in ("cpu_max", "processes_max", "nofile_max"):
-        if (value := getattr(server, key)) is not None:
-            table[key] = value
-    return table
-
-
-def _sandbox(server: Server) -> dict[str, object]:
-    """Return the keys of confinement that have an effect."""
-    if not server.command:
-        return {}
-    table: dict[str, object] = {"sandbox": sandboxes.profile(server)}
-    if server.sandbox_required:
-        table["sandbox_required"] = True
-    paths = ("read", "write", "unix_sockets")
-    table |= {key: list(each) for key in paths if (each := getattr(server, key))}
-    if server.disk_max is not None:
-        table["disk_max"] = size_text(server.disk_max)
-    if names := sandboxes.needs(server):
-        table["needs"] = list(names)
-    if server.network is not None:
-        ports = server.network
-        table["network"] = ports if isinstance(ports, str) else {"tcp_ports": list(ports)}
-    return table
+def _of_json(texts: Mapping[str, str]) -> dict[str, object]:
+    return {name: json.loads(text) for name, text in texts.items()}
 
 
 def _run_or_reached(server: Server) -> dict[str, object]:
@@ -485,17 +424,15 @@ def _tools(by_server: Tools) -> dict[str, object]:
 
 def _tool(tool: ToolConfig) -> dict[str, object]:
     """Return the settings of a tool that are set."""
-    table: dict[str, object] = {
-        "enabled": tool.enabled,
-        "hidden": tool.hidden,
-        "name": tool.name,
-        "aliases": None if tool.aliases is None else list(tool.aliases),
-        "title": tool.title,
-        "description": tool.description,
-        "fixed": {name: json.loads(text) for name, text in tool.fixed.items()} or None,
-        "defaults": {name: json.loads(text) for name, text in tool.defaults.items()} or None,
-    }
-    return {key: value for key, value in table.items() if value is not None}
+    return show(
+        "servers.*.tools.*",
+        tool,
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        fixed=_of_json(tool.fixed) or None,
+        defaults=_of_json(tool.defaults) or None,
+    )
 
 
 def _tls(tls: Tls | None) -> object:
@@ -507,10 +444,7 @@ def _tls(tls: Tls | None) -> object:
 
 def use(limits: UseLimits) -> dict[str, object]:
     """Return the limits of use that are set."""
-    table: dict[str, object] = {
-        key: value for key, value in structs.asdict(limits).items() if value
-    }
-    return table | ({"body_max": size_text(limits.body_max)} if limits.body_max else {})
+    return show("endpoints.*.limits", limits)
 
 
 def _issuer(issuer: IssuerSpec) -> dict[str, object]:
@@ -523,38 +457,21 @@ def _issuer(issuer: IssuerSpec) -> dict[str, object]:
     return table | ({"client_secret": MASK} if issuer.client_secret else {})
 
 
-def _results(results: ResultsConfig) -> dict[str, object]:
-    return {
-        "max": size_text(results.max_bytes),
-        "keep": duration_text(results.keep_s),
-        "total": size_text(results.total_bytes),
-    }
-
-
 def _endpoint(endpoint: Endpoint) -> dict[str, object]:
-    naming = endpoint.naming
-    return {
-        "namespace": endpoint.namespace,
-        "path": endpoint.path or endpoint.name,
-        "exposure": endpoint.exposure,
-        "view_scope": endpoint.scope,
-        "call_hidden": endpoint.call_hidden,
-        "naming": {
-            "style": naming.style,
-            "separator": naming.separator,
-            "hyphens": naming.hyphens,
-            "length_max": naming.length_max,
-        },
-        "schemas": endpoint.schemas,
-        "auth": list(endpoint.auth) or "none",
-        **({"keys": list(endpoint.keys)} if endpoint.keys else {}),
-        "url_keys": endpoint.url_keys,
-        **({} if endpoint.oauth is None else {"oauth": _issuer(endpoint.oauth)}),
-        "sse": endpoint.sse,
-        "rest": endpoint.rest,
-        "limits": use(endpoint.limits),
-        **({"code": code_mode.to_table(endpoint.code)} if endpoint.code else {}),
-        **({"builtins": list(endpoint.builtins)} if endpoint.builtins else {}),
-        **({} if endpoint.results is None else {"results": _results(endpoint.results)}),
-        "tools": _tools(endpoint.tools),
-    }
+    naming, issuer, results = endpoint.naming, endpoint.oauth, endpoint.results
+    return show(
+        "endpoints.*",
+        endpoint,
+        namespace=endpoint.namespace,
+        path=endpoint.path or endpoint.name,
+        view_scope=endpoint.scope,
+        naming=show("endpoints.*.naming", naming, separator=naming.separator),
+        auth=list(endpoint.auth) or "none",
+        keys=list(endpoint.keys) or None,
+        oauth=None if issuer is None else _issuer(issuer),
+        limits=use(endpoint.limits),
+        code=show("endpoints.*.code", endpoint.code) or None,
+        builtins=list(endpoint.builtins) or None,
+        results=None if results is None else show("endpoints.*.results", results),
+        tools=_tools(endpoint.tools),
+    )

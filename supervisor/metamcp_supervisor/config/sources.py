@@ -173,10 +173,9 @@ def _read(reading: "_ConfigReader", main: Path, cwd: Path, options: _CommandOpti
     middleware_tables.check(
         config, reading.drafts[0].site, installation.list_entry_points, findings
     )
-    rules = reading.drafts[0].policies
-    policy_rules.warn(rules, config.servers, reading.drafts[0].site, findings)
+    policy_rules.warn(config.policies, config.servers, reading.drafts[0].site, findings)
     warnings = tuple(findings.warnings)
-    config = replace(config, workflows=_workflows(reading), policies=rules, warnings=warnings)
+    config = replace(config, workflows=_workflows(reading), warnings=warnings)
     if form := _log_format(environ, flags, cwd, findings):
         config = replace(config, log=replace(config.log, format=form))
     runs = any(server.enabled and not server.mistake for server in config.servers.values())

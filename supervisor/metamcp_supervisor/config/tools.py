@@ -10,6 +10,7 @@ and `defaults` argument by argument.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -41,6 +42,7 @@ VALUE_DEPTH_MAX = 32
 Pair = tuple[str, str]
 """Name of a server, and the server's own name of a tool."""
 
+_SINGLE = [each.name for each in fields(ToolConfig) if each.name not in ("fixed", "defaults")]
 _NOTHING: Mapping[str, ToolConfig] = {}
 
 
@@ -156,16 +158,8 @@ def together(layers: Sequence[ToolConfig]) -> ToolConfig:
         layer_values = [getattr(layer, key) for layer in layers]
         return next((value for value in reversed(layer_values) if value is not None), None)
 
-    return ToolConfig(
-        enabled=last("enabled"),
-        hidden=last("hidden"),
-        name=last("name"),
-        aliases=last("aliases"),
-        title=last("title"),
-        description=last("description"),
-        fixed=fixed,
-        defaults=defaults,
-    )
+    settings = {name: last(name) for name in _SINGLE}
+    return ToolConfig(**settings, fixed=fixed, defaults=defaults)
 
 
 def _read(table: Table, tool: str) -> ToolConfig:
@@ -186,30 +180,21 @@ def _read(table: Table, tool: str) -> ToolConfig:
         site = table.site.at("defaults", argument)
         message = f"'{shorten(argument)}' is in 'fixed' too; an argument is in one of them"
         table.findings.error(site, message)
+    settings = table.read_members()
+    _check_aliases(table, settings.get("aliases", ()))
     return ToolConfig(
-        enabled=table.flag("enabled", default=True) if table.has("enabled") else None,
-        hidden=table.flag("hidden", default=False) if table.has("hidden") else None,
-        name=name,
-        aliases=_aliases(table),
-        title=title,
-        description=description,
-        fixed=fixed,
-        defaults=defaults,
+        **settings, name=name, title=title, description=description, fixed=fixed, defaults=defaults
     )
 
 
-def _aliases(table: Table) -> tuple[str, ...] | None:
-    aliases = table.texts("aliases")
-    if aliases is None:
-        return None
+def _check_aliases(table: Table, aliases: Sequence[str]) -> None:
     if len(aliases) > ALIASES_MAX:
         table.error("aliases", f"has {len(aliases)} names; a tool has at most {ALIASES_MAX}")
-        return None
+        return
     for index, alias in enumerate(aliases):
         flaw = "is listed twice" if alias in aliases[:index] else alias_flaw(alias)
         if flaw:
             table.findings.error(table.site.at("aliases", index), f"'{shorten(alias)}' {flaw}")
-    return aliases
 
 
 def json_values(table: Table, key: str) -> dict[str, str]:

@@ -64,6 +64,18 @@ def duration(value: object, most: float = DURATION_S_MAX) -> float:
     return seconds
 
 
+def duration_within(value: object, low: str, high: str) -> float:
+    """Convert a duration to seconds within these bounds, which are durations or empty. Raises
+    ValueError with a sentence."""
+    most = duration(high, PAST_S_MAX) if high else DURATION_S_MAX
+    seconds = duration(value, max(most, DURATION_S_MAX))
+    if seconds > most:
+        raise ValueError(f'is too long; the longest time here is "{high}"')
+    if low and seconds < duration(low):
+        raise ValueError(f'is too short; the shortest time here is "{low}"')
+    return seconds
+
+
 def duration_text(seconds: float) -> str:
     """Write seconds as a duration with a single unit: 90.0 → `90s`, 3600.0 → `1h`."""
     for unit in ("h", "m", "s", "ms"):
@@ -88,6 +100,15 @@ def size(value: object, low: int = SIZE_BYTES_MIN) -> int:
         raise ValueError(f'is too small; the smallest size here is "{size_text(low)}"')
     if count > SIZE_BYTES_MAX:
         raise ValueError(f'is too large; the largest size is "{size_text(SIZE_BYTES_MAX)}"')
+    return count
+
+
+def size_within(value: object, low: str, high: str) -> int:
+    """Convert a size to bytes within these bounds, which are sizes. Raises ValueError with a
+    sentence."""
+    count = size(value, int(low) if low.isdecimal() else size(low))
+    if high and count > size(high):
+        raise ValueError(f'is too large; the largest size here is "{high}"')
     return count
 
 
