@@ -1,6 +1,6 @@
 """A JSON Schema of metamcp.toml, for editors that complete and check during typing.
 
-Owns: the form of the schema, and an example for each key without a default. Never: the keys
+Owns: the form of the schema. Never: the keys
 (`options`), rules that a schema cannot express (`parse`).
 """
 
@@ -8,7 +8,7 @@ import re
 
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.config.formats import toml_loads
-from metamcp_supervisor.config.options import OPTIONS, Kind, Option, Section
+from metamcp_supervisor.config.options import Kind, Option, Section, options_of
 
 _STRING: dict[str, object] = {"type": "string"}
 _STRINGS: dict[str, object] = {"type": "array", "items": _STRING}
@@ -41,109 +41,6 @@ _OF_KIND: dict[Kind, dict[str, object]] = {
     "address": {"type": "string", "pattern": r"^.+:[0-9]{1,5}$"},
     "address or socket": {"type": "string", "pattern": r"^(unix:.+|.+:[0-9]{1,5})$"},
 }
-_INSIDE: dict[tuple[Section, str], tuple[Section, bool]] = {
-    ("", "gateway"): ("gateway", False),
-    ("gateway", "tls"): ("gateway.tls", False),
-    ("", "log"): ("log", False),
-    ("", "recording"): ("recording", False),
-    ("", "audit"): ("audit", False),
-    ("", "code"): ("code", False),
-    ("", "middleware"): ("middleware[]", False),
-    ("", "consent"): ("consent", False),
-    ("consent", "rules"): ("consent.rules[]", False),
-    ("", "suggestions"): ("suggestions", False),
-    ("", "ai"): ("ai", False),
-    ("", "engine"): ("engine", False),
-    ("", "notify"): ("notify", False),
-    ("", "metrics"): ("metrics", False),
-    ("", "traces"): ("traces", False),
-    ("", "embeddings"): ("embeddings", False),
-    ("", "policies"): ("policies[]", False),
-    ("", "servers"): ("servers.*", True),
-    ("", "namespaces"): ("namespaces.*", True),
-    ("", "endpoints"): ("endpoints.*", True),
-    ("servers.*", "oauth"): ("servers.*.oauth", False),
-    ("servers.*", "tools"): ("servers.*.tools.*", True),
-    ("namespaces.*", "tools"): ("namespaces.*.tools.*", True),
-    ("endpoints.*", "tools"): ("endpoints.*.tools.*", True),
-    ("endpoints.*", "naming"): ("endpoints.*.naming", False),
-    ("endpoints.*", "limits"): ("endpoints.*.limits", False),
-    ("endpoints.*", "code"): ("endpoints.*.code", False),
-    ("endpoints.*", "results"): ("endpoints.*.results", False),
-    ("endpoints.*", "oauth"): ("endpoints.*.oauth", False),
-    ("servers.*", "limits"): ("servers.*.limits", False),
-    ("servers.*", "network"): ("servers.*.network", False),
-    ("", "workspaces"): ("workspaces.*", True),
-    ("workspaces.*", "servers"): ("servers.*", True),
-    ("workspaces.*", "namespaces"): ("namespaces.*", True),
-    ("workspaces.*", "endpoints"): ("endpoints.*", True),
-    ("workspaces.*", "limits"): ("workspaces.*.limits", False),
-}
-"""Section inside a table, and whether the table has one such section for each name."""
-EXAMPLES = {
-    "audience": '"https://gateway.example.com/metamcp/team/mcp"',
-    "body_max": '"1M"',
-    "burst": "20",
-    "calls_max": "100",
-    "calls_per_day": "10000",
-    "calls_per_minute": "600",
-    "cert": '"tls/gateway.pem"',
-    "client_ca": '"tls/clients.pem"',
-    "client_id": '"metamcp"',
-    "client_metadata_url": '"https://example.com/metamcp-client.json"',
-    "client_secret": '"${env:CLIENT_SECRET}"',
-    "command": '["uvx", "mcp-server-git"]',
-    "cpu_max": "1.5",
-    "database": '"postgresql://metamcp:${env:DB_PASSWORD}@db.example.com/metamcp"',
-    "description": '"Shows what changed in the repository."',
-    "drain_delay": '"5s"',
-    "endpoint": '"http://127.0.0.1:4318/v1/traces"',
-    "disk_max": '"2G"',
-    "extensions": '{ "com.example/maps" = { zoom = 9 } }',
-    "folder": '"models/small"',
-    "console_listen": '"127.0.0.1:6272"',
-    "health_listen": '"127.0.0.1:6273"',
-    "idle_stop": '"10m"',
-    "in_flight": "20",
-    "introspection": '"https://id.example.com/introspect"',
-    "issuer": '"https://id.example.com"',
-    "key": '"${env:API_KEY}"',
-    "keys": '["laptop", "ci"]',
-    "match": '["github/*"]',
-    "memory_high": '"384M"',
-    "memory_max": '"512M"',
-    "message": '"Ask the operators first."',
-    "model": '"small-model"',
-    "module": '"notes:server"',
-    "name": '"status"',
-    "namespace": '"dev"',
-    "nofile_max": "1024",
-    "needs": '["browser"]',
-    "output_max": '"1M"',
-    "parallel_max": "8",
-    "path": '"team"',
-    "processes_max": "64",
-    "runs_max": "4",
-    "runtime_dir": '"/run/metamcp"',
-    "socket": '"/run/metamcp/mcp.sock"',
-    "state_dir": '"/var/lib/metamcp"',
-    "streams": "100",
-    "strict_listing": "true",
-    "tcp_ports": "[443]",
-    "timeout": '"30s"',
-    "title": '"Status"',
-    "url": '"https://mcp.example.com/mcp"',
-    "uses": '"redaction"',
-    "when": '''"source != 'client'"''',
-    "gateway.tls.key": '"tls/gateway.key"',
-    "servers": '{ git = { command = ["uvx", "mcp-server-git"] } }',
-    "namespaces": '{ dev = { servers = ["git"] } }',
-    "namespaces.*.servers": '["git", "time"]',
-    "endpoints": '{ dev = { namespace = "dev" } }',
-    "workspaces": '{ red = { servers = { git = { command = ["uvx", "mcp-server-git"] } } } }',
-}
-"""Value of each key without a default, as it stands in the file; behind the name of its section
-where the same key means something else."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -161,9 +58,7 @@ def _section(section: Section) -> dict[str, object]:
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {
-            option.key: _option(option) for option in OPTIONS if option.section == section
-        },
+        "properties": {option.key: _option(option) for option in options_of(section)},
     }
 
 
@@ -172,7 +67,7 @@ def _option(option: Option) -> dict[str, object]:
         "description": _LINK.sub(r"\1", option.why),
         **_default_or_examples(option),
     }
-    if inside := _INSIDE.get((option.section, option.key)):
+    if inside := _inside(option):
         section, named = inside
         content = _section(section)
         if option.kind == "tables":
@@ -192,16 +87,24 @@ def _option(option: Option) -> dict[str, object]:
     return schema
 
 
+def _inside(option: Option) -> tuple[Section, bool] | None:
+    """Return the section inside a table, and whether the table has one such section for each name.
+    A workspace has the sections of the top of the file."""
+    path = f"{option.section}.{option.key}".removeprefix(".")
+    for head in (path, path.removeprefix("workspaces.*.")):
+        for section, named in ((head, False), (f"{head}[]", False), (f"{head}.*", True)):
+            if options_of(section):
+                return section, named
+    return None
+
+
 def _default_or_examples(option: Option) -> dict[str, object]:
     """Return the default of a key, or examples."""
     if option.default:
         return {"default": _value(option.default)}
     if option.choices:
         return {"examples": list(option.choices)}
-    if option.kind == "table" and option.key not in EXAMPLES:
-        return {"default": {}}
-    text = EXAMPLES.get(f"{option.section}.{option.key}") or EXAMPLES[option.key]
-    return {"examples": [_value(text)]}
+    return {"examples": [_value(option.example)]} if option.example else {"default": {}}
 
 
 def _value(text: str) -> object:

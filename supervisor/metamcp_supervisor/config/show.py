@@ -210,8 +210,8 @@ def _in_order(section: Section) -> tuple[tuple[Option, str], ...]:
     options = [option for option in options_of(section) if not option.after]
     for option in options_of(section):
         if option.after:
-            place = [other.key for other in options].index(option.after)
-            options.insert(place + 1, option)
+            before = [other.key for other in options].index(option.after)
+            options.insert(before + 1, option)
     return tuple((option, names.get(option.key, "")) for option in options)
 
 
