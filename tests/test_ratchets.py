@@ -42,7 +42,7 @@ EMPTY_WORDS_MAX = 21
 """Parameters and locals that are one of EMPTY: 4,147 of 30,922 once."""
 PARTICIPLE_FUNCTIONS_MAX = 4
 """Functions whose name is a participle or an adverb alone: 1,542 once."""
-TWINS_MAX = 36
+TWINS_MAX = 35
 TWIN_SHARE = 0.7
 TWIN_MEMBERS_MIN = 4
 """Pairs of record types of which the smaller one shares so many of its members with the other, if

@@ -7,7 +7,7 @@ reading files.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
@@ -345,14 +345,15 @@ def _vectors(embeddings: Embeddings) -> dict[str, object]:
 def server_table(server: Server) -> dict[str, object]:
     """Return a server as its table in the file would be."""
     extensions, ports = server.extensions, server.network
-    if server.command:
-        server = replace(server, sandbox=sandboxes.profile(server), needs=sandboxes.needs(server))
+    needs = list(sandboxes.needs(server)) if server.command else None
     return show(
         "servers.*",
         server,
         **{"inherit_env": None, **_run_or_reached(server)},
         extensions=None if extensions is None else _of_json(extensions),
         memory_rlimit=None if server.memory_max is None else server.memory_rlimit,
+        sandbox=sandboxes.profile(server) if server.command else None,
+        needs=needs or None,
         network={"tcp_ports": list(ports)} if isinstance(ports, tuple) else ports,
         tools={name: _tool(tool) for name, tool in server.tools.items()},
         limits=use(server.limits) or None,

@@ -1,7 +1,6 @@
 """docs/configuration.md and the list of options say the same, and so do the defaults."""
 
 import importlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -12,13 +11,38 @@ import pytest
 
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.up import serve
-from metamcp_supervisor.config import places, units
-from metamcp_supervisor.config.config import Endpoint, Server, ToolConfig
-from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_supervisor.config import places
+from metamcp_supervisor.config.config import (
+    AiConfig,
+    AuditConfig,
+    CodeConfig,
+    ConsentConfig,
+    Embeddings,
+    Endpoint,
+    EngineConfig,
+    Log,
+    MetricsConfig,
+    MiddlewareConfig,
+    RecordingConfig,
+    ResultsConfig,
+    Server,
+    ToolConfig,
+    TracesConfig,
+)
+from metamcp_supervisor.config.document import (
+    ConfigDocument,
+    ConfigFindings,
+    SourceLocation,
+    Table,
+    list_of,
+    table_of,
+)
+from metamcp_supervisor.config.formats import toml_loads
 from metamcp_supervisor.config.json_schema import schema
-from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, option
+from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, members, option
 from metamcp_supervisor.config.reload import plan
-from metamcp_worker.ipc.spec import NamingSpec, OAuth, UseLimits
+from metamcp_worker.ipc.code_runs import CodeLimits
+from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, OAuth, PolicySpec, UseLimits
 from tests.supervisor.configs import config, server
 
 jsonschema: Any = importlib.import_module("jsonschema")
@@ -58,12 +82,19 @@ HEADINGS = {
     "endpoints.*.limits": "`[endpoints.NAME.limits]`",
     "endpoints.*.results": "`[endpoints.NAME.results]`",
 }
-WITHOUT_DEFAULT = {
-    "command", "module", "env", "cwd", "url", "headers", "oauth", "options", "memory_max",
-    "memory_high", "cpu_max", "processes_max", "nofile_max", "recording", "pinning", "idle_stop",
-    "disk_max", "strict_listing", "limits", "results", "sandbox", "network", "needs",
-    "protocol", "extensions",
+RECORDS = {
+    "log": Log(), "recording": RecordingConfig(), "audit": AuditConfig(), "code": CodeConfig(),
+    "endpoints.*.code": CodeLimits(), "middleware[]": MiddlewareConfig(name=""),
+    "consent": ConsentConfig(), "ai": AiConfig(), "engine": EngineConfig(),
+    "metrics": MetricsConfig(), "traces": TracesConfig(), "embeddings": Embeddings(),
+    "policies[]": PolicySpec(name=""), "servers.*": Server(name="", source=""),
+    "servers.*.oauth": OAuth(), "endpoints.*": Endpoint(name="", namespace=""),
+    "endpoints.*.naming": NamingSpec(), "endpoints.*.results": ResultsConfig(),
+    "endpoints.*.oauth": IssuerSpec(issuer="", audience=""),
 }  # fmt: skip
+"""Without any settings, by the table that is read to them."""
+ELSEWHERE = {("audit", "level"), ("servers.*", "sandbox")}
+"""Defaults that depend on more: without `[audit]` it is off; some launchers are not confined."""
 KINDS: dict[Kind, str] = {
     "strings": "list of strings",
     "command": "list of strings, or string",
@@ -111,28 +142,18 @@ def test_every_variable_of_the_environment_is_documented() -> None:
         assert any(flag in option.opts for option in serve.params), flag
 
 
-def test_written_defaults_are_the_defaults_of_the_values() -> None:
-    values = Server(name="", source="")
-    for each in fields(Server):
-        key = each.name.removesuffix("_s")
-        if key not in keys("servers.*") or key in WITHOUT_DEFAULT:
+@pytest.mark.parametrize("name", RECORDS)
+def test_written_defaults_are_the_defaults_of_the_values(name: str) -> None:
+    findings = ConfigFindings()
+    for each, member in members(name):
+        if not each.default or (name, each.key) in ELSEWHERE:
             continue
-        written = option("servers.*", key).default
-        default = getattr(values, each.name)
-        if isinstance(default, tuple):
-            assert tuple(json.loads(written)) == default, key
-        elif each.name.endswith("_s"):
-            assert units.duration(written.strip('"')) == default, key
-        elif option("servers.*", key).kind == "size":
-            assert units.size(written.strip('"'), 0) == default, key
-        else:
-            assert written.strip('"') == str(default).lower(), key
-    for name in NamingSpec.__struct_fields__:
-        written = option("endpoints.*.naming", name).default
-        assert written.strip('"') == str(getattr(NamingSpec(), name))
-    endpoint = Endpoint(name="", namespace="")
-    for key in ("sse", "rest"):
-        assert option("endpoints.*", key).default == str(getattr(endpoint, key)).lower()
+        values = toml_loads(f"{each.key} = {each.default}")
+        site = SourceLocation(ConfigDocument("", Path(), values))
+        record = CodeLimits() if not hasattr(RECORDS[name], member) else RECORDS[name]
+        read = Table(values, site, findings, name).settings()
+        assert read == {member: getattr(record, member)}, each.key
+    assert not findings.problems
 
 
 @pytest.mark.promise("M78")
