@@ -5,31 +5,22 @@ value. Never: carrying a plan out (`server_io`), reading files (`sources`).
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import cast
+from functools import partial
+from itertools import chain
+from typing import Any, cast
 
 from msgspec import structs
 
 from metamcp_supervisor.config.config import (
-    AiConfig,
-    AuditConfig,
-    CodeConfig,
     Config,
-    ConsentConfig,
-    Embeddings,
     Endpoint,
-    EngineConfig,
     GatewayConfig,
-    Log,
-    MetricsConfig,
     MiddlewareConfig,
     Namespace,
     Problem,
-    RecordingConfig,
     Server,
-    TracesConfig,
-    WorkflowFiles,
 )
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.options import OPTIONS
@@ -41,11 +32,11 @@ from metamcp_worker.ipc.spec import IssuerSpec, OAuth, PolicySpec, UseLimits
 HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
-Told = (
-    Log | RecordingConfig | AuditConfig | CodeConfig | MetricsConfig | TracesConfig | Embeddings
-    | WorkflowFiles | AiConfig | EngineConfig | ConsentConfig
+_TABLES = (
+    "log", "recording", "audit", "code", "consent", "middleware", "workflows", "ai", "engine",
+    "notify", "metrics", "traces", "embeddings", "policies",
 )  # fmt: skip
-"""Sections of the gateway itself that a reload can change at once."""
+"""Tables of the gateway itself that a reload can change at once, by the member of `Config`."""
 _NAMED_MAX = 8
 """Maximum number of changed settings that a line of a plan names."""
 
@@ -76,20 +67,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
         changes=(
             *_servers(old.servers, new.servers),
             *_gateway(old.gateway, new.gateway),
-            *_table("[log]", old.log, new.log),
-            *_table("[recording]", old.recording, new.recording),
-            *_table("[audit]", old.audit, new.audit),
-            *_table("[code]", old.code, new.code),
-            *_table("[consent]", old.consent, new.consent),
-            *_middleware(old.middleware, new.middleware),
-            *_table("[workflows]", old.workflows, new.workflows),
-            *_table("[ai]", old.ai, new.ai),
-            *_table("[engine]", old.engine, new.engine),
-            *_notify(old.notify, new.notify),
-            *_table("[metrics]", old.metrics, new.metrics),
-            *_table("[traces]", old.traces, new.traces),
-            *_table("[embeddings]", old.embeddings, new.embeddings),
-            *_policies(old.policies, new.policies),
+            *chain.from_iterable(
+                _FIND.get(name, partial(_table, name))(getattr(old, name), getattr(new, name))
+                for name in _TABLES
+            ),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
             *_workspaces(old.workspace_limits, new.workspace_limits),
@@ -223,11 +204,11 @@ def _gateway(old: GatewayConfig, new: GatewayConfig) -> Iterator[PlannedChange]:
         )
 
 
-def _table(name: str, old: Told, new: Told) -> Iterator[PlannedChange]:
+def _table(name: str, old: Any, new: Any) -> Iterator[PlannedChange]:
     names = [each.name for each in fields(old) if each.name not in _NOT_COMPARED]
     if changed := [each for each in names if _differ(old, new, each)]:
         reason = _sentence([f"{_key(key)} changed" for key in changed])
-        yield PlannedChange(server=name, action="in-place", why=reason)
+        yield PlannedChange(server=f"[{name}]", action="in-place", why=reason)
 
 
 def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
@@ -257,6 +238,13 @@ def _middleware(
 
 def _fate(was: bool, now: bool) -> str:
     return "changed" if was and now else "added" if now else "removed"
+
+
+_FIND: Mapping[str, Callable[[Any, Any], Iterator[PlannedChange]]] = {
+    "middleware": _middleware,
+    "notify": _notify,
+    "policies": _policies,
+}
 
 
 def _namespaces(old: Config, new: Config) -> Iterator[PlannedChange]:
@@ -312,9 +300,7 @@ def _sentence(parts: Sequence[str]) -> str:
     return ", ".join(parts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-def _plain(
-    value: GatewayConfig | Told | MiddlewareConfig | Server | Namespace | Endpoint,
-) -> dict[str, object]:
+def _plain(value: Any) -> dict[str, object]:
     """Return every setting as text, secrets as digests. Where a program prints a value, the setting
     counts as written: a token that is new each time does not make another configuration."""
     settings: dict[str, object] = {}
