@@ -11,7 +11,6 @@ from pathlib import Path
 from deploy.docs.commands import Paragraph, Verb
 from deploy.docs.notes import Note
 from metamcp_supervisor.config import places
-from metamcp_supervisor.config.json_schema import EXAMPLES
 from metamcp_supervisor.config.options import OPTIONS, Option, Section
 
 ABOUT = "one MCP endpoint in front of many supervised MCP servers"
@@ -141,7 +140,7 @@ def _file() -> Iterator[str]:
             yield f"Values: {_text(', '.join(each.choices))}."
         if each.default:
             yield f"Default: {_text(each.default)}."
-        elif example := EXAMPLES.get(f"{each.section}.{each.key}") or EXAMPLES.get(each.key):
+        elif example := each.example:
             yield f"Example: {_text(example)}."
         yield f"Reload: {each.effect}."
 

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import click
 
@@ -38,7 +38,7 @@ from metamcp_supervisor.config import formats, options, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import BrokenSyntax, shorten, table_of
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import Option, Section
+from metamcp_supervisor.config.options import Option
 from metamcp_supervisor.config.origins import toml
 from metamcp_supervisor.config.show import find_changed_settings, use
 from metamcp_supervisor.verbs import Exit
@@ -269,7 +269,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     innermost name in it. Raises UsageError."""
     own = 2 if words[0] == "workspaces" else 0  # a workspace has servers and endpoints inside
     for skipped in (own, 0):
-        for section in get_args(Section):
+        for section in options.SECTIONS:
             if _fits(section, words[skipped:]):
                 parts = section.split(".")
                 length = max(
@@ -277,7 +277,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
                 )
                 return words[: skipped + length], ".".join(parts[:length])
     named = _format_key(words)
-    names = sorted({name for name in get_args(Section) if name and not {"*", "["} & set(name)})
+    names = sorted({name for name in options.SECTIONS if name and not {"*", "["} & set(name)})
     if len(words) == 1 and named in options.keys(""):
         raise click.UsageError(f"'{named}' is not a single key: write one in it, or edit the file.")
     if len(words) == 1:
@@ -528,11 +528,10 @@ def _put(entry: dict[str, object], key: str, section: str, text: str) -> None:
 
 def _option(section: str, key: str) -> Option:
     """Return a key of the configuration. Raises UsageError for an unknown one."""
-    table = section
-    names = options.keys(table)
+    names = options.keys(section)
     if key not in names:
         raise click.UsageError(f"no key is named '{shorten(key)}'; {hint(key, names)}")
-    return options.option(table, key)
+    return options.option(section, key)
 
 
 def _value(option: Option, text: str) -> object:

@@ -661,6 +661,7 @@ _OF_SECTION: dict[Section, tuple[Option, ...]] = {
     section: tuple(option for option in OPTIONS if option.section == section)
     for section in dict.fromkeys(option.section for option in OPTIONS)
 }
+SECTIONS = tuple(_OF_SECTION)
 _OF_RECORDS = frozenset(
     {"strings", "boolean", "integer", "number", "number from 0 to 1", "duration", "size", "cores",
      "choice", "choices"}
