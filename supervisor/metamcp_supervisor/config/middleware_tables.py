@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection
 
 from metamcp_supervisor.config.config import Config, MiddlewareConfig
-from metamcp_supervisor.config.consent_rules import globs_of
 from metamcp_supervisor.config.document import ConfigFindings, SourceLocation, Table, shorten
+from metamcp_supervisor.config.policy_rules import globs_of
 from metamcp_supervisor.config.units import duration_text, size_text
 
 GROUP = "metamcp.middleware"

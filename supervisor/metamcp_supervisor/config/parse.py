@@ -15,7 +15,6 @@ from typing import Any
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
     code_mode,
-    consent_rules,
     engine_tables,
     middleware_tables,
     naming,
@@ -113,7 +112,7 @@ _TABLES: Mapping[str, Callable[[Table, ReferenceResolver, Path], object]] = {
     "recording": lambda table, *_: RecordingConfig(**table.settings()),
     "audit": lambda table, *_: AuditConfig(**{"level": "metadata", **table.settings()}),
     "code": lambda table, *_: code_mode.read(table),
-    "consent": lambda table, *_: consent_rules.read(table),
+    "consent": lambda table, *_: policy_rules.read_consent(table),
     "ai": lambda table, resolving, _: engine_tables.read_ai(table, resolving),
     "engine": lambda table, resolving, _: engine_tables.read_engine(table, resolving),
     "notify": lambda table, *_: program.read_notify(table),

@@ -1,4 +1,4 @@
-"""The tables `[[policies]]` of metamcp.toml.
+"""The tables `[[policies]]` and `[consent]` of metamcp.toml.
 
 Owns: their keys and limits, the check of each condition, globs that no server can have. Never:
 single values (`document.Table`), what a rule does (`metamcp_worker.guard`).
@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import cast
 
 from metamcp_supervisor.config import naming
+from metamcp_supervisor.config.config import ConsentConfig
 from metamcp_supervisor.config.document import (
     ConfigFindings,
     SourceLocation,
@@ -21,7 +22,7 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.naming import hint
 from metamcp_worker.ipc import process_names
-from metamcp_worker.ipc.spec import PolicyEffect, PolicyMode, PolicySpec
+from metamcp_worker.ipc.spec import ConsentRule, PolicyEffect, PolicyMode, PolicySpec
 
 POLICIES_MAX = 1000
 MATCH_MAX = 64
@@ -143,3 +144,31 @@ def warn(
         for glob, message in strangers(rule, servers):
             site = main.at("policies", at, "match")
             findings.add_warning(site, f"'{shorten(glob)}' concerns nothing: {message}")
+
+
+def read_consent(table: Table) -> ConsentConfig:
+    settings = table.settings()
+    rules = tuple(map(_consent_rule, table.list_tables("rules", "consent.rules[]")))
+    return ConsentConfig(**settings, rules=rules)
+
+
+def _consent_rule(table: Table) -> ConsentRule:
+    settings = table.settings()
+    for key in ("match", "effect"):
+        if not table.has(key):
+            table.findings.error(table.site, f"has no '{key}'")
+    return ConsentRule(match=globs_of(table, "match"), **{"effect": "deny", **settings})
+
+
+def globs_of(table: Table, key: str) -> tuple[str, ...]:
+    """Return globs of `server/name`: one as a string, or a list of them."""
+    value = table.values.get(key)
+    texts = table.texts(key) if isinstance(value, list) else (table.text(key),)
+    globs = tuple(text for text in texts or () if text is not None)
+    for glob in globs:
+        server, slash, name = glob.partition("/")
+        if not (server and slash and name):
+            table.error(
+                key, f"'{shorten(glob)}' is not of the form server/name, where * is anything"
+            )
+    return globs
