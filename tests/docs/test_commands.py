@@ -274,7 +274,7 @@ def test_what_is_run_elsewhere_is_on_a_page_and_run_by_a_test_that_exists() -> N
     lost: list[str] = []
     for named in {*ELSEWHERE.values(), *TOGETHER.values()}:
         path, _, test = named.partition("::")
-        if not re.search(rf"^def {test}\(", (ROOT / path).read_text(), re.MULTILINE):
+        if not re.search(rf"^(?:async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE):
             lost.append(named)
     assert lost == []
 

@@ -16,7 +16,6 @@ from msgspec import structs
 from metamcp_supervisor.approval.lock_drift import ToolDrift
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Problem, Server
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
-from metamcp_supervisor.consent.consents import Consents, ConsentUnknown
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
@@ -46,6 +45,7 @@ from metamcp_worker.ipc.disclosure import (
     ViewOrder,
     ViewStats,
 )
+from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import (
     CallPath,
     CallUnderWay,
@@ -107,6 +107,9 @@ class SmallShelf:
         return self.offered.get(server, frozenset())
 
 
+class NoConsent(MetaMCPError, LookupError): ...
+
+
 class SmallConsents:
     """Consent of a gateway without fronts: the test opens questions."""
 
@@ -123,13 +126,13 @@ class SmallConsents:
 
     def decide(self, name: str, scope: ConsentScope | None, by: str) -> OpenConsent:
         if name not in self.open:
-            raise ConsentUnknown(f"no question {name!r} is open")
+            raise NoConsent(f"no question {name!r} is open")
         self.answers.append((name, scope))
         return self.open.pop(name)
 
     def revoke(self, names: Sequence[str]) -> tuple[ConsentGrant, ...]:
         if unknown := set(names) - self.given.keys():
-            raise ConsentUnknown(f"no grant is named {sorted(unknown)}")
+            raise NoConsent(f"no grant is named {sorted(unknown)}")
         return tuple(self.given.pop(name) for name in tuple(names) or tuple(self.given))
 
 
@@ -164,8 +167,8 @@ class SmallGateway:
         self.shelf = SmallShelf()
         self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
         self.consents = SmallConsents()
-        self.services: dict[type, object] = {Consents: self.consents}
-        """Services of features; a test may add some."""
+        self.services: dict[type, object] = {}
+        """Services of features, which a test adds."""
         self.sessions = ConsoleSessions(time.monotonic, self.keys.has)
         self.settings = SmallSettings()
         self.servers = {server.name: server for server in servers}

@@ -16,13 +16,13 @@ from typing import TypeVar
 from msgspec import Raw
 
 from metamcp_supervisor.config.config import Server
-from metamcp_supervisor.consent.consents import Consents
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import READY_S_MAX, Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
+from metamcp_supervisor.roles.role_process import GatewayService
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
 from metamcp_supervisor.servers.publish import Routes
@@ -149,7 +149,7 @@ class Stage:
         self.views: Views | None = None
         self.keys: ApiKeys | None = None
         self.quotas: Quotas | None = None
-        self.consents: Consents | None = None
+        self.consents: GatewayService | None = None
         self.journal = Journal(lambda: 0.0)
         self.logs = ServerLogs(lambda: 0.0)
         self.metrics = Metrics("1")

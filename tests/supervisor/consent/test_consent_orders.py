@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from metamcp_supervisor.consent.consents import Consents
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from tests.supervisor.small_gateway import SmallGateway, server, steered
@@ -31,6 +32,7 @@ Said = Callable[..., Awaitable[tuple[int, str, str]]]
 async def asked() -> AsyncGenerator[tuple[SmallGateway, Said]]:
     """A gateway in which one call waits and one grant counts, and the command."""
     async with steered(server("git")) as (gateway, directory):
+        gateway.services[Consents] = gateway.consents
         gateway.consents.open[QUESTION.id] = QUESTION
         gateway.consents.given[GRANT.id] = GRANT
 
