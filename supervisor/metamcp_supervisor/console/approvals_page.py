@@ -13,11 +13,10 @@ from htpy import Element, Node
 
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console import keys_page
-from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest, feature_pages
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.config_orders import ApprovalResult, DriftList, DriftShown
-from metamcp_supervisor.features import all_features, resolve
 from metamcp_supervisor.verbs import ConsentList, Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
@@ -45,7 +44,7 @@ async def show(ask: Ask, request: PageRequest) -> Node:
     return [
         ui.build_heading("Approvals", h.p["What a person decides."]),
         render_waiting_calls(consent.questions, time.time(), names),
-        [await page.waiting(ask, request) for page in _pages() if page.waiting is not None],
+        [await page.waiting(ask, request) for page in feature_pages() if page.waiting is not None],
         grants(consent.grants, names),
         render_drifts(drift),
     ]
@@ -62,7 +61,7 @@ async def change(ask: Ask, request: PageRequest) -> Node:
         subject = f"{done.server}.{done.tool}" if done.tool else f"What {done.server} offers"
         text = f"{subject} is approved; metamcp.lock has {done.tools} tools of {done.server} now."
         return [ui.notice(text), await show(ask, start)]
-    for page in _pages():
+    for page in feature_pages():
         if (answer := page.answers.get(form.get("do", ""))) is not None:
             return [ui.notice(await answer(ask, form)), await show(ask, start)]
     order: dict[str, object] = {
@@ -76,10 +75,6 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     about += [f"{grant.server}/{grant.tool}" for grant in decided.grants]
     text = f"{', '.join(about)} {_SAID[form.get('do', '')]}."
     return [ui.notice(text), await show(ask, start)]
-
-
-def _pages() -> list[Page]:
-    return [resolve(feature.page) for feature in all_features() if feature.page]
 
 
 def render_waiting_calls(

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import ANSWER_S
+from metamcp_supervisor.features import all_features, resolve
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
@@ -65,6 +66,11 @@ class Page(Struct, frozen=True, kw_only=True):
     waiting: Show | None = None
     answers: Mapping[str, Callable[[Ask, Mapping[str, str]], Awaitable[str]]] = {}
     export: Callable[[Ask], AsyncIterator[bytes]] | None = None
+
+
+def feature_pages() -> list[Page]:
+    """Return the pages of the features, in their order."""
+    return [resolve(feature.page) for feature in all_features() if feature.page]
 
 
 def content(of: Page, node: Node) -> Element:

@@ -20,9 +20,8 @@ from metamcp_supervisor.console import (
     views_page,
 )
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console.pages import Page
+from metamcp_supervisor.console.pages import Page, feature_pages
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.features import all_features, resolve
 
 
 @cache
@@ -38,7 +37,7 @@ def all_pages() -> tuple[Page, ...]:
         approvals_page.PAGE,
         config_page.PAGE,
     ]
-    for page in (resolve(feature.page) for feature in all_features() if feature.page):
+    for page in feature_pages():
         names = [other.name for other in pages]
         pages.insert(names.index(page.after) + 1 if page.after in names else len(pages), page)
     return tuple(pages)
