@@ -24,6 +24,8 @@ class NoFronts:
     def list_serving(self) -> tuple[FrontProcess, ...]:
         return ()
 
+    def reconfigure(self) -> None: ...
+
     def untold(self, front: FrontProcess, error: OSError) -> None: ...
 
 
@@ -40,7 +42,6 @@ def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -
         sessions=ConsoleSessions(time.monotonic, keys.has),
         fronts=NoFronts(),
         database=Database(Path("/nowhere")),
-        reconfigure=lambda: None,
         roles={},
     )
     return structs.replace(context, **more)

@@ -128,7 +128,7 @@ class GatewayFrontServices:
             forker=self._forker, heartbeats=self._heartbeats, journal=self._journal,
             metrics=self._metrics, config=self._config, version=version, keys=self.keys,
             sessions=self.sessions, fronts=fronts, database=database,
-            reconfigure=fronts.reconfigure, roles=roles,
+            roles=roles,
         )  # fmt: skip
         kinds = [resolve(feature.service) for feature in all_features() if feature.service]
         self.services = {kind: kind(context) for kind in kinds}

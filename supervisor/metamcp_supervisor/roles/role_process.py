@@ -47,15 +47,18 @@ class ServingFronts(Protocol):
 
     def list_serving(self) -> Sequence[FrontProcess]: ...
 
+    def reconfigure(self) -> None:
+        """Give them their specification again."""
+        ...
+
     def untold(self, front: FrontProcess, error: OSError) -> None:
         """Replace a front that could not be sent what it is to know."""
         ...
 
 
 class ServiceContext(Struct, frozen=True, kw_only=True):
-    """Values for a service. `config`: returns the configuration in force; `reconfigure`: gives
-    fronts their specification again; `roles`: processes of all services, by name; `sessions`: of
-    the console."""
+    """Values for a service. `config`: returns the configuration in force; `roles`: processes of all
+    services, by name; `sessions`: of the console."""
 
     forker: Forker
     heartbeats: Heartbeats
@@ -67,7 +70,6 @@ class ServiceContext(Struct, frozen=True, kw_only=True):
     sessions: ConsoleSessions
     fronts: ServingFronts
     database: Database
-    reconfigure: Callable[[], None]
     roles: "dict[str, RoleProcess]"
 
 

@@ -55,7 +55,7 @@ class EngineProcess(SocketProcess):
         super().__init__(context, _read, settings)
         self._orders = context.metrics.counter(METRICS[0].name)
         """Orders by `METHOD:OUTCOME`."""
-        self._reconfigure = context.reconfigure
+        self._fronts = context.fronts
         self._now = EngineFigures(counts={})
         self._parked: tuple[ReportedRun, ...] = ()
         """Runs of the last figures, also of an engine that has ended."""
@@ -106,7 +106,7 @@ class EngineProcess(SocketProcess):
     def _send_first_messages(self) -> None:
         super()._send_first_messages()
         if not self._config().workflows.definitions:  # else fronts connect to each engine anyway
-            self._reconfigure()
+            self._fronts.reconfigure()
 
     def _part(self) -> None:
         super()._part()

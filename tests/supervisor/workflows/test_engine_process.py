@@ -18,7 +18,7 @@ from metamcp_worker.ipc.messages import WorkerExit
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.supervisor.code_mode.test_code_process import CodeHouse, PlayedSandboxes
 from tests.supervisor.configs import config
-from tests.supervisor.services import service_context
+from tests.supervisor.services import NoFronts, service_context
 from tests.supervisor.stage import until
 
 pytestmark = pytest.mark.process
@@ -40,6 +40,13 @@ class PlayedEngine(PlayedSandboxes):
         packets.close_all(fds)
 
 
+class CountingFronts(NoFronts):
+    reconfigured = 0
+
+    def reconfigure(self) -> None:
+        self.reconfigured += 1
+
+
 class EngineHouse(CodeHouse):
     """What the engine is wired to. `config`: the configuration in force."""
 
@@ -47,15 +54,12 @@ class EngineHouse(CodeHouse):
         super().__init__(folder)
         self.config = config(runtime_dir=folder, state_dir=folder)
         self.engines: list[PlayedEngine] = []
+        self.fronts = CountingFronts()
         context = service_context(
-            self, lambda: self.config, journal=self.journal, reconfigure=self.reconfigure
+            self, lambda: self.config, journal=self.journal, fronts=self.fronts
         )
         self.engine = EngineProcess(context)
         self.role = self.engine
-        self.reconfigured = 0
-
-    def reconfigure(self) -> None:
-        self.reconfigured += 1
 
     async def fork(self, role: str, name: str) -> ForkedWorker:
         ours, theirs = packets.pair()
@@ -105,7 +109,7 @@ async def test_fronts_connect_to_an_engine_that_an_order_started(tmp_path: Path)
         assert house.front() == (True, False)
         with house.connect():
             await house.messages(1)
-            assert house.reconfigured == 1
+            assert house.fronts.reconfigured == 1
             assert house.front() == (True, True)
 
 
