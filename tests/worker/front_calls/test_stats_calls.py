@@ -1,6 +1,7 @@
 """What an operator sees of calls that are under way, and what never."""
 
 import asyncio
+import time
 
 from metamcp_worker.front_calls.request_facts import CLIENT_CHARACTERS_MAX
 from metamcp_worker.front_calls.stats import describe_calls
@@ -19,7 +20,7 @@ RAW = b'{"clientInfo":{"name":"claude-code","version":"1"},"clientCapabilities":
 def looked(
     front: Front, after_s: float = 0.01, **how: object
 ) -> tuple[list[tuple[int, CallUnderWay]], int]:
-    now = asyncio.get_running_loop().time() + after_s
+    now = time.monotonic() + after_s
     wanted = {"most": 100, **how}
     return describe_calls(front.calls.under_way(), now, **wanted)  # type: ignore[arg-type] # by name
 
