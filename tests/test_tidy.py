@@ -118,10 +118,10 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.calls": "tool_call tool_form",
     "metamcp_supervisor.client_files": "clients json_edit texts toml_edit transfer yaml_edit",
     "metamcp_supervisor.config": (
-        "assemble client_entries client_shapes code_mode config confirmation document"
-        " engine_tables environment foreign_files formats json_schema middleware_tables naming"
+        "assemble client_entries client_shapes config confirmation document"
+        " environment foreign_files formats json_schema middleware_tables naming"
         " network options overrides parse policy_rules program references reload sandboxes sections"
-        " show tools units workflow_files workspaces"
+        " show tables tools units workflow_files workspaces"
     ),
     "metamcp_supervisor.control": "access explain",
     "metamcp_supervisor.fronts": "sessions",

@@ -11,7 +11,8 @@ from pathlib import Path
 from deploy.docs.commands import Paragraph, Verb
 from deploy.docs.notes import Note
 from metamcp_supervisor.config import places
-from metamcp_supervisor.config.options import OPTIONS, Option, Section
+from metamcp_supervisor.config.options import all_options
+from metamcp_supervisor.config.tables import Option, Section
 
 ABOUT = "one MCP endpoint in front of many supervised MCP servers"
 
@@ -131,7 +132,7 @@ def _file() -> Iterator[str]:
     for path, whose in zip(found, ("project", "user", "machine"), strict=True):
         yield from (".TP", f".I {_text(str(path))}", f"Of the {whose}.")
     section: str | None = None
-    for each in OPTIONS:
+    for each in all_options():
         if each.section != section:
             section = each.section
             yield f".SH {_quoted(table(each.section))}"

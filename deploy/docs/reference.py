@@ -96,7 +96,7 @@ def builtin_tools() -> str:
     ]
     families = [
         *((name, builtin_definitions.of(name)) for name in get_args(Exposure)),
-        *builtin_definitions.FAMILIES.items(),
+        *builtin_definitions.families().items(),
     ]
     tools: dict[str, BuiltinTool] = {}
     for name, found in families:

@@ -9,7 +9,6 @@ imports only those that it uses.
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
 
 from msgspec import Struct
 
@@ -21,12 +20,14 @@ FEATURES = (
 
 class Feature(Struct, frozen=True, kw_only=True):
     """Contents of a feature. `commands`: verb of `metamcp` -> reference to its command, and its
-    sentence in the help; `verbs`: reference to the verbs of the control socket, name -> `Verb`;
+    sentence in the help; `tables`: references to its tables of the configuration
+    (`config.tables`); `verbs`: reference to the verbs of the control socket, name -> `Verb`;
     `page`: reference to its page of the console; `service`: reference to the class of its service
     in a running gateway (`roles.role_process`); `metrics`: reference to its families of
     metrics."""
 
     commands: Mapping[str, tuple[str, str]] = {}
+    tables: tuple[str, ...] = ()
     verbs: str = ""
     page: str = ""
     service: str = ""
@@ -37,9 +38,3 @@ class Feature(Struct, frozen=True, kw_only=True):
 def all_features() -> tuple[Feature, ...]:
     packages = (import_module(f"metamcp_supervisor.{name}") for name in FEATURES)
     return tuple(package.FEATURE for package in packages)
-
-
-def resolve(reference: str) -> Any:
-    """Return what a reference names."""
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)

@@ -7,7 +7,7 @@ import signal
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
 
-from metamcp_supervisor.console import rail
+from metamcp_supervisor.console import site
 from tests.browser.visits import BAD, Console, judge
 from tests.live.gateway import Gateway
 from tests.waiting import until
@@ -15,7 +15,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.live
 
 PATHS = (
-    *(f"/{one.name}" for one in rail.all_pages() if one.title),
+    *(f"/{one.name}" for one in site.all_pages() if one.title),
     "/servers/git",
     "/logs/git?beside=loud",
 )

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.docs import commands, man, notes, write
 from deploy.docs.reference import either
-from metamcp_supervisor.config.options import OPTIONS
+from metamcp_supervisor.config.options import all_options
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import builtin_definitions
 from metamcp_worker.ipc.errors import Code
@@ -116,8 +116,8 @@ def test_man_pages_name_each_verb_option_and_key(
         if not verb.same:
             assert [name for name, _ in verb.options if name not in page] == [], verb.name
     keys = shown["metamcp.toml.5"]
-    assert [each.key for each in OPTIONS if each.key not in keys] == []
-    assert [each.key for each in OPTIONS if f"Default: {each.default}" not in keys] == []
+    assert [each.key for each in all_options() if each.key not in keys] == []
+    assert [each.key for each in all_options() if f"Default: {each.default}" not in keys] == []
     assert 'Example: ["uvx", "mcp-server-git"].' in keys
 
 

@@ -38,9 +38,9 @@ from metamcp_supervisor.config import formats, options, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import BrokenSyntax, shorten, table_of
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import Option
 from metamcp_supervisor.config.origins import toml
 from metamcp_supervisor.config.show import find_changed_settings, use
+from metamcp_supervisor.config.tables import Option
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc.process_names import DEFAULT, WORKSPACE_MARK, label
 
@@ -269,7 +269,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     innermost name in it. Raises UsageError."""
     own = 2 if words[0] == "workspaces" else 0  # a workspace has servers and endpoints inside
     for skipped in (own, 0):
-        for section in options.SECTIONS:
+        for section in options.sections():
             if _fits(section, words[skipped:]):
                 parts = section.split(".")
                 length = max(
@@ -277,7 +277,7 @@ def _table_of(words: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
                 )
                 return words[: skipped + length], ".".join(parts[:length])
     named = _format_key(words)
-    names = sorted({name for name in options.SECTIONS if name and not {"*", "["} & set(name)})
+    names = sorted({name for name in options.sections() if name and not {"*", "["} & set(name)})
     if len(words) == 1 and named in options.keys(""):
         raise click.UsageError(f"'{named}' is not a single key: write one in it, or edit the file.")
     if len(words) == 1:

@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec import structs
 
-from metamcp_supervisor.config import code_mode, installation
+from metamcp_supervisor.config import installation, sections
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.roles.role_process import ServiceContext, SocketProcess
 from metamcp_supervisor.telemetry.metric_names import MetricFamily
@@ -90,7 +90,7 @@ def _order(config: Config) -> CodeOn | None:
         runs_max=settings.runs_max or os.cpu_count() or 1,
         warm=settings.warm,
         idle_s=settings.idle_s,
-        memory_bytes=code_mode.largest_memory(config),
+        memory_bytes=sections.largest_memory(config),
         jit=settings.jit,
         confinement=settings.confinement,
     )

@@ -35,6 +35,7 @@ from metamcp_supervisor.config.document import (
     shorten,
 )
 from metamcp_supervisor.config.naming import hint
+from metamcp_supervisor.config.tables import feature_tables
 from metamcp_supervisor.config.tools import Pair
 from metamcp_worker.ipc import builtin_definitions, exposed_names
 from metamcp_worker.ipc.process_names import DEFAULT, within, workspace_of
@@ -207,6 +208,9 @@ def assemble(
     site = (_last_of_each(layers).listen or (None, _NOWHERE))[1]
     said_outside = any(layer.auth is not None for layer in overrides)
     network.refuse_open(gateway, endpoints.values(), site, findings, overridden=said_outside)
+    tables = dict(main.tables)
+    added = [table for table in feature_tables() if table.name in tables]
+    of_features = {table.name: tables.pop(table.name) for table in added}
     ai = next((draft.tables["ai"] for draft in drafts if "ai" in draft.tables), AiConfig())
     return Config(
         gateway=gateway,
@@ -223,7 +227,8 @@ def assemble(
             for each in file.workspaces
             if each.limits != UNLIMITED
         },
-        **{"ai": ai, **main.tables},
+        **{"ai": ai, **tables},
+        tables=of_features,
         files=files,
         warnings=tuple(findings.warnings),
     )

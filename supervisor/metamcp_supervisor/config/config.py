@@ -7,7 +7,7 @@ Owns: the values, their defaults and units. Never: reading files (`sources`), fi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ from metamcp_worker.ipc.spec import (
     UseLimits,
 )
 
+R = TypeVar("R")
 Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
@@ -233,22 +234,6 @@ class AiConfig(ModelService):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """Table `[engine]`. `database`: URL of a database in PostgreSQL for runs of several machines,
-    which may be secret, and as written in the file; empty for a file of this gateway; `referred`:
-    values of the references to secrets in it; `keep_s`: time for which ended runs are kept; `sync`:
-    whether a step is on the disk before the next begins, `full`, or is only safe from the end of
-    any process; `runs_max`: workflow runs at once, more wait."""
-
-    keep_s: float = 30 * 86_400.0
-    sync: Literal["full", "normal"] = "full"
-    runs_max: int = 64
-    database: str = field(default="", repr=False)
-    database_written: str = field(default="", compare=False, repr=False)
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """Settings for metrics. `per_tool`: durations of calls for each single tool."""
 
@@ -270,22 +255,6 @@ class TracesConfig:
         default_factory=dict[str, str], compare=False, repr=False
     )
     referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Embeddings(ModelService):
-    """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
-    in `folder`; without both, searches compare words only. `weight`: of matches by vectors, where
-    matches by words have 1. `batch`: texts in a request."""
-
-    folder: Path | None = None
-    weight: float = 0.4
-    timeout_s: float = 10.0
-    batch: int = 32
-
-    @property
-    def is_configured(self) -> bool:
-        return bool(self.url or self.folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,19 +495,23 @@ class Config:
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""
-    engine: EngineConfig = EngineConfig()
     notify: tuple[str, ...] = ()
     """Command of `[notify]`; empty without one."""
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
-    embeddings: Embeddings = Embeddings()
     policies: tuple[PolicySpec, ...] = ()
+    tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Records of the tables of features that are written."""
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple["Problem", ...] = ()
     programs: tuple[str, ...] = ()
     unrun: bool = False
     origin: Callable[[str, str], str] = field(default=no_origin, compare=False, repr=False)
+
+    def table(self, record: type[R]) -> R:
+        """Return the values of a table that a feature adds."""
+        return next((each for each in self.tables.values() if isinstance(each, record)), record())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from metamcp_supervisor.config.document import join_names, printable
 from metamcp_supervisor.config.references import refers, starts_program
 from metamcp_supervisor.config.sections import is_secret
 from metamcp_supervisor.config.show import MASK, looks_secret, masked_url
+from metamcp_supervisor.config.tables import feature_tables
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import OAuth
 
@@ -79,7 +80,7 @@ def _outgoing_values(config: Config) -> list[tuple[str, str]]:
     """Return what the gateway itself would send, if a reference is in it: the address and headers
     for spans, the address and key for vectors and for models, the addresses and secrets for
     questions about tokens, as written in the file."""
-    traces, vectors, ai = config.traces, config.embeddings, config.ai
+    traces, ai = config.traces, config.ai
     groups = [
         *(
             [("introspection", each.oauth.introspection), ("client_secret", each.secret_written)]
@@ -87,7 +88,7 @@ def _outgoing_values(config: Config) -> list[tuple[str, str]]:
             if each.oauth is not None
         ),
         [("endpoint", traces.endpoint_written), *sorted(traces.headers_written.items())],
-        [("url", vectors.url_written), ("key", vectors.key_written)],
+        *(list(table.sent(config.table(table.record))) for table in feature_tables()),
         [("ai url", ai.url_written), ("ai key", ai.key_written)],
     ]
     return [pair for group in groups if any(refers(text) for _, text in group) for pair in group]

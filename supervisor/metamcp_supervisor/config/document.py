@@ -29,13 +29,12 @@ from metamcp_supervisor.config.config import (
 from metamcp_supervisor.config.naming import ELSEWHERE, hint
 from metamcp_supervisor.config.options import (
     LATER,
-    OPTIONS,
-    Option,
-    Section,
+    all_options,
     keys,
     members,
     option,
 )
+from metamcp_supervisor.config.tables import Option, Section
 from metamcp_worker.ipc.spec import UseLimits
 
 Value = TypeVar("Value")
@@ -353,7 +352,7 @@ class ConfigDraft:
 def _at_home(key: str) -> str:
     """Return a hint about the section that a key belongs to; empty if no section or several
     sections have the key."""
-    homes = [each.section for each in OPTIONS if each.key == key and each.section]
+    homes = [each.section for each in all_options() if each.key == key and each.section]
     home = "servers.*" if "servers.*" in homes else homes[0] if len(homes) == 1 else ""
     return f"write it in [{home.replace('*', 'NAME')}]" if home else ""
 

@@ -17,7 +17,6 @@ from msgspec import structs
 from metamcp_supervisor.config import (
     client_entries,
     client_shapes,
-    engine_tables,
     naming,
     network,
     program,
@@ -110,7 +109,7 @@ def parse(
     servers = tuple(reader.servers(document, client_shapes.entries(values, locations, client)))
     namespaces = _namespaces(site, values, reader.members, findings)
     ours = _is_of_a_gateway(values)
-    ai = engine_tables.read_ai_api(named, ReferenceResolver(references))
+    ai = sections.read_ai_api(named, ReferenceResolver(references))
     return ConfigDraft(
         site=site,
         gateway=_gateway(top, home, findings) if ours else GatewayDraft(),

@@ -8,7 +8,8 @@ import re
 
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.config.formats import toml_loads
-from metamcp_supervisor.config.options import Kind, Option, Section, options_of
+from metamcp_supervisor.config.options import options_of
+from metamcp_supervisor.config.tables import Kind, Option, Section
 
 _STRING: dict[str, object] = {"type": "string"}
 _STRINGS: dict[str, object] = {"type": "array", "items": _STRING}

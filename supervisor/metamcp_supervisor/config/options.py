@@ -2,60 +2,20 @@
 
 Owns: the list of keys that the parser, the plan of a reload, `metamcp config schema` and
 docs/configuration.md all use. Never: reading a value (`document`), the defaults as values
-(`config`).
+(`config`), the keys of features (`tables`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 from metamcp_supervisor.config import environment
-
-Section = str
-"""Table of the file, with `*` for names and `[]` for a list of tables; empty for the top."""
-Kind = Literal[
-    "string", "strings", "command", "table of strings", "table of values", "table", "tables",
-    "boolean or table", "choice or table", "boolean", "integer", "integers", "number",
-    "number from 0 to 1", "duration", "size", "cores", "path", "address", "address or socket",
-    "choice", "choices",
-]  # fmt: skip
-Effect = Literal["in place", "next start", "restart", "full restart"]
-"""Effect of a changed setting at a reload: at once; from the next start of this server; this server
-restarts; the gateway must be restarted."""
+from metamcp_supervisor.config.tables import OWN, Option, Section, feature_tables
+from metamcp_worker.ipc.builtin_definitions import BUILTINS
+from metamcp_worker.ipc.spec import RESULTS
 
 FRONTS_MAX = 16
 """Maximum number of fronts; more would not have enough work to be worth a process, because each
 holds a pipe to every server."""
-
-
-OWN = ""
-"""For `member`: a function of its table reads and shows the setting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """Key of metamcp.toml. `default`: as a user writes it, empty without a default; `choices`: the
-    allowed values of a choice.
-
-    `low`, `high`: bounds, as a user writes them. `member`: of the record with the value, or OWN.
-    `if_set`: it is shown only if it is set. `after`: key behind which it is shown, if not behind
-    the one above. `example`: a value, for a key without a default.
-    """
-
-    section: Section
-    key: str
-    kind: Kind
-    default: str
-    effect: Effect
-    why: str
-    choices: tuple[str, ...] = ()
-    low: str = ""
-    high: str = ""
-    member: str | None = None
-    if_set: bool = False
-    after: str = ""
-    example: str = ""
 
 
 def _tool(section: Section) -> tuple[Option, ...]:
@@ -133,7 +93,7 @@ def _texts(values: Sequence[str]) -> str:
     return f"[{', '.join(quoted)}]"
 
 
-OPTIONS: tuple[Option, ...] = (
+_CORE: tuple[Option, ...] = (
     Option("", "include", "strings", "[]", "in place",
            "Take servers from files that you have already, of any shape listed below."),
     Option("", "gateway", "table", "", "full restart", "The gateway itself."),
@@ -150,11 +110,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("", "suggestions", "table", "", "in place", "Rules that suggest workflows for tasks."),
     Option("", "ai", "table", "", "in place",
            "The model that agents and suggestions use, and what an agent may use of it."),
-    Option("", "engine", "table", "", "in place", "How runs of workflows are kept."),
     Option("", "notify", "table", "", "in place", "What runs when something waits for a person."),
     Option("", "metrics", "table", "", "in place", "How much `/metrics` tells."),
     Option("", "traces", "table", "", "in place", "Where spans of calls go."),
-    Option("", "embeddings", "table", "", "in place", "Where searches get vectors from."),
     Option("", "policies", "tables", "[]", "in place",
            "Rules that allow, deny, ask about or log calls: [policies](policies.md)."),
     Option("", "servers", "table", "", "in place", "The MCP servers, by name.",
@@ -319,18 +277,6 @@ OPTIONS: tuple[Option, ...] = (
     Option("ai", "consent", "boolean", "true", "in place",
            "The user is asked before an agent calls a tool that may destroy something.",
            after="answer_tokens_max"),
-    Option("engine", "database", "string", "", "in place",
-           "`postgresql://USER:${env:NAME}@HOST/DATABASE`: runs of several machines, in place of a"
-           " file in the state directory.",
-           example='"postgresql://metamcp:${env:DB_PASSWORD}@db.example.com/metamcp"'),
-    Option("engine", "keep", "duration", '"30d"', "in place", "How long ended runs are kept.",
-           low="60s", high="366d"),
-    Option("engine", "sync", "choice", '"full"', "in place",
-           "`full`: a step is on the disk before the next begins; `normal`: twice as many steps,"
-           " and a loss of power may lose the last ones.",
-           ("full", "normal")),
-    Option("engine", "runs_max", "integer", "64", "in place",
-           "Workflow runs under way at once; more wait.", low="1", high="10000"),
     Option("notify", "command", "strings", "[]", "in place",
            "A program and its arguments, run when a run or a call begins to wait for a person.",
            member=OWN),
@@ -344,23 +290,6 @@ OPTIONS: tuple[Option, ...] = (
            high="1"),
     Option("traces", "headers", "table of strings", "{}", "in place",
            "Sent with every batch of spans; refer to secrets, do not write them here."),
-    Option("embeddings", "url", "string", "", "in place",
-           "An endpoint as that of OpenAI: `https://api.openai.com/v1/embeddings`, or your own.",
-           example='"https://mcp.example.com/mcp"'),
-    Option("embeddings", "model", "string", "", "in place",
-           "The name of a model there; another name makes all vectors anew.",
-           example='"small-model"'),
-    Option("embeddings", "key", "string", "", "in place",
-           "A bearer token for it; a reference, please.", example='"${env:API_KEY}"'),
-    Option("embeddings", "folder", "path", "", "in place",
-           "In place of `url`: a folder with a small model that the gateway runs itself.",
-           example='"models/small"'),
-    Option("embeddings", "weight", "number from 0 to 1", "0.4", "in place",
-           "Of what vectors find, beside 1 of what words find.", high="1"),
-    Option("embeddings", "timeout", "duration", '"10s"', "in place",
-           "For one request. No search waits for it longer than 150 ms."),
-    Option("embeddings", "batch", "integer", "32", "in place",
-           "Tools in one request, up to 64.", low="1", high="64"),
     Option("policies[]", "name", "string", "", "in place", "Its name, in answers and figures.",
            example='"status"'),
     Option("policies[]", "match", "strings", '["*/*"]', "in place",
@@ -602,7 +531,7 @@ OPTIONS: tuple[Option, ...] = (
            low="8K", member="total_bytes"),
     Option("endpoints.*", "builtins", "choices", "[]", "in place",
            "Families of built-in tools that clients have here, with any exposure.",
-           ("catalog", "workflows", "agent"), after="code", member=OWN),
+           tuple(name for name in BUILTINS if name != RESULTS), after="code", member=OWN),
     Option("endpoints.*", "tools", "table", "{}", "in place",
            'The same at this endpoint: `tools."server.tool" = { name = "reset" }`.'),
     *_tool("endpoints.*.tools.*"),
@@ -657,11 +586,6 @@ LATER: dict[Section, frozenset[str]] = {
 }
 
 
-_OF_SECTION: dict[Section, tuple[Option, ...]] = {
-    section: tuple(option for option in OPTIONS if option.section == section)
-    for section in dict.fromkeys(option.section for option in OPTIONS)
-}
-SECTIONS = tuple(_OF_SECTION)
 _OF_RECORDS = frozenset(
     {"strings", "boolean", "integer", "number", "number from 0 to 1", "duration", "size", "cores",
      "choice", "choices"}
@@ -669,8 +593,20 @@ _OF_RECORDS = frozenset(
 """Kinds of values that stand in a record as they are read."""
 
 
+@cache
+def all_options() -> tuple[Option, ...]:
+    """Return the keys of all tables, those of features after those of the core."""
+    return (*_CORE, *(option for table in feature_tables() for option in table.rows()))
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    return tuple(dict.fromkeys(option.section for option in all_options()))
+
+
+@cache
 def options_of(section: Section) -> tuple[Option, ...]:
-    return _OF_SECTION.get(section, ())
+    return tuple(option for option in all_options() if option.section == section)
 
 
 def keys(section: Section) -> tuple[str, ...]:

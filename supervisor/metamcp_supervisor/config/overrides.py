@@ -18,9 +18,10 @@ from metamcp_supervisor.config.document import (
     Table,
     shorten,
 )
-from metamcp_supervisor.config.options import OPTIONS, Option, option
+from metamcp_supervisor.config.options import option, options_of
 from metamcp_supervisor.config.parse import with_settings
 from metamcp_supervisor.config.show import server_table
+from metamcp_supervisor.config.tables import Option
 from metamcp_worker.ipc.records import ROOMS
 
 PREFIX = "log."
@@ -72,7 +73,7 @@ _LASTING = frozenset({
 })  # fmt: skip
 """Settings of servers that take effect at once but cannot be set for a time, because they are
 tables, or decide which processes run, which tools clients get and about which a person is asked."""
-_SERVERS = {each.key: each for each in OPTIONS if each.section == "servers.*"}
+_SERVERS = {each.key: each for each in options_of("servers.*")}
 #: Settings of servers that can be set for a time: those that a reload applies at once.
 SETTINGS = tuple(
     key for key, each in _SERVERS.items() if each.effect == "in place" and key not in _LASTING

@@ -14,8 +14,6 @@ from typing import Any
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
-    code_mode,
-    engine_tables,
     middleware_tables,
     naming,
     network,
@@ -63,6 +61,7 @@ from metamcp_supervisor.config.references import (
     not_here,
 )
 from metamcp_supervisor.config.show import certain_secrets
+from metamcp_supervisor.config.tables import ConfigTable, feature_tables
 from metamcp_worker.http.request_head import Hosts
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import NamingSpec
@@ -111,14 +110,12 @@ _TABLES: Mapping[str, Callable[[Table, ReferenceResolver, Path], object]] = {
     "log": lambda table, *_: sections.log(table),
     "recording": lambda table, *_: RecordingConfig(**table.settings()),
     "audit": lambda table, *_: AuditConfig(**{"level": "metadata", **table.settings()}),
-    "code": lambda table, *_: code_mode.read(table),
+    "code": lambda table, *_: sections.read_code(table),
     "consent": lambda table, *_: policy_rules.read_consent(table),
-    "ai": lambda table, resolving, _: engine_tables.read_ai(table, resolving),
-    "engine": lambda table, resolving, _: engine_tables.read_engine(table, resolving),
+    "ai": lambda table, resolving, _: sections.read_ai(table, resolving),
     "notify": lambda table, *_: program.read_notify(table),
     "metrics": lambda table, *_: MetricsConfig(**table.settings()),
     "traces": lambda table, resolving, _: sections.traces(table, resolving),
-    "embeddings": sections.read_gateway,
 }
 _LISTS = {"middleware": middleware_tables.read, "policies": policy_rules.read}
 """Tables at the top of the file, and lists of tables, by the key and the member of `Config`."""
@@ -126,13 +123,19 @@ _LISTS = {"middleware": middleware_tables.read, "policies": policy_rules.read}
 
 def _read_tables(top: Table, references: References, home: Path) -> dict[str, Any]:
     """Return the records of the tables that are written."""
-    written = {name: table for name in _TABLES if (table := top.table(name, name)) is not None}
+    own = {table.name: _read_of(table) for table in feature_tables()}
+    readers = {**_TABLES, **own}
+    written = {name: table for name in readers if (table := top.table(name, name)) is not None}
     records = {
-        name: _TABLES[name](table, ReferenceResolver(references), home)
+        name: readers[name](table, ReferenceResolver(references), home)
         for name, table in written.items()
     }
     lists = {name: read(top) for name, read in _LISTS.items()}
     return {name: record for name, record in (records | lists).items() if record}
+
+
+def _read_of(table: ConfigTable) -> Callable[[Table, ReferenceResolver, Path], object]:
+    return table.read or (lambda written, *_: table.record(**written.settings()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,9 +473,9 @@ def _endpoint(name: str, table: Table, resolving: ReferenceResolver) -> Endpoint
             path=segment(table),
             naming=_read_naming(rules) if rules else NamingSpec(),
             limits=sections.use_limits(table, "endpoints.*.limits"),
-            code=code_mode.of_endpoint(table),
-            builtins=engine_tables.builtins(table),
-            results=engine_tables.results(table),
+            code=sections.code_of_endpoint(table),
+            builtins=sections.builtins(table),
+            results=sections.results(table),
             keys=network.keys_of(table, "keys"),
             oauth=network.issuer_of(table, resolving),
             secret_written=str(

@@ -23,9 +23,10 @@ from metamcp_supervisor.config.config import (
     Server,
 )
 from metamcp_supervisor.config.document import table_of
-from metamcp_supervisor.config.options import OPTIONS
+from metamcp_supervisor.config.options import options_of
 from metamcp_supervisor.config.overrides import GATEWAY, TimedOverrides
 from metamcp_supervisor.config.references import starts_program
+from metamcp_supervisor.config.tables import feature_tables
 from metamcp_supervisor.verbs import PlannedChange, ReloadPlan
 from metamcp_worker.ipc.spec import IssuerSpec, OAuth, PolicySpec, UseLimits
 
@@ -33,14 +34,14 @@ HASH_CHARACTERS = 12
 """Characters of a hash, 48 bits: enough that two configurations do not get the same hash by
 accident."""
 _TABLES = (
-    "log", "recording", "audit", "code", "consent", "middleware", "workflows", "ai", "engine",
-    "notify", "metrics", "traces", "embeddings", "policies",
+    "log", "recording", "audit", "code", "consent", "middleware", "workflows", "ai", "notify",
+    "metrics", "traces", "policies",
 )  # fmt: skip
-"""Tables of the gateway itself that a reload can change at once, by the member of `Config`."""
+"""Tables of the core that a reload can change at once, by the member of `Config`."""
 _NAMED_MAX = 8
 """Maximum number of changed settings that a line of a plan names."""
 
-_EFFECTS = {each.key: each.effect for each in OPTIONS if each.section == "servers.*"}
+_EFFECTS = {each.key: each.effect for each in options_of("servers.*")}
 _NOT_COMPARED = {
     "source", "mistake", "command_written", "env_written", "url_written", "headers_written",
     "oauth_written", "options_written", "endpoint_written", "key_written", "folder",
@@ -56,11 +57,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[engine]`, `[notify]`,
-    `[metrics]`, `[traces]`, `[embeddings]`, `[policies]`, `namespaces.NAME`, `endpoints.NAME` and
-    `workspaces.NAME`; servers
-    cannot have such names, because of the brackets and the dot. A server that is added or removed
-    does not count as a change of its namespaces.
+    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[notify]`, `[metrics]`,
+    `[traces]`, `[policies]`, tables of features such as `[engine]`, `namespaces.NAME`,
+    `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names, because of the brackets
+    and the dot. A server that is added or removed does not count as a change of its namespaces.
     """
     return ReloadPlan(
         hash=digest([fingerprint(old), fingerprint(new)]),
@@ -70,6 +70,10 @@ def plan(old: Config, new: Config) -> ReloadPlan:
             *chain.from_iterable(
                 _FIND.get(name, partial(_table, name))(getattr(old, name), getattr(new, name))
                 for name in _TABLES
+            ),
+            *chain.from_iterable(
+                _table(table.name, old.table(table.record), new.table(table.record))
+                for table in feature_tables()
             ),
             *_namespaces(old, new),
             *_groups("endpoints", old.endpoints, new.endpoints),
@@ -120,8 +124,8 @@ def fingerprint(config: Config) -> str:
             [_plain(config.log), _plain(config.recording), _plain(config.metrics)],
             [_plain(config.audit), _plain(config.code), _plain(config.workflows)],
             [_plain(each) for each in config.middleware],
-            [_plain(config.traces), _plain(config.embeddings)],
-            [_plain(config.ai), _plain(config.engine)],
+            [_plain(config.traces), _plain(config.ai)],
+            [_plain(config.table(table.record)) for table in feature_tables()],
             config.policies,
             config.notify,
             [_plain(config.servers[name]) for name in sorted(config.servers)],

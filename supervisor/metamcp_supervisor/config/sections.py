@@ -1,5 +1,6 @@
 """Tables of metamcp.toml: of a remote server, of the limits of a server, `[log]`, `[recording]`,
-`[metrics]`, `[traces]` and `[embeddings]`.
+`[metrics]`, `[traces]`, `[ai]`, `[code]`; `ai_api` of a foreign file; `code`, `builtins` and
+`results` of an endpoint.
 
 Owns: keys, limits and the rules between them; which headers a user may add to every request to a
 remote server. Never: single values (`units`, `document.Table`), the program of a local server
@@ -7,30 +8,36 @@ remote server. Never: single values (`units`, `document.Table`), the program of 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import structs
 
 from metamcp_supervisor.config import program, sandboxes, units
 from metamcp_supervisor.config.config import (
-    Embeddings,
+    AiConfig,
+    CodeConfig,
+    Config,
+    Endpoint,
     Era,
     Log,
+    ResultsConfig,
     Server,
     TracesConfig,
 )
-from metamcp_supervisor.config.document import Table, kind_of, shorten
+from metamcp_supervisor.config.document import ConfigDraft, ConfigFindings, Table, kind_of, shorten
 from metamcp_supervisor.config.naming import hint
-from metamcp_supervisor.config.options import Section, option
+from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.program import warn_of_literal
 from metamcp_supervisor.config.references import ReferenceResolver, input_variable
 from metamcp_supervisor.config.show import looks_secret
+from metamcp_supervisor.config.tables import Section
 from metamcp_supervisor.config.tools import json_values
 from metamcp_supervisor.config.units import size_text
 from metamcp_worker.ipc import frames
+from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.server_catalog import MODERN_SINCE
 from metamcp_worker.ipc.spec import Grant, OAuth, UseLimits
 
@@ -361,57 +368,7 @@ def traces(table: Table, resolving: ReferenceResolver) -> TracesConfig:
     )
 
 
-TIMEOUT_S_MAX = 120.0
-"""Maximum seconds of a request. No search waits that long, but its request goes on."""
 MODEL_CHARACTERS_MAX = 256
-
-
-def read_gateway(table: Table, resolving: ReferenceResolver, home: Path) -> Embeddings:
-    settings = table.settings()
-    url, written = read_url(table, "url", resolving)
-    key = table.text("key")
-    token = None if key is None else resolving.value(key, table.site.at("key"))
-    _check(table, token)
-    if key is not None:
-        program.warn_of_literal("EMBEDDINGS_KEY", key, table.site.at("key"), table)
-    warn_of_plain_text(table, "url", url, secrets=key is not None)
-    program.warn_of_short([token or "", *resolving.secrets], table)
-    folder = table.text("folder")
-    folder_path = None if folder is None else resolving.path(folder, table.site.at("folder"))
-    resolving.report(table.findings)
-    if settings.get("timeout_s", 0.0) > TIMEOUT_S_MAX:
-        table.error("timeout", f'must be more than 0 and at most "{TIMEOUT_S_MAX:.0f}s"')
-    base = table.site.document.base
-    return Embeddings(
-        **settings,
-        url=url or "",
-        url_written=written or "",
-        model=table.text("model") or "",
-        key=token or "",
-        key_written=key or "",
-        referred=tuple(resolving.secrets),
-        folder=program.directory(folder_path, base=base, home=home) if folder_path else None,
-    )
-
-
-def _check(table: Table, token: str | None) -> None:
-    """Check that there is a single source of vectors, and that the other keys fit it."""
-    if table.has("url") and table.has("folder"):
-        table.error("folder", "vectors have one source; leave this or 'url' out")
-    elif not table.has("url") and not table.has("folder"):
-        message = "has no 'url' and no 'folder', so searches go by words alone"
-        table.findings.add_warning(table.site, message)
-    if table.has("url") and not table.text("model"):
-        table.error("url", "needs 'model', the name of a model there")
-    if len(table.text("model") or "") > MODEL_CHARACTERS_MAX:
-        table.error("model", f"is longer than {MODEL_CHARACTERS_MAX} characters")
-    for key in ("key", "model"):
-        if table.has(key) and not table.has("url"):
-            table.error(key, "is for vectors from a 'url'")
-    if token is not None and (not token.isascii() or not token.isprintable() or not token.strip()):
-        table.error("key", "has a character in it that no token has, or none at all")
-
-
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 12 * 1024
 """Maximum bytes of all names and values together: common servers accept 16 KiB, and the gateway
@@ -463,3 +420,134 @@ def value_flaw(value: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether a header is secret although its name does not look so to `masking`."""
     return name.lower() in _SECRET
+
+
+KEYS = {"openai": "${env:OPENAI_API_KEY:-}", "anthropic": "${env:ANTHROPIC_API_KEY:-}"}
+"""Key for `ai_api` without one, by provider: the variable that the provider's own clients use."""
+MODELS = {"openai": "gpt-4.1-mini", "anthropic": "claude-sonnet-4-5"}
+"""Model for `ai_api` without one, by provider."""
+
+
+def read_ai(table: Table, resolving: ReferenceResolver) -> AiConfig:
+    settings = AiConfig(**table.settings(), model=table.text("model") or "")
+    connected = _read_connection(settings, table, resolving)
+    for key in ("url", "model"):
+        if not table.has(key):
+            table.findings.error(table.site, f"has no '{key}'; it names the model that works here")
+    return connected
+
+
+def read_ai_api(table: Table | None, resolving: ReferenceResolver) -> AiConfig | None:
+    """Read `ai_api` of a foreign file, which has no model and takes the key from the environment.
+    Keys of other programs in it have no effect."""
+    if table is None:
+        return None
+    provider = (table.text("provider") or "openai").lower()
+    if provider not in KEYS:
+        reason = f"'{shorten(provider)}' is not a provider; {hint(provider, KEYS)}"
+        table.findings.add_warning(table.site, f"is left out: {reason}")
+        return None
+    address = next((key for key in ("endpoint", "url") if table.has(key)), None)
+    if address is None:
+        table.findings.add_warning(table.site, "is left out: it has no 'endpoint'")
+        return None
+    values = {
+        "url": table.values[address],
+        "key": table.values.get("key") or table.values.get("api_key") or KEYS[provider],
+    }
+    model = table.text("model") or MODELS[provider]
+    settings = AiConfig(provider=cast("Literal['openai', 'anthropic']", provider), model=model)
+    return _read_connection(settings, Table(values, table.site, table.findings), resolving)
+
+
+def builtins(table: Table) -> tuple[str, ...]:
+    """Return the families of built-in tools that an endpoint names."""
+    return (table.choices("builtins") if table.values.get("builtins") else None) or ()
+
+
+def results(table: Table) -> ResultsConfig | None:
+    """Return how an endpoint keeps large results, in its table `results`; None without it."""
+    inner = table.table("results", "endpoints.*.results")
+    if inner is None:
+        return None
+    results = ResultsConfig(**inner.settings())
+    if results.max_bytes > frames.MESSAGE_BYTES_MAX:
+        inner.error("max", f"is at most {size_text(frames.MESSAGE_BYTES_MAX)}")
+    if results.total_bytes < results.max_bytes:
+        inner.error("total", "is less than 'max', so that no result fits")
+    return results
+
+
+def _read_connection(ai: AiConfig, table: Table, resolving: ReferenceResolver) -> AiConfig:
+    """Return the settings with the keys `url` and `key` of a table."""
+    url, written = read_url(table, "url", resolving)
+    key = table.text("key")
+    token = None if key is None else resolving.value(key, table.site.at("key"))
+    if token and not (token.isascii() and token.isprintable() and token.strip()):
+        table.error("key", "has a character in it that no key has")
+    if len(ai.model) > MODEL_CHARACTERS_MAX:
+        table.error("model", f"is longer than {MODEL_CHARACTERS_MAX} characters")
+    if key is not None:
+        program.warn_of_literal("AI_KEY", key, table.site.at("key"), table)
+    warn_of_plain_text(table, "url", url, secrets=bool(token))
+    program.warn_of_short([token or "", *resolving.secrets], table)
+    resolving.report(table.findings)
+    return replace(
+        ai,
+        url=url or "",
+        url_written=written or "",
+        key=token or "",
+        key_written=key or "",
+        referred=tuple(filter(None, resolving.secrets)),
+    )
+
+
+_CODE_LIMITS = frozenset(CodeLimits.__struct_fields__)
+
+
+def read_code(table: Table) -> CodeConfig:
+    settings = table.settings()
+    limits = {name: settings.pop(name) for name in _CODE_LIMITS & settings.keys()}
+    return CodeConfig(enabled=True, limits=CodeLimits(**limits), **settings)
+
+
+def code_of_endpoint(table: Table) -> Mapping[str, int]:
+    """Return the limits of code in the table of an endpoint, by fields of `CodeLimits`."""
+    inner = table.table("code", "endpoints.*.code")
+    return {} if inner is None else inner.settings()
+
+
+def code_limits(code: CodeConfig, endpoint: Endpoint) -> CodeLimits | None:
+    """Return the limits at an endpoint; None without code mode."""
+    return structs.replace(code.limits, **endpoint.code) if code.enabled else None
+
+
+def check_code(
+    config: Config, drafts: Sequence[ConfigDraft], lacking: str, findings: ConfigFindings
+) -> None:
+    """Report code mode that cannot be. `lacking`: why code cannot be run on this machine."""
+    main = drafts[0].site
+    if config.code.enabled:
+        if lacking:
+            findings.error(main.at("code"), lacking)
+        return
+    sites = {each.endpoint.name: each.site for draft in drafts for each in draft.endpoints}
+    for name, endpoint in config.endpoints.items():
+        site = sites.get(name, main)
+        if endpoint.exposure == "code":
+            message = (
+                '"code" needs the table [code], which switches code mode on; add it, or choose'
+            )
+            findings.error(site.at("exposure"), f"{message} another exposure")
+        if endpoint.code:
+            message = "has no effect without the table [code], which switches code mode on; add it"
+            findings.error(site.at("code"), message)
+
+
+def largest_memory(config: Config) -> int:
+    """Return the bytes of the largest `memory_max` of any endpoint."""
+    general = config.code.limits.memory_bytes
+    own: Iterable[int] = (
+        each.code.get("memory_bytes", general) for each in config.endpoints.values()
+    )
+    return max(own, default=general)

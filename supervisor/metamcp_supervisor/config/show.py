@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 
 from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import (
     Config,
-    Embeddings,
     Endpoint,
-    EngineConfig,
     GatewayConfig,
     MiddlewareConfig,
     ModelService,
@@ -32,7 +29,8 @@ from metamcp_supervisor.config.config import (
     WorkflowFiles,
 )
 from metamcp_supervisor.config.document import table_of
-from metamcp_supervisor.config.options import Kind, Option, Section, members, options_of
+from metamcp_supervisor.config.options import members, options_of
+from metamcp_supervisor.config.tables import Kind, Option, Section, feature_tables
 from metamcp_supervisor.config.units import duration_text, size_text
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import (
@@ -47,7 +45,7 @@ from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
     "MASK", "certain_secrets", "looks_secret", "mask_arguments", "masked_url", "secrets_of",
-    "secrets_of_endpoints", "secrets_of_engine", "secrets_of_model",
+    "secrets_of_endpoints", "secrets_of_model",
     "secrets_of_traces",
 )  # fmt: skip
 
@@ -96,20 +94,6 @@ def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
 def secrets_of_model(service: ModelService) -> tuple[str, ...]:
     """Return the secret values in the settings for a model."""
     return tuple(filter(None, [*service.referred, service.key, *_in_url(service.url)]))
-
-
-def secrets_of_engine(engine: EngineConfig) -> tuple[str, ...]:
-    """Return the secret values in the settings for runs of workflows."""
-    secret = password(engine.database)
-    return tuple(filter(None, [*engine.referred, secret, unquote(secret)]))
-
-
-def password(url: str) -> str:
-    """Return the password in a URL of a database, as it stands there; empty without one."""
-    address, _, query = url.partition("?")
-    _, colon, secret = address.partition("://")[2].rpartition("@")[0].partition(":")
-    named = dict(parse_qsl(query))
-    return secret if colon else named.get("password", "")
 
 
 def _secret_values(values: Mapping[str, str]) -> Iterator[str]:
@@ -225,15 +209,13 @@ _TABLES: Mapping[str, Callable[[Any], object]] = {
     },
     "middleware": lambda lines: list(map(_middleware, lines)),
     "consent": lambda consent: show("consent", consent, rules=list(map(_rule, consent.rules))),
-    "ai": lambda ai: show("ai", ai, **_service(ai)),
-    "engine": lambda engine: show("engine", engine, database=_database(engine)),
+    "ai": lambda ai: show("ai", ai, **show_service(ai)),
     "notify": lambda command: {"command": list(mask_arguments(command))},
     "metrics": lambda metrics: show("metrics", metrics),
     "traces": lambda traces: show("traces", traces, **_collector(traces)),
-    "embeddings": lambda vectors: show("embeddings", vectors, **_vectors(vectors)),
     "policies": lambda rules: list(map(_policy, rules)),
 }
-_ALWAYS = {"log", "recording", "audit", "metrics", "traces", "embeddings"}
+_ALWAYS = {"log", "recording", "audit", "metrics", "traces"}
 """Tables that are shown even if nothing in them differs from the defaults."""
 _DEFAULTS = {each.name: each.default for each in fields(Config)}
 
@@ -248,11 +230,21 @@ def tables(config: Config) -> dict[str, object]:
             for name, record in records.items()
             if name in _ALWAYS or record != _DEFAULTS[name]
         },
+        **_feature_tables(config),
         "servers": {
             name: server_table(each) for name, each in config.servers.items() if not each.mistake
         },
         "namespaces": {name: _namespace(each) for name, each in config.namespaces.items()},
         "endpoints": {name: _endpoint(each) for name, each in config.endpoints.items()},
+    }
+
+
+def _feature_tables(config: Config) -> dict[str, object]:
+    records = {table: config.table(table.record) for table in feature_tables()}
+    return {
+        table.name: show(table.name, record) if table.show is None else table.show(record)
+        for table, record in records.items()
+        if table.always or record != table.record()
     }
 
 
@@ -314,16 +306,12 @@ def _rule(rule: ConsentRule) -> dict[str, object]:
     return show("consent.rules[]", rule, match=list(rule.match))
 
 
-def _service(service: ModelService) -> dict[str, object]:
+def show_service(service: ModelService) -> dict[str, object]:
     return {
         "url": masked_url(service.url_written or service.url) or None,
         "model": service.model if service.url else None,
         "key": MASK if service.key else None,
     }
-
-
-def _database(engine: EngineConfig) -> str | None:
-    return masked_url(engine.database_written or engine.database) or None
 
 
 def _collector(traces: TracesConfig) -> dict[str, object]:
@@ -335,11 +323,6 @@ def _policy(rule: PolicySpec) -> dict[str, object]:
     """Return what is set of a rule, and its defaults."""
     table = structs.asdict(rule) | {"match": list(rule.match)}
     return {key: each for key, each in table.items() if each}
-
-
-def _vectors(embeddings: Embeddings) -> dict[str, object]:
-    folder = None if embeddings.folder is None else str(embeddings.folder)
-    return {**_service(embeddings), "folder": folder}
 
 
 def server_table(server: Server) -> dict[str, object]:

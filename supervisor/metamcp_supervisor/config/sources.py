@@ -18,7 +18,6 @@ import msgspec
 from msgspec import structs
 
 from metamcp_supervisor.config import (
-    code_mode,
     environment,
     files,
     foreign_files,
@@ -29,6 +28,7 @@ from metamcp_supervisor.config import (
     parse,
     places,
     policy_rules,
+    sections,
     workflow_files,
 )
 from metamcp_supervisor.config.assemble import assemble, listed_strictly
@@ -52,11 +52,11 @@ from metamcp_supervisor.config.document import (
     printable,
     shorten,
 )
-from metamcp_supervisor.config.engine_tables import builtins as read_builtins
-from metamcp_supervisor.config.options import Section, keys, option
+from metamcp_supervisor.config.options import keys, option
 from metamcp_supervisor.config.printed_values import PrintedValues, program_output
 from metamcp_supervisor.config.program import directory
 from metamcp_supervisor.config.references import References
+from metamcp_supervisor.config.tables import Section, feature_tables
 from metamcp_worker.ipc.disclosure import Exposure
 from metamcp_worker.ipc.engine_runs import LoadedFiles
 
@@ -158,18 +158,15 @@ def _read(reading: "_ConfigReader", main: Path, cwd: Path, options: _CommandOpti
     )
     if config.traces.endpoint and (message := installation.describe_missing(installation.TRACES)):
         findings.error(reading.drafts[0].site.at("traces", "endpoint"), message)
-    if config.embeddings.folder is not None and (
-        message := installation.describe_missing(installation.MEANING)
-    ):
-        findings.error(reading.drafts[0].site.at("embeddings", "folder"), message)
-    if config.engine.database and (message := installation.describe_missing(installation.MACHINES)):
-        findings.error(reading.drafts[0].site.at("engine", "database"), message)
+    for table in feature_tables():
+        site = reading.drafts[0].site.at(table.name)
+        table.check(config.table(table.record), site, findings)
     for name, message in installation.unknown(config.log.levels).items():
         findings.error(reading.drafts[0].site.at("log", "levels", name), message)
     config = listed_strictly(_shown_as(config, flags, cwd, findings))
     runs_code = not config.code.enabled or installation.deno()
     message = "" if runs_code else installation.describe_missing(installation.CODE)
-    code_mode.check(config, reading.drafts, message, findings)
+    sections.check_code(config, reading.drafts, message, findings)
     middleware_tables.check(
         config, reading.drafts[0].site, installation.list_entry_points, findings
     )
@@ -307,7 +304,7 @@ def _shown_as(
     exposure = cast("Exposure | None", read_choice(EXPOSURE, "endpoints.*", "exposure"))
     style = read_choice(NAMING, "endpoints.*.naming", "style")
     words = [word.strip() for word in flags.get(BUILTINS, "").split(",")]
-    builtins = read_builtins(build_table(BUILTINS, "endpoints.*", BUILTINS, words))
+    builtins = sections.builtins(build_table(BUILTINS, "endpoints.*", BUILTINS, words))
     if exposure is None and style is None and not builtins:
         return config
     return replace(

@@ -25,7 +25,8 @@ from metamcp_supervisor.config.document import (
     shorten,
     table_of,
 )
-from metamcp_supervisor.config.options import Section, keys
+from metamcp_supervisor.config.options import keys
+from metamcp_supervisor.config.tables import Section
 from metamcp_worker.ipc import exposed_names
 from metamcp_worker.ipc.exposed_names import alias_flaw
 

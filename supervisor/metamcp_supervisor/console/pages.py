@@ -1,10 +1,11 @@
 """Contract of the console's pages: what a page is, what it is asked, and how it asks the gateway.
 
-Never: what a page shows (its own module), which pages there are and the frame around them (`rail`),
+Never: what a page shows (its own module), which pages there are and the frame around them (`site`),
 rights: each verb of the control socket checks the role of the session.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pkgutil import resolve_name
 from typing import Protocol
 
 import htpy as h
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import ANSWER_S
-from metamcp_supervisor.features import all_features, resolve
+from metamcp_supervisor.features import all_features
 
 
 class PageRequest(Struct, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 def feature_pages() -> list[Page]:
     """Return the pages of the features, in their order."""
-    return [resolve(feature.page) for feature in all_features() if feature.page]
+    return [resolve_name(feature.page) for feature in all_features() if feature.page]
 
 
 def content(of: Page, node: Node) -> Element:

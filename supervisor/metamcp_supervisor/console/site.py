@@ -1,7 +1,9 @@
-"""HTTP of the console: who may ask, which page answers, and the headers of every answer.
+"""HTTP of the console: who may ask, which page answers, and the headers of every answer; the
+document and the frame around the pages.
 
-Owns: the check of `Host`, of the origin and of the session, the paths. Never: pages (`rail`),
-rights and sessions (the gateway), sockets (the server).
+Owns: the check of `Host`, of the origin and of the session, the paths, the order of the pages, the
+top bar. Never: what a page shows (its own module), rights and sessions (the gateway), sockets (the
+server).
 
 No cookie exists, so a request that another page makes a browser send has no session. Still each
 request for data must come from the console's own page, as the browser says itself.
@@ -13,18 +15,30 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from functools import cache
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
 
 import htpy as h
-from htpy import Node
+from htpy import Element, Node
 from msgspec import Struct
 
+from metamcp_supervisor.console import (
+    approvals_page,
+    calls_page,
+    config_page,
+    keys_page,
+    logs_page,
+    pages,
+    servers_page,
+    tools_page,
+    views_page,
+)
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import pages, rail
 from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connect_gateway
-from metamcp_supervisor.console.pages import Ask, Page, PageRequest
+from metamcp_supervisor.console.pages import Ask, Page, PageRequest, feature_pages
+from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.console_sessions import ConsoleOn
 from metamcp_supervisor.verbs import Exit, LogLine
@@ -107,7 +121,7 @@ class ConsoleSite:
         self._marks = {
             name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in self._files.items()
         }
-        self._shell = str(rail.shell()).encode()
+        self._shell = str(shell()).encode()
         self._secure = {**HEADERS, **(_TLS if on.tls is not None else {})}
         self._asks = asyncio.Semaphore(ASKS_MAX)
         self._own_asks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -213,7 +227,7 @@ class ConsoleSite:
             return self._send_fragment(request, session, self._frame)
         if kind == "download":
             self._check_method(request.head, "GET")
-            page = rail.page(path.removeprefix("/download/"))
+            page = find_page(path.removeprefix("/download/"))
             if page is not None and page.export is not None:
                 return self._export(request, session, page.export)
             name = unquote(path.removeprefix("/download/logs/"))
@@ -222,7 +236,7 @@ class ConsoleSite:
         name, *parts = [
             unquote(segment) for segment in path.removeprefix("/f").lstrip("/").split("/")
         ]
-        page = rail.page(name)
+        page = find_page(name)
         if page is None:
             raise NotServed(404, f"No page is named '{ui.shorten(name, 40)}'.")
         return self._page(request, session, page, (tuple(parts), _fields(query)))
@@ -249,7 +263,7 @@ class ConsoleSite:
             self._send(request, 200, JSON, begun)
 
     async def _frame(self, ask: GatewayClient) -> Node:
-        return rail.frame(ask.role, self._on.version, self._on.runtime_dir, ask.key)
+        return frame(ask.role, self._on.version, self._on.runtime_dir, ask.key)
 
     async def _logout(self, ask: GatewayClient) -> Node:
         await ask("console-logout")
@@ -422,3 +436,109 @@ def _fields(text: str) -> dict[str, str]:
     for name, value in pairs:
         fields[name] = f"{fields[name]}\n{value}" if name in fields else value
     return fields
+
+
+@cache
+def all_pages() -> tuple[Page, ...]:
+    """Return the pages in the order of the rail, with those of the features."""
+    pages = [
+        servers_page.PAGE,
+        logs_page.PAGE,
+        tools_page.PAGE,
+        views_page.PAGE,
+        calls_page.PAGE,
+        keys_page.PAGE,
+        approvals_page.PAGE,
+        config_page.PAGE,
+    ]
+    for page in feature_pages():
+        names = [other.name for other in pages]
+        pages.insert(names.index(page.after) + 1 if page.after in names else len(pages), page)
+    return tuple(pages)
+
+
+def find_page(name: str) -> Page | None:
+    """Return the page with this name; the empty name stands for the first page."""
+    pages = all_pages()
+    return next((page for page in pages if page.name == (name or pages[0].name)), None)
+
+
+def shell() -> Element:
+    """Return the document that a browser gets for every path. The script in it asks for
+    the content, in the name of a session."""
+    return h.html(lang="en")[
+        h.head[
+            h.meta(charset="utf-8"),
+            h.meta(name="viewport", content="width=device-width"),
+            h.meta(name="color-scheme", content="dark light"),
+            h.meta({"name": "htmx-config"}, content="history:false includeIndicatorCSS:false"),
+            h.title["MetaMCP"],
+            h.link(rel="icon", href="/static/icon.svg", type="image/svg+xml"),
+            h.link(rel="stylesheet", href="/static/console.css"),
+            h.script(src="/static/htmx.js", defer=True),
+            h.script(src="/static/console.js", type="module"),
+        ],
+        h.body[
+            h.a(class_="skip", href="#main")["Skip to the content"],
+            h.div(id="frame"),
+            h.main({"hx-sync": "replace"}, id="main", tabindex="-1")[
+                h.noscript[
+                    h.p[
+                        "The console needs JavaScript; ",
+                        h.code["metamcp status"],
+                        " shows the same without.",
+                    ]
+                ]
+            ],
+            h.p(id="said", role="status", aria_live="polite"),
+            h.template(id="login")[_login()],
+        ],
+    ]
+
+
+def _login() -> Element:
+    """Return what a browser without a session shows. The script sends the form; the browser itself
+    may send none."""
+    return h.section(aria_labelledby="login-title")[
+        h.h1(id="login-title")["MetaMCP console"],
+        h.p(role="alert"),
+        h.form(class_="fields", method="post")[
+            ui.field(
+                "API key",
+                h.input(
+                    type="password", name="key", required=True, maxlength=200,
+                    autocomplete="current-password", spellcheck="false",
+                ),
+                "One with a scope such as console:operator. On the machine of the gateway,"
+                " 'metamcp console' opens this page by a link instead.",
+            ),
+            h.div[h.button["Log in"]],
+        ],
+    ]  # fmt: skip
+
+
+def frame(role: Role, version: str, gateway: str, key: str = "") -> Node:
+    """Return the top bar, and the rail with those pages that are for a role. `gateway`: how the
+    gateway is called; `key`: id of the API key whose holder can log out."""
+    listed = [page for page in all_pages() if page.title and role >= page.least]
+    return [
+        h.header(class_="bar")[
+            h.strong["MetaMCP"],
+            h.span[ui.shorten(gateway, 80)],
+            h.span[version],
+            h.span(title="Role of this session")[str(role)],
+            h.span(id="pulse", class_="state off")["connecting"],
+            h.button(type="button", id="keys", aria_haspopup="dialog")["Keys ?"],
+            key and h.button(type="button", id="logout", title=f"API key {key}")["Log out"],
+        ],
+        h.nav(id="rail", aria_label="Pages")[
+            h.ul[[h.li[ui.link(ui.address(page.name), _entry(page))] for page in listed]]
+        ],
+    ]
+
+
+def _entry(of: Page) -> Node:
+    """Return the text of a page in the rail. The script counts there what waits for a person."""
+    if of is not approvals_page.PAGE:
+        return of.title
+    return [of.title, " ", h.span(id="waits", title="Waiting for a person")]

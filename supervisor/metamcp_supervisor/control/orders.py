@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
+from pkgutil import resolve_name
 
 from msgspec import Struct, structs
 
@@ -39,7 +40,7 @@ from metamcp_supervisor.control.services import (
     Verb,
     find_servers,
 )
-from metamcp_supervisor.features import all_features, resolve
+from metamcp_supervisor.features import all_features
 from metamcp_supervisor.verbs import (
     VERSION,
     Exit,
@@ -301,7 +302,7 @@ _CORE: dict[str, Verb] = {
 @cache
 def verbs() -> Mapping[str, Verb]:
     """Return the verbs by name, with those of the features."""
-    tables = (resolve(feature.verbs) for feature in all_features() if feature.verbs)
+    tables = (resolve_name(feature.verbs) for feature in all_features() if feature.verbs)
     return dict(chain(_CORE.items(), *(table.items() for table in tables)))
 
 

@@ -6,6 +6,7 @@ Never: making vectors (`metamcp_worker.embedder`), using them (fronts).
 from metamcp_supervisor.features import Feature
 
 FEATURE = Feature(
+    tables=("metamcp_supervisor.embeddings.embedding_settings:TABLE",),
     service="metamcp_supervisor.embeddings.embedder:Embedder",
     metrics="metamcp_supervisor.embeddings.embedder:METRICS",
 )

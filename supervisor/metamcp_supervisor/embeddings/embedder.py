@@ -1,8 +1,9 @@
 """The process that makes vectors for all fronts, kept alive while fronts use it.
 
-Owns: when the process is needed, which front asked for which texts, and the answer to a front
-without a process. Never: making vectors (`metamcp_worker.embedder`), using them (fronts),
-settings (`config.sections`), the process itself (`role_process`).
+Owns: when the process is needed and with which settings, which front asked for which texts, the
+answer to a front without a process. Never: making vectors (`metamcp_worker.embedder`), using them
+(fronts), the table of the configuration (`embedding_settings`), the process itself
+(`role_process`).
 
 The process is forked for the first texts and ends when no front asks for a while, so a gateway
 without such searches does not have it. Failures of the process cause no delay: fronts never wait
@@ -10,6 +11,7 @@ for vectors.
 """
 
 import asyncio
+import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -17,6 +19,8 @@ from collections.abc import Callable, Iterator
 from msgspec import structs
 
 from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.show import secrets_of_model
+from metamcp_supervisor.embeddings.embedding_settings import Embeddings
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.roles.role_process import RoleProcess, ServiceContext
 from metamcp_supervisor.servers import specs
@@ -27,8 +31,9 @@ from metamcp_worker.ipc.embedding import Embed, Embedded, EmbedFigures, EmbedOn,
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Heartbeat, Tune
-from metamcp_worker.ipc.spec import EmbeddingsSpec, LogSpec
+from metamcp_worker.ipc.spec import EmbeddingsSpec, FrontSpec, LogSpec, SemanticSearchSpec
 
+VECTORS = "vectors.db"
 WHO = "embedder"
 """Name of the process for `ps` and in the journal."""
 ASKS_MAX = 1024
@@ -50,6 +55,42 @@ METRICS = (
 )  # fmt: skip
 
 
+def meaning_spec(config: Config) -> SemanticSearchSpec | None:
+    """Return the settings of vectors for a front, without the secrets of their source; None if
+    searches do not use vectors."""
+    embeddings = config.table(Embeddings)
+    if not embeddings.is_configured or not any(
+        endpoint.exposure == "search" for endpoint in config.endpoints.values()
+    ):
+        return None
+    return SemanticSearchSpec(model=_model(embeddings), weight=embeddings.weight)
+
+
+def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
+    """Return the settings of the embedder; None if vectors are not needed."""
+    embeddings = config.table(Embeddings)
+    if meaning_spec(config) is None:
+        return None
+    return EmbeddingsSpec(
+        url=embeddings.url,
+        model=embeddings.model,
+        key=embeddings.key,
+        folder="" if embeddings.folder is None else str(embeddings.folder),
+        id=_model(embeddings),
+        store=str(config.gateway.state_dir / VECTORS),
+        timeout_s=embeddings.timeout_s,
+        batch=embeddings.batch,
+        log=specs.log_spec(config, secrets_of_model(embeddings)),
+    )
+
+
+def _model(embeddings: Embeddings) -> str:
+    """Return an id that is the same for all settings that make the same vectors. The query of a URL
+    does not count: it hardly names a model, and a key in it changes."""
+    made_by = [embeddings.url.partition("?")[0], embeddings.model, str(embeddings.folder)]
+    return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
+
+
 class Embedder(RoleProcess):
     """`spec`: returns the settings of the process, None where vectors are not needed."""
 
@@ -59,7 +100,7 @@ class Embedder(RoleProcess):
     def __init__(
         self,
         context: ServiceContext,
-        spec: Callable[[Config], EmbeddingsSpec | None] = specs.embeddings_spec,
+        spec: Callable[[Config], EmbeddingsSpec | None] = embeddings_spec,
         *,
         dice: Callable[[], float] = random.random,
     ) -> None:
@@ -80,6 +121,9 @@ class Embedder(RoleProcess):
     @property
     def is_wanted(self) -> bool:
         return self._spec() is not None
+
+    def add_settings(self, spec: FrontSpec) -> FrontSpec:
+        return structs.replace(spec, meaning=meaning_spec(self._config()))
 
     def metric_rows(self) -> Iterator[tuple[str, Values]]:
         yield METRICS[0].name, by_one(self._texts)

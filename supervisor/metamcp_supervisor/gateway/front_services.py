@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
 
 from msgspec import structs
 
@@ -15,7 +16,7 @@ from metamcp_supervisor.config import files, workspaces
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
-from metamcp_supervisor.features import all_features, resolve
+from metamcp_supervisor.features import all_features
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.fronts.ports import Forker
@@ -130,7 +131,7 @@ class GatewayFrontServices:
             sessions=self.sessions, fronts=fronts, database=database,
             roles=roles,
         )  # fmt: skip
-        kinds = [resolve(feature.service) for feature in all_features() if feature.service]
+        kinds = [resolve_name(feature.service) for feature in all_features() if feature.service]
         self.services = {kind: kind(context) for kind in kinds}
         self._metrics.sources = tuple(self.services.values())
         own = [service for service in self.services.values() if isinstance(service, RoleProcess)]

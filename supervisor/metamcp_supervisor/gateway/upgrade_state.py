@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress, no_origin
+from metamcp_supervisor.config.tables import feature_tables
 from metamcp_supervisor.control.control import ControlSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
 from metamcp_supervisor.processes.nursery import NurserySnapshot
@@ -121,9 +122,15 @@ def config(state: UpgradeState) -> Config | None:
     """Return the configuration that the previous program read from the files last; None if this
     program cannot decode it."""
     try:
-        return msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_decode_value)
+        before = msgspec.msgpack.decode(state.gateway.config, type=Config, dec_hook=_decode_value)
+        tables = {
+            table.name: msgspec.convert(values, table.record, dec_hook=_decode_value)
+            for table in feature_tables()
+            if (values := before.tables.get(table.name)) is not None
+        }
     except msgspec.DecodeError:
         return None
+    return replace(before, tables=tables)
 
 
 def _decode_value(kind: Any, value: Any) -> object:

@@ -4,25 +4,24 @@ Owns: the environment that a server gets, the hosts that a front accepts, the ch
 endpoint. Never: reading a configuration (`parse`), the fields (`metamcp_worker.ipc.spec`).
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from msgspec import structs
 
 from metamcp_supervisor.config import (
-    code_mode,
     environment,
     network,
     sandboxes,
+    sections,
     tools,
 )
 from metamcp_supervisor.config.config import (
     Address,
     AnyAddress,
     Config,
-    Embeddings,
     Endpoint,
     GatewayConfig,
     Server,
@@ -33,10 +32,10 @@ from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import (
     secrets_of,
     secrets_of_endpoints,
-    secrets_of_engine,
     secrets_of_model,
     secrets_of_traces,
 )
+from metamcp_supervisor.config.tables import feature_tables
 from metamcp_supervisor.processes.cgroups import Leaf
 from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_worker.confinement import denials
@@ -48,7 +47,6 @@ from metamcp_worker.ipc.spec import (
     UNLIMITED,
     ConfinementSpec,
     ConsentSpec,
-    EmbeddingsSpec,
     EndpointSpec,
     FrontSpec,
     LimitsSpec,
@@ -56,7 +54,6 @@ from metamcp_worker.ipc.spec import (
     OAuthSpec,
     RecordingSpec,
     ResultLimits,
-    SemanticSearchSpec,
     ServerSpec,
     TlsSpec,
     ToolOverride,
@@ -245,10 +242,12 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
     server_secrets = _secrets_of(config.servers.values())
-    elsewhere = (*secrets_of_traces(config.traces), *secrets_of_model(config.embeddings))
-    others = (*secrets_of_endpoints(config.endpoints.values()), *secrets_of_model(config.ai))
-    ours = secrets_of_engine(config.engine)
-    return log_spec(config, [*server_secrets, *elsewhere, *others, *ours])
+    others = (*secrets_of_traces(config.traces), *secrets_of_model(config.ai))
+    of_endpoints = secrets_of_endpoints(config.endpoints.values())
+    of_features = chain.from_iterable(
+        table.secrets(config.table(table.record)) for table in feature_tables()
+    )
+    return log_spec(config, [*server_secrets, *others, *of_endpoints, *of_features])
 
 
 def recording_spec(config: Config) -> RecordingSpec:
@@ -285,42 +284,6 @@ def _secrets_of(servers: Iterable[Server]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(secret for server in servers for secret in secrets_of(server)))
 
 
-def meaning_spec(config: Config) -> SemanticSearchSpec | None:
-    """Return the settings of vectors for a front, without the secrets of their source; None if
-    searches do not use vectors."""
-    embeddings = config.embeddings
-    if not embeddings.is_configured or not any(
-        endpoint.exposure == "search" for endpoint in config.endpoints.values()
-    ):
-        return None
-    return SemanticSearchSpec(model=_model(embeddings), weight=embeddings.weight)
-
-
-def embeddings_spec(config: Config) -> EmbeddingsSpec | None:
-    """Return the settings of the embedder; None if vectors are not needed."""
-    embeddings = config.embeddings
-    if meaning_spec(config) is None:
-        return None
-    return EmbeddingsSpec(
-        url=embeddings.url,
-        model=embeddings.model,
-        key=embeddings.key,
-        folder="" if embeddings.folder is None else str(embeddings.folder),
-        id=_model(embeddings),
-        store=str(config.gateway.state_dir / VECTORS),
-        timeout_s=embeddings.timeout_s,
-        batch=embeddings.batch,
-        log=log_spec(config, secrets_of_model(embeddings)),
-    )
-
-
-def _model(embeddings: Embeddings) -> str:
-    """Return an id that is the same for all settings that make the same vectors. The query of a URL
-    does not count: it hardly names a model, and a key in it changes."""
-    made_by = [embeddings.url.partition("?")[0], embeddings.model, str(embeddings.folder)]
-    return hashlib.sha256(ascii(made_by).encode()).hexdigest()[:16]
-
-
 def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> EndpointSpec:
     tool_configs, switches = tools.at(config, endpoint), tools.switches(config, endpoint)
     return EndpointSpec(
@@ -350,7 +313,7 @@ def _endpoint_spec(config: Config, endpoint: Endpoint, *, default: bool) -> Endp
         keys=endpoint.keys,
         url_keys=endpoint.url_keys,
         oauth=endpoint.oauth,
-        code=code_mode.limits_of(config.code, endpoint),
+        code=sections.code_limits(config.code, endpoint),
         builtins=endpoint.families,
         results=_results(config, endpoint),
     )
@@ -399,7 +362,6 @@ def front_spec(
         consent=consent_spec(config),
         tool_times=config.metrics.per_tool,
         traced=config.traces.sample if config.traces.endpoint else None,
-        meaning=meaning_spec(config),
         several=config.gateway.fronts > 1,
         fronts=config.gateway.fronts,
         workspace_limits=dict(config.workspace_limits),

@@ -12,11 +12,12 @@ server.
 from collections.abc import Mapping
 from functools import cache
 from itertools import chain
+from pkgutil import resolve_name
 from typing import Literal
 
 from msgspec import Struct
 
-from metamcp_supervisor.features import all_features, resolve
+from metamcp_supervisor.features import all_features
 from metamcp_worker.ipc.messages import BUCKETS_S, OVERHEAD_BUCKETS_S
 
 STATES = ("warming", "ready", "active", "idle", "draining", "stopped", "error",
@@ -212,6 +213,6 @@ _HYGIENE = (
 @cache
 def families() -> Mapping[str, MetricFamily]:
     """Return all families by name, with those of the features."""
-    rows = (resolve(feature.metrics) for feature in all_features() if feature.metrics)
+    rows = (resolve_name(feature.metrics) for feature in all_features() if feature.metrics)
     core = *_CALLS, *_SUPERVISION, *_RESOURCES, *_FRONTS, *_HYGIENE
     return {row.name: row for row in chain(core, *rows)}

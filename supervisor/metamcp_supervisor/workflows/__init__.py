@@ -12,6 +12,7 @@ FEATURE = Feature(
             "Check, draw and run workflows.",
         )
     },
+    tables=("metamcp_supervisor.workflows.engine_settings:TABLE",),
     verbs="metamcp_supervisor.workflows.workflow_orders:VERBS",
     page="metamcp_supervisor.workflows.workflows_page:PAGE",
     service="metamcp_supervisor.workflows.engine_process:EngineProcess",

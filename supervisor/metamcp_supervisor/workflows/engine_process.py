@@ -16,6 +16,7 @@ from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.telemetry.metric_names import MetricFamily
 from metamcp_supervisor.telemetry.page_rows import Values, by_one
 from metamcp_supervisor.verbs import RoleStatus
+from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
     ROLE,
@@ -132,20 +133,21 @@ def settings(config: Config) -> EngineOn | None:
     """Return the settings of the engine; None if nothing needs it."""
     files, model = config.workflows, config.ai if config.ai.url else None
     used = any(endpoint.builtins for endpoint in config.endpoints.values())
+    engine = config.table(EngineConfig)
     if not (files.definitions or files.rules or model or used):
         return None
     return EngineOn(
         journal=str(Path(config.gateway.state_dir) / JOURNAL),
-        database=config.engine.database,
+        database=engine.database,
         ai=None if model is None else _model(model),
         definitions={
             workspace: {name: Raw(data) for name, data in of.items()}
             for workspace, of in files.definitions.items()
         },
         rules=tuple(Raw(rule) for rule in files.rules),
-        sync=config.engine.sync,
-        keep_s=config.engine.keep_s,
-        runs_max=config.engine.runs_max,
+        sync=engine.sync,
+        keep_s=engine.keep_s,
+        runs_max=engine.runs_max,
     )
 
 

@@ -17,9 +17,7 @@ from metamcp_supervisor.config.config import (
     AuditConfig,
     CodeConfig,
     ConsentConfig,
-    Embeddings,
     Endpoint,
-    EngineConfig,
     Log,
     MetricsConfig,
     MiddlewareConfig,
@@ -39,8 +37,11 @@ from metamcp_supervisor.config.document import (
 )
 from metamcp_supervisor.config.formats import toml_loads
 from metamcp_supervisor.config.json_schema import schema
-from metamcp_supervisor.config.options import LATER, OPTIONS, Kind, Option, keys, members, option
+from metamcp_supervisor.config.options import LATER, all_options, keys, members, option
 from metamcp_supervisor.config.reload import plan
+from metamcp_supervisor.config.tables import Kind, Option
+from metamcp_supervisor.embeddings.embedding_settings import Embeddings
+from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, OAuth, PolicySpec, UseLimits
 from tests.supervisor.configs import config, server
@@ -117,7 +118,7 @@ def section(heading: str) -> str:
 @pytest.mark.parametrize("name", HEADINGS)
 def test_every_option_has_its_row_and_every_row_its_option(name: str) -> None:
     rows = re.findall(r"^\| `.*", section(HEADINGS[name]), re.MULTILINE)
-    assert rows == [row(each) for each in OPTIONS if each.section == name]
+    assert rows == [row(each) for each in all_options() if each.section == name]
 
 
 def test_what_is_not_available_yet_is_listed() -> None:
@@ -217,8 +218,8 @@ def test_the_schema_has_every_option_and_nothing_else() -> None:
 
     walk(schema())
     nested = ("servers.", "namespaces.", "endpoints.")  # these stand in a workspace, too
-    again = [each.key for each in OPTIONS if each.section.startswith(nested)]
-    assert sorted(found) == sorted([*(each.key for each in OPTIONS), *again])
+    again = [each.key for each in all_options() if each.section.startswith(nested)]
+    assert sorted(found) == sorted([*(each.key for each in all_options()), *again])
 
 
 def described(level: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,16 +8,16 @@ from msgspec import structs
 from metamcp_supervisor.config.config import (
     AiConfig,
     CodeConfig,
-    Embeddings,
     Endpoint,
-    EngineConfig,
     Namespace,
     ResultsConfig,
     Tls,
     ToolConfig,
     UnixAddress,
 )
-from metamcp_supervisor.config.options import OPTIONS
+from metamcp_supervisor.config.options import all_options
+from metamcp_supervisor.embeddings.embedding_settings import Embeddings
+from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc.code_runs import CodeLimits
 from metamcp_worker.ipc.spec import IssuerSpec, NamingSpec, OAuth, UseLimits
 from tests.supervisor.configs import loaded, messages
@@ -262,11 +262,11 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
         steps_max=5, tokens_max=1000, timeout_s=60.0, answer_tokens_max=100, cost_max=1.5,
         consent=False, input_price=3.0, output_price=15.0,
     )  # fmt: skip
-    assert got.engine == EngineConfig(
+    assert got.table(EngineConfig) == EngineConfig(
         database="postgresql://u:somebody@host/runs", keep_s=7 * 86_400.0, sync="normal", runs_max=3
     )
     assert got.notify == ("say", "it")
-    assert got.embeddings == Embeddings(
+    assert got.table(Embeddings) == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,
         batch=8,
     )  # fmt: skip
@@ -376,7 +376,7 @@ def test_every_option_of_a_server_elsewhere_arrives_at_its_place(tmp_path: Path)
 
 
 def test_the_file_above_has_every_option_there_is() -> None:
-    for each in OPTIONS:
+    for each in all_options():
         if each.key not in {"include", "folder"}:  # a folder is in place of a URL
             assert each.key in EVERYTHING, each
 

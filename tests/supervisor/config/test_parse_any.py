@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metamcp_supervisor.config.config import Config, ConfigInvalid
-from metamcp_supervisor.config.options import OPTIONS, keys
+from metamcp_supervisor.config.options import all_options, keys
 from tests.supervisor.configs import loaded
 
-WORDS = sorted({key for each in OPTIONS for key in keys(each.section)} | {"git", "a.b", "${X}"})
+WORDS = sorted(
+    {key for each in all_options() for key in keys(each.section)} | {"git", "a.b", "${X}"}
+)
 VALUES = st.recursive(
     st.sampled_from(["1", "-1", "nan", "true", '""', '"1s"', '"eager"', '"a.b"', '"${X"', "[]"]),
     lambda inner: (

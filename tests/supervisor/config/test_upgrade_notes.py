@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.options import OPTIONS
+from metamcp_supervisor.config.options import all_options
 from metamcp_supervisor.config.upgrade_notes import UpgradeNote, find_places, notes
 
 KINDS = {"default", "key", "verb", "json", "metric", "exit code"}
@@ -38,8 +38,8 @@ def note(uses: str = "", unless: str = "") -> UpgradeNote:
 
 
 def test_every_note_is_about_keys_that_there_are() -> None:
-    sections = {option.section for option in OPTIONS}
-    known = {f"{option.section}.{option.key}".lstrip(".") for option in OPTIONS}
+    sections = {option.section for option in all_options()}
+    known = {f"{option.section}.{option.key}".lstrip(".") for option in all_options()}
     for each in notes():
         assert each.what in KINDS
         table = each.uses.rpartition(".")[0]

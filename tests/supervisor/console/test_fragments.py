@@ -8,7 +8,7 @@ import pytest
 from htpy import Node, fragment
 
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console import rail, site
+from metamcp_supervisor.console import site
 from metamcp_supervisor.control.access import Role
 
 HOSTILE = (
@@ -80,7 +80,7 @@ def test_no_element_and_no_handler_comes_from_a_text(text: str) -> None:
 
 
 def test_no_part_has_what_the_policy_of_the_page_forbids() -> None:
-    nodes = [*parts("x").values(), rail.shell(), rail.frame(Role.ADMIN, "1", "here")]
+    nodes = [*parts("x").values(), site.shell(), site.frame(Role.ADMIN, "1", "here")]
     for tag, attrs in parsed(nodes).found:
         assert not [name for name in attrs if name.startswith(("on", "hx-on")) or name == "style"]
         assert not [one for one in attrs.values() if one and one.startswith(("js:", "javascript:"))]

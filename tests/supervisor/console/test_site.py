@@ -9,7 +9,7 @@ import htpy as h
 import pytest
 
 from metamcp_supervisor import runtime
-from metamcp_supervisor.console import rail, site
+from metamcp_supervisor.console import site
 from metamcp_supervisor.console.gateway_client import SessionEnded, connect_gateway
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
@@ -112,7 +112,7 @@ async def test_another_page_changes_nothing_even_with_the_token(headers: dict[st
 async def test_a_get_changes_nothing() -> None:
     async with opened(*SERVERS) as browser:
         await browser.login()
-        for page in rail.all_pages():
+        for page in site.all_pages():
             await browser.get(f"/{page.name}?order=stop&names=git")
         answer = await browser.http.put("/f/servers", headers=browser.headers)
         assert answer.status_code == 405
@@ -250,7 +250,7 @@ async def test_a_page_hears_how_much_waits_for_a_person() -> None:
 
 
 def test_only_who_may_answer_has_a_place_for_the_count_of_what_waits() -> None:
-    places = [Elements(str(h.fragment[rail.frame(role, "1", "here")])).found for role in Role]
+    places = [Elements(str(h.fragment[site.frame(role, "1", "here")])).found for role in Role]
     waits = [any(attrs.get("id") == "waits" for _, attrs in found) for found in places]
     assert waits == [role >= Role.OPERATOR for role in Role]
 

@@ -1,10 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from msgspec.structs import replace
 
-from metamcp_supervisor.features import all_features, resolve
+from metamcp_supervisor.features import all_features
 from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metric_names import families
 from metamcp_supervisor.telemetry.metrics import Metrics
@@ -230,7 +231,7 @@ class EachFamily:
 
     def metric_rows(self) -> Iterator[tuple[str, Values]]:
         for feature in all_features():
-            for family in resolve(feature.metrics) if feature.metrics else ():
+            for family in resolve_name(feature.metrics) if feature.metrics else ():
                 yield family.name, [(("x",) * len(family.labels), 1)]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import AiConfig, Endpoint, EngineConfig, WorkflowFiles
+from metamcp_supervisor.config.config import AiConfig, Endpoint, WorkflowFiles
 from metamcp_supervisor.processes.nursery import ForkedWorker
 from metamcp_supervisor.telemetry.journal import WAITING
 from metamcp_supervisor.workflows.engine_process import EngineProcess
+from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineFigures, EngineOn, ReportedRun
 from metamcp_worker.ipc.messages import WorkerExit
@@ -118,7 +119,7 @@ async def test_it_is_told_all_of_its_settings_with_the_socket_and_later_ones_wit
 ) -> None:
     async with aclosing(EngineHouse(tmp_path)) as house:
         engine = EngineConfig(keep_s=60.0, sync="normal", runs_max=3)
-        house.config = replace(house.config, ai=AI, workflows=FILES, engine=engine)
+        house.config = replace(house.config, ai=AI, workflows=FILES, tables={"engine": engine})
         house.front()
         with house.connect():
             ((on, fds),) = await house.messages(1)
@@ -139,7 +140,8 @@ async def test_another_database_is_for_the_next_process(tmp_path: Path) -> None:
         house.front()
         with house.connect():
             await house.messages(1)
-        house.config = replace(house.config, engine=EngineConfig(database="postgresql://host/runs"))
+        engine = EngineConfig(database="postgresql://host/runs")
+        house.config = replace(house.config, tables={"engine": engine})
         house.front()
         with house.connect():
             await until(lambda: len(house.engines) == 2, "another one is forked")

@@ -83,7 +83,7 @@ def test_what_is_reckoned_from_the_configuration_is_what_a_client_gets(
 def test_further_tools_of_the_gateway_are_reckoned_too(
     exposure: Exposure, code: CodeLimits | None
 ) -> None:
-    families = tuple(builtin_definitions.FAMILIES)
+    families = tuple(builtin_definitions.families())
     spec = replace(endpoint("git"), exposure=exposure, builtins=families, code=code)
     found = viewers(spec, git=GIT)
     tools = tool_costs.tools(spec, {"git": GIT})

@@ -11,7 +11,8 @@ makes the result from the hits (`ToolSearch`), another tool to call instead (`Fo
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
@@ -222,6 +223,16 @@ def family(
         for tool in own
     }
     return ToolFamily(tools, tuple(tool.item() for tool in tools.values()), guide)
+
+
+def tools_of_features(builtins: Iterable[str]) -> list[Builtin]:
+    """Return the tools of these families of `builtins`."""
+    tools: list[Builtin] = []
+    for name in builtins:
+        works: Mapping[str, Work] = resolve_name(builtin_definitions.BUILTINS[name][1])
+        definitions = builtin_definitions.families()[name]
+        tools += [Builtin(own, *works[own.name], refuse_plainly) for own in definitions]
+    return tools
 
 
 def result(reply: ToolReply, *, modern: bool) -> bytes:

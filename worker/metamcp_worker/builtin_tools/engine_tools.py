@@ -1,5 +1,4 @@
-"""Built-in tools beside those of an exposure: the catalogue, workflows, the agent, and the table of
-all of them.
+"""Built-in tools beside those of an exposure: the catalogue, workflows, the agent.
 
 Owns: their arguments, what `get_catalog` answers, the orders for the engine that the others are;
 runs of workflows as tasks of revision 2025-11-25.
@@ -12,18 +11,16 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, structs
 
-from metamcp_worker.builtin_tools import builtin, result_tools, tool_text
+from metamcp_worker.builtin_tools import builtin, tool_text
 from metamcp_worker.builtin_tools.builtin import (
-    Builtin,
     Decision,
     EngineWork,
     ToolContext,
     ToolReply,
     Work,
-    refuse_plainly,
 )
 from metamcp_worker.catalog.catalog import ListEntry
-from metamcp_worker.ipc import builtin_definitions, codec, process_names
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.ipc.engine_runs import (
     AgentArguments,
     Method,
@@ -188,12 +185,4 @@ WORKS: Mapping[str, Work] = {
     "workflow_status": (StatusArguments, _status),
     "cancel_workflow": (RunArgument, _order("workflow/cancel")),
     "list_workflows": (ListWorkflowsArguments, _order("workflows")),
-    **AGENT,
-    **result_tools.WORKS,
 }
-TOOLS: Mapping[str, Builtin] = {
-    own.name: Builtin(own, *WORKS[own.name], refuse_plainly)
-    for tools in builtin_definitions.FAMILIES.values()
-    for own in tools
-}
-"""All of these tools, by name."""

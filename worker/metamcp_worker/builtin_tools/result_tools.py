@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from metamcp_worker.builtin_tools.builtin import Decision, ReadResult, ToolContext, ToolReply, Work
+from metamcp_worker.ipc import jsonrpc_bytes
 from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.results.result_summary import META, SCHEME, PartRequest, Piece
 
@@ -55,4 +56,11 @@ def build_reply(request: ReadResult, piece: Piece | str) -> ToolReply:
     return ToolReply(f"{piece.text}\n\n[bytes {piece.start} to {piece.end} of {piece.size}{go_on}]")
 
 
+def unknown_code(*, modern: bool) -> int:
+    """Return the code of the error for a URI of no kept result."""
+    return int(Code.INVALID_PARAMS) if modern else jsonrpc_bytes.NOT_FOUND_LEGACY
+
+
+OWN_MEMBERS: Mapping[str, object] = {"ttlMs": 0, "cacheScope": "private"}
+"""Members of a read result for modern clients: nobody but its owner may keep it."""
 WORKS: Mapping[str, Work] = {"read_result": (PartRequest, read)}

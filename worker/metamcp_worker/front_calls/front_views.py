@@ -12,12 +12,11 @@ from weakref import WeakValueDictionary
 from metamcp_worker.access import gate
 from metamcp_worker.builtin_tools import (
     code_tools,
-    engine_tools,
     search_tools,
     servers_tools,
     toolset_tools,
 )
-from metamcp_worker.builtin_tools.builtin import ToolFamily
+from metamcp_worker.builtin_tools.builtin import ToolFamily, tools_of_features
 from metamcp_worker.builtin_tools.search_index import Indexes
 from metamcp_worker.catalog.catalog import Catalog, ListEntry, MergedCatalog
 from metamcp_worker.catalog.exposure import OWN, EndpointLists
@@ -417,7 +416,7 @@ def _family(exposure: Exposure, code: bool, builtins: tuple[str, ...]) -> ToolFa
     own = code_tools.SEARCH_FAMILY if search else _FAMILIES.get(exposure, _NO_FAMILY)
     if not builtins:
         return own
-    definitions = builtin_definitions.of(exposure, code=code, builtins=builtins)
-    more = [engine_tools.TOOLS[tool.name] for tool in definitions if tool.name not in own.tools]
+    families = (name for name in builtin_definitions.BUILTINS if name in builtins)
+    more = [tool for tool in tools_of_features(families) if tool.name not in own.tools]
     tools = {**own.tools, **{tool.name: tool for tool in more}}
     return ToolFamily(tools, (*own.items, *(tool.item() for tool in more)), own.guide)

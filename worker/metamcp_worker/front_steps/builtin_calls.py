@@ -524,11 +524,11 @@ def build_answer(method: str, reply: ToolReply, *, modern: bool, task: bool = Fa
     if reply.failed or reply.structured is None:
         code = int(Code.INVALID_REQUEST)
         if method == jsonrpc_bytes.READ:
-            code = int(Code.INVALID_PARAMS) if modern else jsonrpc_bytes.NOT_FOUND_LEGACY
+            code = result_tools.unknown_code(modern=modern)
         return server_links.error(code, reply.text, {})
     members: dict[str, object] = {"resultType": "complete"} if modern else {}
     if modern and method == jsonrpc_bytes.READ:
-        members |= {"ttlMs": 0, "cacheScope": "private"}
+        members |= result_tools.OWN_MEMBERS
     return CallAnswer(codec.dump({**members, **reply.structured}))
 
 

@@ -12,12 +12,35 @@ shows what they cost.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pkgutil import resolve_name
 from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import Exposure
+
+BUILTINS: Mapping[str, tuple[str, str]] = {
+    "catalog": (
+        "metamcp_worker.ipc.builtin_definitions:CATALOG",
+        "metamcp_worker.builtin_tools.engine_tools:WORKS",
+    ),
+    "workflows": (
+        "metamcp_worker.ipc.builtin_definitions:WORKFLOWS",
+        "metamcp_worker.builtin_tools.engine_tools:WORKS",
+    ),
+    "agent": (
+        "metamcp_worker.ipc.builtin_definitions:AGENT",
+        "metamcp_worker.builtin_tools.engine_tools:AGENT",
+    ),
+    "results": (
+        "metamcp_worker.ipc.builtin_definitions:RESULTS",
+        "metamcp_worker.builtin_tools.result_tools:WORKS",
+    ),
+}
+"""Tools that an endpoint of any exposure can have, by the names of `builtins`: references to their
+definitions, and to the function of each by its name (`builtin_tools.builtin.Work`). A process
+imports those that it uses."""
 
 Schema = Mapping[str, object]
 Detail = Literal["brief", "detailed", "full"]
@@ -67,17 +90,25 @@ def of(
 ) -> Sequence[BuiltinTool]:
     """Return the built-in tools of an endpoint in the order of the list. `code`: whether it has
     code mode, which gives the exposure `search` its tools and the agent too; `builtins`: names of
-    FAMILIES that it has beside those of its exposure."""
+    `families` that it has beside those of its exposure."""
     own = _OWN[exposure]
     if code and exposure == "search":
         own = (*own, *CODE, RUN_AGENT)
-    more = (tool for name, tools in FAMILIES.items() if name in builtins for tool in tools)
+    more = (tool for name, tools in families().items() if name in builtins for tool in tools)
     return (*own, *(tool for tool in more if tool not in own))
 
 
 def names() -> frozenset[str]:
     """Return the names of all built-in tools of all endpoints."""
-    return frozenset(tool.name for tools in (*_OWN.values(), *FAMILIES.values()) for tool in tools)
+    return frozenset(
+        tool.name for tools in (*_OWN.values(), *families().values()) for tool in tools
+    )
+
+
+@cache
+def families() -> Mapping[str, Sequence[BuiltinTool]]:
+    """Return the tools that an endpoint of any exposure can have, by the names of `builtins`."""
+    return {name: resolve_name(definitions) for name, (definitions, _) in BUILTINS.items()}
 
 
 @cache
@@ -350,14 +381,14 @@ RUN_AGENT = BuiltinTool(
     ("task",),
     forwards=True,
 )
-GET_CATALOG = BuiltinTool(
+_GET_CATALOG = BuiltinTool(
     "get_catalog",
     "The catalogue",
     "All servers with their commands and descriptions, prompts and resources, also of servers that"
     " are down.",
     {"server": _ONLY},
 )
-SUGGEST_WORKFLOW = BuiltinTool(
+_SUGGEST_WORKFLOW = BuiltinTool(
     "suggest_workflow",
     "Suggest a workflow",
     "A sequence of tools for a task, as a workflow that run_workflow takes. Nothing is run.",
@@ -405,7 +436,7 @@ WORKFLOWS = (
         "All workflows that can be run, with their inputs.",
     ),
 )
-READ_RESULT = BuiltinTool(
+_READ_RESULT = BuiltinTool(
     "read_result",
     "Read a kept result",
     "Read more of a large result that the gateway keeps: a piece, the value at a path, or what"
@@ -419,13 +450,9 @@ READ_RESULT = BuiltinTool(
     },
     ("handle",),
 )
-FAMILIES: Mapping[str, Sequence[BuiltinTool]] = {
-    "catalog": (GET_CATALOG, SUGGEST_WORKFLOW),
-    "workflows": WORKFLOWS,
-    "agent": (RUN_AGENT,),
-    "results": (READ_RESULT,),
-}
-"""Tools that an endpoint of any exposure can have, by the names of `builtins`."""
+CATALOG = (_GET_CATALOG, _SUGGEST_WORKFLOW)
+AGENT = (RUN_AGENT,)
+RESULTS = (_READ_RESULT,)
 _OWN: Mapping[Exposure, Sequence[BuiltinTool]] = {
     "all": (),
     "toolset": _TOOLSETS,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import engine_tables
-from metamcp_supervisor.config.config import AiConfig, EngineConfig
+from metamcp_supervisor.config import sections
+from metamcp_supervisor.config.config import AiConfig
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
 from metamcp_supervisor.servers.specs import front_spec, own_log_spec
+from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc import codec
 from tests.supervisor.configs import loaded, messages, write
 
@@ -50,7 +51,7 @@ def test_everything_has_its_place_and_the_key_is_shown_nowhere(tmp_path: Path) -
         steps_max=5, timeout_s=60.0, cost_max=0.5, input_price=3.0,
     )  # fmt: skip
     database = f"postgresql://metamcp:{ENVIRON['PASSWORD']}@db.example/runs"
-    assert found.engine == EngineConfig(
+    assert found.table(EngineConfig) == EngineConfig(
         database=database, keep_s=7 * 86_400.0, sync="normal", runs_max=3
     )
     front = front_spec(found, "1")
@@ -151,7 +152,7 @@ def test_ai_api_takes_the_usual_key_of_its_provider_and_says_why_it_cannot_be_us
         return found.ai, list(found.warnings)
 
     ai, warnings = read('{"provider": "anthropic", "endpoint": "https://models.example"}')
-    assert (ai.model, ai.key) == (engine_tables.MODELS["anthropic"], "key-of-the-usual-place")
+    assert (ai.model, ai.key) == (sections.MODELS["anthropic"], "key-of-the-usual-place")
     assert warnings == []
     for text, said in (
         ('{"provider": "opnai", "endpoint": "https://x/"}', "mean 'openai'"),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config.config import Embeddings
 from metamcp_supervisor.config.installation import MEANING, describe_missing
 from metamcp_supervisor.config.options import option
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
-from metamcp_supervisor.servers.specs import embeddings_spec, front_spec, own_log_spec
+from metamcp_supervisor.embeddings.embedder import embeddings_spec, meaning_spec
+from metamcp_supervisor.embeddings.embedding_settings import Embeddings
+from metamcp_supervisor.servers.specs import front_spec, own_log_spec
 from metamcp_worker.ipc import codec
 from tests.supervisor.configs import loaded, messages, write
 
@@ -40,14 +41,14 @@ ENVIRON = {"VERSION": "word-of-the-url", "TOKEN": "token-of-the-header"}
 def test_everything_has_its_place(tmp_path: Path) -> None:
     found = loaded(tmp_path, FILE, environ=ENVIRON)
     assert found.warnings == ()
-    assert found.embeddings == Embeddings(
+    assert found.table(Embeddings) == Embeddings(
         url=f"{URL}?version=word-of-the-url", model="small", key="token-of-the-header", weight=0.5
     )
     told = embeddings_spec(found)
     assert told is not None
     assert (told.url, told.key) == (f"{URL}?version=word-of-the-url", "token-of-the-header")
     assert told.store == str(found.gateway.state_dir / "vectors.db")
-    meaning = front_spec(found, "1").meaning
+    meaning = meaning_spec(found)
     assert meaning is not None
     assert (meaning.weight, meaning.model) == (0.5, told.id)
 
@@ -61,9 +62,9 @@ def test_the_written_defaults_are_those_of_the_values() -> None:
 
 def test_nobody_is_asked_for_vectors_where_no_endpoint_has_a_search(tmp_path: Path) -> None:
     found = loaded(tmp_path, FILE.replace('"search"', '"toolset"'), environ=ENVIRON)
-    assert (embeddings_spec(found), front_spec(found, "1").meaning) == (None, None)
+    assert (embeddings_spec(found), meaning_spec(found)) == (None, None)
     found = loaded(tmp_path, SEARCH + '[servers.git]\ncommand = ["x"]\n')
-    assert (embeddings_spec(found), front_spec(found, "1").meaning) == (None, None)
+    assert (embeddings_spec(found), meaning_spec(found)) == (None, None)
 
 
 def test_secrets_are_shown_nowhere_and_no_front_learns_them(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_secrets_are_shown_nowhere_and_no_front_learns_them(tmp_path: Path) -> N
     told = embeddings_spec(found)
     assert told is not None
     assert set(told.log.secrets) == set(ENVIRON.values())
-    front = codec.dump(front_spec(found, "1")).decode()
+    front = codec.dump([front_spec(found, "1"), meaning_spec(found)]).decode()
     for secret in ENVIRON.values():
         assert secret not in repr(found) + front
 
@@ -128,7 +129,7 @@ def test_a_folder_needs_packages_and_says_how_to_get_them(tmp_path: Path) -> Non
     text = '[embeddings]\nfolder = "model"\n' + SEARCH + GIT
     if not describe_missing(MEANING):
         found = loaded(tmp_path, text)
-        assert found.embeddings.folder == tmp_path / "model"
+        assert found.table(Embeddings).folder == tmp_path / "model"
         return
     (said,) = messages(tmp_path, text)
     assert 'pip install "metamcp[semantic]"' in said
@@ -179,5 +180,5 @@ def test_the_documented_example_is_one(tmp_path: Path) -> None:
     part = (ROOT / "docs/views.md").read_text().split("\n## Search by meaning\n")[1]
     blocks = re.findall(r"```toml\n(.*?)```", part.split("\n## ")[0], re.DOTALL)
     found = loaded(tmp_path, blocks[0] + SEARCH + GIT, environ={"OPENAI_API_KEY": "x" * 8})
-    assert found.embeddings.url
+    assert found.table(Embeddings).url
     assert found.warnings == ()

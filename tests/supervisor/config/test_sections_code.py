@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.config import code_mode
+from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import CodeConfig
 from metamcp_supervisor.config.reload import fingerprint, plan
 from metamcp_supervisor.config.show import tables
@@ -41,8 +41,8 @@ def test_an_endpoint_has_the_limits_of_the_table_and_its_own_above_them(tmp_path
     limits = {each.name: each.code for each in front_spec(found, "1").endpoints}
     own = CodeLimits(timeout_ms=2000, memory_bytes=256 << 20)
     assert limits == {"dev": own, "plain": GENERAL}
-    assert code_mode.largest_memory(found) == 256 << 20
-    assert code_mode.largest_memory(replace(found, endpoints={})) == 64 << 20
+    assert sections.largest_memory(found) == 256 << 20
+    assert sections.largest_memory(replace(found, endpoints={})) == 64 << 20
 
 
 def test_an_empty_table_switches_code_mode_on_and_no_table_leaves_it_off(tmp_path: Path) -> None:
