@@ -19,6 +19,7 @@ ANYWHERE = {
 }  # fmt: skip
 #: Pages whose blocks in a language another test runs.
 RUN = {
+    "diff": {"docs/hacking.md"},  # tests/packages/test_example_feature.py
     "yaml": {"docs/workflows.md"},  # tests/worker/engine/test_definition_documented.py
     "ts": {"docs/code-mode.md"},  # tests/live/test_code_mode.py
     "python": {

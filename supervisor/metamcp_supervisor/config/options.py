@@ -606,6 +606,10 @@ def sections() -> tuple[Section, ...]:
 
 @cache
 def options_of(section: Section) -> tuple[Option, ...]:
+    """Return the keys of a table. Features add tables, and no key to a table of the core."""
+    of_core = tuple(option for option in _CORE if option.section == section)
+    if section and of_core:
+        return of_core
     return tuple(option for option in all_options() if option.section == section)
 
 
