@@ -86,7 +86,9 @@ class Play:
     def _act(self, name: str, life: ServerLife, action: Action) -> None:
         match action:
             case Action.JOIN_GATE:
-                self._gate = start_gate.join(self._gate, name, life.failures)
+                self._gate = start_gate.join(
+                    self._gate, name, life.failures, again=life.generation > 0
+                )
                 self._at(self.now, self._open)
             case Action.LEAVE_GATE:
                 self._gate = start_gate.leave(self._gate, name)

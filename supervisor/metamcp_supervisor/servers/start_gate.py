@@ -9,7 +9,8 @@ that made it (`server`).
 A place stands for the processor time that a start costs: it is given back when the server is ready
 or down, and at the latest after PLACE_S_MAX, because a start that takes longer waits for something
 other than the processor. So servers that hang do not delay others for long. Servers that failed
-before queue behind those that did not.
+before queue behind those that did not. The rate of starts is limited for servers that ran before:
+many that lost the same upstream, or that die at once, give their places back at once.
 
 After the kernel has killed a process for lack of memory, each start could cause the next kill: no
 server starts for a while, and then one server at a time.
@@ -29,14 +30,16 @@ from dataclasses import dataclass, replace
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 
-PLACES_MIN = 2
-PLACES_PER_CORE = 2
+PLACES_MIN = 4
+PLACES_PER_CORE = 4
+"""Two are busy with importing while two wait for a disk or a socket; in measured starts of 20
+servers two for each core left a third of the processors idle."""
 PLACE_S_MAX = 2.0
 """Maximum seconds that a start has a place: Node.js and Python servers need 0.2 to 0.5 s of
 processor time until they are ready."""
 STARTS_MAX = 8
 STARTS_WINDOW_S = 0.25
-"""Seconds in which at most STARTS_MAX servers start, however many cores there are."""
+"""Seconds in which at most STARTS_MAX servers start again, however many cores there are."""
 CROWDED_S = 5.0
 """Seconds without a start after the kernel killed a process for lack of memory. For as long again,
 servers start one at a time."""
@@ -44,13 +47,17 @@ servers start one at a time."""
 
 @dataclass(frozen=True, slots=True)
 class WaitingStart:
+    """`again`: the server ran before in this gateway."""
+
     name: str
     failures: int
+    again: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """`warming`: (server, since when) of the places taken; `starts`: times of the last starts;
+    """`warming`: (server, since when) of the places taken; `starts`: times of the last starts that
+    were not the first;
     `crowded`: when the kernel killed a process for lack of memory, None if that was long ago."""
 
     places: int
@@ -64,14 +71,14 @@ def for_cores(cores: int) -> Gate:
     return Gate(places=max(PLACES_MIN, PLACES_PER_CORE * cores))
 
 
-def join(gate: Gate, name: str, failures: int) -> Gate:
+def join(gate: Gate, name: str, failures: int, *, again: bool = False) -> Gate:
     """Queue `name` behind all servers that failed as often or less often; do nothing if the server
-    is queued already."""
+    is queued already. `again`: as in WaitingStart."""
     if any(waiting.name == name for waiting in gate.queue):
         return gate
     before = tuple(waiting for waiting in gate.queue if waiting.failures <= failures)
     behind = tuple(waiting for waiting in gate.queue if waiting.failures > failures)
-    return replace(gate, queue=(*before, WaitingStart(name, failures), *behind))
+    return replace(gate, queue=(*before, WaitingStart(name, failures, again), *behind))
 
 
 def leave(gate: Gate, name: str) -> Gate:
@@ -96,17 +103,18 @@ def admit(
         gate = replace(gate, crowded=None)
     warming = tuple(slot for slot in gate.warming if now < slot[1] + PLACE_S_MAX)
     starts = tuple(start for start in gate.starts if now < start + STARTS_WINDOW_S)
-    room = max(0, min(_places(gate, now) - len(warming), STARTS_MAX - len(starts)))
     able = [waiting for waiting in gate.queue if waiting.name not in blocked]
-    chosen = able[:room]
+    limited = [waiting for waiting in able if waiting.again][max(0, STARTS_MAX - len(starts)) :]
+    chosen = [waiting for waiting in able if waiting not in limited]
+    chosen = chosen[: max(0, _places(gate, now) - len(warming))]
     gate = replace(
         gate,
         queue=tuple(waiting for waiting in gate.queue if waiting not in chosen),
         warming=(*warming, *((waiting.name, now) for waiting in chosen)),
-        starts=(*starts, *(now for _ in chosen)),
+        starts=(*starts, *(now for waiting in chosen if waiting.again)),
     )
-    again = _next_opening(gate, now) if len(able) > len(chosen) else None
-    return gate, tuple(waiting.name for waiting in chosen), again
+    opening = _next_opening(gate, now) if len(able) > len(chosen) else None
+    return gate, tuple(waiting.name for waiting in chosen), opening
 
 
 def on_oom_kill(gate: Gate, now: float) -> Gate:

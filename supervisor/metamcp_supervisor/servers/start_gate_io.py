@@ -30,7 +30,9 @@ class StartQueue:
         self._closed = False
 
     def join(self, entry: ServerEntry) -> None:
-        self._gate = start_gate.join(self._gate, entry.name, entry.life.failures)
+        self._gate = start_gate.join(
+            self._gate, entry.name, entry.life.failures, again=entry.life.generation > 0
+        )
         self.schedule_check()
 
     def leave(self, entry: ServerEntry) -> None:

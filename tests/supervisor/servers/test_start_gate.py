@@ -13,29 +13,38 @@ from metamcp_supervisor.servers.start_gate import (
 )
 
 
-def queued(names: list[str], cores: int = 2) -> Gate:
-    found = start_gate.for_cores(cores)
+def queued(names: list[str], cores: int = 2, *, again: bool = False) -> Gate:
+    gate = start_gate.for_cores(cores)
     for name in names:
-        found = start_gate.join(found, name, 0)
-    return found
+        gate = start_gate.join(gate, name, 0, again=again)
+    return gate
 
 
 def test_no_more_warm_up_at_once_than_there_are_places() -> None:
     found, names, again = start_gate.admit(queued(list("abcdef"), cores=1), 0.0, ())
-    assert names == ("a", "b")
+    assert names == ("a", "b", "c", "d")
     assert again == PLACE_S_MAX
     found, names, _ = start_gate.admit(start_gate.leave(found, "a"), 0.1, ())
-    assert names == ("c",)
+    assert names == ("e",)
 
 
 def test_servers_that_hang_hold_up_the_rest_for_a_moment_only() -> None:
-    found, _, _ = start_gate.admit(queued([*"abcd", "good"], cores=2), 0.0, ())
+    found, _, _ = start_gate.admit(queued([*"abcdefgh", "good"], cores=2), 0.0, ())
     found, names, _ = start_gate.admit(found, PLACE_S_MAX, ())
     assert names == ("good",)
 
 
-def test_eight_starts_fill_a_quarter_of_a_second() -> None:
-    many = queued([f"s{number}" for number in range(20)], cores=64)
+def test_first_starts_wait_for_places_alone() -> None:
+    first = [f"s{number}" for number in range(20)]
+    _, names, again = start_gate.admit(queued(first, cores=64), 10.0, ())
+    assert (list(names), again) == (first, None)
+
+
+def test_those_that_ran_before_start_eight_in_a_quarter_of_a_second_and_hold_up_no_first() -> None:
+    many = queued([f"s{number}" for number in range(20)], cores=64, again=True)
+    _, names, _ = start_gate.admit(start_gate.join(many, "first", 0), 10.0, ())
+    assert len(names) == STARTS_MAX + 1
+    assert names[-1] == "first"
     many, names, again = start_gate.admit(many, 10.0, ())
     assert len(names) == STARTS_MAX
     assert again == 10.0 + STARTS_WINDOW_S
@@ -87,7 +96,7 @@ def test_whatever_happens_the_limits_hold_and_the_queue_moves(
     for what, name, passed in steps:
         now += passed
         if what == "join":
-            found = start_gate.join(found, name, 0)
+            found = start_gate.join(found, name, 0, again=name < "e")
         elif what == "leave":
             found = start_gate.leave(found, name)
             assert name not in {waiting.name for waiting in found.queue}
