@@ -283,6 +283,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
+        helps = {*self.get_help_option_names(ctx)} & {*args} or ctx.resilient_parsing
+        if word in STAYING and not helps:
+            from metamcp_supervisor.processes import nursery_start
+
+            nursery_start.execute_early()
         if word not in verbs() and not word.startswith("-") and not ctx.resilient_parsing:
             message = f"no command is named {word!r}; {_explain_unknown(word)}"
             if "--json" in args:

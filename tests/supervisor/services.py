@@ -10,8 +10,7 @@ from msgspec import structs
 
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
-from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.fronts.ports import Forker
+from metamcp_supervisor.fronts.front import Forker, FrontProcess
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.roles.role_process import ServiceContext

@@ -22,6 +22,7 @@ import click
 from metamcp_supervisor import VERSION, runtime
 from metamcp_supervisor.cli.output import LogOutput
 from metamcp_supervisor.config import places
+from metamcp_supervisor.processes.nursery_start import HANDOVER
 from metamcp_supervisor.verbs import Exit, JournalEvent
 from metamcp_worker.ipc import codec
 from metamcp_worker.runtime import logs, memory
@@ -219,7 +220,7 @@ class CommandLineConfig:
         from metamcp_supervisor.config.reload import fingerprint
         from metamcp_supervisor.gateway import upgrade_exec
 
-        if self._environ.get(upgrade_exec.VARIABLE) == upgrade_exec.TRIAL:
+        if self._environ.get(HANDOVER) == upgrade_exec.TRIAL:
             return replace(self.config, unrun=False)
         before = upgrade_exec.before(self._environ)
         same = before is not None and fingerprint(before) == fingerprint(self.config)
@@ -318,9 +319,7 @@ class CommandLineConfig:
 
 def ask(question: str) -> bool:
     """Show what a configuration starts, and ask for a yes or no on the terminal."""
-    from metamcp_supervisor.gateway.upgrade_exec import VARIABLE
-
-    if VARIABLE in os.environ:  # an upgrade: the gateway goes on, and cannot wait for an answer
+    if HANDOVER in os.environ:  # an upgrade: the gateway goes on, and cannot wait for an answer
         return False
     click.echo(question, err=True)
     try:

@@ -21,10 +21,14 @@ from functools import partial
 from msgspec import Struct
 
 from metamcp_supervisor import backoff
-from metamcp_supervisor.fronts.front import FrontProcess, FrontSnapshot
+from metamcp_supervisor.fronts.front import (
+    Forker,
+    FrontNotReplaced,
+    FrontProcess,
+    FrontServices,
+    FrontSnapshot,
+)
 from metamcp_supervisor.fronts.handover import Handovers, MovingConnection
-from metamcp_supervisor.fronts.ports import Forker as Forker  # noqa: PLC0414 - imported from here
-from metamcp_supervisor.fronts.ports import FrontNotReplaced, FrontServices
 from metamcp_supervisor.fronts.sessions import SessionRecords
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked

@@ -1,6 +1,6 @@
 """Services of the gateway for fronts: pass on what a front says to the parts that it concerns.
 
-Owns: which part gets which message, as an implementation of `fronts.ports.FrontServices`. Never:
+Owns: which part gets which message, as an implementation of `fronts.front.FrontServices`. Never:
 the actions of these parts, fronts themselves (`fronts.fronts`)."""
 
 import asyncio
@@ -17,9 +17,8 @@ from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.features import all_features
-from metamcp_supervisor.fronts.front import FrontProcess
+from metamcp_supervisor.fronts.front import Forker, FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
-from metamcp_supervisor.fronts.ports import Forker
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
@@ -54,7 +53,7 @@ LOST = (
 
 
 class GatewayFrontServices:
-    """An implementation of `fronts.ports.FrontServices`. `manager`, `views` and so on: set later,
+    """An implementation of `fronts.front.FrontServices`. `manager`, `views` and so on: set later,
     but before the first front starts, because `Fronts` needs this object first."""
 
     manager: ServerManager

@@ -25,8 +25,8 @@ from metamcp_supervisor.config.units import DURATION_S_MAX
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
 from metamcp_supervisor.control.services import NotNow, ServerDetails, UnknownName
+from metamcp_supervisor.fronts.front import FrontNotReplaced
 from metamcp_supervisor.fronts.fronts import Fronts
-from metamcp_supervisor.fronts.ports import FrontNotReplaced
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.front_services import GatewayFrontServices
 from metamcp_supervisor.gateway.reload import Ask, Reloads

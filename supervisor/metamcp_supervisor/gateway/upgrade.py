@@ -18,8 +18,8 @@ from typing import NamedTuple
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.reload import hash_launch
 from metamcp_supervisor.control.control import Control
+from metamcp_supervisor.fronts.front import FrontNotReplaced
 from metamcp_supervisor.fronts.fronts import Fronts, FrontsSnapshot
-from metamcp_supervisor.fronts.ports import FrontNotReplaced
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.reload import Reloads
 from metamcp_supervisor.gateway.upgrade_exec import Upgrades

@@ -22,14 +22,14 @@ from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.gateway import upgrade_state
 from metamcp_supervisor.gateway.upgrade_state import ProgramContract, UpgradeState
+from metamcp_supervisor.processes.nursery_start import HANDOVER
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.verbs import Upgrade
 from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import PeerGone, TooLarge
 
-VARIABLE = "METAMCP_HANDOVER"
-"""Environment variable for the new program: the number of the descriptor of the state, or TRIAL."""
 TRIAL = "trial"
+"""Value of HANDOVER for a program that shall only describe itself."""
 TRIAL_S_MAX = 30.0
 """Maximum seconds for the new program to describe itself: half a second is usual, on a busy machine
 with cold disks 20."""
@@ -167,7 +167,7 @@ class Upgrades:
         inherited_fds, blobs = upgrade_state.descriptors(state), list[int]()
         try:
             blobs.append(packets.blob(upgrade_state.pack(state)))
-            environ = {**os.environ, **self._environ(), VARIABLE: str(blobs[0])}
+            environ = {**os.environ, **self._environ(), HANDOVER: str(blobs[0])}
             with contextlib.suppress(PeerGone):
                 on_execute(facts)
             self._flush()
@@ -187,7 +187,7 @@ class Upgrades:
 def told_to(environ: MutableMapping[str, str]) -> str:
     """Return the task of this program: TRIAL, the number of the descriptor of the state that it
     takes over, or "". Remove the variable, so that child processes do not follow it, too."""
-    return environ.pop(VARIABLE, "")
+    return environ.pop(HANDOVER, "")
 
 
 def read_state(order: str) -> UpgradeState:
@@ -198,7 +198,7 @@ def read_state(order: str) -> UpgradeState:
             os.set_inheritable(fd, False)
     except (OSError, ValueError, TooLarge) as error:
         raise upgrade_state.StateUnreadable(
-            f"{VARIABLE} is for the gateway alone, and names no state that it handed over: {error}"
+            f"{HANDOVER} is for the gateway alone, and names no state that it handed over: {error}"
         ) from None
     return state
 
@@ -206,7 +206,7 @@ def read_state(order: str) -> UpgradeState:
 def before(environ: Mapping[str, str]) -> Config | None:
     """Return the configuration as the previous program read it from the files, or None if no state
     was handed over or the state cannot be read."""
-    order = environ.get(VARIABLE, "")
+    order = environ.get(HANDOVER, "")
     if not order.isdecimal():
         return None
     try:
@@ -220,7 +220,7 @@ def _begin() -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             _command(),
-            env={**os.environ, VARIABLE: TRIAL},
+            env={**os.environ, HANDOVER: TRIAL},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

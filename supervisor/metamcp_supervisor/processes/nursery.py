@@ -19,16 +19,16 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from metamcp_supervisor.processes import nursery_process
+from metamcp_supervisor.processes import nursery_process, nursery_start
 from metamcp_supervisor.processes.heartbeats import Stacks
 from metamcp_supervisor.processes.nursery_process import (
-    DEFAULT_COMMAND,
     ForkedWorker,
     NotForked,
     NurseryDown,
     NurseryGone,
     NurseryRun,
 )
+from metamcp_supervisor.processes.nursery_start import DEFAULT_COMMAND
 from metamcp_supervisor.processes.workers import WorkerTable
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import TooLarge
@@ -361,7 +361,7 @@ class Nursery:
     async def _launch(self) -> None:
         """Start a nursery and wait for its Born. Raises NurseryDown; `_bury` then cleans up."""
         try:
-            process, ours = nursery_process.execute(self._command)
+            process, ours = nursery_start.execute(self._command)
         except OSError as error:
             raise NurseryDown(f"the nursery did not start: {error}") from None
         life = self._life = NurseryRun(process, asyncio.get_running_loop().create_future())

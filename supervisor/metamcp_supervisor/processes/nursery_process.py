@@ -1,18 +1,14 @@
-"""The process of a nursery, from its start until all processes that it left are gone.
+"""The process of a nursery, until all processes that it left are gone.
 
-Owns: executing the nursery, the control socket to it, the wait for its exit, and the sweep of
-orphans in steps that leave the event loop free. Never: orders to the nursery (`nursery`).
+Owns: the control socket to it, the wait for its exit, and the sweep of orphans in steps that leave
+the event loop free. Never: executing it (`nursery_start`), orders to it (`nursery`).
 """
 
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from socket import socket
 from typing import Protocol
 
@@ -21,10 +17,6 @@ from metamcp_worker.ipc import packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.messages import NurseryReady
 from metamcp_worker.runtime import orphans
-
-NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
-# Without -P the folder in which the gateway is started could bring modules of its own.
-DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 
 
 class NurseryDown(MetaMCPError):
@@ -108,25 +100,6 @@ def adopt_nursery(pid: int) -> NurseryRun:
     life = NurseryRun(InheritedChild(pid), asyncio.get_running_loop().create_future())
     life.born.set_result(NurseryReady(pid=pid))
     return life
-
-
-def execute(command: Sequence[str]) -> tuple[ChildProcess, socket]:
-    """Start a nursery; return its process and the supervisor's end of its control socket. Raises
-    OSError."""
-    if not Path("/dev/fd").exists():
-        raise OSError(NO_PROC)
-    ours, theirs = packets.pair()
-    with theirs, contextlib.ExitStack() as undo:
-        undo.callback(ours.close)
-        process = subprocess.Popen(
-            (*command, "--fd", str(theirs.fileno())),
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=2,  # nothing below the nursery writes into the output of the command
-            start_new_session=True,  # ^C on the terminal is the supervisor's alone
-        )
-        undo.pop_all()
-    return process, ours
 
 
 PAUSE_S = 0.005

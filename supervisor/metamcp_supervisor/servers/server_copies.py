@@ -24,7 +24,7 @@ from typing import Protocol
 from metamcp_supervisor import backoff
 from metamcp_supervisor.config import environment
 from metamcp_supervisor.control.services import NotNow
-from metamcp_supervisor.fronts.fronts import Forker
+from metamcp_supervisor.fronts.front import Forker
 from metamcp_supervisor.processes.heartbeats import Heartbeats, NoStacks
 from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked, NurseryGone
 from metamcp_supervisor.processes.workers import PulseVerdict

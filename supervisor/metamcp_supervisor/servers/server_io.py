@@ -19,8 +19,7 @@ from dataclasses import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.control.services import NotNow
-from metamcp_supervisor.fronts.front import FrontProcess
-from metamcp_supervisor.fronts.fronts import Forker
+from metamcp_supervisor.fronts.front import Forker, FrontProcess
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.fronts import fronts
-from metamcp_supervisor.fronts.ports import FrontNotReplaced
+from metamcp_supervisor.fronts.front import FrontNotReplaced
 from metamcp_worker.ipc.messages import AdoptSessions, SessionKept, Stop
 from tests.supervisor.fronts.test_fronts import names, nth, ready, session
 from tests.supervisor.stage import Player, Stage, opened_stage, until
