@@ -52,6 +52,9 @@ def _now() -> list[dashboard.Panel]:
         number("Circuit", "Open: it failed so often that it is only tried now and then.", "none",
                f"max(metamcp_circuit_open{{{SERVER}}})",
                words={"0": ("closed", "green"), "1": ("open", "red")}),
+        number("Required", "Without it the gateway is not ready; its alerts are critical.", "none",
+               f"max(metamcp_server_required{{{SERVER}}})",
+               words={"0": ("no", "text"), "1": ("yes", "text")}),
         number("Next start in", "0: none is planned.", "s",
                f"max(metamcp_backoff_seconds{{{SERVER}}})"),
     ]  # fmt: skip

@@ -56,7 +56,7 @@ OFTEN = {"restarts_max": 1000, "restart_delay_max": "100ms"}
 #: What is behind the gateway, by name. Each has one weakness.
 SERVERS: dict[str, dict[str, Any]] = {
     "files": {**fake("--resources", "--prompts"), "spares": 1, "retry": "read-only"},
-    "search": fake("--era", "modern"),
+    "search": {**fake("--era", "modern"), "required": True},
     "tickets": fake("--era", "legacy"),
     "mail": {**fake(), "concurrency": 1},
     "notes": {**fake("--era", "legacy", "--logging"), "sharing": "shared"},
@@ -421,6 +421,19 @@ def _a_bad_file(run: Run) -> None:
     run.gateway.ctl("reload")
 
 
+def _an_audit_that_is_not_written(run: Run) -> None:
+    """Its process ends again and again, until its next start waits long enough for the alert."""
+
+    def fires() -> bool:
+        for role in run.gateway.status()["roles"]:
+            if role["role"] == "audit" and role["pid"]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(role["pid"], signal.SIGKILL)
+        return ("MetaMCPAuditDown", "") in run.prometheus.fired()
+
+    until(fires, "the alert about the audit", 60)
+
+
 def _resident(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -432,6 +445,7 @@ FAULTS = (
     _someone_in_the_way, _odd_answers, _large_results, _a_late_answer, _strangers,
     _a_refused_right,
     _what_is_left_behind, _a_full_queue, _other_fronts, _other_tools, _few_descriptors,
-    _little_memory, _a_bad_file, _odd_answers, _strangers, _what_is_left_behind,
+    _little_memory, _a_bad_file, _an_audit_that_is_not_written, _odd_answers, _strangers,
+    _what_is_left_behind,
 )  # fmt: skip
 """In this order. What begins a new series shows as a rate only when it comes again."""

@@ -99,6 +99,8 @@ _CALLS = (
 _SUPERVISION = (
     MetricFamily("metamcp_server_state", "gauge", ("server", "state"),
            "1 for the state the server is in, 0 for the others."),
+    MetricFamily("metamcp_server_required", "gauge", ("server",),
+           "1 for a server without which the gateway is not ready, as `required` says."),
     MetricFamily("metamcp_server_restarts_total", "counter", ("server", "reason"),
            "Starts after the first one, by what made them necessary."),
     MetricFamily("metamcp_server_start_duration_seconds", "gauge", ("server",),

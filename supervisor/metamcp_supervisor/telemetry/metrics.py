@@ -416,11 +416,10 @@ class Metrics:
                 for state in STATES
             ),
         )
+        yield "metamcp_server_required", (((server.name,), server.required) for server in servers)
         yield "metamcp_server_restarts_total", by_two(self._restarts, names, RESTARTS)
-        yield (
-            "metamcp_server_start_duration_seconds",
-            (((server.name,), server.start_s) for server in servers if server.start_s > 0),
-        )
+        starts = (((server.name,), server.start_s) for server in servers if server.start_s > 0)
+        yield "metamcp_server_start_duration_seconds", starts
         yield "metamcp_server_last_exit_code", by_one(self._exit_codes)
         yield "metamcp_generation", (((server.name,), server.generation) for server in servers)
         yield (
