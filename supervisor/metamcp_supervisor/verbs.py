@@ -188,6 +188,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     config_age_s: float
     reload_refused: str = ""
     """Why the last reload was refused; empty if it was applied."""
+    keys_unusable: str = ""
+    """Why no API key is valid although an endpoint asks for one; empty for no reason."""
     nursery_pid: int
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0

@@ -284,6 +284,29 @@ def test_keys_outlive_fronts_and_the_gateway(gateway: Gateway) -> None:
     assert ask(gateway) == 401
 
 
+@pytest.mark.promise("M86")
+def test_a_gateway_without_a_valid_key_says_so_until_their_pepper_is_back(
+    gateway: Gateway,
+) -> None:
+    first, pepper = gateway.environ["FIRST"], gateway.folder / "state" / "keys.pepper"
+    content = pepper.read_bytes()
+    pepper.unlink()
+    assert gateway.stop() == 0
+    gateway.start()
+    assert ask(gateway, first) == 401
+    status, page = gateway.ops("/readyz?verbose")
+    assert (status, "[-]keys none is valid" in page) == (503, True)
+    shown = gateway.run("status", ok=(3,)).stdout
+    assert "no API key is valid, and endpoints ask for one: " in shown
+    assert "none is valid: " in gateway.run("doctor", ok=(1,)).stdout
+    assert "active" not in {key["state"] for key in keys(gateway, "list")["keys"]}
+    pepper.write_bytes(content)
+    pepper.chmod(0o600)
+    assert "active" in {key["state"] for key in keys(gateway, "list")["keys"]}
+    assert gateway.ops("/readyz")[0] == 200
+    until(lambda: ask(gateway, first) == 200, "all fronts know the keys again")
+
+
 def ask_again(gateway: Gateway, key: str) -> int:
     try:
         return ask(gateway, key)

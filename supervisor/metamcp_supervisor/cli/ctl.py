@@ -236,7 +236,8 @@ def status(
     fields: str | None,
     failing: bool,
 ) -> None:
-    """Show what runs, and what is wrong. Exit 3 if a server that should be ready is not."""
+    """Show what runs, and what is wrong. Exit 3 if a server that should be ready is not,
+    or if no API key is valid where endpoints ask for one."""
     if watch and failing:
         raise click.UsageError("--failing does not go with --watch")
     field_names = _fields(fields) if fields is not None else ()
@@ -258,7 +259,7 @@ def status(
         only = tuple(server.name for server in missed) if failing else names
         picture = _picture(snapshot, only)
         show.picture(structs.replace(picture, foot=_foot(snapshot, names)))
-    if missed:
+    if missed or (snapshot.keys_unusable and not names):
         sys.exit(verbs.Exit.NOT_READY)
 
 
@@ -474,7 +475,14 @@ def _foot(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
         if names
         else [*columns.role_lines(snapshot.roles), *columns.limit_lines(snapshot.limits)]
     )
-    texts = filter(None, (columns.refused_text(snapshot), columns.answers_text(snapshot)))
+    texts = filter(
+        None,
+        (
+            columns.refused_text(snapshot),
+            columns.keys_text(snapshot),
+            columns.answers_text(snapshot),
+        ),
+    )
     return "\n".join([columns.status_foot(snapshot, names), *texts, *more])
 
 

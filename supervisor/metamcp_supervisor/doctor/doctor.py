@@ -292,6 +292,7 @@ def _check_config(config: Config, status: verbs.GatewayStatus | None) -> Iterato
     yield from doctor_security.private_files(config)
     yield from doctor_security.room_of_audit(config)
     yield from doctor_security.tls_files(config)
+    yield from doctor_security.usable_keys(config)
     yield from doctor_security.named_keys(config)
     yield from doctor_checks.code(config)
     yield from doctor_checks.confinement(config)

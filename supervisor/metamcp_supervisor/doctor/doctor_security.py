@@ -123,6 +123,13 @@ def tls_files(config: Config) -> Iterator[DoctorFinding]:
         yield DoctorFinding("TLS", "ok", f"{tls.cert} can be used")
 
 
+def usable_keys(config: Config) -> Iterator[DoctorFinding]:
+    """Check the file without which no API key is valid."""
+    if reason := api_keys.find_fault(config.gateway.state_dir):
+        text, _, advice = reason.partition("; ")
+        yield DoctorFinding("API keys", "fail", f"none is valid: {text}", advice)
+
+
 def named_keys(config: Config) -> Iterator[DoctorFinding]:
     """Find the API keys that endpoints name and that do not exist."""
     if not any(endpoint.keys for endpoint in config.endpoints.values()):

@@ -15,7 +15,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -78,6 +78,8 @@ class ApiKeys:
         self._limits: dict[str, UseLimits] | None = None
         """See `limits`; None: to be collected."""
         self._pepper = b""
+        self.unusable = ""
+        """Why no key is valid; empty if keys can be used, or if there is none."""
         self._read = False
         self._turn = asyncio.Lock()
         self._under_way: set[asyncio.Task[KeyChanged]] = set()
@@ -139,13 +141,14 @@ class ApiKeys:
     ) -> KeyList:
         """Return the keys with these ids or names; without names, in the order of ids, those after
         the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
-        await self._load_rows()
+        with contextlib.suppress(PepperUnfit):
+            await self._load()
         keys = [self._find_key(name) for name in names]
         if not names:
             later_keys = (key for key_id, key in self._keys.items() if key_id > after)
             keys = sorted(later_keys, key=lambda key: key.spec.id)
         now = self._clock()
-        page = tuple(_describe_key(key, now) for key in keys[:most])
+        page = tuple(self._describe_key(key, now) for key in keys[:most])
         return KeyList(keys=page, more=len(keys) - len(page))
 
     async def read_key_use(self, name: str) -> KeyUse:
@@ -187,12 +190,13 @@ class ApiKeys:
             if isinstance(order, NewKey | Rotate):
                 text, key_id, digest = self._new()
                 change = key_rules.build_new_key(
-                    order, self._keys.values(), key_id, digest, now, by, self._endpoints()
-                )
+                    order, self._keys.values(), key_id, digest, now, by, self._endpoints(),
+                    api_key.mark(self._pepper),
+                )  # fmt: skip
             else:
                 change = key_rules.end_key(order, self._find_key(order.key), now)
             late = await self._change(change)
-        fields = structs.asdict(_describe_key(change.about, now))
+        fields = structs.asdict(self._describe_key(change.about, now))
         old = [_iso(key.spec.expires) for key in change.put if key is not change.about]
         return KeyChanged(
             **fields, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
@@ -213,9 +217,17 @@ class ApiKeys:
     async def _load(self) -> None:
         """Read keys and pepper, unless that is done already, and send them to the fronts. Raises
         Unstored and PepperUnfit."""
-        await self._load_rows()
-        if self._keys and not self._pepper:
-            self._pepper = _pepper(self._database.path.parent / key_rules.PEPPER, make=False)
+        try:
+            await self._load_rows()
+            fresh = bool(self._keys and not self._pepper)
+            if fresh:
+                path = self._database.path.parent / key_rules.PEPPER
+                self._pepper = _pepper_of(path, self._keys.values())
+        except (StoreError, PepperUnfit) as error:
+            self.unusable = str(error)
+            raise
+        self.unusable = ""
+        if fresh:
             await self._tell(KeyChanges(pepper=self._pepper, whole=True, put=self._specs()))
 
     async def _load_rows(self) -> None:
@@ -248,6 +260,23 @@ class ApiKeys:
         put = tuple(filter(key_rules.for_fronts, put))
         removed = (*change.drop, *change.over)
         return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=removed))
+
+    def _describe_key(self, key: StoredKey, now: float) -> KeyShown:
+        spec, state = key.spec, key_rules.state(key.spec, now)
+        return KeyShown(
+            id=spec.id,
+            name=spec.name,
+            workspace=spec.workspace,
+            endpoints=spec.endpoints,
+            scopes=spec.scopes,
+            expires=_iso(spec.expires) if spec.expires else None,
+            principal=spec.principal,
+            url=spec.url,
+            limits={name: value for name, value in structs.asdict(spec.limits).items() if value},
+            created=_iso(key.created),
+            created_by=key.created_by,
+            state=key_rules.UNUSABLE if self.unusable and state == key_rules.ACTIVE else state,
+        )
 
     # Fronts
 
@@ -294,24 +323,6 @@ class ApiKeys:
         front.send(ChangeKeys(generation=self._generation), [packets.blob(codec.dump(changes))])
 
 
-def _describe_key(key: StoredKey, now: float) -> KeyShown:
-    spec = key.spec
-    return KeyShown(
-        id=spec.id,
-        name=spec.name,
-        workspace=spec.workspace,
-        endpoints=spec.endpoints,
-        scopes=spec.scopes,
-        expires=_iso(spec.expires) if spec.expires else None,
-        principal=spec.principal,
-        url=spec.url,
-        limits={name: value for name, value in structs.asdict(spec.limits).items() if value},
-        created=_iso(key.created),
-        created_by=key.created_by,
-        state=key_rules.state(spec, now),
-    )
-
-
 def _iso(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
@@ -323,15 +334,43 @@ def _read_keys(rows: Rows) -> tuple[StoredKey, ...]:
 
 def names(state_dir: Path) -> list[tuple[str, str, str]]:
     """Return id, name and workspace of all keys, without a gateway; none if they cannot be read."""
+    specs = [key.spec for key in _stored_keys(state_dir)]
+    return [(spec.id, spec.name, spec.workspace) for spec in specs]
+
+
+def find_fault(state_dir: Path) -> str:
+    """Return why no key of this directory is valid, without a gateway; empty for no reason."""
+    keys = _stored_keys(state_dir)
+    try:
+        if keys:
+            _pepper_of(state_dir / key_rules.PEPPER, keys)
+    except PepperUnfit as error:
+        return str(error)
+    return ""
+
+
+def _stored_keys(state_dir: Path) -> list[StoredKey]:
+    """Return all keys, without a gateway; none if they cannot be read."""
     import sqlite3
 
     try:
         with contextlib.closing(database.read_only(state_dir / database.FILE)) as base:
             rows = base.execute("SELECT body FROM api_key").fetchall()
-        specs = [codec.decode_as(StoredKey, body).spec for (body,) in rows]
+        return [codec.decode_as(StoredKey, body) for (body,) in rows]
     except (sqlite3.Error, codec.Malformed):
         return []
-    return [(spec.id, spec.name, spec.workspace) for spec in specs]
+
+
+AGAIN = "restore that file, or revoke all keys, remove it and make new keys"
+
+
+def _pepper_of(path: Path, keys: Iterable[StoredKey]) -> bytes:
+    """Return the pepper of these keys. Raises PepperUnfit."""
+    pepper = _pepper(path, make=False)
+    marks = {key.pepper for key in keys} - {""}
+    if marks and api_key.mark(pepper) not in marks:
+        raise PepperUnfit(f"{path} is not the one with which these keys were made; {AGAIN}")
+    return pepper
 
 
 def _pepper(path: Path, *, make: bool) -> bytes:
@@ -346,6 +385,4 @@ def _pepper(path: Path, *, make: bool) -> bytes:
         reason = f"{path} is damaged"
     except OSError as error:
         raise PepperUnfit(f"{path} cannot be made: {error.strerror}") from None
-    raise PepperUnfit(
-        f"{reason}; restore that file, or revoke all keys, remove it and make new keys"
-    )
+    raise PepperUnfit(f"{reason}; {AGAIN}")

@@ -35,7 +35,7 @@ at the same time."""
 GRACE_S_MAX = 7 * DAY_S
 """Maximum seconds for which a key and its successor are valid together."""
 NEVER = "never"
-ACTIVE, EXPIRED = "active", "expired"
+ACTIVE, EXPIRED, UNUSABLE = "active", "expired", "unusable"
 LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -58,13 +58,15 @@ class StoredKey(Struct, frozen=True, kw_only=True):
     """API key as it is kept. `spec`: what fronts get; `created`: seconds since the epoch;
     `created_by`: the person, as the control socket knows them; `valid_s`: for how long it was
     created, 0 for a key that does not expire; `rotated`: when it took the place of another key, or
-    another key took its place, 0 for neither."""
+    another key took its place, 0 for neither; `pepper`: `api_key.mark` of the pepper of its digest.
+    Keys of earlier versions lack the last three."""
 
     spec: KeySpec
     created: float
     created_by: str = ""
     valid_s: float = 0.0
     rotated: float = 0.0
+    pepper: str = ""
 
 
 class TableChange(Struct, frozen=True, kw_only=True):
@@ -86,27 +88,39 @@ def build_new_key(
     now: float,
     by: str,
     endpoints: Mapping[str, str] | None,
+    pepper: str = "",
 ) -> TableChange:
     """Return the change by a new key with this id and digest, created by `by`. `keys`: all keys;
-    `endpoints`: see `check`. Raises KeyOrderInvalid and KeysFull."""
+    `endpoints`: see `check`; `pepper`: as in StoredKey. Raises KeyOrderInvalid and KeysFull."""
     if len(keys) >= KEYS_MAX:
         raise KeysFull(f"there are {KEYS_MAX} keys already; revoke some")
     if isinstance(order, NewKey):
         check(order, endpoints)
         valid_s = 0.0 if order.expires == NEVER else seconds(order.expires, EXPIRES_S)
         spec = _spec_of(order, key_id, digest, now + valid_s if valid_s else 0.0)
-        new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s)
+        new = StoredKey(spec=spec, created=now, created_by=by, valid_s=valid_s, pepper=pepper)
         return TableChange(about=new, put=(new,))
     old = find_key(keys, order.key, now)
     _check_rotation(order.key, old, now)
     grace_s = seconds(order.grace, 0.0, GRACE_S_MAX)
-    expires = now + old.valid_s if old.valid_s else 0.0
+    valid_s = _find_validity(old)
+    expires = now + valid_s if valid_s else 0.0
     spec = structs.replace(old.spec, id=key_id, digest=digest, expires=expires)
-    new = StoredKey(spec=spec, created=now, created_by=by, valid_s=old.valid_s, rotated=now)
+    new = StoredKey(
+        spec=spec, created=now, created_by=by, valid_s=valid_s, rotated=now, pepper=pepper
+    )
     if not grace_s:
         return TableChange(about=new, put=(new,), drop=(old.spec.id,))
     old = structs.replace(_until(old, now + grace_s), rotated=now)
     return TableChange(about=new, put=(new, old))
+
+
+def _find_validity(key: StoredKey) -> float:
+    """Return for how many seconds a key was created, 0 for ever. A key of an earlier version says
+    it by its end alone, unless a rotation has changed that."""
+    if key.valid_s or key.rotated or key.pepper or not key.spec.expires:
+        return key.valid_s
+    return key.spec.expires - key.created
 
 
 def _check_rotation(word: str, key: StoredKey, now: float) -> None:

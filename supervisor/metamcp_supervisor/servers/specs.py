@@ -230,6 +230,11 @@ def refusals(server: Server, refused: Mapping[str, tuple[int, str]]) -> tuple[Re
     )
 
 
+def asks_for_keys(config: Config) -> bool:
+    """Whether an endpoint accepts API keys."""
+    return any("keys" in endpoint.auth for endpoint in config.endpoints.values())
+
+
 def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
     """Return the log settings for a process. `secrets`: those that the process knows, and could
     write to its log."""

@@ -64,6 +64,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     overrides: tuple[OverriddenSetting, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
     reload_refused: str = ""
+    keys_unusable: str = ""
     missing: Mapping[str, str] = {}
     """Reasons, by server, why a ready server cannot be called."""
     key_limits: Mapping[str, UseLimits] = {}
@@ -96,6 +97,7 @@ def collect(
         config_files=tuple(map(str, config.files)),
         config_age_s=facts.now - facts.config_read,
         reload_refused=facts.reload_refused,
+        keys_unusable=facts.keys_unusable,
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
         roles=tuple(

@@ -97,10 +97,12 @@ def live(pulse: GatewayPulse) -> list[HealthCheck]:
 
 
 def ready(status: GatewayStatus) -> list[HealthCheck]:
-    """Check whether the gateway can serve clients. Only `required` servers count."""
+    """Check whether the gateway can serve clients. Only `required` servers count, and API keys if
+    endpoints ask for them and none is valid."""
     return [
         HealthCheck("gateway", "" if status.state == "active" else status.state),
         HealthCheck("fronts", _no_front([front.state for front in status.fronts])),
+        *([HealthCheck("keys", "none is valid")] if status.keys_unusable else []),
         *(_server(server) for server in status.servers if server.required),
     ]
 
@@ -207,6 +209,8 @@ def sentence(status: GatewayStatus, *, refused: bool) -> str:
         if len(missing) > NAMES_MAX:
             named.append(f"{len(missing) - NAMES_MAX} more")
         parts.append(f"not ready: {', '.join(named)}")
+    if status.keys_unusable:
+        parts.append("no API key is valid, see 'metamcp status'")
     if refused:
         parts.append("the last reload was refused, see 'metamcp ctl events'")
     return "; ".join(parts)

@@ -69,6 +69,12 @@ def refused_text(status: GatewayStatus) -> str:
     return f"{start}{reason}" if reason else ""
 
 
+def keys_text(status: GatewayStatus) -> str:
+    """Return a line about API keys of which none is valid; empty if they are."""
+    reason = status.keys_unusable
+    return f"no API key is valid, and endpoints ask for one: {reason}" if reason else ""
+
+
 def answers_text(status: GatewayStatus) -> str:
     """Return a line about the runs that wait for an answer; empty without one."""
     count = sum(role.counts.get("needs_answer", 0) for role in status.roles)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit
+from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit, find_fault
 from metamcp_supervisor.keys.key_rules import PEPPER, KeyOrderInvalid
 from metamcp_supervisor.store.database import FILE, Database, StoreError
 from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
@@ -142,6 +142,22 @@ async def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new
     await keys.carry_out_order(Revoke(key="laptop"), "ann")
     again = await keys.carry_out_order(NewKey(name="laptop"), "ann")
     assert again.key
+
+
+async def test_keys_of_another_pepper_are_unusable_until_theirs_is_back(tmp_path: Path) -> None:
+    made = await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
+    pepper = (tmp_path / PEPPER).read_text()
+    (tmp_path / PEPPER).write_text("ab" * 32)
+    keys = at_rest(tmp_path)
+    await keys.begin()
+    assert "keys.pepper is not the one with which these keys were made" in keys.unusable
+    assert find_fault(tmp_path) == keys.unusable
+    assert keys.find_valid_key(made.key) is None
+    assert [key.state for key in (await keys.list_keys([])).keys] == ["unusable"]
+    (tmp_path / PEPPER).write_text(pepper)
+    assert [key.state for key in (await keys.list_keys([])).keys] == ["active"]
+    assert (keys.unusable, find_fault(tmp_path)) == ("", "")
+    assert keys.find_valid_key(made.key) is not None
 
 
 async def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -145,6 +145,20 @@ def test_the_successor_of_a_key_that_ended_early_is_valid_for_the_whole_time() -
     assert rotated(ended, NOW + 120).about.spec.expires == NOW + 120 + 90 * DAY_S
 
 
+def test_the_successor_of_a_key_of_an_earlier_version_ends_too() -> None:
+    earlier = structs.replace(key(), valid_s=0.0)
+    later = NOW + 30 * DAY_S
+    change = rotated(earlier, later, "1h")
+    assert change.about.spec.expires == later + 90 * DAY_S
+    assert rotated(change.about, later + 60).about.spec.expires == later + 60 + 90 * DAY_S
+
+
+def test_the_successor_of_a_key_without_end_that_was_ended_has_none() -> None:
+    endless = structs.replace(asked(expires="never"), pepper="aa")
+    ended = key_rules.end_key(Expire(key="k1"), endless, NOW + 60).about
+    assert rotated(ended, NOW + 120).about.spec.expires == 0.0
+
+
 def test_a_key_that_was_rotated_a_moment_ago_is_rotated_again_by_who_knows_the_new_one() -> None:
     new = rotated(key(), NOW).about
     order = Rotate(key="laptop")

@@ -24,6 +24,7 @@ CHECKSUM_CHARACTERS = 6
 RANDOM_BYTES = 40
 """Random bytes of a key: 8 for its id, 32 for its secret."""
 PEPPER_BYTES = 32
+MARK_CHARACTERS = 8
 KEY_CHARACTERS = len(PREFIX) + ID_CHARACTERS + 1 + SECRET_CHARACTERS + CHECKSUM_CHARACTERS
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -52,6 +53,11 @@ def digest(pepper: bytes, key: str) -> bytes:
     """Return the HMAC-SHA256 of a key under this pepper, 32 bytes. A key has 256 random bits, so a
     slow hash would add nothing."""
     return hmac.digest(pepper, key.encode(), hashlib.sha256)
+
+
+def mark(pepper: bytes) -> str:
+    """Return what tells a pepper from another one, and says nothing else about it."""
+    return hmac.digest(pepper, b"metamcp", hashlib.sha256).hex()[:MARK_CHARACTERS]
 
 
 def _checksum(text: str) -> str:
