@@ -85,7 +85,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
         overrides=particulars.overrides,
         drift=particulars.drift,
         left_out=particulars.left_out,
-        log=tuple(gateway.logs.tail(server.name, LAST_LINES)),
+        log=tuple(gateway.logs.tail(server.name, LAST_LINES, earlier=True)),
     )
 
 

@@ -53,7 +53,7 @@ from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.systemd.sd_sockets import Inherited
 from metamcp_supervisor.telemetry.admin import Admin
 from metamcp_supervisor.telemetry.journal import Journal
-from metamcp_supervisor.telemetry.logs import LAST_LINES, ServerLogs
+from metamcp_supervisor.telemetry.logs import LAST_LINES, LogFiles, ServerLogs, event_file
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
 from metamcp_supervisor.verbs import (
@@ -136,7 +136,9 @@ class Gateway:
     ) -> None:
         self.version, self._handed = version, handed
         self._loop = asyncio.get_running_loop()
-        self.journal, self.logs = Journal(time.time), ServerLogs(time.time)
+        disk = config.gateway.state_dir, self._on_disk_refused
+        self.journal = Journal(time.time, store=event_file(*disk))
+        self.logs = ServerLogs(time.time, files=LogFiles(*disk))
         metrics = self.metrics = Metrics(version)
         self._traces = Traces(version, metrics.spans)
         notifier = notify or SystemdNotifier()
@@ -146,7 +148,7 @@ class Gateway:
         if handed is not None:
             self.listen = Address(*handed.gateway.listen)
             self.ops_listen = upgrade_state.ops_listen(handed.gateway)
-        self._serving = self._draining = self._closed = False
+        self._serving = self._draining = self._closed = self._disk_refused = False
         self._signals = Signals(hangup_ends=hangup_ends)
         self._stopping = self._signals.stopping
         self._code, self._end = Exit.OK, ""
@@ -303,6 +305,8 @@ class Gateway:
                 return True
             self._check_tls()
             await self._control.start(admits=False)  # until every server is known
+            self.journal.begin()
+            self.logs.begin(self.config.servers)
             await self._manager.approvals.begin(self.config)
             self._manager.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
@@ -611,3 +615,9 @@ class Gateway:
 
     def _note(self, who: str, sentence: str) -> None:
         self.journal.add(who, "note", sentence)
+
+    def _on_disk_refused(self, sentence: str) -> None:
+        """Report once that events and lines cannot be kept; there would be a report for each."""
+        if not self._disk_refused:
+            self._disk_refused = True
+            self._note("gateway", sentence)

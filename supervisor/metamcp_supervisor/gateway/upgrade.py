@@ -38,7 +38,7 @@ from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.signals import Signals
 from metamcp_supervisor.systemd.sd_service import Service
-from metamcp_supervisor.telemetry.journal import Journal
+from metamcp_supervisor.telemetry.journal import EVENTS_MAX, Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
@@ -100,7 +100,7 @@ def collect(
         nurseries=parts.nurseries.take_snapshot(),
         fronts=_fronts_of(parts),
         servers=tuple(_server(parts, entry) for entry in parts.manager.entries.values()),
-        events=tuple(parts.journal.since(0)),
+        events=tuple(parts.journal.since(parts.journal.last - EVENTS_MAX)),
         last_event=parts.journal.last,
         histories=tuple(parts.journal.histories.all().values()),
         lines=tuple(parts.logs.newest(LOGS_BYTES_MAX)),
@@ -181,7 +181,7 @@ def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: 
     """Continue where the previous program ended, with the current configuration. Raises
     codec.Malformed."""
     parts.metrics.go_on(state.figures)
-    parts.logs.go_on(state.lines, state.last_line)
+    parts.logs.begin(config.servers, state.lines, state.last_line)
     parts.journal.histories.go_on(state.histories)
     copies = [copy for server in state.servers for copy in server.copies]
     parts.manager.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
@@ -337,7 +337,7 @@ class UpgradeHandover:
         if (clients := self._reloads.config.gateway.socket) is not None:
             self._service.made.append(clients)
         try:
-            parts.journal.go_on(state.events, state.last_event)
+            parts.journal.begin(state.events, state.last_event)
             self._reloads.go_on(before.overrides)  # before any server could run without them
             take_over(parts, state, self._reloads.config)
         except codec.Malformed as error:

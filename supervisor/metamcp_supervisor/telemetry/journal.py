@@ -2,17 +2,19 @@
 short history of each server, since when and why its state is as now, and its last ends.
 
 Owns: the numbering of events, the limits of what is kept, how followers get events, and reading
-histories from events. Never: what a phase means, sockets, printing.
+histories from events. Never: what a phase means, sockets, files (`logs.LineFile`), printing.
 
 The journal is one ring for everything: a server that flaps would push out the cause of another
-server's end an hour ago. Histories are kept for each server separately.
+server's end an hour ago. Histories are kept for each server separately. The newest events are in
+memory; a store keeps more of them, and those of the programs before this one.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Generic, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metamcp_supervisor.verbs import ExitRecord, JournalEvent
 
@@ -21,13 +23,16 @@ T = TypeVar("T")
 WAITING = "waiting"
 """Name of the event about a run or a call that begins to wait for a person."""
 EVENTS_MAX = 4096
-"""Maximum number of events that are kept: some hours of a gateway with trouble, about a
-megabyte."""
+"""Maximum number of events in memory: some hours of a gateway with trouble, about two megabytes."""
+EVENTS_KEPT_MAX = 10_000
+"""Maximum number of events that are read from the store, which drops older ones in thousands."""
 FOLLOWER_ITEMS_MAX = 4096
 """Maximum number of items that wait for one follower; a follower with more is cut."""
 FOLLOWERS_MAX = 72
 """Maximum number of followers, more than the control socket has connections: a leak shows here
 first."""
+NEWEST = 10
+"""Number of events that are read for the number of the newest one; some may be torn."""
 ENDS_MAX = 20
 """Maximum number of ends per server: a screen of `describe`, and more than the circuit counts."""
 SERVERS_MAX = 4096
@@ -111,19 +116,32 @@ class History(Struct):
 
 
 class Histories:
+    """Histories of all servers. `past`: events of the programs before this one, read when somebody
+    asks. Only the ends in them count, because the states of servers ended with their program."""
+
     def __init__(self) -> None:
         self._by_name: dict[str, History] = {}
+        self.past: Iterable[JournalEvent] = ()
 
     def of(self, server: str) -> History:
         """Return the history of a server; an empty one for a server without events."""
-        return self._by_name.get(server) or History(server)
+        return self.all().get(server) or History(server)
 
     def all(self) -> Mapping[str, History]:
         """Return all histories by server."""
+        before = Histories()
+        for event in self.past:
+            before.take(event)
+        self.past = ()
+        for name, earlier in before._by_name.items():
+            if earlier.ends:
+                history = self._by_name.setdefault(name, History(name))
+                history.ends = (*earlier.ends, *history.ends)[-ENDS_MAX:]
         return self._by_name
 
     def go_on(self, histories: Iterable[History]) -> None:
-        """Continue with the histories of the previous program."""
+        """Continue with the histories of the previous program, which have all ends."""
+        self.past = ()
         self._by_name.update((history.name, history) for history in histories)
 
     def forget(self, server: str) -> None:
@@ -145,18 +163,31 @@ class Histories:
         history.ready_at = event.time if after == "ready" else 0.0
 
 
+class EventStore(Protocol):
+    """Events that outlast the program. `rotate`: drop the older half of them."""
+
+    def read(self, count: int) -> Iterator[JournalEvent]: ...
+
+    def append(self, items: Iterable[JournalEvent], *, rotate: bool = False) -> object: ...
+
+
 class Journal:
     """A journal, to which events are only added. `now`: returns seconds since the epoch. `sink`:
-    gets every event at once, for printing; may be set later and must not raise. `inherited`: number
-    of the newest event of the program before this one, 0 if there was none. `shown`: removes
-    secrets from a cause; may be set later, too. `ordered`: gets a sentence for every order of an
-    operator that was carried out, which the journal itself does not have. `histories`: history of
-    each server, which is longer than the journal."""
+    gets every event at once, for printing; may be set later and must not raise. `store`: used from
+    `begin` on. `inherited`: number of the newest event of the program before this one, 0 if there
+    was none. `shown`: removes secrets from a cause; may be set later, too. `ordered`: gets a
+    sentence for every order of an operator that was carried out, which the journal itself does not
+    have. `histories`: history of each server, which is longer than the journal."""
 
     def __init__(
-        self, now: Callable[[], float], sink: Callable[[JournalEvent], None] | None = None
+        self,
+        now: Callable[[], float],
+        sink: Callable[[JournalEvent], None] | None = None,
+        store: EventStore | None = None,
     ) -> None:
         self._now = now
+        self._unread = store
+        self._store: EventStore | None = None
         self._events: deque[JournalEvent] = deque(maxlen=EVENTS_MAX)
         self._feed: Feed[JournalEvent] = Feed()
         self._last = self.inherited = 0
@@ -181,6 +212,8 @@ class Journal:
             generation=generation,
         )
         self._events.append(event)
+        if self._store is not None:
+            self._store.append([event], rotate=event.seq % EVENTS_KEPT_MAX == 0)
         self.histories.take(event)
         self._feed.push(event)
         if self.sink is not None:
@@ -190,12 +223,32 @@ class Journal:
     def since(self, seq: int, seconds: float | None = None) -> list[JournalEvent]:
         """Return the events with a number above `seq`, of the last `seconds`; oldest first."""
         oldest = float("-inf") if seconds is None else self._now() - seconds
-        return [event for event in self._events if event.seq > seq and event.time >= oldest]
+        events: Sequence[JournalEvent] = self._events
+        first = events[0].seq if events else self._last + 1
+        if self._store is not None and seq + 1 < first:
+            stored = self._store.read(EVENTS_KEPT_MAX)
+            earlier = takewhile(lambda event: event.seq < first, stored)
+            events = [*earlier, *events][-EVENTS_KEPT_MAX:]
+        return [event for event in events if event.seq > seq and event.time >= oldest]
 
-    def go_on(self, events: Iterable[JournalEvent], last: int) -> None:
-        """Continue with events of the previous program. `last`: number of its newest event."""
-        self._events.extend(events)
-        self._last = self.inherited = last
+    def begin(self, events: Sequence[JournalEvent] = (), last: int = 0) -> None:
+        """Continue after the events in the store, and after those that the program before this one
+        handed over, with the number of its newest one."""
+        store = self._unread
+        newest = store.read(NEWEST) if store is not None else ()
+        stored = max((event.seq for event in newest), default=0)
+        self.inherited = max(last, stored)
+        self._last += self.inherited
+        early = [structs.replace(each, seq=each.seq + self.inherited) for each in self._events]
+        self._events = deque([*events, *early], EVENTS_MAX)
+        if store is None:
+            return
+        self._store = store
+        if missing := [event for event in (*events, *early) if event.seq > stored]:
+            store.append(missing)
+        self.histories.past = (
+            event for event in store.read(EVENTS_KEPT_MAX) if event.seq <= self.inherited
+        )
 
     def follow(self, wake: Callable[[], None]) -> Follower[JournalEvent]:
         return self._feed.follow(wake)

@@ -57,7 +57,6 @@ async def running(gateway: SmallGateway, directory: Path) -> AsyncGenerator[None
 async def test_following_goes_on_with_the_next_gateway_and_repeats_nothing() -> None:
     directory = Path(tempfile.mkdtemp(prefix="metamcp-", dir="/tmp"))
     first, second = SmallGateway(server("git")), SmallGateway(server("git"))
-    second.logs.go_on([], 0)
     try:
         async with running(first, directory):
             first.logs.add("git", "stderr", ["one", "two"])
@@ -70,7 +69,7 @@ async def test_following_goes_on_with_the_next_gateway_and_repeats_nothing() -> 
         assert b"the gateway is gone; waiting 20 s" in await process.stderr.readline()
         # What the one before has kept, and what came while nobody could be asked.
         kept = first.logs.past("git")
-        second.logs.go_on(kept, first.logs.last)
+        second.logs.begin((), kept, first.logs.last)
         second.logs.add("git", "stderr", ["four"])
         async with running(second, directory):
             texts.append(json.loads(await process.stdout.readline())["text"])
