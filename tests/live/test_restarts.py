@@ -111,6 +111,20 @@ def test_the_audit_has_each_event_once_over_a_kill_an_upgrade_and_a_stop() -> No
         assert [event for event in events if event not in records] == []
 
 
+def test_an_audit_that_is_switched_off_and_on_again_has_no_event_twice() -> None:
+    servers = {"one": fake()}
+    with Gateway(servers, extra=AUDITED) as gateway:
+        until(lambda: _starts(gateway) == 1, "the audit has its start")
+        for extra in ("", AUDITED):
+            gateway.extra = extra
+            gateway.write(servers)
+            gateway.ctl("reload")
+        gateway.ctl("restart", "one", "--wait")
+        until(lambda: _starts(gateway) > 1, "the audit goes on")
+        records = audited(gateway)
+        assert len(records) == len(set(records))
+
+
 def _starts(gateway: Gateway) -> int:
     return sum(
         text.startswith("warming→ready") and who == "one" for _, who, text in audited(gateway)

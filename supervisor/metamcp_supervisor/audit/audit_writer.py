@@ -79,6 +79,8 @@ class AuditWriter(SocketProcess):
         self._follower: Follower[JournalEvent] | None = None
         self._leaving_link: asyncio.Task[None] | None = None
         self._salt = b""
+        self._last_event = 0
+        """Number of the newest event that has a record."""
 
     def add_settings(self, spec: FrontSpec) -> FrontSpec:
         settings = self._config().audit
@@ -134,7 +136,7 @@ class AuditWriter(SocketProcess):
             self._journal.ordered = self._add_order
             self._follower = self._journal.follow(self._on_journal_events)
             # The start of the gateway; the program before this one recorded its own events.
-            for event in self._journal.since(self._journal.inherited):
+            for event in self._journal.since(max(self._journal.inherited, self._last_event)):
                 self._add_event(event)
 
     def _send_first_messages(self) -> None:
@@ -180,6 +182,7 @@ class AuditWriter(SocketProcess):
             self._follower = self._journal.follow(self._on_journal_events)
 
     def _add_event(self, event: JournalEvent) -> None:
+        self._last_event = event.seq
         text = f"{event.what}: {event.cause}" if event.cause else event.what
         self._add("gateway", int(event.time * 1e9), event.who, text)
 
