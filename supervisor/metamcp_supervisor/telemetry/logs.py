@@ -19,6 +19,8 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import msgspec
+
 from metamcp_supervisor.telemetry.journal import Feed, Follower
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import codec
@@ -55,6 +57,7 @@ LINES_MAX = 1_000_000
 _ENDING = ".jsonl"
 
 _read = codec.reader(list[tuple[int, float, str, str]])
+_encode_lines = msgspec.json.Encoder().encode_lines
 _read_event = codec.reader(JournalEvent)
 _read_line = codec.reader(LogLine)
 
@@ -90,10 +93,12 @@ class LineFile(Generic[T]):
             yield item
 
     def append(self, items: Iterable[T], *, rotate: bool = False) -> int:
-        """Add items. Return by how many bytes the files grew. `rotate`: begin the next file."""
-        data = b"".join(codec.dump(item) + b"\n" for item in items)
+        """Add items. Return by how many bytes the files grew. `rotate`: begin the next file. Items
+        with half of a surrogate pair, as in the name of a file that is not text, are left out."""
         try:
-            return self._write(data, rotate=rotate)
+            return self._write(_encode_lines(items), rotate=rotate)
+        except UnicodeEncodeError:
+            return 0
         except OSError as error:
             self._report(self._newer, error)
             return 0

@@ -180,6 +180,14 @@ def test_what_is_not_a_file_is_left_alone_and_events_stay_in_memory(disk: Disk, 
     assert not (disk.state / "elsewhere").exists()
 
 
+def test_the_name_of_a_file_that_is_not_text_costs_its_own_event_only(disk: Disk) -> None:
+    journal = disk.journal()
+    for cause in ("before", os.fsdecode(b"\xff.toml"), "after"):
+        journal.add("gateway", "note", cause)
+    assert numbers(journal.since(0)) == [1, 2, 3]
+    assert [event.cause for event in disk.journal().since(0)] == ["before", "after"]
+
+
 def test_a_folder_that_was_removed_is_created_again(disk: Disk) -> None:
     journal = disk.journal()
     journal.add("git", "one")
