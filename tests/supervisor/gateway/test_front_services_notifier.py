@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.gateway.front_services import Notifier
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
-from metamcp_supervisor.telemetry.notifier import Notifier
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
 
