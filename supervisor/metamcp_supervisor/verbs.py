@@ -59,6 +59,33 @@ class Exit(IntEnum):
         return cls.USAGE if isinstance(error, ValueError) else cls.FAILED
 
 
+class Decision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Decision about a server that lasts over the end of the gateway. `server`: empty for levels of
+    the log; `kind`: quarantine, stop, drain or set; `who`: caller who made it, as in the journal,
+    or `the gateway` itself; `when`: in seconds since the epoch, as all times here; `why`, `reason`:
+    message and reason of a server in quarantine; `setting`: as `timeout=5s`, in force until `ends`;
+    `absent`: since when the server is not configured."""
+
+    server: str
+    kind: str
+    who: str
+    when: float = 0.0
+    why: str = ""
+    reason: str = ""
+    setting: str = ""
+    ends: float = 0.0
+    absent: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """Key of the setting; empty for a decision about the server itself."""
+        return self.setting.partition("=")[0]
+
+    @property
+    def value(self) -> str:
+        return self.setting.partition("=")[2]
+
+
 class ServerStatus(Struct, frozen=True, kw_only=True):
     """State of a server. `state`: warming, ready, active, idle, draining, stopped, error or
     quarantined; times in seconds; `pid`: the server's own process (0: none, in-process, or reached
@@ -117,6 +144,9 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     opened: str = ""
     """Sentence about what is opened for its needs and why; empty for a server without needs."""
     refusals: tuple[Refusals, ...] = ()
+    decision: Decision | None = None
+    """Decision that the server is in quarantine, stopped or drained, also after a restart of the
+    gateway; None without one."""
 
 
 class FrontStatus(Struct, frozen=True, kw_only=True):
@@ -131,12 +161,15 @@ class FrontStatus(Struct, frozen=True, kw_only=True):
 
 class OverriddenSetting(Struct, frozen=True, kw_only=True):
     """Setting that differs from the file for a time. `value`: in force, and `written`: in the file,
-    both as a user writes them, `none` for no value; `until`: seconds since the epoch."""
+    both as a user writes them, `none` for no value; `until`: seconds since the epoch; `who`: caller
+    who set it, and `when`."""
 
     key: str
     value: str
     written: str
     until: float
+    who: str = ""
+    when: float = 0.0
 
 
 class LimitStatus(Struct, frozen=True, kw_only=True):

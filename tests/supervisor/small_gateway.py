@@ -257,7 +257,7 @@ class SmallGateway:
         self.signals.append((name, number))
         return self.servers[name].pid
 
-    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+    def override(self, name: str, settings: Mapping[str, str], for_s: float, by: str) -> None:
         ends = time.time() + for_s
         if name == GATEWAY:
             self.overrides = self.overrides.set_levels(Log(), settings, ends)
@@ -300,7 +300,7 @@ class SmallGateway:
             if self.servers[name].state not in {"ready", "active"}:
                 self._later(name, "ready", 1)
 
-    def stop(self, names: Sequence[str]) -> None:
+    def stop(self, names: Sequence[str], by: str) -> None:
         for name in self._known(names):
             self._later(name, "stopped", 0)
 
@@ -308,15 +308,21 @@ class SmallGateway:
         for name in self._known(names):
             self._later(name, "ready", 1)
 
-    def drain(self, names: Sequence[str], *, yes: bool) -> None:
+    def drain(self, names: Sequence[str], by: str, *, yes: bool) -> None:
         self._known(names)
 
     def trial(self, name: str, rights: object) -> None:
         self._known([name])
 
-    def quarantine(self, names: Sequence[str], why: str) -> None:
+    def quarantine(self, names: Sequence[str], why: str, by: str) -> None:
         for name in self._known(names):
             self._later(name, "error", 0)
+
+    unsaved = ""
+    """Why the disk does not get what is decided."""
+
+    async def save_decisions(self) -> str:
+        return self.unsaved
 
     async def upgrade(self, told: Callable[[Upgrade], None]) -> None:
         raise NotNow("nothing is changed: there is no other program")

@@ -25,6 +25,7 @@ from metamcp_supervisor.processes.nursery import ForkedWorker, NotForked
 from metamcp_supervisor.roles.role_process import GatewayService
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.decisions import Decisions
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_supervisor.servers.server_io import ServerManager
@@ -171,6 +172,7 @@ class Stage:
             bounds=LimitEnforcer(None, self.journal),
             tokens=TokenKeys(state_dir, {}),
             approvals=ToolQuarantine(state_dir, self.journal, self.fronts.reconfigure),
+            decisions=Decisions(state_dir, self.journal, lambda: 0.0),
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
             gateway_id=lambda: GATEWAY_ID,
@@ -310,6 +312,7 @@ class Stage:
         await self.fronts.close()
         await self.catalogues.close()
         await self.manager.approvals.close()
+        await self.manager.decisions.close()
         self.heartbeats.close()
         for player in self.players:
             player.close()

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +282,7 @@ def start(
 
 @ctl.command()
 @any_names_argument
+@click.option("--this-run", is_flag=True, help="Only until the gateway starts again.")
 @wait_option
 @timeout_option
 @json_option
@@ -289,12 +290,17 @@ def start(
 def stop(
     runtime_dir: str | None,
     names: tuple[str, ...],
+    this_run: bool,
     wait: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Stop servers, after their calls in flight; they stay stopped until started."""
-    _steer(runtime_dir, "stop", names, "stopped" if wait else "", timeout_s, as_json)
+    """Stop servers, after their calls in flight; they stay stopped until started.
+
+    Without --this-run they stay stopped when the gateway starts again.
+    """
+    state, params = "stopped" if wait else "", {"this_run": True} if this_run else {}
+    _steer(runtime_dir, "stop", names, state, timeout_s, as_json, **params)
 
 
 @ctl.command()
@@ -392,17 +398,18 @@ def _steer(
     target_state: str,
     timeout_s: float,
     as_json: bool,
+    **more: bool,
 ) -> None:
     if not names:
         raise click.UsageError(f"say which servers; {_WHOLE[verb]}")
     with client.connect(runtime_dir) as gateway:
-        ordered = codec.value(gateway.call(verb, {"names": names}))
+        ordered = codec.value(gateway.call(verb, {"names": names, **more}))
         if target_state:
             from metamcp_supervisor.cli.progress import show_wait
 
             with show_wait(runtime_dir, names, target_state):
                 _wait(gateway, names, target_state, timeout_s, ordered["above"])
-    tell_ordered(verb, names, target_state, as_json=as_json)
+    tell_ordered(verb, names, ordered, target_state, as_json=as_json)
 
 
 _WHOLE = {
@@ -412,13 +419,29 @@ _WHOLE = {
 }
 
 
-def tell_ordered(verb: str, names: tuple[str, ...], reached: str = "", *, as_json: bool) -> None:
-    """Print how an order to servers ended. `reached`: state that was waited for, else empty."""
+def tell_ordered(
+    verb: str,
+    names: tuple[str, ...],
+    answer: Mapping[str, Any],
+    reached: str = "",
+    *,
+    as_json: bool,
+) -> None:
+    """Print how an order to servers ended. `answer`: of the gateway; `reached`: state that was
+    waited for, else empty."""
     if as_json:
-        errors.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached)
+        warning = {"warning": answer["warning"]} if "warning" in answer else {}
+        errors.tell(verb=verb, names=tuple(dict.fromkeys(names)), reached=reached, **warning)
         return
     for name in dict.fromkeys(names):
         click.echo(f"{name}: {reached or f'{verb} requested'}")
+    tell_warning(answer)
+
+
+def tell_warning(answer: Mapping[str, Any]) -> None:
+    """Print the sentence that an order does not outlast a restart, if the answer has it."""
+    if "warning" in answer:
+        errors.say(answer["warning"])
 
 
 def _wait(

@@ -17,6 +17,7 @@ from metamcp_supervisor.cli.ctl import (
     json_option,
     names_argument,
     tell_ordered,
+    tell_warning,
 )
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
@@ -161,8 +162,8 @@ def _order(
     **more: str,
 ) -> None:
     with client.connect(runtime_dir) as gateway:
-        gateway.call(verb, {"names": names, **more})
-    tell_ordered(verb, names, as_json=as_json)
+        ordered = codec.value(gateway.call(verb, {"names": names, **more}))
+    tell_ordered(verb, names, ordered, as_json=as_json)
 
 
 _LOG = "log."
@@ -233,6 +234,7 @@ def set_(
         click.echo(raw)
         return
     overrides = codec.decode_as(list[OverriddenSetting], codec.level(raw)["overrides"])
+    tell_warning(codec.value(raw))
     for each in overrides:
         text = columns.override_text(each, columns.clock(each.until))
         click.echo(f"{who}: {show.printable(text)}")

@@ -39,6 +39,7 @@ from metamcp_supervisor.control.services import (
     UnknownName,
     Verb,
     find_servers,
+    unsaved_warning,
 )
 from metamcp_supervisor.features import all_features
 from metamcp_supervisor.verbs import (
@@ -64,6 +65,12 @@ class Reload(ChangeParams, frozen=True):
     dry_run: bool = False
     expect: str | None = None
     yes: bool = False
+
+
+class StopParams(ServerNames, frozen=True):
+    """Parameters of `stop`. `this_run`: the next start of the gateway starts the servers again."""
+
+    this_run: bool = False
 
 
 class QuarantineParams(ServerNames, frozen=True):
@@ -99,21 +106,21 @@ async def _start(gateway: GatewayControl, line: ControlStream, params: ServerNam
     above = {s.name: s.generation for s in servers if s.state not in {"ready", "active"}}
     _record(gateway, line, params.names, "start")
     gateway.start(params.names)
-    return {"v": VERSION, "names": params.names, "above": above}
+    return {"v": VERSION, "names": params.names, "above": above, **await unsaved_warning(gateway)}
 
 
-async def _stop(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+async def _stop(gateway: GatewayControl, line: ControlStream, params: StopParams) -> object:
     find_servers(gateway, params.names)
     _record(gateway, line, params.names, "stop")
-    gateway.stop(params.names)
-    return {"v": VERSION, "names": params.names, "above": {}}
+    gateway.stop(params.names, "" if params.this_run else line.caller)
+    return {"v": VERSION, "names": params.names, "above": {}, **await unsaved_warning(gateway)}
 
 
 async def _restart(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     above = {s.name: s.generation for s in find_servers(gateway, params.names)}
     _record(gateway, line, params.names, "restart")
     gateway.restart(params.names)
-    return {"v": VERSION, "names": params.names, "above": above}
+    return {"v": VERSION, "names": params.names, "above": above, **await unsaved_warning(gateway)}
 
 
 async def _drain(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
@@ -123,15 +130,15 @@ async def _drain(gateway: GatewayControl, line: ControlStream, params: ServerNam
                 Exit.SERVER_NOT_RUNNING, f"{server.name} is {server.state}: nothing goes there"
             )
     _record(gateway, line, params.names, "drain")
-    gateway.drain(params.names, yes=True)
-    return {"v": VERSION, "names": params.names}
+    gateway.drain(params.names, line.caller, yes=True)
+    return {"v": VERSION, "names": params.names, **await unsaved_warning(gateway)}
 
 
 async def _undrain(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
     find_servers(gateway, params.names)
     _record(gateway, line, params.names, "undrain")
-    gateway.drain(params.names, yes=False)
-    return {"v": VERSION, "names": params.names}
+    gateway.drain(params.names, line.caller, yes=False)
+    return {"v": VERSION, "names": params.names, **await unsaved_warning(gateway)}
 
 
 async def _quarantine(
@@ -139,8 +146,8 @@ async def _quarantine(
 ) -> object:
     find_servers(gateway, params.names)
     _record(gateway, line, params.names, "quarantine")
-    gateway.quarantine(params.names, params.why or "an operator put it there")
-    return {"v": VERSION, "names": params.names}
+    gateway.quarantine(params.names, params.why or "an operator put it there", line.caller)
+    return {"v": VERSION, "names": params.names, **await unsaved_warning(gateway)}
 
 
 async def _clear(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
@@ -149,7 +156,7 @@ async def _clear(gateway: GatewayControl, line: ControlStream, params: ServerNam
             raise ProtocolError(Exit.FAILED, f"{server.name} is {server.state}, not in quarantine")
     _record(gateway, line, params.names, "clear")
     gateway.start(params.names)
-    return {"v": VERSION, "names": params.names}
+    return {"v": VERSION, "names": params.names, **await unsaved_warning(gateway)}
 
 
 async def _roll(gateway: GatewayControl, line: ControlStream, params: ChangeParams) -> object:
@@ -254,7 +261,7 @@ def _about_key(params: KeysChange, changed: KeyChanged) -> Sequence[str]:
 _CORE: dict[str, Verb] = {
     "status": Verb(NoParams, _status, Role.VIEWER),
     "start": Verb(ServerNames, _start, Role.OPERATOR),
-    "stop": Verb(ServerNames, _stop, Role.OPERATOR),
+    "stop": Verb(StopParams, _stop, Role.OPERATOR),
     "restart": Verb(ServerNames, _restart, Role.OPERATOR),
     "drain": Verb(ServerNames, _drain, Role.OPERATOR),
     "undrain": Verb(ServerNames, _undrain, Role.OPERATOR),

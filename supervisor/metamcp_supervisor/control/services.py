@@ -268,17 +268,18 @@ class GatewayControl(Protocol):
         """Start servers. Raises UnknownName."""
         ...
 
-    def stop(self, names: Sequence[str]) -> None:
-        """Stop servers. Raises UnknownName."""
+    def stop(self, names: Sequence[str], by: str) -> None:
+        """Stop servers. `by`: caller whose decision outlasts the gateway; empty: it does not.
+        Raises UnknownName."""
         ...
 
     def restart(self, names: Sequence[str]) -> None:
         """Restart servers. Raises UnknownName."""
         ...
 
-    def drain(self, names: Sequence[str], *, yes: bool) -> None:
+    def drain(self, names: Sequence[str], by: str, *, yes: bool) -> None:
         """Keep new calls from servers that are ready (`yes`), or let new calls reach them again.
-        Raises UnknownName."""
+        `by`: caller. Raises UnknownName."""
         ...
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
@@ -286,8 +287,14 @@ class GatewayControl(Protocol):
         it; None: restart it in its sandbox. Raises UnknownName."""
         ...
 
-    def quarantine(self, names: Sequence[str], reason: str) -> None:
-        """Stop servers, so that only an operator starts them again. Raises UnknownName."""
+    def quarantine(self, names: Sequence[str], reason: str, by: str) -> None:
+        """Stop servers, so that only an operator starts them again. `by`: caller. Raises
+        UnknownName."""
+        ...
+
+    async def save_decisions(self) -> str:
+        """Return when the disk has what was decided until now. Return a sentence if it does not get
+        that, else an empty text."""
         ...
 
     def signal(self, name: str, number: int) -> int:
@@ -295,9 +302,10 @@ class GatewayControl(Protocol):
         NotNow if the server has no process."""
         ...
 
-    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
+    def override(self, name: str, settings: Mapping[str, str], for_s: float, by: str) -> None:
         """Override these settings of a server that `status` shows for `for_s` seconds; with an
-        empty name, levels of the log (`config.overrides`). Raises config.ConfigInvalid."""
+        empty name, levels of the log (`config.overrides`). `by`: caller. Raises
+        config.ConfigInvalid."""
         ...
 
     def as_written(self, name: str) -> tuple[OverriddenSetting, ...]:
@@ -397,6 +405,13 @@ def find_servers(gateway: GatewayControl, names: Sequence[str]) -> list[ServerSt
     if unknown:
         raise UnknownName(unknown, servers)
     return [servers[name] for name in names]
+
+
+async def unsaved_warning(gateway: GatewayControl) -> dict[str, str]:
+    """Return, as a member of an answer, the sentence that a decision does not outlast a restart;
+    nothing if it does."""
+    warning = await gateway.save_decisions()
+    return {"warning": warning} if warning else {}
 
 
 class ChangeParams(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -18,6 +18,7 @@ from metamcp_supervisor.control.services import (
     ControlStream,
     GatewayControl,
     find_servers,
+    unsaved_warning,
 )
 from metamcp_supervisor.verbs import VERSION, Exit, OverriddenSetting
 from metamcp_worker.ipc import codec
@@ -73,7 +74,7 @@ async def set_(gateway: GatewayControl, line: ControlStream, params: SetParams) 
         try:
             if own:
                 _check_rooms(params.settings)
-            gateway.override(params.name, params.settings, params.for_s)
+            gateway.override(params.name, params.settings, params.for_s, line.caller)
         except ConfigInvalid as error:
             data = codec.dump({"problems": [str(problem) for problem in error.problems]})
             raise ProtocolError(Exit.CONFIG, "nothing is set", data) from None
@@ -81,7 +82,8 @@ async def set_(gateway: GatewayControl, line: ControlStream, params: SetParams) 
         overridden = gateway.status().overrides if own else gateway.particulars(name).overrides
         new = [sentence(override) for override in overridden if override.key in params.settings]
         _record(gateway, line, params.name, "set", new)
-    return {"v": VERSION, "name": params.name, "overrides": () if params.clear else overridden}
+    answer = {"name": params.name, "overrides": () if params.clear else overridden}
+    return {"v": VERSION, **answer, **await unsaved_warning(gateway)}
 
 
 async def signal_(gateway: GatewayControl, line: ControlStream, params: SignalParams) -> object:

@@ -40,6 +40,7 @@ from metamcp_supervisor.processes.nursery import NurseryDown
 from metamcp_supervisor.servers import reports, scrape, server_io, specs, status
 from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.catalogues import Catalogues
+from metamcp_supervisor.servers.decisions import Decisions
 from metamcp_supervisor.servers.gauges import Gauges
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
@@ -237,6 +238,7 @@ class Gateway:
             approvals=ToolQuarantine(
                 config.gateway.state_dir, self.journal, self._fronts.reconfigure
             ),
+            decisions=Decisions(config.gateway.state_dir, self.journal, time.time),
             environ=environ,
             version=self.version,
             gateway_id=self._services.gateway_id,
@@ -307,6 +309,8 @@ class Gateway:
             await self._control.start(admits=False)  # until every server is known
             self.journal.begin()
             self.logs.begin(self.config.servers)
+            self._manager.decisions.load(self.config.servers)
+            self._reloads.recall()
             await self._manager.approvals.begin(self.config)
             self._manager.bounds.adopt()
             self._starting = asyncio.create_task(self._nursery.start())
@@ -432,6 +436,7 @@ class Gateway:
         await self._traces.close()
         await self._catalogues.close()
         await self._manager.approvals.close()
+        await self._manager.decisions.close()
         await self._admin.drain(ADMIN_GRACE_S)
         await self._health.drain(ADMIN_GRACE_S)
         for listener in self._listeners:
@@ -466,6 +471,7 @@ class Gateway:
             roles=tuple(each.status() for each in self._services.roles.values() if each.is_wanted),
             overrides=self._reloads.overridden(),
             drift=self._manager.approvals.drift,
+            decisions=self._manager.decisions.list_servers(),
             missing=self._manager.deliveries.missing,
             key_limits=self.keys.limits,
             calls_today=self._services.quotas.today(),
@@ -507,17 +513,20 @@ class Gateway:
     def start(self, names: Sequence[str]) -> None:
         self._each(names, self._manager.start)
 
-    def stop(self, names: Sequence[str]) -> None:
-        self._each(names, self._manager.stop)
+    def stop(self, names: Sequence[str], by: str) -> None:
+        self._each(names, partial(self._manager.stop, by=by))
 
     def restart(self, names: Sequence[str]) -> None:
         self._each(names, self._manager.restart)
 
-    def drain(self, names: Sequence[str], *, yes: bool) -> None:
-        self._each(names, partial(self._manager.part, yes=yes))
+    def drain(self, names: Sequence[str], by: str, *, yes: bool) -> None:
+        self._each(names, partial(self._manager.part, by=by, yes=yes))
 
-    def quarantine(self, names: Sequence[str], reason: str) -> None:
-        self._each(names, partial(self._manager.quarantine, reason=reason))
+    def quarantine(self, names: Sequence[str], reason: str, by: str) -> None:
+        self._each(names, partial(self._manager.quarantine, reason=reason, by=by))
+
+    async def save_decisions(self) -> str:
+        return await self._manager.decisions.save()
 
     def trial(self, name: str, rights: set[DeniedRight] | None) -> None:
         self._each([name], partial(self._manager.trial, rights=rights))
@@ -526,8 +535,8 @@ class Gateway:
         self._each([name], lambda _: None)
         return server_io.send(self._manager.entries[name], number)
 
-    def override(self, name: str, settings: Mapping[str, str], for_s: float) -> None:
-        self._reloads.override(name, settings, for_s)
+    def override(self, name: str, settings: Mapping[str, str], for_s: float, by: str) -> None:
+        self._reloads.override(name, settings, for_s, by)
 
     def as_written(self, name: str) -> tuple[OverriddenSetting, ...]:
         return self._reloads.as_written(name)

@@ -6,7 +6,7 @@ configurations (`config.reload`), which settings can be overridden (`config.over
 server does about a change (`servers.server_io`), parsing (`config.sources`).
 
 A new configuration is applied as a whole or not at all, and reloads run one after the other.
-Overrides of servers survive a reload; overrides of log levels do not.
+Overrides of servers survive a reload; overrides of log levels do not. Both survive a restart.
 """
 
 import asyncio
@@ -29,16 +29,18 @@ from metamcp_supervisor.config.overrides import GATEWAY, Override, TimedOverride
 from metamcp_supervisor.config.reload import find_stopping_errors, fingerprint, plan, with_overrides
 from metamcp_supervisor.config.show import server_table
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, Unconfirmed
+from metamcp_supervisor.control.set_signal import SET_S_MAX
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.servers import specs
+from metamcp_supervisor.servers.decisions import SET
 from metamcp_supervisor.servers.quarantine_io import ApprovalRefused, ReloadDraft
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.systemd.sd_service import Service
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.traces import Traces
-from metamcp_supervisor.verbs import OverriddenSetting, ReloadPlan
+from metamcp_supervisor.verbs import Decision, OverriddenSetting, ReloadPlan
 from metamcp_worker.ipc import process_names
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import SecretMasker
@@ -114,6 +116,7 @@ class Reloads:
         does a changed file if `watch` is set."""
         self._provide()
         self._await_end()
+        self._drop_decisions()
         self._manager.copies.tune()  # workers of the previous program log as that program did
         self._metrics.on_reload(ok=True, now=time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
@@ -283,6 +286,7 @@ class Reloads:
             elif change.action in ("restart", "in-place") and change.server in new.servers:
                 server, restart = self.config.servers[change.server], change.action == "restart"
                 self._manager.change(server, restart=restart)
+        self._drop_decisions()
         self._metrics.on_reload(ok=True, now=time.time())
         self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
         for override in levels_set:
@@ -319,13 +323,15 @@ class Reloads:
             OverriddenSetting(
                 key=each.key, value=each.text, written=self._as_in_file(each),
                 until=since + each.ends,
+                who=decision.who if decision else "", when=decision.when if decision else 0.0,
             )
             for each in self._overrides.of(server)
+            for decision in [self._manager.decisions.find(server, each.key)]
         )  # fmt: skip
 
-    def override(self, server: str, settings: Mapping[str, str], for_s: float) -> None:
-        """Override these settings for `for_s` seconds. Raises ConfigInvalid and NotNow; then
-        nothing has changed."""
+    def override(self, server: str, settings: Mapping[str, str], for_s: float, by: str) -> None:
+        """Override these settings for `for_s` seconds. `by`: caller. Raises ConfigInvalid and
+        NotNow; then nothing has changed."""
         self._check()
         name = self._check_server(server)
         ends = self._loop.time() + for_s
@@ -333,6 +339,7 @@ class Reloads:
             self._overrides = self._overrides.set_levels(self.config.log, settings, ends)
         else:
             self._overrides = self._overrides.set(self.config.servers[name], settings, ends)
+        self._record((each for each in self._overrides.of(name) if each.key in settings), by)
         self._tune([server])
 
     def as_written(self, server: str) -> tuple[OverriddenSetting, ...]:
@@ -346,6 +353,33 @@ class Reloads:
     def take_snapshot(self) -> tuple[tuple[str, str, str, float], ...]:
         """Return all overrides for the program after this one: server, setting, value, end."""
         return tuple((each.server, each.key, each.text, each.ends) for each in self._overrides.all)
+
+    def recall(self) -> None:
+        """Continue with the overrides of an earlier run that has ended. Call this before anything
+        runs without them."""
+        now, wall = self._loop.time(), time.time()
+        self.go_on([
+            # The clock of the machine may have been set back meanwhile.
+            (each.server, each.key, each.value, now + min(each.ends - wall, SET_S_MAX))
+            for each in self._manager.decisions.list_settings()
+            if each.ends > wall
+        ])  # fmt: skip
+
+    def record_all(self, who: str) -> None:
+        """Record all overrides, which the previous program handed over without a record."""
+        self._record(self._overrides.all, who)
+
+    def _record(self, overrides: Iterable[Override], who: str) -> None:
+        since = time.time() - self._loop.time()
+        for each in overrides:
+            setting, ends = f"{each.key}={each.text}", since + each.ends
+            decision = Decision(server=each.server, kind=SET, who=who, setting=setting, ends=ends)
+            self._manager.decisions.put(decision)
+
+    def _drop_decisions(self) -> None:
+        """Drop the decisions that are over, of servers and of settings."""
+        settings = {(each.server, each.key) for each in self._overrides.all}
+        self._manager.decisions.retain(self.config.servers, settings)
 
     def go_on(self, rows: Sequence[tuple[str, str, str, float]]) -> None:
         """Continue with the overrides of the previous program. Call this before any other part of
@@ -381,6 +415,7 @@ class Reloads:
         """Put changed overrides of these servers into force; they do not need a restart."""
         self.config = self._overrides.apply(self._written)
         self._speak()
+        self._drop_decisions()
         self._fronts.reconfigure()
         for name in servers:
             if name in self.config.servers and name in self._manager.entries:

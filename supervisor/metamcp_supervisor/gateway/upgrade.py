@@ -82,6 +82,8 @@ def find_blocker(parts: SurvivingParts) -> str:
                 return f"a worker of {entry.name} ends"
     if parts.manager.approvals.busy:
         return "tools are compared with what was approved"
+    if parts.manager.decisions.busy:
+        return "what an operator decided is being written"
     if parts.manager.deliveries.owed:
         return "a front waits for a descriptor"
     return "a catalogue is being written" if parts.catalogues.busy else ""
@@ -338,8 +340,13 @@ class UpgradeHandover:
             self._service.made.append(clients)
         try:
             parts.journal.begin(state.events, state.last_event)
+            has_record = parts.manager.decisions.load(()) and before.decides
             self._reloads.go_on(before.overrides)  # before any server could run without them
             take_over(parts, state, self._reloads.config)
+            if not has_record:
+                version = f"an operator of version {before.version}"
+                parts.manager.record_decisions(version)
+                self._reloads.record_all(version)
         except codec.Malformed as error:
             raise upgrade_state.StateUnreadable(
                 f"what runs cannot be taken over: {error}"
@@ -400,6 +407,7 @@ class UpgradeHandover:
             ops=tuple(sock.fileno() for sock in self.ops),
             roles={name: role.take_snapshot() for name, role in self._roles.items()},
             overrides=self._reloads.take_snapshot(),
+            decides=not self._parts.manager.decisions.problem,
             config=upgrade_state.pack_config(self._reloads.written_config),
             lock=self._parts.manager.approvals.pack_lock(),
         )

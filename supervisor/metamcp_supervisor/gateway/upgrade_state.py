@@ -55,8 +55,9 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     `hangup_ends`: see `signals`; `clients`, `ops`: descriptors of listeners; `roles`: those of
     processes that are started at a connection, by name; `ops_path`: path of a unix socket in place
     of `ops_listen`, `ops_made`: the gateway made its file; `overrides`: server, setting, value and
-    end; `config`: configuration of the files, packed by `pack_config`; `lock`: approved
-    definitions, packed by `servers.quarantine_io`."""
+    end; `decides`: the state directory has what operators decided (`servers.decisions`); `config`:
+    configuration of the files, packed by `pack_config`; `lock`: approved definitions, packed by
+    `servers.quarantine_io`."""
 
     version: str
     upgrades: int
@@ -70,6 +71,7 @@ class GatewayState(Struct, frozen=True, kw_only=True):
     ops_path: str = ""
     ops_made: bool = False
     overrides: tuple[tuple[str, str, str, float], ...] = ()
+    decides: bool = False
     config: bytes = b""
     lock: bytes = b""
 

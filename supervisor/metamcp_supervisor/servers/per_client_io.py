@@ -24,7 +24,7 @@ from metamcp_supervisor.servers.catalogues import CatalogueFigures, Catalogues, 
 from metamcp_supervisor.servers.entry import ServerEntry
 from metamcp_supervisor.servers.per_client import ProcessRefusal
 from metamcp_supervisor.servers.publish import Routes
-from metamcp_supervisor.servers.server import CallsBlocked, Fact, Start, WentDown
+from metamcp_supervisor.servers.server import Fact, Start, WentDown
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc import process_names as words
@@ -196,13 +196,6 @@ class PerClientProcesses:
             )
             if over and not entry.removed:
                 self._lives.remove(entry.name, "the session of its last client has ended")
-
-    def ready(self, entry: ServerEntry) -> None:
-        """Keep new calls from a process that has just become ready, if an operator keeps calls from
-        its server."""
-        base = self._lives.entries.get(entry.base)
-        if entry.own and base is not None and base.life.parted:
-            self._lives.feed(entry, CallsBlocked(yes=True))
 
     def drop_if_idle(self, entry: ServerEntry) -> None:
         """Drop a process for a single client that has become idle. Keep a process that does not

@@ -98,7 +98,10 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class BecameReady:
-    """The handshake is done and the lists are read."""
+    """The handshake is done and the lists are read. `parted`: an operator keeps new calls from the
+    server."""
+
+    parted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +162,11 @@ class Retuned:
 
 @dataclass(frozen=True, slots=True)
 class OperatorQuarantine:
-    """An operator forbids any use of the server; its processes are stopped."""
+    """An operator forbids any use of the server; its processes are stopped. `reason`: another one
+    if the gateway itself forbade it in an earlier run."""
 
     why: str
+    reason: ExitClass = ExitClass.OPERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +211,8 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             return replace(life, generation=generation, proven=False), actions
         case Replaced(generation):
             return _promote(life, generation, now)
-        case BecameReady():
-            return _ready(life, now)
+        case BecameReady(parted):
+            return _ready(replace(life, parted=parted), now)
         case WentDown():
             return _on_went_down(life, fact, now, jitter)
         case WorkerLeft():
@@ -225,8 +230,8 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             return _start(life, "boot", now) if waits and not lazy else (life, ())
         case BecameIdle():
             return _stop_unneeded(life)
-        case OperatorQuarantine(message):
-            return _quarantine(life, message)
+        case OperatorQuarantine(message, reason):
+            return _quarantine(life, message, reason)
         case CallsBlocked(yes):
             return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
@@ -302,10 +307,10 @@ def _ready(life: ServerLife, now: float) -> Step:
     return life, actions
 
 
-def _quarantine(life: ServerLife, message: str) -> Step:
+def _quarantine(life: ServerLife, message: str, reason: ExitClass) -> Step:
     life, actions = _apply_event(life, ServerEvent.QUARANTINE)
     life = replace(
-        life, reason=ExitClass.OPERATOR, message=message, retry_at=None, ready_at=None,
+        life, reason=reason, message=message, retry_at=None, ready_at=None,
         probing=False, degraded=False, restarting=False, resting=False, parted=False,
         planned_at=None, vain=None, brief=False,
     )  # fmt: skip

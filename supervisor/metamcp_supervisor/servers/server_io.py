@@ -1,7 +1,8 @@
 """All servers: facts about each of them, and the actions that follow.
 
 Owns: the table of servers, passing a fact to `server.step` and carrying out its actions, and
-signals of an operator for a server's process. Never: the rules of restarting (`server`, `states`).
+signals of an operator for a server's process. Never: the rules of restarting (`server`, `states`),
+the file of what operators decided (`decisions`).
 
 Everything happens on the event loop: a worker, a timer or an operator causes a fact, `step` returns
 the actions, and the tree carries them out at once. Errors do not leave the event loop: an
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.control.services import NotNow
 from metamcp_supervisor.fronts.front import Forker, FrontProcess
@@ -28,6 +31,7 @@ from metamcp_supervisor.servers.catalogues import (
     fill_unread_lists,
     offer,
 )
+from metamcp_supervisor.servers.decisions import DRAIN, ITSELF, QUARANTINE, STOP, Decisions
 from metamcp_supervisor.servers.entry import Copy, ServerEntry, describe_failure, news, patience
 from metamcp_supervisor.servers.per_client_io import PerClientProcesses
 from metamcp_supervisor.servers.publish import Deliveries, Routes
@@ -51,11 +55,18 @@ from metamcp_supervisor.servers.server import (
 )
 from metamcp_supervisor.servers.server_copies import CopySupervisor, Spares
 from metamcp_supervisor.servers.start_gate_io import Outages, StartQueue
-from metamcp_supervisor.servers.states import Action, ImpossibleEvent, ServerPhase, format_move
+from metamcp_supervisor.servers.states import (
+    Action,
+    ExitClass,
+    ImpossibleEvent,
+    ServerPhase,
+    format_move,
+)
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.verbs import Decision
 from metamcp_worker.confinement.denials import DeniedRight
 from metamcp_worker.ipc.messages import (
     AnswerTimes,
@@ -91,6 +102,7 @@ class ServerManager:
         tokens: TokenKeys,
         bounds: LimitEnforcer,
         approvals: ToolQuarantine,
+        decisions: Decisions,
         environ: Mapping[str, str],
         version: str,
         gateway_id: Callable[[], str],
@@ -100,6 +112,7 @@ class ServerManager:
         )
         self.bounds = bounds
         self.approvals = approvals
+        self.decisions = decisions
         self._routes = routes
         self._catalogues = catalogues
         self._journal = journal
@@ -118,20 +131,42 @@ class ServerManager:
     # Requests of the configuration and of operators
 
     def add(self, server: Server) -> None:
-        """Add a new server of the configuration; start it if it is enabled."""
+        """Add a new server of the configuration; start it if it is enabled and no operator decided
+        otherwise, also in an earlier run."""
         existing = self.entries.get(server.name)
         if existing is not None:  # it is configured again before it was gone
             existing.removed = False
-            self.change(server, restart=True)
-            if server.enabled:  # it may be down already, with its last worker still on its way out
+            is_kept_down = self._keep_down(existing)
+            self.change(server, restart=not is_kept_down)
+            # It may be down already, with its last worker still on its way out.
+            if server.enabled and not is_kept_down:
                 self.feed(existing, Start("boot"), "configured again")
             return
         entry = self.entries[server.name] = self.make(server)
         self.per_client.recall(entry)
         self.per_client.share(entry)
+        is_kept_down = self._keep_down(entry)
         self._routes.show(server, entry.life)
-        if server.enabled and not (entry.offer.from_cache and server.lazy):
+        if server.enabled and not (is_kept_down or (entry.offer.from_cache and server.lazy)):
             self.feed(entry, Start("boot"), "started with the gateway")
+
+    def _keep_down(self, entry: ServerEntry) -> bool:
+        """Put a server into quarantine or stop it, if that was decided before. Return whether that
+        is so."""
+        decision = self.decisions.find(entry.name)
+        if decision is not None and decision.kind == QUARANTINE:
+            is_class = decision.reason in set(ExitClass)  # a later version may have others
+            reason = ExitClass(decision.reason) if is_class else ExitClass.OPERATOR
+            self._quarantine(entry, OperatorQuarantine(decision.why, reason))
+            return True
+        if decision is None or decision.kind != STOP:
+            return False
+        if not entry.server.enabled:  # when it is enabled again, it is to start
+            self.decisions.lift(entry.name, STOP)
+            return False
+        self.feed(entry, StopServer(), "stopped by an operator before this start")
+        self.per_client.end_of(entry.name, "its server was stopped by an operator")
+        return True
 
     def make(self, server: Server) -> ServerEntry:
         """Make an entry for a server, with its last catalogue."""
@@ -152,11 +187,18 @@ class ServerManager:
     def start(self, name: str) -> None:
         entry = self.entries[name]
         if not entry.removed:
+            self.decisions.lift(name, QUARANTINE, STOP)
             self.feed(entry, Start("operator"), "started by an operator")
 
-    def stop(self, name: str) -> None:
-        self.feed(self.entries[name], StopServer(), "stopped by an operator")
+    def stop(self, name: str, by: str = "") -> None:
+        """Stop a server. `by`: caller whose decision outlasts this run; empty: it does not."""
+        entry = self.entries[name]
+        self.feed(entry, StopServer(), "stopped by an operator")
         self.per_client.end_of(name, "its server was stopped by an operator")
+        if by:
+            self._decide(entry, STOP, by)
+        else:
+            self.decisions.lift(name, QUARANTINE, STOP, DRAIN)
 
     def restart(self, name: str) -> None:
         """Restart a server: without a gap if it may have two copies."""
@@ -184,11 +226,38 @@ class ServerManager:
         self._journal.add(name, "recycled", reason, entry.life.generation)
         self.spares.renew(entry, reason)
 
-    def quarantine(self, name: str, reason: str) -> None:
+    def quarantine(self, name: str, reason: str, by: str) -> None:
+        """Put a server into quarantine. `by`: caller who decided that."""
         entry = self.entries[name]
-        self.feed(entry, OperatorQuarantine(reason), reason)
+        self._quarantine(entry, OperatorQuarantine(reason))
+        self._decide(entry, QUARANTINE, by)
+
+    def _quarantine(self, entry: ServerEntry, fact: OperatorQuarantine) -> None:
+        self.feed(entry, fact, fact.why)
         self.copies.let_go(entry)
-        self.per_client.end_of(name, "its server is in quarantine")
+        self.per_client.end_of(entry.name, "its server is in quarantine")
+
+    def _decide(self, entry: ServerEntry, kind: str, who: str) -> None:
+        """Record a decision about a server. Processes for single clients are not in the
+        configuration: what is decided about one ends with it."""
+        decision = Decision(server=entry.name, kind=kind, who=who)
+        if kind == QUARANTINE:
+            life = entry.life
+            decision = structs.replace(decision, why=life.message, reason=life.reason or "")
+        if not entry.own:
+            self.decisions.put(decision)
+
+    def record_decisions(self, who: str) -> None:
+        """Take what operators decided from the lives of the servers, which the previous program
+        handed over without a record of decisions."""
+        for name, entry in self.entries.items():
+            life, stopped = entry.life, entry.life.phase is ServerPhase.DISABLED
+            self.decisions.lift(name, QUARANTINE, STOP, DRAIN)
+            if life.phase is ServerPhase.QUARANTINED:
+                by_operator = life.reason is ExitClass.OPERATOR
+                self._decide(entry, QUARANTINE, who if by_operator else ITSELF)
+            elif life.parted or (stopped and entry.server.enabled and life.reason is None):
+                self._decide(entry, DRAIN if life.parted else STOP, who)
 
     def crowded_out(self, signal: int) -> str:
         """Return words if the kernel killed a process because the gateway's control group was out
@@ -197,10 +266,16 @@ class ServerManager:
             self.starting.on_oom_kill()
         return cause
 
-    def part(self, name: str, *, yes: bool) -> None:
-        """Keep new calls from a server, or let them through again."""
-        for entry in (self.entries[name], *self.per_client.of(name)):
+    def part(self, name: str, by: str, *, yes: bool) -> None:
+        """Keep new calls from a server, or let them through again. `by`: caller who decided
+        that."""
+        base = self.entries[name]
+        for entry in (base, *self.per_client.of(name)):
             self.feed(entry, CallsBlocked(yes))
+        if yes:
+            self._decide(base, DRAIN, by)
+        else:
+            self.decisions.lift(name, DRAIN)
 
     def change(self, server: Server, *, restart: bool) -> None:
         """Apply a changed configuration of a known server."""
@@ -209,10 +284,14 @@ class ServerManager:
         self.per_client.apply_config_change(entry, before, restart=restart)
         tuned = Retuned(server.restart, server.lazy, patience(server), server.mistake)
         self.feed(entry, tuned, "it is eager now")
-        was_stopped = entry.life.phase is ServerPhase.DISABLED and entry.life.reason is None
-        if not server.enabled and (before.enabled or restart):
+        life = entry.life
+        was_stopped = life.phase is ServerPhase.DISABLED and life.reason is None
+        by_operator = life.reason is ExitClass.OPERATOR  # who alone lets it out
+        is_kept_out = life.phase is ServerPhase.QUARANTINED and by_operator
+        if not server.enabled and (before.enabled or restart) and not is_kept_out:
+            self.decisions.lift(server.name, STOP)
             self.feed(entry, StopServer(), "no longer enabled")
-        elif restart and (not before.enabled or not was_stopped):
+        elif restart and not is_kept_out and (not before.enabled or not was_stopped):
             entry.probe = True
             self.spares.renew(entry, "its configuration changed", anew=True)
         self.spares.settle(entry)
@@ -344,8 +423,9 @@ class ServerManager:
         if entry.life.phase is ServerPhase.WARMING and self._offers(entry, blob):
             copy.ready = True
             copy.no_deadline()
-            self.feed(entry, BecameReady(), f"{message.start_s:.2f} s, tools: {entry.offer.tools}")
-            self.per_client.ready(entry)
+            decision = self.decisions.find(entry.base)
+            fact = BecameReady(parted=decision is not None and decision.kind == DRAIN)
+            self.feed(entry, fact, f"{message.start_s:.2f} s, tools: {entry.offer.tools}")
 
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it
@@ -387,6 +467,10 @@ class ServerManager:
             down = isinstance(fact, WentDown) or life.phase is ServerPhase.FAILED
             cause = describe_failure(life, now) if down else cause
             self._journal.add(entry.name, event, cause, life.generation)
+            if life.phase is ServerPhase.QUEUED:
+                self.decisions.lift(entry.name, QUARANTINE, STOP)
+            elif isinstance(fact, WentDown) and life.phase is ServerPhase.QUARANTINED:
+                self._decide(entry, QUARANTINE, ITSELF)
         self.outages.on_life_change(entry, before)
         self.per_client.drop_if_idle(entry)
 

@@ -29,6 +29,7 @@ from metamcp_supervisor.servers.states import PUBLIC, ServerPhase
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import (
+    Decision,
     FrontStatus,
     GatewayStatus,
     LimitStatus,
@@ -47,7 +48,8 @@ USED_FOR = ("worker", "server")
 
 
 class GatewayFacts(Struct, frozen=True, kw_only=True):
-    """Facts about the gateway itself. Times are of the monotonic clock. `drift`: by server."""
+    """Facts about the gateway itself. Times are of the monotonic clock. `drift`, `decisions`: by
+    server."""
 
     version: str
     state: str
@@ -63,6 +65,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     upgrades: int = 0
     overrides: tuple[OverriddenSetting, ...] = ()
     drift: Mapping[str, dict[str, int]] = {}
+    decisions: Mapping[str, Decision] = {}
     reload_refused: str = ""
     keys_unusable: str = ""
     missing: Mapping[str, str] = {}
@@ -263,8 +266,7 @@ def _server(
     if entry.own and instance is not None:  # its calls count with its server
         inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
-    processes = (MeasuredProcess(role, entry.name) for role in USED_FOR)
-    used = [usages[process] for process in processes if process in usages]
+    used = [*filter(None, (usages.get(MeasuredProcess(role, entry.name)) for role in USED_FOR))]
     state = "draining" if life.parted else PUBLIC[life.phase]
     reason, message = str(life.reason or ""), life.message
     if life.phase is ServerPhase.READY and entry.name in facts.missing:
@@ -310,6 +312,7 @@ def _server(
         lacking=instance.lacking if instance else (),
         opened=sandboxes.needs_text(entry.server),
         refusals=refusals(entry.server, metrics.find_denied_rights(entry.base)),
+        decision=facts.decisions.get(entry.name),
     )
 
 

@@ -56,8 +56,11 @@ def facts(description: Description, now: float) -> Iterator[tuple[str, str]]:
         if advice := denials.advice([line.text for line in description.log], spec):
             yield "refused", f"its log complains: {advice}"
     yield "exposed by", ", ".join(description.endpoints) or "no endpoint"
+    if decision := server.decision:
+        yield "decided", f"{decision.kind} by {decision.who}, {format_time(decision.when, now)}"
     for each in description.overrides:
-        yield "set", f"{columns.override_text(each, format_time(each.until, now))}"
+        by = f", by {each.who}" if each.who else ""
+        yield "set", f"{columns.override_text(each, format_time(each.until, now))}{by}"
     if description.source:
         yield "source", description.source
 

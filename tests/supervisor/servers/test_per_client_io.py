@@ -186,7 +186,7 @@ async def test_one_that_is_down_for_good_is_kept_only_as_long_as_its_client_call
         hers, his = await stage.up(ADA), await stage.up(BOB)
         hers.down()
         await stage.phase(ADA, "failed")
-        stage.manager.quarantine(BOB, "it eats files")
+        stage.manager.quarantine(BOB, "it eats files", "ann")
         his.leave()
         before = stage.manager.entries[ADA].used_at
         front.say(ServerWanted(server=ADA))
@@ -207,7 +207,7 @@ async def test_one_whose_session_is_over_goes_whatever_is_ordered_on_its_way_out
         if order == "start":
             stage.manager.start(ADA)
         else:
-            stage.manager.quarantine(ADA, "it eats files")
+            stage.manager.quarantine(ADA, "it eats files", "ann")
         worker.leave()
         await until(lambda: ADA not in stage.manager.entries, "it is gone")
 
@@ -219,10 +219,10 @@ async def test_one_that_starts_while_its_server_is_kept_from_calls_gets_none_eit
         front, _ = await served(stage)
         front.say(ServerWanted(server=ADA))
         worker = await stage.player(f"{ADA}#1")
-        stage.manager.part("git", yes=True)
+        stage.manager.part("git", "ann", yes=True)
         worker.ready()
         await until(lambda: last(front, ADA).state == "draining", "no calls for it")
-        stage.manager.part("git", yes=False)
+        stage.manager.part("git", "ann", yes=False)
         await until(lambda: last(front, ADA).state == "ready", "they come again")
 
 
