@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -197,3 +198,27 @@ def test_an_order_on_a_full_disk_takes_effect_and_says_what_it_does_not_do(
     (state / "decisions.json").rmdir()
     restart(gateway)
     assert gateway.server("evil")["message"] == WHY, "it was tried once more at the end"
+
+
+def test_a_setting_whose_time_is_over_is_not_restored_and_none_lasts_longer_than_a_day(
+    gateway: Gateway,
+) -> None:
+    file = gateway.folder / "state" / "decisions.json"
+    gateway.ctl("set", "tuned", "timeout=7s", "retry=read-only", "--until", "2h")
+    gateway.ctl("set", "other", "timeout=7s")
+    gateway.stop()
+    timeout, retry, other = json.loads(file.read_text())
+    timeout["ends"] = time.time() - 1
+    retry["ends"] = time.time() + 1e8  # the clock was set back meanwhile
+    other["setting"] = "timeout=long"  # by a version that knows this word
+    absent = {**retry, "server": "absent"}
+    file.write_text(json.dumps([timeout, retry, other, absent]))
+    gateway.start()
+    (override,) = gateway.describe("tuned")["overrides"]
+    assert override["key"] == "retry"
+    assert 86_000 < override["until"] - time.time() < 87_000
+    assert gateway.describe("other")["overrides"] == []
+    (event,) = gateway.events(type="set over")
+    assert event["who"] == "other"
+    assert "it is not possible any more: servers.other.timeout" in event["cause"]
+    until(lambda: len(json.loads(file.read_text())) == 1, "the others are dropped")

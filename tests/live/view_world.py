@@ -97,7 +97,8 @@ class World(Gateway):
         return {one["name"]: len(one["tools"]) for one in told}
 
     def stop_server(self, name: str) -> None:
-        self.ask("stop", {"names": [name]})
+        """It starts again with the next gateway."""
+        self.ask("stop", {"names": [name], "this_run": True})
         self.until_server(name, "stopped")
 
     def start_server(self, name: str) -> None:

@@ -252,6 +252,8 @@ def outlook(server: ServerStatus, most: int = REASON_CHARACTERS_MAX) -> str:
     if server.reason and text:
         text = f"{server.reason}: {text}"
     text = text or server.reason
+    if decision := server.decision:
+        text = text or f"{decision.kind} by {decision.who}"
     text = cut(text, most)
     if server.state == "quarantined":
         text = f"{text}; 'metamcp ctl clear {server.name}' lets it out"
