@@ -55,9 +55,15 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     if order not in {verb for verb, *_ in _ORDERS}:
         notice = ui.notice(f"No order is named '{order}'.", "bad")
     else:
-        await ask(order, {"names": [name]})
-        notice = ui.notice(f"{name}: {order} was ordered.")
+        answer = await ask(order, {"names": [name]})
+        notice = build_notice(f"{name}: {order} was ordered.", answer)
     return [notice, await show(ask, request)]
+
+
+def build_notice(text: str, answer: bytes) -> Element:
+    """Return the sentence about an order, with what its answer warns of."""
+    warning: str = codec.value(answer).get("warning", "")
+    return ui.notice(text, "warn", [warning]) if warning else ui.notice(text)
 
 
 def page(

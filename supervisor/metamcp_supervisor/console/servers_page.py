@@ -89,8 +89,9 @@ async def change(ask: Ask, request: PageRequest) -> Node:
     if order not in ORDERS or not names:
         notice = ui.notice("Nothing is changed: tick servers, then choose what to do.", "warn")
     else:
-        await ask(order, {"names": names})
-        notice = ui.notice(f"{ORDERS[order]} was ordered: {', '.join(names)}.")
+        answer = await ask(order, {"names": names})
+        text = f"{ORDERS[order]} was ordered: {', '.join(names)}."
+        notice = server_page.build_notice(text, answer)
     return [notice, await show(ask, request)]
 
 

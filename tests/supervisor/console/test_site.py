@@ -133,6 +133,17 @@ async def test_an_order_is_carried_out_in_the_name_of_the_session() -> None:
         assert "(operator)" in ordered[-1]
 
 
+@pytest.mark.promise("M125")
+@pytest.mark.parametrize("page", ["/servers", "/servers/git"])
+async def test_an_order_that_does_not_outlast_a_restart_is_answered_with_that(page: str) -> None:
+    async with opened(*SERVERS) as browser:
+        browser.gateway.unsaved = "this does not outlast a restart of the gateway: the disk is full"
+        await browser.login(Role.OPERATOR)
+        text = Elements((await browser.post(page, order="stop", names=["git"])).text).text
+        assert "was ordered" in text
+        assert browser.gateway.unsaved in text
+
+
 @pytest.mark.promise("M67")
 async def test_a_viewer_looks_and_its_orders_are_refused_in_one_sentence() -> None:
     async with opened(*SERVERS) as browser:
