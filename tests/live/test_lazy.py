@@ -100,6 +100,34 @@ def test_a_hundred_lazy_servers_are_listed_while_none_of_them_runs() -> None:
 
 
 @pytest.mark.promise("M76")
+def test_servers_that_were_started_to_be_listed_stop_and_the_first_call_starts_them() -> None:
+    names = [f"s{number}" for number in range(4)]
+    with Gateway({name: lazy("10m") for name in names}) as gateway:
+
+        def call_when_it_stops(name: str) -> str:
+            with closing(Client(gateway.port)) as client:
+                until(lambda: gateway.server(name)["phase"] in {"draining", "stopping"}, "it stops")
+                return client.text(f"{name}__echo", text=name)
+
+        with closing(Client(gateway.port)) as client:
+            assert client.text("s0__echo", text="early") == "early"
+        with ThreadPoolExecutor(2) as pool:
+            assert [*pool.map(call_when_it_stops, names[1:3])] == names[1:3]
+        gateway.wait("s3", state="idle")
+        causes = {event["who"]: event["cause"] for event in gateway.events(type="ready→draining")}
+        assert causes == dict.fromkeys(names[1:], "its lists are read; the first call starts it")
+        assert [gateway.server(name)["generation"] for name in names] == [1, 2, 2, 1]
+        assert not any(gateway.server(name)["restarts"] for name in names)
+        last = gateway.events()[-1]["seq"]
+        assert gateway.stop() == 0
+        gateway.start()
+        assert at_rest(gateway)
+        assert not gateway.events(type="idle→warming", since=last)
+        with closing(Client(gateway.port)) as client:
+            assert client.text("s3__echo", text="a") == "a"
+
+
+@pytest.mark.promise("M76")
 def test_a_call_wakes_a_server_up_however_long_it_takes_to_start() -> None:
     slow = {**lazy("1m"), "command": [*fake()["command"], "--slow-start", "4000"]}
     with Gateway({"slow": slow}) as gateway:

@@ -26,6 +26,10 @@ from metamcp_supervisor.servers.states import (
 
 Starter = Literal["boot", "operator", "timer", "client", "dependent", "others"]
 
+LISTED_S = 2.0
+"""Seconds without a call after which a lazy server stops that was only started to be listed: time
+for the calls that waited for it, and for their answers to be reported."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLife:
@@ -34,7 +38,8 @@ class ServerLife:
     `failures`: unstable starts in a row; `window`: times of those within `patience.window_s`;
     `trips`: how often in a row the circuit opened; `limits`: times at which it broke a limit.
     `proven`: this instance answered a call. `restarting`: it goes down to start again.
-    `lazy`: it starts when it is called. `resting`: it goes down because clients do not use it.
+    `lazy`: it starts when it is called. `to_list`: it was only started to be listed, and nobody
+    asked for it since. `resting`: it goes down because clients do not use it.
     `probing`: the single attempt of a half-open circuit. `degraded`: its worker does not answer.
     `parted`: an operator keeps new calls from it.
     `not_before`: it asked not to be used before this time.
@@ -65,6 +70,7 @@ class ServerLife:
     vain: tuple[float, float] | None = None
     proven: bool = False
     restarting: bool = False
+    to_list: bool = False
     resting: bool = False
     probing: bool = False
     degraded: bool = False
@@ -83,9 +89,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StopServer:
-    """Stop the server. `restarting`: start it again as soon as all its processes are gone."""
+    """Stop the server. `restarting`: start it again as soon as all its processes are gone; `anew`:
+    because its configuration changed, so a lazy server is only to be listed."""
 
     restarting: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class CallsBlocked:
 
 @dataclass(frozen=True, slots=True)
 class BecameIdle:
-    """Clients have not used a lazy server for its idle time."""
+    """Clients have not used a lazy server for its idle time (`rest_s`)."""
 
 
 Fact = (
@@ -203,8 +211,9 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
     match fact:
         case Start(by):
             return _start(life, by, now)
-        case StopServer(restarting):
-            return _stop(life, restarting, now)
+        case StopServer(restarting, anew):
+            life, actions = _stop(life, restarting, now)
+            return replace(life, to_list=anew and life.lazy), actions
         case Admitted(generation):
             life, actions = _apply_event(life, ServerEvent.ADMIT)
             generation = generation or life.generation + 1
@@ -236,7 +245,15 @@ def step(life: ServerLife, fact: Fact, now: float, jitter: float) -> Step:
             return replace(life, parted=yes and life.phase is ServerPhase.READY), ()
 
 
+def rest_s(life: ServerLife, idle_stop_s: float) -> float:
+    """Return the seconds without a call after which a lazy server stops."""
+    is_unneeded = life.to_list and not life.proven
+    return min(LISTED_S, idle_stop_s) if is_unneeded else idle_stop_s
+
+
 def _start(life: ServerLife, by: Starter, now: float) -> Step:
+    if by in ("boot", "client", "operator"):
+        life = replace(life, to_list=by == "boot" and life.lazy)
     if by == "client" and call_delay_s(life, now) != 0.0:
         return life, ()
     if by == "dependent" and life.phase is not ServerPhase.IDLE and not life.resting:
@@ -321,7 +338,7 @@ def _stop_unneeded(life: ServerLife) -> Step:
     if life.phase is not ServerPhase.READY or not life.lazy:
         return life, ()
     life, actions = _apply_event(life, ServerEvent.REST)
-    return replace(life, resting=True, degraded=False, parted=False), actions
+    return replace(life, resting=True, to_list=False, degraded=False, parted=False), actions
 
 
 def _on_worker_left(life: ServerLife) -> Step:

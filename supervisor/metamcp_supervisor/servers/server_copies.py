@@ -487,7 +487,7 @@ class Spares:
     def renew(self, entry: ServerEntry, cause: str, *, anew: bool = False) -> None:
         """Replace the instance by another one: without a gap if possible, else by a restart."""
         if not self.replace(entry, cause, anew=anew):
-            self._feed(entry, StopServer(restarting=True), cause)
+            self._feed(entry, StopServer(restarting=True, anew=anew and not entry.own), cause)
 
     def promote(self, entry: ServerEntry) -> None:
         """Let the spare serve from now on; the old copy finishes."""

@@ -38,6 +38,7 @@ from metamcp_supervisor.servers.publish import Deliveries, Routes
 from metamcp_supervisor.servers.quarantine_io import ToolQuarantine
 from metamcp_supervisor.servers.reports import Reports
 from metamcp_supervisor.servers.server import (
+    LISTED_S,
     Admitted,
     Answered,
     BecameIdle,
@@ -51,6 +52,7 @@ from metamcp_supervisor.servers.server import (
     WentDown,
     WorkerLeft,
     WorkerResponds,
+    rest_s,
     step,
 )
 from metamcp_supervisor.servers.server_copies import CopySupervisor, Spares
@@ -83,6 +85,10 @@ from metamcp_worker.ipc.messages import (
 
 DRAIN_S = 30.0
 """Maximum seconds for calls in flight when their server is stopped or restarted."""
+LISTED = "its lists are read; the first call starts it"
+LISTED_LOOK_S = LISTED_S + 1.0
+"""Seconds after which a server that was only started to be listed is looked at: the worker of one
+without calls sleeps then, and reports nothing for a while."""
 
 
 class ServerManager:
@@ -410,13 +416,16 @@ class ServerManager:
     def idle(self, copy: Copy, idle_s: float) -> None:
         entry, server = copy.entry, copy.entry.server
         self.per_client.note_use(entry, idle_s)
+        is_listed = not entry.offer.unread
+        stop_s = rest_s(entry.life, server.rest_s) if is_listed else server.rest_s
         if (
             copy is entry.serving
             and server.lazy
-            and idle_s >= server.rest_s
-            and not self.starting.dependents(entry)
+            and idle_s >= stop_s
+            and not self.starting.is_awaited(entry)
         ):
-            self.feed(entry, BecameIdle(), f"nobody needed it for {idle_s:.0f} s")
+            cause = f"nobody needed it for {idle_s:.0f} s" if stop_s == server.rest_s else LISTED
+            self.feed(entry, BecameIdle(), cause)
 
     def _ready(self, copy: Copy, message: ServerReady, blob: bytes) -> None:
         entry = copy.entry
@@ -426,6 +435,12 @@ class ServerManager:
             decision = self.decisions.find(entry.base)
             fact = BecameReady(parted=decision is not None and decision.kind == DRAIN)
             self.feed(entry, fact, f"{message.start_s:.2f} s, tools: {entry.offer.tools}")
+            if entry.life.to_list:
+                self._loop.call_later(LISTED_LOOK_S, self._look_at_listed, copy)
+
+    def _look_at_listed(self, copy: Copy) -> None:
+        if not self._closed:
+            self.idle(copy, self._loop.time() - copy.entry.used_at)
 
     def _offers(self, entry: ServerEntry, blob: bytes) -> bool:
         """Take in a catalogue; if it cannot be used, the server counts as broken. Return whether it

@@ -65,6 +65,14 @@ class StartQueue:
             if other.is_running and entry.name in other.server.depends_on
         ]
 
+    def is_awaited(self, entry: ServerEntry) -> bool:
+        """Whether a server that runs, or waits for its turn to start, depends on this server."""
+        return any(
+            entry.name in other.server.depends_on
+            for other in self._entries.values()
+            if other.is_running or other.life.phase is ServerPhase.QUEUED
+        )
+
     def close(self) -> None:
         self._closed = True
         if self._timer is not None:

@@ -111,7 +111,8 @@ MEANING: Mapping[ServerEvent, str] = {
     ServerEvent.GONE: "the worker and everything below it has left",
     ServerEvent.PROMOTE: "its place is taken by its spare: it went down, or is to be restarted",
     ServerEvent.REFUSE: "it is to run, and its table in the configuration has a mistake",
-    ServerEvent.REST: "it starts when it is called, and nobody has called it for `idle_stop`",
+    ServerEvent.REST: "it starts when it is called, and nobody has called it for `idle_stop`, or "
+    "it was only started to be listed",
     ServerEvent.RESTED: "one that starts when it is called has left, or ended by itself without "
     "trouble",
 }

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import Server
-from metamcp_worker.ipc.messages import Heartbeat, ServerState, Stop
+from metamcp_supervisor.servers.server import LISTED_S
+from metamcp_worker.ipc import server_catalog
+from metamcp_worker.ipc.messages import CallStats, Heartbeat, ServerReady, ServerState, Stop
+from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from tests.supervisor.stage import (
     Player,
     Stage,
@@ -53,6 +56,63 @@ async def test_a_lazy_server_of_which_nothing_is_known_starts_once_to_be_listed(
         await stage.up("git")
 
 
+async def test_a_lazy_server_that_was_started_to_be_listed_stops_when_its_lists_are_read(
+    tmp_path: Path,
+) -> None:
+    async with staged_front(tmp_path, GIT) as (stage, front):
+        worker = await stage.up("git")
+        worker.say(Heartbeat(seq=1, idle_s=LISTED_S))
+        await until(lambda: worker.told(Stop), "asked to stop")
+        worker.down("clean", "it was stopped")
+        await stage.phase("git", "idle")
+        assert states(front)[-1] == ("idle", True)
+        (event,) = [one for one in stage.journal.since(0) if one.what == "ready→draining"]
+        assert event.cause == "its lists are read; the first call starts it"
+        stage.manager.on_server_wanted("git")
+        worker = await stage.up("git", 2)
+        worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1, inflight=7))
+        instance = stage.manager.entries["git"].instance
+        await until(lambda: instance and instance.inflight == 7, "it was heard")
+        assert not worker.told(Stop), "it was called"
+
+
+async def test_a_lazy_server_with_a_list_that_was_not_read_runs_on_for_its_idle_time(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
+        stage.manager.add(GIT)
+        worker = await stage.player("git#1")
+        lists = server_catalog.pack(ServerCatalogue(protocol="2025-11-25", unread=("prompts",)))
+        worker.say(ServerReady(protocol="2025-11-25", start_s=0.5, list_hash="h"), lists)
+        await stage.phase("git", "ready")
+        worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1, inflight=7))
+        instance = stage.manager.entries["git"].instance
+        await until(lambda: instance and instance.inflight == 7, "it was heard")
+        assert not worker.told(Stop)
+
+
+async def test_a_lazy_server_that_was_listed_stays_for_one_that_waits_for_its_turn_to_start(
+    tmp_path: Path,
+) -> None:
+    async with opened_stage(tmp_path) as stage:
+        stage.manager.add(GIT)
+        stage.manager.add(DB)
+        stage.manager.add(replace(APP, depends_on=("git", "db")))
+        git = await stage.up("git")
+        await stage.player("db#1")
+        git.say(Heartbeat(seq=1, idle_s=LISTED_S))
+        git.say(Heartbeat(seq=2, idle_s=0.0, inflight=7))
+        instance = stage.manager.entries["git"].instance
+        await until(lambda: instance and instance.inflight == 7, "both were heard")
+        assert not git.told(Stop)
+        assert stage.manager.entries["app"].life.phase == "queued"
+
+
+def answered(stage: Stage) -> None:
+    """It answered a call."""
+    stage.manager.on_call_stats(0, [CallStats("git", "tools/call", 1, 0.1, (1,))])
+
+
 async def rested(stage: Stage, worker: Player) -> None:
     """Its worker says that nobody needs it, and is asked to stop."""
     worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s))
@@ -62,7 +122,12 @@ async def rested(stage: Stage, worker: Player) -> None:
 async def test_a_lazy_server_that_nobody_needs_is_stopped_and_stays_listed(tmp_path: Path) -> None:
     async with staged_front(tmp_path, GIT) as (stage, front):
         worker = await stage.up("git")
+        answered(stage)
         worker.say(Heartbeat(seq=1, idle_s=GIT.rest_s - 1))
+        worker.say(Heartbeat(seq=2, idle_s=GIT.rest_s - 1, inflight=7))
+        instance = stage.manager.entries["git"].instance
+        await until(lambda: instance and instance.inflight == 7, "both were heard")
+        assert not worker.told(Stop)
         await rested(stage, worker)
         await until(lambda: states(front)[-1] == ("idle", True), "idle for the front")
         worker.down("clean", "it was stopped")

@@ -10,6 +10,7 @@ from metamcp_supervisor import backoff
 from metamcp_supervisor.backoff import RestartLimits
 from metamcp_supervisor.config.config import Restart
 from metamcp_supervisor.servers.server import (
+    LISTED_S,
     Admitted,
     Answered,
     BecameIdle,
@@ -27,6 +28,7 @@ from metamcp_supervisor.servers.server import (
     WentDown,
     WorkerLeft,
     WorkerResponds,
+    rest_s,
     step,
 )  # fmt: skip
 from metamcp_supervisor.servers.states import Action, ExitClass, ImpossibleEvent, ServerPhase
@@ -289,6 +291,46 @@ def test_a_lazy_server_that_nobody_needs_rests_until_it_is_called() -> None:
     idle = after(resting, WentDown(ExitClass.CLEAN, "it was stopped"), WorkerLeft())
     assert (idle.phase, idle.resting) == (ServerPhase.IDLE, False)
     assert after(idle, Start("client")).phase is ServerPhase.QUEUED
+
+
+def test_a_lazy_server_that_was_only_started_to_be_listed_rests_soon() -> None:
+    listed = up(ServerLife(lazy=True), by="boot")
+    assert (rest_s(listed, 600.0), rest_s(listed, 1.0)) == (LISTED_S, 1.0)
+    crashed_once = after(ServerLife(lazy=True), Start("boot"), Admitted(), CRASH, WorkerLeft())
+    assert rest_s(up(crashed_once), 600.0) == LISTED_S, "the next start is for the same"
+    assert rest_s(up(ServerLife(), by="boot"), 600.0) == 600.0, "it is eager"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (Start("client"), Admitted(), BecameReady()),
+        (Admitted(), Start("operator"), BecameReady()),
+        (Admitted(), BecameReady(), Answered()),
+    ],
+)
+def test_a_lazy_server_that_was_needed_when_it_was_listed_stays_for_its_idle_time(
+    facts: tuple[Fact, ...],
+) -> None:
+    life = after(ServerLife(lazy=True), Start("boot"), *facts)
+    assert rest_s(life, 600.0) == 600.0
+
+
+def test_a_start_that_a_call_caused_is_no_start_to_be_listed() -> None:
+    idle = after(up(ServerLife(lazy=True), by="boot"), BecameIdle(), WorkerLeft())
+    starters: tuple[Starter, ...] = ("client", "dependent")
+    for by in starters:
+        assert rest_s(up(idle, by=by), 600.0) == 600.0
+
+
+def test_a_changed_configuration_starts_a_lazy_server_to_be_listed_and_an_operator_does_not() -> (
+    None
+):
+    for before in (ServerLife(lazy=True), up(ServerLife(lazy=True), by="client")):
+        for anew, seconds in ((True, LISTED_S), (False, 600.0)):
+            life = after(before, StopServer(restarting=True, anew=anew))
+            life = life if life.phase is ServerPhase.QUEUED else after(life, WorkerLeft())
+            assert rest_s(after(life, Admitted(), BecameReady()), 600.0) == seconds
 
 
 def test_only_a_lazy_server_that_is_ready_rests() -> None:
