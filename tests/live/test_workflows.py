@@ -3,15 +3,18 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metamcp_worker.ipc import codec
 from tests.live.client import LEGACY, MODERN, Client
-from tests.live.gateway import Gateway, fake
+from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.raw import Raw
 from tests.live.test_audit import records
 from tests.live.test_code_mode import WithKey
@@ -21,6 +24,8 @@ from tests.worker.engine.postgres import PASSWORD, postgres
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M52")]
 
+JOURNAL = str(ROOT / "tests" / "fakes" / "journal_server.py")
+KILLS = 4
 EXTRA = """
 [endpoints.default]
 namespace = "default"
@@ -254,6 +259,76 @@ def test_a_run_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str)
     found = ended()
     assert found["output"] == {"first": "hi", "second": "hi!"}
     assert {one["step"]: one["attempts"] for one in found["steps"]}["first"] == 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["gateway", "workers"])
+def test_a_step_in_flight_at_a_kill_runs_again_or_waits_for_a_decision(
+    tmp_path: Path, victim: str
+) -> None:
+    """Of processes that are killed at the same time, each may see the end of the others first."""
+    names = [f"{tool}{number}" for tool in ("look", "put", "pay") for number in range(2)]
+    servers = {
+        name: {"command": [sys.executable, JOURNAL, str(tmp_path / name)], "write": [str(tmp_path)]}
+        for name in names
+    }
+    with Gateway(servers, extra=EXTRA) as gateway:
+        for number in range(KILLS):
+            text, gate = f"{number}", tmp_path / f"gate{number}"
+            runs = begin_gated(gateway, names, text, gate)
+            until(partial(are_called, tmp_path, text, names), "all are in flight")
+            if victim == "gateway":
+                assert gateway.process is not None
+                gateway.process.kill()
+                gateway.process.wait(timeout=30)
+                until(lambda: not gateway.left(), "everything has ended")
+                gate.touch()
+                gateway.start()
+            else:
+                for server in gateway.status()["servers"]:
+                    os.kill(server["worker_pid"], signal.SIGKILL)
+                gate.touch()
+            gateway.wait_ready()
+            with closing(Client(gateway.port, MODERN)) as client:
+                found = until(partial(settled, client, runs), "no step is under way")
+            for name, (status, error) in found.items():
+                unsafe = name.startswith("pay")
+                assert status == ("needs_decision" if unsafe else "done"), error
+                assert calls(tmp_path, text, name) == (1 if unsafe else 2)
+
+
+def begin_gated(gateway: Gateway, names: list[str], text: str, gate: Path) -> dict[str, str]:
+    """Runs with a step each that ends when the gate is open, by the name of its server."""
+    runs: dict[str, str] = {}
+    with closing(Client(gateway.port, MODERN)) as client:
+        for name in names:
+            step = {"call": f"{name}.{name[:-1]}", "with": {"text": text, "gate": str(gate)}}
+            definition = {"name": "gated", "steps": [step]}
+            begun = client.call("run_workflow", definition=definition, wait=False)["result"]
+            runs[name] = begun["structuredContent"]["run"]
+    return runs
+
+
+def calls(folder: Path, text: str, name: str) -> int:
+    """How many calls with this text a server has written down."""
+    journal = folder / name
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return lines.count(f"{name[:-1]} {text}")
+
+
+def are_called(folder: Path, text: str, names: list[str]) -> bool:
+    return all(calls(folder, text, name) for name in names)
+
+
+def settled(client: Client, runs: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """The states and errors of all runs, by name; none while one of them does something."""
+    states: dict[str, tuple[str, str]] = {}
+    for name, run in runs.items():
+        found = client.call("workflow_status", run=run)["result"]["structuredContent"]
+        if found["status"] in {"queued", "running", "waiting"}:
+            return {}
+        states[name] = found["status"], found["error"]
+    return states
 
 
 def test_another_gateway_ends_the_run_of_one_that_is_killed() -> None:

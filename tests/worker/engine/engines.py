@@ -170,6 +170,10 @@ class Engine:
         packets.send(self._control, messages.pack(EngineSettings()), fds)
         os.close(blob)
 
+    def lose_supervisor(self) -> None:
+        """End the connection to the supervisor, as its death does."""
+        self._control.close()
+
     def kill(self) -> None:
         """Kill the engine, and wait until all that it sent was heard."""
         self.process.send_signal(signal.SIGKILL)

@@ -279,6 +279,67 @@ def test_an_unsafe_step_that_was_interrupted_parks_until_a_decision(tmp_path: Pa
 
 
 @pytest.mark.promise("M52")
+@pytest.mark.parametrize("harmless", [False, True])
+def test_a_server_that_goes_down_with_the_gateway_does_not_fail_the_step(
+    tmp_path: Path, harmless: bool
+) -> None:
+    """All processes are killed, and the engine hears of the end of the server first."""
+    with engine(tmp_path) as running:
+
+        def down(ask: HostAsk) -> None:
+            text = "server 's' went down while this call was with it"
+            first.send(HostDone(call=ask.call, trouble="unavailable", error=text))
+            running.lose_supervisor()
+
+        first = running.peer({"b": down})
+        steps = workflow(call("a"), call("b"))
+        run = first.ask("workflow/run", definition=steps, wait=False)[0]["run"]
+        running.process.wait(WAIT_S)
+        running.kill()
+        assert journal(tmp_path, run)["b"] == ("running", 1)
+        running.start()
+        peer = running.peer(harmless=frozenset("b" if harmless else ""))
+        found = finished(peer, run)
+        assert found["status"] == ("done" if harmless else "needs_decision")
+        assert by_name([first, peer]) == {"a": 1, "b": 2 if harmless else 1}
+
+
+def test_a_server_that_goes_down_by_itself_fails_the_step(tmp_path: Path) -> None:
+    def down(ask: HostAsk) -> HostDone:
+        return HostDone(call=ask.call, trouble="unavailable", error="it went down")
+
+    with engine(tmp_path) as running:
+        peer = running.peer({"a": down}, harmless=frozenset("a"))
+        found, _ = peer.ask("workflow/run", definition=workflow(call("a")))
+        assert (found["status"], found["error"]) == ("failed", "it went down")
+        assert by_name([peer]) == {"a": 1}
+
+
+@pytest.mark.promise("M52")
+@pytest.mark.parametrize("harmless", [False, True])
+def test_a_step_that_a_process_of_the_gateway_took_along_runs_again_only_if_that_is_safe(
+    tmp_path: Path, harmless: bool
+) -> None:
+    def lost(ask: HostAsk) -> HostDone:
+        if len(peer.asked) > 1:
+            return echo(ask)
+        gone = "its worker process is gone"
+        return HostDone(call=ask.call, trouble="unavailable", error=gone, lost=True)
+
+    with engine(tmp_path) as running:
+        peer = running.peer({"a": lost}, harmless=frozenset("a" if harmless else ""))
+        begun, _ = peer.ask("workflow/run", definition=workflow(call("a")), wait=False)
+        found = finished(peer, begun["run"])
+        if harmless:
+            assert (found["status"], by_name([peer])["a"]) == ("done", 2)
+        else:
+            assert (found["status"], found["error"]) == (
+                "needs_decision",
+                "its worker process is gone",
+            )
+
+
+@pytest.mark.promise("M52")
 def test_a_step_that_waits_for_a_decision_is_told_when_those_beside_it_have_ended(
     tmp_path: Path,
 ) -> None:

@@ -9,8 +9,8 @@ from msgspec import Raw, structs
 from msgspec.structs import replace
 
 from metamcp_worker.access.gate import Principal
-from metamcp_worker.front_calls.request_facts import InnerRun, McpRequest
-from metamcp_worker.front_calls.server_links import Call
+from metamcp_worker.front_calls.request_facts import CallAnswer, InnerRun, McpRequest
+from metamcp_worker.front_calls.server_links import Call, error
 from metamcp_worker.front_steps import engine_calls
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, RunEnded
@@ -40,6 +40,33 @@ SPEC = replace(endpoint("a", "b", style="flat"), builtins=BUILTINS, code=CodeLim
 TEXT = b'{"content":[{"type":"text","text":"hello"}]}'
 ASKABLE = b'{"clientCapabilities":{"elicitation":{"form":{}},"sampling":{}}}'
 OFFERS = {"a": offer("t", "read-file"), "b": offer("u")}
+
+
+@pytest.mark.promise("M52")
+@pytest.mark.parametrize(
+    ("reason", "ran", "code", "lost"),
+    [
+        ("worker", True, Code.SERVER_DOWN, True),
+        ("stopping", True, Code.SERVER_DOWN, True),
+        ("front", True, Code.SERVER_DOWN, True),
+        ("stopping", False, Code.SERVER_DOWN, False),
+        ("exit", True, Code.SERVER_DOWN, False),
+        ("signal", True, Code.SERVER_DOWN, False),
+        ("worker", True, Code.INTERNAL_ERROR, False),
+    ],
+)
+def test_a_call_that_a_process_of_the_gateway_took_along_is_lost_and_one_of_a_crash_is_not(
+    reason: str, ran: bool, code: Code, lost: bool
+) -> None:
+    answer = error(code, "it went down", {"reason": reason, "may_have_run": ran})
+    done = engine_calls.to_host_done(1, answer, repeatable=False)
+    assert (done.lost, done.repeatable, done.error) == (lost, not ran, "it went down")
+
+
+def test_an_error_of_a_server_with_data_of_any_kind_is_passed_on() -> None:
+    answer = CallAnswer(b'{"code":-5,"message":"no","data":"worker"}', -5)
+    done = engine_calls.to_host_done(1, answer, repeatable=False)
+    assert (done.error, done.trouble, done.lost) == ("no", "error", False)
 
 
 def asked(name: str, arguments: dict[str, Any], **members: Any) -> McpRequest:

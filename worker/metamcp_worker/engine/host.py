@@ -81,7 +81,7 @@ class EngineLink:
             self._writer.close()
         for future in self._asked.values():
             if not future.done():
-                future.set_result(HostDone(call=0, trouble="unavailable", error=LOST))
+                future.set_result(HostDone(call=0, trouble="unavailable", error=LOST, lost=True))
 
     def on_answer(self, done: HostDone) -> None:
         future = self._asked.get(done.call)

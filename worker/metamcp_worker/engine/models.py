@@ -49,7 +49,11 @@ Stop = Literal["", "length", "refused"]
 
 
 class NoAnswer(MetaMCPError):
-    """Failure to get an answer. The text is a sentence."""
+    """Failure to get an answer. The text is a sentence. `lost`: a process of the gateway ended."""
+
+    def __init__(self, text: str, *, lost: bool = False) -> None:
+        super().__init__(text)
+        self.lost = lost
 
 
 class BadAnswer(MetaMCPError):

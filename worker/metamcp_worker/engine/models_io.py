@@ -204,7 +204,7 @@ class SampledModel:
         except TimeoutError:
             raise NoAnswer("The client's model gave no answer in time.") from None
         if done.trouble:
-            raise NoAnswer(f"The client's model gave no answer: {done.error}")
+            raise NoAnswer(f"The client's model gave no answer: {done.error}", lost=done.lost)
         try:
             return models.parse_sampling(prompt, done.result)
         except BadAnswer as error:

@@ -46,7 +46,7 @@ STEPS_SHOWN_MAX = 1000
 """Maximum number of steps in the answer to `workflow/status`."""
 BACKOFF_S_MAX = 3600.0
 INTERRUPTIONS_MAX = 5
-"""Maximum fronts in a row that are lost during one step."""
+"""Maximum attempts of a step in a row that are interrupted by the end of a process."""
 SECRET_CHARACTERS_MIN = 4
 """Shorter secrets are not masked: they would stand in any text."""
 ERROR_CHARACTERS_MAX = 2000
@@ -166,13 +166,15 @@ class Scope:
 
 class StepOutcome(Struct, frozen=True):
     """End of an attempt. `value`: what `steps.ID` is; `trouble` with `error`: there is none.
-    `repeatable`: another attempt does no harm; `lost`: the front ended during it."""
+    `repeatable`: another attempt does no harm; `lost`: a process of the gateway ended with it;
+    `down`: something went down with it, perhaps because the gateway ends."""
 
     value: dict[str, object] = {}
     trouble: Trouble = ""
     error: str = ""
     repeatable: bool = False
     lost: bool = False
+    down: bool = False
 
 
 def next_pause_ms(step: Step, attempt: int, outcome: StepOutcome) -> int | None:
@@ -181,6 +183,14 @@ def next_pause_ms(step: Step, attempt: int, outcome: StepOutcome) -> int | None:
     if attempt >= retry.attempts or outcome.trouble not in retry.on:
         return None
     return min(retry.backoff_ms << (attempt - 1), int(BACKOFF_S_MAX * 1000))
+
+
+def count_interruptions(count: int, outcome: StepOutcome) -> int:
+    """Return how many attempts in a row were interrupted, with this one. After an interruption an
+    attempt counts too that did nothing, because its server is not back yet."""
+    if outcome.lost or (count and outcome.trouble == "unavailable" and outcome.repeatable):
+        return count + 1
+    return 0
 
 
 def is_open(step: Step, outcome: StepOutcome) -> bool:
@@ -209,7 +219,7 @@ def repeatable(done: HostDone) -> bool:
 def of_call(done: HostDone) -> StepOutcome:
     """Return the end of an attempt to call a tool."""
     if done.trouble:
-        return StepOutcome({}, done.trouble, done.error, done.repeatable)
+        return _build_trouble(done)
     value = expressions.step_value(done.result)
     if value["error"] is not None:
         return StepOutcome(value, "error", str(value["error"]), done.repeatable)
@@ -219,7 +229,7 @@ def of_call(done: HostDone) -> StepOutcome:
 def of_code(done: HostDone) -> StepOutcome:
     """Return the end of an attempt to run code."""
     if done.trouble:
-        return StepOutcome({}, done.trouble, done.error, done.repeatable)
+        return _build_trouble(done)
     read: object = codec.value(done.result)
     members = read if is_map(read) else {}
     failure = members.get("failure")
@@ -228,8 +238,15 @@ def of_code(done: HostDone) -> StepOutcome:
     if failure:
         trouble: Trouble = "timeout" if failure == "timeout" else "error"
         error = members.get("message") or f"the code failed: {failure}"
-        return StepOutcome({}, trouble, str(error), repeatable=failure == "busy")
+        return StepOutcome(
+            {}, trouble, str(error), repeatable=failure == "busy", down=failure == "crashed"
+        )
     return StepOutcome(expressions.step_result(members.get("value")))
+
+
+def _build_trouble(done: HostDone) -> StepOutcome:
+    down = done.trouble == "unavailable"
+    return StepOutcome({}, done.trouble, done.error, done.repeatable, lost=done.lost, down=down)
 
 
 def pause_s(value: object) -> float:

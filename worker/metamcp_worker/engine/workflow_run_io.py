@@ -22,7 +22,7 @@ from metamcp_worker.cel.expressions import ExpressionError, is_list
 from metamcp_worker.cel.expressions_io import Evaluator
 from metamcp_worker.engine import workflow_run
 from metamcp_worker.engine.definition import FOREACH_ITEMS_MAX
-from metamcp_worker.engine.host import LOST, OrderHost
+from metamcp_worker.engine.host import OrderHost
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.run_journal import Executor
 from metamcp_worker.engine.workflow import (
@@ -58,6 +58,9 @@ ANSWER_S_MAX = 5.0
 """Seconds beyond its time limit in which a front reports that a call is over."""
 DESCRIBE_S_MAX = 30.0
 """Seconds for a front to describe a tool of a call that was interrupted."""
+END_S = 0.5
+"""Seconds in which the engine sees that the gateway ends, after something went down with a step:
+when all processes are killed, the end of another one may be seen first."""
 KEY = "io.metamcp/idempotency-key"
 
 
@@ -286,11 +289,16 @@ class RunningWorkflow:
             outcome, row = await self._attempt(step, row, scope)
             if not outcome.trouble:
                 return await self._record_value(row, outcome.value)
-            lost = lost + 1 if outcome.lost else 0
+            if outcome.down:  # if the gateway ends, the step was interrupted, and the next decides
+                await asyncio.sleep(END_S)
+                await self._unless_halted()
+            lost = workflow_run.count_interruptions(lost, outcome)
             reason = ""
-            if outcome.lost and lost <= INTERRUPTIONS_MAX:
-                if not await self._harmless(step):
+            if 0 < lost <= INTERRUPTIONS_MAX:
+                if not (outcome.repeatable or await self._harmless(step)):
                     reason = outcome.error
+                elif not outcome.lost:
+                    await self._pause(lost)
                 continue
             pause_ms = workflow_run.next_pause_ms(step, row.attempt, outcome)
             if pause_ms is None:
@@ -419,13 +427,15 @@ class RunningWorkflow:
         harmless = workflow_run.harmless(step)
         if harmless is not None or not isinstance(step, CallStep):
             return bool(harmless)
-        try:
+        done = HostDone(call=0, trouble="unavailable", lost=True)
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DESCRIBE_S_MAX):
-                done = await self.host.ask(
-                    self.record.owner, "describe", name=step.tool, server=step.server
-                )
-        except TimeoutError:
-            return False
+                while done.lost:
+                    done = await self.host.ask(
+                        self.record.owner, "describe", name=step.tool, server=step.server
+                    )
+        if done.trouble:
+            await self._unless_halted()
         return workflow_run.repeatable(done)
 
     # Attempts
@@ -473,18 +483,19 @@ class RunningWorkflow:
             case CallStep(tool=tool, server=server):
                 kind: Kind = "server" if server else "call"
                 done = await self._ask(step, kind, filled, row, name=tool, server=server)
-                return _mark_lost(done, workflow_run.of_call(done))
+                return workflow_run.of_call(done)
             case CodeStep(code=code, language=language):
                 arguments = {"code": code, "language": language, "args": filled}
                 done = await self._ask(step, "code", arguments, row)
-                return _mark_lost(done, workflow_run.of_code(done))
+                return workflow_run.of_code(done)
             case AiStep(schema=schema):
                 raw_schema = None if schema is None else Raw(json.encode(schema))
                 text = filled if isinstance(filled, str) else json.encode(filled).decode()
                 try:
                     answer = await self._complete(text, raw_schema, self)
                 except NoAnswer as error:
-                    return StepOutcome({}, "error", str(error), repeatable=True)
+                    lost = error.lost
+                    return StepOutcome({}, "error", str(error), True, lost=lost, down=lost)
                 return StepOutcome(expressions.step_result(codec.value(answer)), repeatable=True)
             case _:
                 raise AssertionError(step)
@@ -601,7 +612,3 @@ class RunningWorkflow:
             text = f"step {len(self._begun)} of {self._total}: {name}"
             for tell in list(self.watchers):
                 tell(len(self._begun), self._total, text)
-
-
-def _mark_lost(done: HostDone, outcome: StepOutcome) -> StepOutcome:
-    return replace(outcome, lost=True) if done.error == LOST else outcome

@@ -39,6 +39,8 @@ _GOES_ON = (
     "The process of the engine ended or cannot be reached. A run that has begun goes on when it is"
     " back; workflow_status shows it."
 )
+_LOST_WITH = frozenset({"worker", "front", "stopping"})
+"""Reasons of errors for calls that a process of the gateway had when it ended."""
 _TROUBLES: Mapping[int, Trouble] = {
     Code.TIMED_OUT: "timeout", Code.SERVER_DOWN: "unavailable", Code.OVERLOADED: "unavailable",
 }  # fmt: skip
@@ -143,9 +145,13 @@ def to_host_done(number: int, answer: CallAnswer | None, *, repeatable: bool) ->
         if answer.code:
             members = codec.level(answer.body)
             message = codec.text(members.get("message", b"null")) or f"error {answer.code}"
-            ran = b'"may_have_run":false' not in bytes(members.get("data", b""))
-            trouble = _TROUBLES.get(answer.code, "error")
-            return build_failure(number, message, trouble, repeatable=repeatable or not ran)
+            data = codec.members(members.get("data", Raw()))
+            ran = bytes(data.get("may_have_run", b"")) != b"false"
+            lost = ran and codec.text(data.get("reason", b"null")) in _LOST_WITH
+            return HostDone(
+                call=number, trouble=_TROUBLES.get(answer.code, "error"), error=message,
+                repeatable=repeatable or not ran, lost=lost and answer.code == Code.SERVER_DOWN,
+            )  # fmt: skip
         if mrtr.parse(answer.body) is not None:
             return build_failure(number, code_calls.ASKS, repeatable=repeatable)
         codec.check(answer.body)

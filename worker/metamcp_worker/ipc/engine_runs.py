@@ -186,13 +186,15 @@ class HostDone(Message, frozen=True, kw_only=True):
     """Front: answer. `result`: raw, the whole result of the method (CallToolResult for `call` and
     `server`, also with `isError`); with `trouble` and `error`, a sentence, it has not any.
     `repeatable`: for `call` and `server`, whether the tool's annotations say that it may run twice
-    (`readOnlyHint` or `idempotentHint`)."""
+    (`readOnlyHint` or `idempotentHint`). `lost`: a process of the gateway ended with the request,
+    so it may have happened."""
 
     call: int
     result: Raw = Raw(b"null")
     trouble: Trouble = ""
     error: str = ""
     repeatable: bool = False
+    lost: bool = False
 
 
 class AiSettings(Struct, frozen=True):
