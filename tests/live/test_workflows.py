@@ -262,7 +262,7 @@ def test_a_run_goes_on_after_the_end_of_a_process(gateway: Gateway, victim: str)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", ["gateway", "workers"])
+@pytest.mark.parametrize("victim", ["gateway", "workers", "front"])
 def test_a_step_in_flight_at_a_kill_runs_again_or_waits_for_a_decision(
     tmp_path: Path, victim: str
 ) -> None:
@@ -285,8 +285,11 @@ def test_a_step_in_flight_at_a_kill_runs_again_or_waits_for_a_decision(
                 gate.touch()
                 gateway.start()
             else:
-                for server in gateway.status()["servers"]:
-                    os.kill(server["worker_pid"], signal.SIGKILL)
+                shown = gateway.status()
+                workers = [server["worker_pid"] for server in shown["servers"]]
+                fronts = [front["pid"] for front in shown["fronts"]]
+                for pid in workers if victim == "workers" else fronts:
+                    os.kill(pid, signal.SIGKILL)
                 gate.touch()
             gateway.wait_ready()
             with closing(Client(gateway.port, MODERN)) as client:

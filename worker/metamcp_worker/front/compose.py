@@ -66,6 +66,8 @@ class FrontSteps:
         self._tracer: Tracer | None = None
         self._code: CodeRuns | None = None
         self._engine: EngineCalls | None = None
+        self._engine_at_once = False
+        self._listens = False
         self._guard: GuardedCalls | None = None
         self._lists: HookedLists | None = None
 
@@ -81,11 +83,20 @@ class FrontSteps:
         self.builtins.seek(spec.meaning)
         if self._code is not None:
             self._code.configure()
-        at_once = spec.engine_at_once and self.connectors.has(engine_runs.ROLE)
-        if at_once or self._engine is not None:
-            self.engine.configure(at_once=at_once)
+        self._engine_at_once = spec.engine_at_once and self.connectors.has(engine_runs.ROLE)
+        self._adapt_engine()
         if spec.middleware or self._lists is not None:
             self.lists.recheck_servers()
+
+    def on_listening(self) -> None:
+        """Connect to the engine if it goes on with runs: their views are there now."""
+        self._listens = True
+        self._adapt_engine()
+
+    def _adapt_engine(self) -> None:
+        at_once = self._engine_at_once and self._listens
+        if at_once or self._engine is not None:
+            self.engine.configure(at_once=at_once)
 
     async def close(self) -> None:
         """Let the rest of the records be written, after the calls were closed."""

@@ -387,6 +387,7 @@ class FrontWorker:
         gc.collect()
         gc.freeze()
         self._tell(FrontReady())
+        self._steps.on_listening()
 
     async def _drain(self, grace_s: float, *, heirs: bool) -> None:
         """Take no more requests, let those in flight finish, and end."""
