@@ -1,6 +1,7 @@
 """Another version of the program takes over a running gateway, and nobody notices."""
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import metamcp_supervisor
+import metamcp_worker
 from metamcp_supervisor.control import client as control
 from tests.live import processes
 from tests.live.client import MODERN, Client
@@ -23,6 +25,8 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M79")]
 CALLED = ["old", "new"]
 SERVERS = {"old": fake("--era", "legacy"), "new": fake("--era", "modern")}
 NEXT = "9.9.9"
+STOP = "    grace_s: float\n    heirs: bool = False"
+SPEC = "    engine_at_once: bool = False"
 SLOW = """
 import os, time
 order = os.environ.get("METAMCP_HANDOVER", "")
@@ -59,6 +63,15 @@ class Upgradable(Gateway):
         rest = str(Path(metamcp_supervisor.__file__).parent)
         text = f"VERSION = {version!r}\n__path__ = [{rest!r}]\n"
         (package / "__init__.py").write_text(text)
+
+    def change(self, module: str, before: str, after: str) -> None:
+        """A build whose workers, and all that speak with them, have another line in a module."""
+        source, copy = Path(metamcp_worker.__file__).parent, self.packages / "metamcp_worker"
+        if not copy.exists():
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        text = (source / module).read_text()
+        assert text.count(before) == 1
+        (copy / module).write_text(text.replace(before, after))
 
     def upgrade(self) -> str:
         """Until the fronts are of the new version, too."""
@@ -136,6 +149,41 @@ def test_the_new_program_restarts_servers_and_upgrades_once_more(gateway: Upgrad
     left = gateway.left() - {gateway.pid}
     os.kill(gateway.pid, signal.SIGKILL)
     until(lambda: not processes.alive(left), "everything ends with the gateway")
+
+
+@pytest.mark.promise("M125")
+def test_a_build_whose_messages_have_more_takes_over_under_load_and_gives_back(
+    gateway: Upgradable,
+) -> None:
+    gateway.change("ipc/messages.py", STOP, f"{STOP}\n    reason: str = ''")
+    gateway.change("ipc/spec.py", SPEC, f"{SPEC}\n    colour: str = 'blue'")
+    pids = gateway.pids()
+    with Callers(gateway.port, CALLED, callers=2) as callers:
+        until(lambda: callers.tally.right > 50, "calls are answered")
+        gateway.upgrade()
+        shutil.rmtree(gateway.packages / "metamcp_worker")
+        gateway.upgrade()
+        done = callers.tally.right
+        until(lambda: callers.tally.right > done + 50, "calls are answered still")
+    tally = callers.tally
+    assert (tally.wrong, tally.errors, tally.refused, tally.broken) == ([], {}, 0, 0)
+    assert gateway.pids() == pids
+    gateway.ctl("restart", "old", "--wait")
+    client = Client(gateway.port)
+    assert client.text("old__echo", text="on") == "on"
+    client.end()
+
+
+@pytest.mark.promise("M125")
+def test_a_build_with_a_message_that_living_processes_cannot_read_is_refused_by_its_name(
+    gateway: Upgradable,
+) -> None:
+    gateway.change("ipc/messages.py", STOP, STOP.replace("grace_s", "grace_ms"))
+    pids = gateway.pids()
+    done = gateway.run("ctl", "upgrade", ok=(1,))
+    assert "Stop has grace_ms there alone; restart the gateway instead" in done.stderr
+    assert gateway.pids() == pids
+    assert not gateway.happened("upgrading")
 
 
 def test_what_is_not_simply_ready_stays_what_it_is() -> None:

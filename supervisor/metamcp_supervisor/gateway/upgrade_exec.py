@@ -71,7 +71,7 @@ class Upgrades:
         spared: set[int],
         journal: Journal,
     ) -> None:
-        self._ours = upgrade_state.program(version)
+        self._version = version
         self._check = check
         self._unsettled = unsettled
         self._asked = has_orders
@@ -94,7 +94,7 @@ class Upgrades:
         self._busy, self._quiet_by = True, 0.0
         try:
             theirs = await self._try_program()
-            if reason := upgrade_state.foreign(self._ours, theirs):
+            if reason := upgrade_state.foreign(upgrade_state.program(self._version), theirs):
                 raise NotNow(
                     f"version {theirs.version} cannot take over: {reason}; restart the gateway"
                     " instead"
@@ -156,10 +156,10 @@ class Upgrades:
     def _execute(self, theirs: ProgramContract, on_execute: Callable[[Upgrade], None]) -> None:
         """Collect the state and execute the new program, without a pause in between. Raises
         NotNow."""
-        self._journal.add("gateway", "upgrading", f"{self._ours.version} → {theirs.version}")
+        self._journal.add("gateway", "upgrading", f"{self._version} → {theirs.version}")
         state = self._collect()
         facts = Upgrade(
-            before=self._ours.version,
+            before=self._version,
             after=theirs.version,
             servers=sum(bool(server.copies) for server in state.servers),
             sessions=len(state.fronts.sessions),

@@ -8,8 +8,8 @@ monotonic clock, which goes on. Members with a default may be added or removed w
 `VERSION`.
 """
 
-import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -42,7 +42,7 @@ VERSION = 1
 """Version of the values in `UpgradeState`."""
 NO_PORT = ("localhost", 0)
 """Placeholder for the address of an ops port that is a unix socket."""
-CONTRACT_CHARACTERS = 12
+_MODULES = re.compile(r"(?<!['\"\w.])(?:\w+\.)+(?=\w)")
 
 
 class StateUnreadable(MetaMCPError):
@@ -92,13 +92,26 @@ class UpgradeState(Struct, frozen=True, kw_only=True):
     figures: FiguresSnapshot
 
 
+class MessageMember(Struct, frozen=True):
+    """Member of a message or of a value in one. `type`: its type in words; `required`: it has no
+    default."""
+
+    type: str
+    required: bool = True
+
+
+Messages = Mapping[str, Mapping[str, MessageMember]]
+"""Members by the names of messages and values; a set of messages has its messages as members."""
+
+
 class ProgramContract(Struct, frozen=True, kw_only=True):
     """Description that a program gives of itself when it is tried. `state`: the `VERSION` that it
-    reads; `contract`: hash of its messages to workers and fronts."""
+    reads; `messages`: those that it speaks with workers and fronts, empty in the description of an
+    earlier program."""
 
     version: str
     state: int = 0
-    contract: str = ""
+    messages: dict[str, dict[str, MessageMember]] = {}
 
 
 def pack(state: UpgradeState) -> bytes:
@@ -178,7 +191,7 @@ def descriptors(state: UpgradeState) -> list[int]:
 
 
 def program(version: str) -> ProgramContract:
-    return ProgramContract(version=version, state=VERSION, contract=contract())
+    return ProgramContract(version=version, state=VERSION, messages=describe_messages())
 
 
 def parse_contract(data: bytes) -> ProgramContract:
@@ -193,35 +206,85 @@ def foreign(ours: ProgramContract, theirs: ProgramContract) -> str:
     """Return why the other program cannot go on where this one ends, as a sentence, or ""."""
     if theirs.state != ours.state:
         return "it reads another state than this version hands over"
-    if theirs.contract != ours.contract:
-        return "it speaks with workers in another way than this version"
+    if not theirs.messages:
+        return "it does not say how it speaks with workers"
+    if difference := find_difference(ours.messages, theirs.messages):
+        return f"it speaks with workers in another way than this version: {difference}"
     return ""
 
 
-def contract() -> str:
-    """Calculate a hash that is equal for all programs whose messages have the same shape."""
-    unions = (
-        messages.ToNursery, messages.FromNursery, messages.ToChild, messages.FromChild,
-        messages.ToFront, messages.FromFront,
-    )  # fmt: skip
-    kinds: list[type[Struct]] = [kind for union in unions for kind in get_args(union)]
+def find_difference(ours: Messages, theirs: Messages) -> str:
+    """Return the first message that one of two programs could not read from the other, as a
+    sentence, or "". A member with a default may be added and removed: who does not know it passes
+    over it. A value that only one of them knows is in such a member."""
+    for name in sorted(ours.keys() & theirs.keys()):
+        here, there = ours[name], theirs[name]
+        for key in sorted(here.keys() | there.keys()):
+            if key in here and key in there:
+                if here[key].type != there[key].type:
+                    return f"{key} of {name} is something else there"
+            elif {**here, **there}[key].required:
+                return f"{name} has {key} {'here' if key in here else 'there'} alone"
+    return ""
+
+
+_SETS: Mapping[str, Any] = {
+    "the messages to the nursery": messages.ToNursery,
+    "the messages of the nursery": messages.FromNursery,
+    "the messages to workers": messages.ToChild,
+    "the messages of workers": messages.FromChild,
+    "the messages to fronts": messages.ToFront,
+    "the messages of fronts": messages.FromFront,
+}
+
+
+def describe_messages() -> dict[str, dict[str, MessageMember]]:
+    """Return the messages of this program, and all values in them."""
+    sets: dict[str, list[type[Struct]]] = {
+        name: list(get_args(union)) for name, union in _SETS.items()
+    }
+    for module in (code_runs, engine_runs, middleware_calls, frames):
+        name = f"the messages of {module.__name__.rpartition('.')[2]}"
+        sets[name] = [kind for each in vars(module).values() for kind in _structs(each)]
+    described = {
+        name: {kind.__name__: MessageMember("message") for kind in kinds}
+        for name, kinds in sets.items()
+    }
+    kinds = [kind for each in sets.values() for kind in each]
     kinds += [spec.ServerSpec, spec.FrontSpec, messages.SessionRecord, messages.Figures]
     kinds += [messages.CallsShown, messages.CallUnderWay, messages.Span]
     kinds += [disclosure.ViewOrder, disclosure.DisclosureState, disclosure.OrderOutcome]
     kinds += [disclosure.DisclosureDelta, disclosure.DisclosureApplied, embedding.Vectors]
-    for of in (code_runs, engine_runs, middleware_calls):
-        kinds += [kind for each in vars(of).values() for kind in _structs(each)]
-    kinds += [kind for each in vars(frames).values() for kind in _structs(each)]
-    seen: dict[str, str] = {}
     while kinds:
         kind = kinds.pop()
-        if kind.__name__ in seen:
-            continue
-        fields = structs.fields(kind)
-        seen[kind.__name__] = ", ".join(f"{each.name}: {each.type}" for each in fields)
-        kinds += [inner for each in fields for inner in _structs(each.type)]
-    shape = ascii((frames.VERSION, sorted(seen.items())))
-    return hashlib.sha256(shape.encode()).hexdigest()[:CONTRACT_CHARACTERS]
+        if kind.__name__ not in described:
+            described[kind.__name__] = _describe_members(kind)
+            kinds += [inner for each in structs.fields(kind) for inner in _structs(each.type)]
+    return described
+
+
+def _describe_members(kind: type[Struct]) -> dict[str, MessageMember]:
+    """Return the members of a message or value. All members are one if they have no names where
+    they are encoded."""
+    fields, settings = structs.fields(kind), kind.__struct_config__
+    types = {each.name: _type_text(each.type) for each in fields}
+    if settings.array_like or kind.__module__ == frames.__name__:
+        text = ", ".join(f"{name}: {text}" for name, text in types.items())
+        return {"members": MessageMember(text)}
+    left_out = " or nothing" if settings.omit_defaults else ""
+    return {
+        each.name: MessageMember(
+            types[each.name] + ("" if each.required else left_out), each.required
+        )
+        for each in fields
+    }
+
+
+def _type_text(kind: Any) -> str:
+    """Return a type without the modules of its parts, which may move."""
+    if isinstance(kind, type) and not get_args(kind):
+        return kind.__name__
+    return _MODULES.sub("", str(kind))
 
 
 def _structs(kind: Any) -> Iterator[type[Struct]]:

@@ -15,6 +15,7 @@ from metamcp_supervisor.fronts.front import FrontSnapshot
 from metamcp_supervisor.fronts.fronts import FrontsSnapshot
 from metamcp_supervisor.fronts.handover import MovingConnection
 from metamcp_supervisor.gateway import upgrade_state
+from metamcp_supervisor.gateway.upgrade_state import MessageMember
 from metamcp_supervisor.processes.nursery import NurserySnapshot
 from metamcp_supervisor.servers.entry import CopySnapshot, ServerSnapshot
 from metamcp_supervisor.servers.instances import InstanceSnapshot
@@ -207,14 +208,68 @@ def test_a_unix_socket_arrives_as_one() -> None:
     assert upgrade_state.ops_written(Address("::1", 5)) == (("::1", 5), "")
 
 
+OURS = upgrade_state.program("1.0")
+
+
+def changed(name: str, **members: MessageMember | None) -> str:
+    """What is said of a program whose message has these members too, or no longer."""
+    rest = {key: each for key, each in OURS.messages[name].items() if key not in members}
+    added = {key: each for key, each in members.items() if each is not None}
+    theirs = structs.replace(OURS, messages={**OURS.messages, name: {**rest, **added}})
+    back = upgrade_state.foreign(theirs, OURS)
+    said = upgrade_state.foreign(OURS, theirs)
+    assert (said == "") == (back == ""), "an upgrade is possible in both directions, or in none"
+    return said
+
+
 def test_a_program_takes_over_only_if_both_mean_the_same() -> None:
-    ours = upgrade_state.program("1.0")
-    assert upgrade_state.foreign(ours, structs.replace(ours, version="1.1")) == ""
-    assert "another state" in upgrade_state.foreign(ours, structs.replace(ours, state=2))
-    assert "with workers" in upgrade_state.foreign(ours, structs.replace(ours, contract="other"))
+    assert upgrade_state.foreign(OURS, structs.replace(OURS, version="1.1")) == ""
+    assert "another state" in upgrade_state.foreign(OURS, structs.replace(OURS, state=2))
+    assert "does not say" in upgrade_state.foreign(OURS, structs.replace(OURS, messages={}))
     assert "another state" in upgrade_state.foreign(
-        ours, upgrade_state.ProgramContract(version="0.9")
+        OURS, upgrade_state.ProgramContract(version="0.9")
     )
+    assert upgrade_state.parse_contract(msgspec.json.encode(OURS)) == OURS
+
+
+@pytest.mark.promise("M125")
+def test_members_with_a_default_come_and_go_and_values_with_them() -> None:
+    optional = MessageMember("NewValue | None", required=False)
+    assert changed("Stop", news=optional) == ""
+    assert changed("Stop", heirs=None) == ""
+    assert changed("ServerSpec", news=optional) == ""
+
+
+@pytest.mark.promise("M125")
+@pytest.mark.parametrize(
+    ("name", "members", "sentence"),
+    [
+        ("Stop", {"news": MessageMember("str")}, "Stop has news there alone"),
+        ("Stop", {"grace_s": None}, "Stop has grace_s here alone"),
+        ("Stop", {"grace_s": MessageMember("int")}, "grace_s of Stop is something else there"),
+        (
+            "the messages to workers",
+            {"Pause": MessageMember("message")},
+            "the messages to workers has Pause there alone",
+        ),
+        (
+            "CallFrame",
+            {"members": MessageMember("id: int")},
+            "members of CallFrame is something else there",
+        ),
+    ],
+)
+def test_a_message_that_one_of_both_cannot_read_is_named(
+    name: str, members: dict[str, MessageMember | None], sentence: str
+) -> None:
+    assert changed(name, **members).endswith(f"than this version: {sentence}")
+
+
+def test_a_type_is_the_same_wherever_its_parts_are() -> None:
+    fronts = OURS.messages["the messages to fronts"]
+    assert {"Stop", "Reconfigure"} <= fronts.keys()
+    texts = {each.type for members in OURS.messages.values() for each in members.values()}
+    assert not [text for text in texts if "metamcp_" in text]
 
 
 def test_what_says_nothing_of_itself_is_no_program_of_the_gateway() -> None:
