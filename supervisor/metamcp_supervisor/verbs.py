@@ -223,6 +223,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     """Why the last reload was refused; empty if it was applied."""
     keys_unusable: str = ""
     """Why no API key is valid although an endpoint asks for one; empty for no reason."""
+    store_unread: str = ""
+    """Why tool sets, views and scripts cannot be read; empty if they can."""
     nursery_pid: int
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0

@@ -1,8 +1,11 @@
 """A state directory with FIFOs in place of its files: the gateway starts, says so, and ends."""
 
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -33,6 +36,26 @@ def test_fifos_in_place_of_files_make_the_gateway_wait_for_nobody() -> None:
         assert "metamcp.db-journal is not a regular file" in gateway.log.read_text()
         _call(gateway)
         assert gateway.stop() == 0
+
+
+@pytest.mark.promise("M125")
+def test_tables_of_a_newer_version_are_not_called_none_at_all() -> None:
+    with Gateway({"two": fake()}) as gateway:
+        gateway.run("toolsets", "create", "desk", "two.echo")
+        assert gateway.stop() == 0
+        with closing(sqlite3.connect(gateway.folder / "state" / "metamcp.db")) as database:
+            database.execute("PRAGMA user_version = 99")
+        gateway.start()
+        sentence = "it is of version 99, and this program knows versions up to"
+        assert f"tool sets, views and scripts are left out: {sentence}" in _spoken(gateway)
+        assert sentence in gateway.run("toolsets", "list", ok=(1,)).stderr
+        assert sentence in gateway.run("scripts", "list", ok=(1,)).stderr
+        _call(gateway)
+
+
+def _spoken(gateway: Gateway) -> str:
+    """What `status` says, without the path of the file."""
+    return re.sub(r"/\S+ cannot be read, so it stays as it is: ", "", gateway.ctl("status"))
 
 
 def _call(gateway: Gateway) -> None:

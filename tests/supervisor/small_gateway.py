@@ -80,6 +80,8 @@ class SmallShelf:
             "program": "code",
         }
 
+    unread = ""
+
     def read_everything(self) -> DisclosureState:
         return self.ledger.read_everything()
 

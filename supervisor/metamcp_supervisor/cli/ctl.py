@@ -503,6 +503,7 @@ def _foot(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
         (
             columns.refused_text(snapshot),
             columns.keys_text(snapshot),
+            columns.store_text(snapshot),
             columns.answers_text(snapshot),
         ),
     )

@@ -20,6 +20,7 @@ from metamcp_supervisor.control.services import (
     GatewayControl,
     ScriptStore,
     Verb,
+    read_store,
 )
 from metamcp_supervisor.verbs import Exit, ScriptChanged, ScriptList, ScriptShown
 from metamcp_worker.ipc.disclosure import (
@@ -98,9 +99,7 @@ def check_workspace(workspace: str, workspaces: Collection[str]) -> None:
 def list_scripts(store: ScriptStore, workspace: str) -> ScriptList:
     """Return all scripts of a workspace, without their code."""
     ours = (
-        script
-        for script in store.read_everything().scripts
-        if workspace_of(script.name) == workspace
+        script for script in read_store(store).scripts if workspace_of(script.name) == workspace
     )
     return ScriptList(workspace=workspace, scripts=tuple(map(_describe_script, ours)))
 

@@ -21,6 +21,7 @@ from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
     ConfigTree,
+    Exit,
     GatewayStatus,
     KeyChanged,
     KeyList,
@@ -39,7 +40,7 @@ from metamcp_worker.ipc.disclosure import (
     ViewOrder,
     ViewStats,
 )
-from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 from metamcp_worker.ipc.figures import CallPath, KeyUse, PathQuery, ShownTools, ToolQuery, ToolStats
 from metamcp_worker.ipc.key_table import KeySpec
 from metamcp_worker.ipc.saved_scripts import Script
@@ -105,7 +106,11 @@ class ServerDetails(Struct, frozen=True, kw_only=True):
 
 
 class ScriptStore(Protocol):
-    """Store of scripts, and of all that orders change."""
+    """Store of scripts, and of all that orders change. `unread`: why nothing of it can be read,
+    empty if it can."""
+
+    @property
+    def unread(self) -> str: ...
 
     def read_everything(self) -> DisclosureState: ...
 
@@ -405,6 +410,13 @@ def find_servers(gateway: GatewayControl, names: Sequence[str]) -> list[ServerSt
     if unknown:
         raise UnknownName(unknown, servers)
     return [servers[name] for name in names]
+
+
+def read_store(store: ScriptStore) -> DisclosureState:
+    """Return all that is stored. Raises ProtocolError if it cannot be read."""
+    if store.unread:
+        raise ProtocolError(Exit.FAILED, store.unread)
+    return store.read_everything()
 
 
 async def unsaved_warning(gateway: GatewayControl) -> dict[str, str]:

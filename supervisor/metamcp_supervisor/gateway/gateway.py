@@ -466,6 +466,7 @@ class Gateway:
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
             reload_refused=self._reloads.refused,
+            store_unread=self.shelf.unread,
             keys_unusable=self.keys.unusable if specs.asks_for_keys(self.config) else "",
             nursery_pid=self._nursery.pid,
             roles=tuple(each.status() for each in self._services.roles.values() if each.is_wanted),

@@ -68,6 +68,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     decisions: Mapping[str, Decision] = {}
     reload_refused: str = ""
     keys_unusable: str = ""
+    store_unread: str = ""
     missing: Mapping[str, str] = {}
     """Reasons, by server, why a ready server cannot be called."""
     key_limits: Mapping[str, UseLimits] = {}
@@ -101,6 +102,7 @@ def collect(
         config_age_s=facts.now - facts.config_read,
         reload_refused=facts.reload_refused,
         keys_unusable=facts.keys_unusable,
+        store_unread=facts.store_unread,
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
         roles=tuple(

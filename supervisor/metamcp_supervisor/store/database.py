@@ -1,8 +1,9 @@
 """The database file: one connection, transactions, versions of the tables.
 
 Owns: the file `metamcp.db` in the state directory, the tables and the steps from each version to
-the next, the errors of the file as sentences. Never: the meaning of a table (the packages that keep
-something in it have its repository), the order of changes, configuration, secrets.
+the next, a copy before these steps, the errors of the file as sentences. Never: the meaning of a
+table (the packages that keep something in it have its repository), the order of changes,
+configuration, secrets.
 
 A change is one transaction on disk before anybody hears of it. A file that cannot be read is left
 alone, and so is a file that replaced the one that was read: unknown content is never overwritten.
@@ -15,6 +16,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -209,7 +211,22 @@ class Database:
         """Return the connection to the existing file. Transactions begin and end by statements."""
         if self._database is None:
             self._database = connect_database(self.path, self._busy_s)
+            self._copy_before_steps(self._database)
         return self._database
+
+    def _copy_before_steps(self, database: "sqlite3.Connection") -> None:
+        """Copy tables of an older version, for the program that knows them, to a file beside this
+        one with the number of the version. Raises sqlite3.Error and OSError."""
+        version = self._version(database)
+        copy = f"{self.path}.v{version}"
+        if not 0 < version < len(self._steps) or os.path.lexists(copy):
+            return
+        fresh = f"{copy}.new"
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)  # of a copy that was interrupted
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
+        database.execute("VACUUM INTO ?", (fresh,))
+        os.rename(fresh, copy)
 
     def _close(self) -> None:
         if self._database is not None:

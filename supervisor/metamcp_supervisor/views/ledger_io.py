@@ -78,6 +78,11 @@ class LedgerKeeper:
         """Whether an order is being carried out or waits for its turn."""
         return bool(self._under_way)
 
+    @property
+    def unread(self) -> str:
+        """Why nothing can be read; empty if it can."""
+        return self._noted if self._ledger is None else ""
+
     def read_everything(self) -> DisclosureState:
         return DisclosureState() if self._ledger is None else self._ledger.read_everything()
 

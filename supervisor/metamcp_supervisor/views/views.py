@@ -182,6 +182,10 @@ class Views:
 
     # For the control socket: services.ViewStore
 
+    @property
+    def unread(self) -> str:
+        return self._keeper.unread
+
     def read_everything(self) -> DisclosureState:
         return self._keeper.read_everything()
 

@@ -75,6 +75,12 @@ def keys_text(status: GatewayStatus) -> str:
     return f"no API key is valid, and endpoints ask for one: {reason}" if reason else ""
 
 
+def store_text(status: GatewayStatus) -> str:
+    """Return a line about stored things that cannot be read; empty if they can."""
+    reason = status.store_unread
+    return f"tool sets, views and scripts are left out: {reason}" if reason else ""
+
+
 def answers_text(status: GatewayStatus) -> str:
     """Return a line about the runs that wait for an answer; empty without one."""
     count = sum(role.counts.get("needs_answer", 0) for role in status.roles)

@@ -147,6 +147,23 @@ async def test_tables_of_an_older_version_are_brought_up_and_keep_what_is_in_the
         assert database.execute("SELECT name, seen FROM toolset").fetchall() == [("dev", None)]
 
 
+@pytest.mark.promise("M125")
+async def test_the_tables_of_the_older_version_stay_in_a_file_of_their_own(tmp_path: Path) -> None:
+    await written(tmp_path, PUT)
+    before = (tmp_path / FILE).stat()
+    (tmp_path / f"{FILE}.v{len(STEPS)}.new").write_text("half a copy")
+    await read(tmp_path, steps=MORE)
+    copy = tmp_path / f"{FILE}.v{len(STEPS)}"
+    assert stat.S_IMODE(copy.stat().st_mode) == stat.S_IMODE(before.st_mode) == 0o600
+    kept = copy.read_bytes()
+    await read(tmp_path, steps=(*MORE, ("CREATE TABLE more (a TEXT)",)))
+    names = {FILE, f"{FILE}.v{len(STEPS)}", f"{FILE}.v{len(MORE)}"}
+    assert set(os.listdir(tmp_path)) == names
+    assert copy.read_bytes() == kept
+    copy.rename(tmp_path / FILE)
+    assert await read(tmp_path) == DisclosureState(((ME, EQUIPPED),), (DEV,))
+
+
 async def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
     await written(tmp_path, PUT)
     with pytest.raises(StoreError, match="no such table: nowhere"):
