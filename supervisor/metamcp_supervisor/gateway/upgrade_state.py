@@ -222,9 +222,9 @@ def find_difference(ours: Messages, theirs: Messages) -> str:
         for key in sorted(here.keys() | there.keys()):
             if key in here and key in there:
                 if here[key].type != there[key].type:
-                    return f"{key} of {name} is something else there"
+                    return f"{key} in {name} is something else there"
             elif {**here, **there}[key].required:
-                return f"{name} has {key} {'here' if key in here else 'there'} alone"
+                return f"only {'this' if key in here else 'that'} version has {key} in {name}"
     return ""
 
 
@@ -265,12 +265,13 @@ def describe_messages() -> dict[str, dict[str, MessageMember]]:
 
 def _describe_members(kind: type[Struct]) -> dict[str, MessageMember]:
     """Return the members of a message or value. All members are one if they have no names where
-    they are encoded."""
+    they are encoded, or if an unknown one is refused: then none may come or go."""
     fields, settings = structs.fields(kind), kind.__struct_config__
     types = {each.name: _type_text(each.type) for each in fields}
-    if settings.array_like or kind.__module__ == frames.__name__:
+    is_frame = kind.__module__ == frames.__name__
+    if settings.array_like or settings.forbid_unknown_fields or is_frame:
         text = ", ".join(f"{name}: {text}" for name, text in types.items())
-        return {"members": MessageMember(text)}
+        return {"a member": MessageMember(text)}
     left_out = " or nothing" if settings.omit_defaults else ""
     return {
         each.name: MessageMember(

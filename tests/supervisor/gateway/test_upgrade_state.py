@@ -26,6 +26,7 @@ from metamcp_supervisor.telemetry.journal import History
 from metamcp_supervisor.telemetry.metrics import FiguresSnapshot
 from metamcp_supervisor.telemetry.usage import MeasuredProcess, Usage
 from metamcp_supervisor.verbs import ExitRecord, JournalEvent, LogLine
+from metamcp_worker.ipc.engine_runs import RunOrder
 from metamcp_worker.ipc.messages import CallStats, Figures, FrontStats, HandOver
 from metamcp_worker.ipc.packets import ChannelSnapshot
 from metamcp_worker.ipc.spec import OAuth
@@ -244,18 +245,18 @@ def test_members_with_a_default_come_and_go_and_values_with_them() -> None:
 @pytest.mark.parametrize(
     ("name", "members", "sentence"),
     [
-        ("Stop", {"news": MessageMember("str")}, "Stop has news there alone"),
-        ("Stop", {"grace_s": None}, "Stop has grace_s here alone"),
-        ("Stop", {"grace_s": MessageMember("int")}, "grace_s of Stop is something else there"),
+        ("Stop", {"news": MessageMember("str")}, "only that version has news in Stop"),
+        ("Stop", {"grace_s": None}, "only this version has grace_s in Stop"),
+        ("Stop", {"grace_s": MessageMember("int")}, "grace_s in Stop is something else there"),
         (
             "the messages to workers",
             {"Pause": MessageMember("message")},
-            "the messages to workers has Pause there alone",
+            "only that version has Pause in the messages to workers",
         ),
         (
             "CallFrame",
-            {"members": MessageMember("id: int")},
-            "members of CallFrame is something else there",
+            {"a member": MessageMember("id: int")},
+            "a member in CallFrame is something else there",
         ),
     ],
 )
@@ -263,6 +264,11 @@ def test_a_message_that_one_of_both_cannot_read_is_named(
     name: str, members: dict[str, MessageMember | None], sentence: str
 ) -> None:
     assert changed(name, **members).endswith(f"than this version: {sentence}")
+
+
+def test_a_value_that_refuses_what_it_does_not_know_gets_no_member_more() -> None:
+    assert RunOrder.__struct_config__.forbid_unknown_fields
+    assert set(OURS.messages["RunOrder"]) == {"a member"}
 
 
 def test_a_type_is_the_same_wherever_its_parts_are() -> None:
