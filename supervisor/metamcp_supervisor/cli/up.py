@@ -193,8 +193,8 @@ class CommandLineConfig:
         )
 
     def log_spec(self) -> "LogSpec":
-        """Return the log settings of this process. A nursery logs in the same format before it gets
-        its own settings."""
+        """Return the log settings of this process. A nursery that is started later logs in the same
+        format before it gets its own settings."""
         from metamcp_supervisor.servers.specs import own_log_spec
 
         os.environ[logs.FORMAT] = self.config.log.format

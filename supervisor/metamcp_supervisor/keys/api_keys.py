@@ -255,6 +255,8 @@ class ApiKeys:
         for name in change.drop:
             del self._keys[name]
         self._keys |= {key.spec.id: key for key in change.put}
+        if not self._keys:
+            self.unusable = ""
         self._limits = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
         put = tuple(filter(key_rules.for_fronts, put))

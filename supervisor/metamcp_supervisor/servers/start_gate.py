@@ -32,8 +32,8 @@ from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 
 PLACES_MIN = 4
 PLACES_PER_CORE = 4
-"""Two are busy with importing while two wait for a disk or a socket; in measured starts of 20
-servers two for each core left a third of the processors idle."""
+"""A start waits for disks and sockets as long as it computes: with two a core 20 servers were ready
+in 1.12 s, with four in 0.90 s."""
 PLACE_S_MAX = 2.0
 """Maximum seconds that a start has a place: Node.js and Python servers need 0.2 to 0.5 s of
 processor time until they are ready."""
@@ -104,8 +104,9 @@ def admit(
     warming = tuple(slot for slot in gate.warming if now < slot[1] + PLACE_S_MAX)
     starts = tuple(start for start in gate.starts if now < start + STARTS_WINDOW_S)
     able = [waiting for waiting in gate.queue if waiting.name not in blocked]
-    limited = [waiting for waiting in able if waiting.again][max(0, STARTS_MAX - len(starts)) :]
-    chosen = [waiting for waiting in able if waiting not in limited]
+    again = [waiting.name for waiting in able if waiting.again]
+    late = set(again[max(0, STARTS_MAX - len(starts)) :])
+    chosen = [waiting for waiting in able if waiting.name not in late]
     chosen = chosen[: max(0, _places(gate, now) - len(warming))]
     gate = replace(
         gate,

@@ -139,7 +139,9 @@ async def test_after_the_pepper_is_lost_keys_are_listed_and_revoked_and_then_new
     for order in (NewKey(name="other"), Rotate(key="laptop")):
         with pytest.raises(PepperUnfit, match=r"keys\.pepper does not exist; .* revoke all"):
             await keys.carry_out_order(order, "ann")
+    assert keys.unusable
     await keys.carry_out_order(Revoke(key="laptop"), "ann")
+    assert not keys.unusable
     again = await keys.carry_out_order(NewKey(name="laptop"), "ann")
     assert again.key
 
