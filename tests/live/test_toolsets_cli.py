@@ -169,6 +169,7 @@ def test_a_broken_database_keeps_no_gateway_from_starting_and_is_never_written()
         assert errors(gateway) == told
         assert gateway.database.read_bytes() == Spoiled.GARBAGE
         gateway.database.unlink()
+        assert "no tool set" in toolsets(gateway, "list")
         toolsets(gateway, "create", "one", "git.echo")
         assert "one" in toolsets(gateway, "list")
 

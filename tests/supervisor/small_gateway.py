@@ -82,6 +82,9 @@ class SmallShelf:
 
     unread = ""
 
+    async def read_again(self) -> None:
+        """Nothing has failed."""
+
     def read_everything(self) -> DisclosureState:
         return self.ledger.read_everything()
 

@@ -388,7 +388,7 @@ def _list_scripts(location: _WorkspaceTarget) -> bytes:
             return gateway.call("scripts", script_orders.ScriptsParams(location.workspace))
 
     async def answer(store: ScriptStore) -> object:
-        return script_orders.list_scripts(store, location.workspace)
+        return await script_orders.list_scripts(store, location.workspace)
 
     return _at_rest(location, answer)
 

@@ -67,7 +67,7 @@ def about(params: ScriptsChange, result: object) -> Sequence[str]:
 
 async def scripts(gateway: GatewayControl, line: ControlStream, params: ScriptsParams) -> object:
     check_workspace(params.workspace, [workspace.name for workspace in gateway.tree().workspaces])
-    return list_scripts(gateway.shelf, params.workspace)
+    return await list_scripts(gateway.shelf, params.workspace)
 
 
 async def show(gateway: GatewayControl, line: ControlStream, params: ScriptWanted) -> object:
@@ -96,17 +96,16 @@ def check_workspace(workspace: str, workspaces: Collection[str]) -> None:
         raise ProtocolError(Exit.UNKNOWN_NAME, message)
 
 
-def list_scripts(store: ScriptStore, workspace: str) -> ScriptList:
+async def list_scripts(store: ScriptStore, workspace: str) -> ScriptList:
     """Return all scripts of a workspace, without their code."""
-    ours = (
-        script for script in read_store(store).scripts if workspace_of(script.name) == workspace
-    )
+    everything = await read_store(store)
+    ours = (script for script in everything.scripts if workspace_of(script.name) == workspace)
     return ScriptList(workspace=workspace, scripts=tuple(map(_describe_script, ours)))
 
 
 async def find_script(store: ScriptStore, query: ScriptWanted) -> ScriptList:
     """Return one script with its code. Raises ProtocolError."""
-    names = [script.name for script in list_scripts(store, query.workspace).scripts]
+    names = [script.name for script in (await list_scripts(store, query.workspace)).scripts]
     if query.name not in names:
         message = f"no script is named {query.name[:64]!r}; {hint(query.name, names)}"
         raise ProtocolError(Exit.UNKNOWN_NAME, message)

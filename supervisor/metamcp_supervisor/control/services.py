@@ -112,6 +112,10 @@ class ScriptStore(Protocol):
     @property
     def unread(self) -> str: ...
 
+    async def read_again(self) -> None:
+        """Read all of it if that has failed so far."""
+        ...
+
     def read_everything(self) -> DisclosureState: ...
 
     async def carry_out(self, wish: ViewOrder) -> OrderOutcome:
@@ -412,8 +416,10 @@ def find_servers(gateway: GatewayControl, names: Sequence[str]) -> list[ServerSt
     return [servers[name] for name in names]
 
 
-def read_store(store: ScriptStore) -> DisclosureState:
-    """Return all that is stored. Raises ProtocolError if it cannot be read."""
+async def read_store(store: ScriptStore) -> DisclosureState:
+    """Return all that is stored. Raises ProtocolError if it cannot be read, now either."""
+    if store.unread:
+        await store.read_again()
     if store.unread:
         raise ProtocolError(Exit.FAILED, store.unread)
     return store.read_everything()

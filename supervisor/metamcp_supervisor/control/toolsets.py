@@ -78,7 +78,7 @@ class ToolsetsChange(ChangeParams, frozen=True, kw_only=True):
 
 
 async def toolsets(gateway: GatewayControl, line: ControlStream, params: ToolsetsParams) -> object:
-    everything = read_store(gateway.shelf)
+    everything = await read_store(gateway.shelf)
     for name in params.names:
         _check_there(name, everything)
     chosen = [
@@ -106,7 +106,7 @@ async def toolsets_change(
     gateway: GatewayControl, line: ControlStream, params: ToolsetsChange
 ) -> object:
     shelf, order = gateway.shelf, params.order
-    everything = read_store(shelf)
+    everything = await read_store(shelf)
     endpoint = ""
     equips = isinstance(order, Equip) or (isinstance(order, Build) and order.equip)
     if equips or isinstance(order, Unequip):

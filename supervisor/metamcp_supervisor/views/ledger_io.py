@@ -83,6 +83,17 @@ class LedgerKeeper:
         """Why nothing can be read; empty if it can."""
         return self._noted if self._ledger is None else ""
 
+    async def read_again(self) -> None:
+        """Read the file if that has failed so far; `unread` says whether it failed again."""
+        if self._ledger is None:
+            try:
+                async with asyncio.timeout(self._turn_s), self._turn:
+                    await self._readable()
+            except StoreError as error:
+                self._report_failure(error)
+            except TimeoutError:
+                return
+
     def read_everything(self) -> DisclosureState:
         return DisclosureState() if self._ledger is None else self._ledger.read_everything()
 

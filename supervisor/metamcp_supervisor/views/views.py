@@ -186,6 +186,9 @@ class Views:
     def unread(self) -> str:
         return self._keeper.unread
 
+    async def read_again(self) -> None:
+        await self._keeper.read_again()
+
     def read_everything(self) -> DisclosureState:
         return self._keeper.read_everything()
 
